@@ -45,4 +45,4 @@ pub mod weight;
 pub use component::{Choice, ComponentConfig, component_names};
 pub use context::RecordedContext;
 pub use recorded::{RecordedBatch, RecordedLayer, RecordedState};
-pub use trust::PluginRecord;
+pub use trust::LoadedPlugin;

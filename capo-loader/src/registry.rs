@@ -14,7 +14,7 @@ use capo_plugin::{
 use crate::component::{Choice, ComponentConfig, component_names};
 use crate::offer::{self, Offer, OfferedRecipe, Origin};
 use crate::open;
-use crate::trust::{PluginRecord, Trust, TrustedFile};
+use crate::trust::{LoadedPlugin, Trust, TrustedFile};
 use crate::warning::one_line;
 use crate::watchdog::Watchdog;
 
@@ -24,7 +24,7 @@ pub struct Registry {
     images: Vec<Image>,
     offers: Vec<Offer>,
     recipes: Vec<OfferedRecipe>,
-    plugins: Vec<PluginRecord>,
+    plugins: Vec<LoadedPlugin>,
     /// Over the plugins, while they are opened or say what they have.
     watchdog: Watchdog,
 }
@@ -72,7 +72,7 @@ impl Registry {
             }
             let open = || registry.add(open::load_bytes(&file.path, &file.bytes)?, &Origin::File(file.path.clone()));
             watchdog.watch(&shown(&file), "open", open)?;
-            registry.record(file.path, file.sha256);
+            registry.note(file.path, file.sha256);
         }
         Ok(Self { watchdog, ..registry })
     }
@@ -181,23 +181,23 @@ impl Registry {
 
     /// The plugins that were loaded, in order.
     #[must_use]
-    pub fn plugins(&self) -> Vec<PluginRecord> {
+    pub fn plugins(&self) -> Vec<LoadedPlugin> {
         self.plugins.clone()
     }
 
     /// Notes the plugin at `path`, whose components have been added.
-    fn record(&mut self, path: PathBuf, sha256: String) {
+    fn note(&mut self, path: PathBuf, sha256: String) {
         let origin = Origin::File(path.clone());
         let offers: Vec<&Offer> = self.offers.iter().filter(|offer| offer.origin == origin).collect();
         let packages = offers.iter().map(|offer| offer.package.clone()).collect::<BTreeSet<_>>();
         let components = offers.iter().map(|offer| offer.id.clone()).collect();
-        self.plugins.push(PluginRecord { path, packages: packages.into_iter().collect(), sha256, components });
+        self.plugins.push(LoadedPlugin { path, packages: packages.into_iter().collect(), sha256, components });
     }
 
     /// A sentence about each plugin that was loaded for nothing: none of its components is among `used`, nor its recipe.
     #[must_use]
     pub fn unused(&self, used: &[String], recipe: Option<&str>) -> Vec<String> {
-        let sentence = |plugin: &PluginRecord| {
+        let sentence = |plugin: &LoadedPlugin| {
             let origin = Origin::File(plugin.path.clone());
             let mut recipes = self.recipes.iter().filter(|recipe| recipe.origin == origin);
             let is_used = plugin.components.iter().any(|id| used.contains(id))

@@ -8,7 +8,7 @@ use capo_plugin::{Inputs, Mask, OptimizerKind, Sink, Weight};
 
 use crate::batch_file::{self, Outcome};
 use crate::lend::Lender;
-use crate::mask::{self, Keep};
+use crate::mask::{self, Accepted};
 use crate::recorded::RecordedBatch;
 use crate::upload::Device;
 use crate::warning::WarningSink;
@@ -103,8 +103,8 @@ pub struct Replayed<'a> {
 
 impl std::fmt::Display for Replayed<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (tokens, kept) = (self.batch.completion_tokens(), self.outcome.keep.iter().map(|&keep| u64::from(keep)));
-        let rejected = tokens - kept.sum::<u64>();
+        let (tokens, keep) = (self.batch.completion_tokens(), &self.outcome.keep);
+        let rejected = tokens - keep.iter().map(|&keep| u64::from(keep)).sum::<u64>();
         let rate = 100.0 * rejected as f64 / tokens.max(1) as f64;
         let mean = self.outcome.weights.as_deref().map_or_else(String::new, |weights| mean_weight(weights, tokens));
         let (step, file) = (self.batch.scalars.step, self.target.unwrap_or(self.path).display());
@@ -144,9 +144,9 @@ pub fn replay(
         let batch = optimizer.read(path)?;
         let mut sink =
             Collector { outcome: Outcome::default(), warnings: WarningSink { warned: &mut warned, watchdog } };
-        let (keep, weighed) = replay_step(deciders, &mut sink, path, device, &batch)?;
-        let weights = (!deciders.weights.is_empty()).then_some(weighed.weights);
-        let outcome = Outcome { keep: keep.keep, weights, ..sink.outcome };
+        let (accepted, weighed) = replay_step(deciders, &mut sink, path, device, &batch)?;
+        let weights = (!deciders.weights.is_empty()).then_some(weighed.token_weights);
+        let outcome = Outcome { keep: accepted.mask, weights, ..sink.outcome };
         if let (Some(target), Some(out)) = (target, out) {
             // Not before there is something to write: a file that is no batch leaves nothing.
             std::fs::create_dir_all(out).with_context(|| format!("cannot make `{}`", out.display()))?;
@@ -182,7 +182,7 @@ pub fn replay_step(
     path: &Path,
     device: Option<&Device>,
     batch: &RecordedBatch,
-) -> Result<(Keep, Weighed)> {
+) -> Result<(Accepted, Weighed)> {
     let view = batch.view();
     let Deciders { masks, weights } = deciders;
     let asked = masks.iter().map(|mask| (mask.id(), mask.inputs()));
@@ -192,12 +192,12 @@ pub fn replay_step(
     let view = upload.as_ref().map_or(view, |upload| upload.view(view));
     let context = batch.context.as_ref().map(|context| context.data.lend(context.age));
     let mut sink = Lender { sink, context, ranks: None };
-    let mut keep = mask::apply(masks, &mut sink, &view)?;
-    let weighed = weight::apply(weights, &mut sink, &view, &mut keep)?;
-    let taken = keep.tokens > 0;
-    mask::step_end(masks, &mut sink, &view, &keep, taken)?;
+    let mut accepted = mask::apply(masks, &mut sink, &view)?;
+    let weighed = weight::apply(weights, &mut sink, &view, &mut accepted)?;
+    let taken = accepted.tokens > 0;
+    mask::step_end(masks, &mut sink, &view, &accepted.mask, taken)?;
     weight::step_end(weights, &mut sink, &view, &weighed, taken)?;
-    Ok((keep, weighed))
+    Ok((accepted, weighed))
 }
 
 fn target(path: &Path, out: &Path) -> Result<PathBuf> {

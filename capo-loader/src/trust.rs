@@ -24,13 +24,13 @@ pub struct Trust {
     /// Accept a file that other users may change or replace.
     pub unsafe_path: bool,
     /// Accept these files alone, by their hashes: the plugins of the run that goes on.
-    pub known: Option<Vec<PluginRecord>>,
+    pub known: Option<Vec<LoadedPlugin>>,
 }
 
 /// A plugin that was loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PluginRecord {
+pub struct LoadedPlugin {
     /// Absolute.
     pub path: PathBuf,
     /// The crates that registered its components, each with its version.
@@ -109,16 +109,16 @@ fn split_pin(name: &Path) -> Result<(PathBuf, Option<String>)> {
 }
 
 /// Refuses a file that the run was not made with so far.
-fn check_known(known: &[PluginRecord], path: &Path, sha256: &str) -> Result<()> {
+fn check_known(known: &[LoadedPlugin], path: &Path, sha256: &str) -> Result<()> {
     if known.iter().any(|plugin| plugin.sha256 == sha256) {
         return Ok(());
     }
-    let same_path = |plugin: &&PluginRecord| plugin.path == path;
-    let same_name = |plugin: &&PluginRecord| plugin.path.file_name() == path.file_name();
+    let same_path = |plugin: &&LoadedPlugin| plugin.path == path;
+    let same_name = |plugin: &&LoadedPlugin| plugin.path.file_name() == path.file_name();
     let shown = path.display();
     let ways = "`--allow-changed-plugins` goes on with this file";
     match known.iter().find(same_path).or_else(|| known.iter().find(same_name)) {
-        Some(PluginRecord { packages, sha256: old, .. }) => {
+        Some(LoadedPlugin { packages, sha256: old, .. }) => {
             let packages = if packages.is_empty() { String::new() } else { packages.join(", ") + " with " };
             bail!(
                 "plugin `{shown}` has changed since the run used it: it was {packages}SHA-256 {old} and now has SHA-256 {sha256} (put the old file back; {ways})"

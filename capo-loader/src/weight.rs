@@ -3,13 +3,13 @@
 use anyhow::{Result, bail};
 use capo_plugin::{Batch, Sink, Weight};
 
-use crate::mask::Keep;
+use crate::mask::Accepted;
 
 /// Weights of the tokens that the masks left.
 #[derive(Debug)]
 pub struct Weighed {
     /// `[B, T]`: the product of all weights; 0 for dropped tokens and padding.
-    pub weights: Vec<f32>,
+    pub token_weights: Vec<f32>,
     /// The factors of each weight, in the weights' order.
     pub given: Vec<Given>,
 }
@@ -20,27 +20,27 @@ pub struct Given {
     /// The weight's name in reports.
     pub weight: String,
     /// `[B, T]`.
-    pub weights: Vec<f32>,
+    pub factors: Vec<f32>,
     /// `[B, T]`: 1 for the tokens that reached it.
     pub reached: Vec<u8>,
 }
 
-/// Applies the weights in order and multiplies them; a token of weight 0 leaves `keep` as if a mask had dropped it.
+/// Applies the weights in order to the tokens that are `left` and multiplies them; weight 0 drops a token as a mask does.
 ///
 /// # Errors
 ///
 /// A weight's own sentence, or the rule that it broke; a product that is too large.
-pub fn apply(weights: &mut [Weight], sink: &mut dyn Sink, batch: &Batch<'_>, keep: &mut Keep) -> Result<Weighed> {
-    let mut product: Vec<f32> = keep.keep.iter().map(|&keep| f32::from(keep)).collect();
+pub fn apply(weights: &mut [Weight], sink: &mut dyn Sink, batch: &Batch<'_>, left: &mut Accepted) -> Result<Weighed> {
+    let mut product: Vec<f32> = left.mask.iter().map(|&accepted| f32::from(accepted)).collect();
     let mut given = Vec::with_capacity(weights.len());
     for weight in weights {
-        let (mut own, reached) = (vec![0.0; product.len()], keep.keep.clone());
-        weight.weigh(sink, batch, &keep.keep, &mut own)?;
-        for ((product, own), keep) in product.iter_mut().zip(&own).zip(&mut keep.keep) {
+        let (mut own, reached) = (vec![0.0; product.len()], left.mask.clone());
+        weight.weigh(sink, batch, &left.mask, &mut own)?;
+        for ((product, own), accepted) in product.iter_mut().zip(&own).zip(&mut left.mask) {
             *product *= own;
-            *keep &= u8::from(*product != 0.0);
+            *accepted &= u8::from(*product != 0.0);
         }
-        given.push(Given { weight: weight.id().to_owned(), weights: own, reached });
+        given.push(Given { weight: weight.id().to_owned(), factors: own, reached });
     }
     if let Some(at) = product.iter().position(|weight| !weight.is_finite()) {
         let tokens = batch.dims.tokens.max(1) as usize;
@@ -50,8 +50,8 @@ pub fn apply(weights: &mut [Weight], sink: &mut dyn Sink, batch: &Batch<'_>, kee
             f32::MAX
         );
     }
-    keep.tokens = keep.keep.iter().map(|&keep| u64::from(keep)).sum();
-    Ok(Weighed { weights: product, given })
+    left.tokens = left.mask.iter().map(|&accepted| u64::from(accepted)).sum();
+    Ok(Weighed { token_weights: product, given })
 }
 
 /// Tells every weight how the step ended.
@@ -67,7 +67,7 @@ pub fn step_end(
     taken: bool,
 ) -> Result<()> {
     for weight in weights {
-        weight.step_end(sink, batch, &weighed.weights, taken)?;
+        weight.step_end(sink, batch, &weighed.token_weights, taken)?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use candle_core::{Device, Tensor};
-use host::model::{Config, Generation, Policy, Sampling};
+use host::model::{Config, Generation, Policy, SamplingParams};
 use host::rng::{fill_standard_normal, stream};
 use rayon::prelude::*;
 
@@ -77,7 +77,7 @@ fn main() {
                 }
                 let prompts = vec![vec![7; context]; rows];
                 let generate = |max_completion_length| {
-                    let sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0 };
+                    let sampling = SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0 };
                     let generation = Generation {
                         sampling,
                         max_completion_length,

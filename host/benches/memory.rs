@@ -1,4 +1,4 @@
-//! Prints the peak memory, what was estimated before, and the time of one training step (forward pass with scores of the last layer, backward pass, AdamW) on the CPU:
+//! Prints the peak memory, what was estimated before, and the time of one training step (forward pass with outputs of the last layer, backward pass, AdamW) on the CPU:
 //! `cargo bench -p host --bench memory`, or `-- 0.5b` for the large model alone.
 //!
 //! Each case is a process of its own. Weights are fresh, and so are the tokens: what they are changes neither memory nor time.
@@ -77,13 +77,13 @@ fn step(case: &Case) {
         completion_len: case.tokens,
         numbers: Sequences::numbered(case.rows),
     };
-    let seed: Vec<f32> = (0..case.rows * case.tokens).map(|i| (i as f32).sin() / case.tokens as f32).collect();
+    let d_logps: Vec<f32> = (0..case.rows * case.tokens).map(|i| (i as f32).sin() / case.tokens as f32).collect();
     let mut seconds = 0.0;
     for _ in 0..2 {
         let started = Instant::now();
         let forward = policy.forward(&rows, 1.0).expect("a forward pass");
-        forward.scores(&Wants { last_layer_k: Some(50.min(vocabulary as usize)), ..Wants::default() }).expect("scores");
-        let gradients = forward.backward(&seed).expect("gradients");
+        forward.outputs(&Wants { last_layer_k: Some(50.min(vocabulary as usize)), ..Wants::default() }).unwrap();
+        let gradients = forward.backward(&d_logps).expect("gradients");
         drop(forward);
         optimizer.step(policy.params(), &gradients, None, 1e-5, 1.0).expect("a step");
         seconds = started.elapsed().as_secs_f64();

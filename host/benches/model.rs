@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use candle_core::Device;
 use host::adamw::AdamWConfig;
-use host::model::{Config, Generation, Policy, Sampling, Sequences, Wants};
+use host::model::{Config, Generation, Policy, SamplingParams, Sequences, Wants};
 use host::optim::{Optimizer, OptimizerConfig};
 use host::rng::{fill_standard_normal, stream};
 
@@ -73,14 +73,14 @@ fn products() {
     }
 }
 
-/// Prints generation, scoring, gradients and the optimizer step at several sizes.
+/// Prints generation, log-probabilities, gradients and the optimizer step at several sizes.
 fn parts() {
     for (hidden, layers, batch, prompt, tokens) in
         [(64, 2, 48, 10, 16), (128, 4, 48, 10, 14), (128, 4, 96, 10, 14), (128, 4, 512, 10, 14), (128, 4, 32, 28, 100)]
     {
         let policy = policy(hidden, layers, 32);
         let prompts: Vec<Vec<u32>> = (0..batch).map(|row| vec![(row / 8) as u32 % 32; prompt]).collect();
-        let sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0 };
+        let sampling = SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0 };
         let generation = Generation {
             sampling,
             max_completion_length: tokens,
@@ -98,22 +98,22 @@ fn parts() {
         let numbers = Sequences::numbered(batch);
         let rows = Sequences { ids, starts: vec![0; batch], prompt_len: prompt, completion_len: tokens, numbers };
         let wants = Wants { entropy: true, ..Wants::default() };
-        let scoring = least(|| _ = policy.forward_detached(&rows, 1.0).unwrap().scores(&wants).unwrap());
-        let seed = vec![0.01; batch * tokens];
+        let logps = least(|| _ = policy.forward_detached(&rows, 1.0).unwrap().outputs(&wants).unwrap());
+        let d_logps = vec![0.01; batch * tokens];
         let training = least(|| {
             let forward = policy.forward(&rows, 1.0).unwrap();
-            forward.scores(&wants).unwrap();
-            forward.backward(&seed).unwrap();
+            forward.outputs(&wants).unwrap();
+            forward.backward(&d_logps).unwrap();
         });
-        let gradients = policy.forward(&rows, 1.0).unwrap().backward(&seed).unwrap();
+        let gradients = policy.forward(&rows, 1.0).unwrap().backward(&d_logps).unwrap();
         let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(AdamWConfig::default())).unwrap();
         let stepping = least(|| _ = optimizer.step(policy.params(), &gradients, None, 1e-6, 1.0).unwrap());
         println!(
             "D {hidden}, {layers} layers, {batch} x ({prompt} + {tokens}): generate {:.1} ms ({:.0} tokens/s), \
-             score {:.1} ms, forward + backward {:.1} ms, optimizer {:.2} ms",
+             log-probabilities {:.1} ms, forward + backward {:.1} ms, optimizer {:.2} ms",
             1e3 * generating,
             (batch * tokens) as f64 / generating,
-            1e3 * scoring,
+            1e3 * logps,
             1e3 * training,
             1e3 * stepping
         );
@@ -151,8 +151,8 @@ fn fused() {
         (0..tokens * tokens).map(|i| if i % tokens > i / tokens { f32::NEG_INFINITY } else { 0.0 }).collect();
     let mask = Tensor::from_vec(mask, (tokens, tokens), &Device::Cpu).unwrap();
     let causal_softmax = || {
-        let weights = ops::causal_softmax(&scores, &starts, 0.2)?;
-        ops::causal_softmax_backward(&weights, &weights.ones_like()?, &starts, 0.2).map(drop)
+        let probs = ops::causal_softmax(&scores, &starts, 0.2)?;
+        ops::causal_softmax_backward(&probs, &probs.ones_like()?, &starts, 0.2).map(drop)
     };
     print("causal_softmax", &causal_softmax, &|| {
         softmax(&(scores.as_tensor() * 0.2).unwrap().broadcast_add(&mask).unwrap(), 3).unwrap()

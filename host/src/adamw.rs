@@ -45,10 +45,10 @@ impl Default for AdamWConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SecondMoment {
-    /// That of the kept tokens, as the first moment.
+    /// That of the accepted tokens, as the first moment.
     #[default]
     Kept,
-    /// The squares of both: `g_k² + g_r²`, of the kept tokens and of what was held back. Never `(g_k + g_r)²`: where the two cancel it
+    /// The squares of both: `g_k² + g_r²`, of the accepted tokens and of what was held back. Never `(g_k + g_r)²`: where the two cancel it
     /// is nothing, and the step has no bound.
     KeptAndRejected,
 }
@@ -83,7 +83,7 @@ impl AdamW {
         &self.config
     }
 
-    /// `exp_avg` and `exp_avg_sq` of the weight `name`, in its shape, as they are kept; an unknown name is an error.
+    /// `exp_avg` and `exp_avg_sq` of the weight `name`, in its shape, as they are stored; an unknown name is an error.
     pub fn moments(&self, name: &str) -> Result<(&Tensor, &Tensor)> {
         Ok((self.exp_avg.get(name)?, self.exp_avg_sq.get(name)?))
     }
@@ -124,7 +124,7 @@ impl AdamW {
         let unbias = |beta: f64| 1.0 - beta.powf(weight.number as f64);
         let (mean, square) = (Mean { beta: beta1, scale }, MeanSquare { beta: beta2, scale });
         let update = Update {
-            keep: weight.keep(weight_decay),
+            decay_factor: weight.decay_factor(weight_decay),
             rate: learning_rate / unbias(beta1),
             root: unbias(beta2).sqrt(),
             eps,

@@ -12,7 +12,7 @@ use crate::config::{BenchmarkConfig, Config, TEST};
 use crate::data::{Example, Purpose, Tokenizer, last_boxed};
 use crate::exam::{Earned, Exam, Graded, Grader, grade_chunk, mean_rewards};
 use crate::metrics::Values;
-use crate::model::{ModelFiles, Policy, Sampling};
+use crate::model::{ModelFiles, Policy, SamplingParams};
 use crate::pass_at::{counts, majority, pass_at};
 use crate::rng;
 
@@ -30,7 +30,7 @@ pub struct Benchmark {
     pub left_out: usize,
     /// Answers to each.
     pub samples: usize,
-    sampling: Sampling,
+    sampling: SamplingParams,
     max_completion_length: usize,
 }
 
@@ -96,7 +96,7 @@ impl Benchmark {
 
     /// Held-out prompts as a benchmark, with a greedy answer to each.
     pub fn held_out(examples: Vec<Example>, max_completion_length: usize) -> Self {
-        let (name, sampling) = (HELD_OUT.to_owned(), Sampling::GREEDY);
+        let (name, sampling) = (HELD_OUT.to_owned(), SamplingParams::GREEDY);
         Self { name, examples, left_out: 0, samples: 1, sampling, max_completion_length }
     }
 
@@ -250,7 +250,7 @@ mod tests {
             columns: "{}".into(),
             row: None,
         };
-        let (sampling, max_completion_length) = (Sampling::GREEDY, 4);
+        let (sampling, max_completion_length) = (SamplingParams::GREEDY, 4);
         Benchmark {
             name: "aime".into(),
             examples: vec![example; prompts],

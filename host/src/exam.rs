@@ -10,17 +10,17 @@ use rand_chacha::ChaCha12Rng;
 use crate::config::Config;
 use crate::data::{Example, Tokenizer};
 use crate::metrics::Values;
-use crate::model::{Generation, Policy, Sampling};
+use crate::model::{Generation, Policy, SamplingParams};
 use crate::reward::{self, Rewards, Scored};
 use crate::rng;
-use crate::stages::context::Sample;
+use crate::stages::context::SampledText;
 use crate::stages::rollout::{decode, encode, views};
 
 /// The outcome on one prompt.
 #[derive(Debug, Clone)]
 pub struct Graded {
     /// Prompt, completion and expected answer.
-    pub sample: Sample,
+    pub sample: SampledText,
     /// Its reward.
     pub earned: Earned,
     /// True where the answer is right; none where nothing says so.
@@ -124,7 +124,7 @@ pub fn grade(
         let chunk: Vec<&Example> = chunk.iter().collect();
         // Greedy decoding draws nothing; the streams only fill their places.
         let mut rngs = vec![rng::stream(0, "eval.greedy", &[]); chunk.len()];
-        graded.extend(grade_chunk(policy, tokenizer, grader, &chunk, (Sampling::GREEDY, &mut rngs), exam)?);
+        graded.extend(grade_chunk(policy, tokenizer, grader, &chunk, (SamplingParams::GREEDY, &mut rngs), exam)?);
     }
     Ok(graded)
 }
@@ -135,7 +135,7 @@ pub fn grade_chunk(
     tokenizer: &Tokenizer,
     grader: &mut Grader<'_>,
     examples: &[&Example],
-    (sampling, rngs): (Sampling, &mut [ChaCha12Rng]),
+    (sampling, rngs): (SamplingParams, &mut [ChaCha12Rng]),
     exam: &Exam,
 ) -> Result<Vec<Graded>> {
     let generation = Generation {

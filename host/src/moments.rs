@@ -32,7 +32,7 @@ pub struct WeightStep<'a> {
 impl WeightStep<'_> {
     /// Share of the weight that decoupled weight decay leaves. Matrices decay, biases and norm weights do not. Source:
     /// `transformers.Trainer.get_decay_parameter_names`.
-    pub fn keep(&self, weight_decay: f64) -> f64 {
+    pub fn decay_factor(&self, weight_decay: f64) -> f64 {
         let decay = if self.var.rank() >= 2 { weight_decay } else { 0.0 };
         1.0 - self.learning_rate * decay
     }

@@ -37,7 +37,7 @@ pub enum OptimizerConfig {
 /// Result of one optimizer step. Norms are Euclidean, over all weights, before clipping; they may be infinite or NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepOutcome {
-    /// Norm of the gradient of what was kept.
+    /// Norm of the gradient of what was accepted.
     pub grad_norm: f64,
     /// Norm of the gradient of what was held back; 0 where there is none.
     pub rejected_grad_norm: f64,
@@ -97,7 +97,7 @@ impl Optimizer {
         self.steps_taken
     }
 
-    /// Adam's `exp_avg` and `exp_avg_sq` of the weight `name`, in its shape, as they are kept; an unknown name, or SGD, is an error.
+    /// Adam's `exp_avg` and `exp_avg_sq` of the weight `name`, in its shape, as they are stored; an unknown name, or SGD, is an error.
     pub fn moments(&self, name: &str) -> Result<(&Tensor, &Tensor)> {
         match &self.rule {
             Rule::AdamW(adamw) => adamw.moments(name),
@@ -154,7 +154,7 @@ impl Optimizer {
 
     /// Clips the gradients to `max_grad_norm` (0: no clipping) and updates `params` in place.
     ///
-    /// `grads` are those of what was kept, `rejected` those of what was held back. One factor clips both, by the norm of their sum; the step
+    /// `grads` are those of what was accepted, `rejected` those of what was held back. One factor clips both, by the norm of their sum; the step
     /// follows `grads` alone, and `rejected` enters Adam's second moment. A norm that is not finite changes nothing. Clipping:
     /// `torch.nn.utils.clip_grad_norm_`.
     pub fn step(

@@ -65,7 +65,7 @@ fn score_batch(policy: &Policy, window: &[Pair], rows: &[usize]) -> Result<Vec<V
     let prompts: Vec<Vec<u32>> = rows.iter().map(|row| window[*row].prompt.clone()).collect();
     let completions: Vec<&[u32]> = rows.iter().map(|row| window[*row].completion.as_slice()).collect();
     let batch = join(&prompts, &completions, 0);
-    let scores = policy.forward_detached(&batch, 1.0)?.scores(&Wants::default())?;
+    let outputs = policy.forward_detached(&batch, 1.0)?.outputs(&Wants::default())?;
     let own = |(logps, completion): (&[f32], &&[u32])| {
         let logps = logps[..completion.len()].to_vec();
         ensure!(
@@ -74,7 +74,7 @@ fn score_batch(policy: &Policy, window: &[Pair], rows: &[usize]) -> Result<Vec<V
         );
         Ok(logps)
     };
-    scores.logps.chunks_exact(batch.completion_len).zip(&completions).map(own).collect()
+    outputs.logps.chunks_exact(batch.completion_len).zip(&completions).map(own).collect()
 }
 
 #[cfg(test)]

@@ -231,7 +231,7 @@ impl Sft {
         let tokens = sequences.completion_len;
         self.check_memory(Shape { rows: examples.len(), prompt: sequences.prompt_len, tokens })?;
         let forward = self.policy.forward(&sequences, 1.0)?;
-        let logps = forward.scores(&Wants::default())?.logps;
+        let logps = forward.outputs(&Wants::default())?.logps;
         let count: usize = completions.iter().map(|ids| ids.len()).sum();
         let (mut seed, mut loss) = (vec![0.0; logps.len()], 0.0);
         for (b, ids) in completions.iter().enumerate() {

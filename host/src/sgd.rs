@@ -75,9 +75,9 @@ impl Sgd {
     /// Updates one weight: in place by the fused CPU kernel, on other devices by candle's operations.
     pub fn update(&mut self, weight: &WeightStep<'_>) -> Result<()> {
         let &WeightStep { name, var, scale, learning_rate, .. } = weight;
-        let keep = weight.keep(self.config.weight_decay);
+        let decay_factor = weight.decay_factor(self.config.weight_decay);
         let Some(sums) = &mut self.sums else {
-            return descend(var, &weight.grad, &Blend { old: keep, new: -learning_rate * scale });
+            return descend(var, &weight.grad, &Blend { old: decay_factor, new: -learning_rate * scale });
         };
         let (mut sum, grow) = (sums.open(name)?, Blend { old: self.config.momentum, new: scale });
         if fused(&sum) {
@@ -85,7 +85,7 @@ impl Sgd {
         } else {
             sum = grow.of(&sum, &weight.grad)?;
         }
-        descend(var, &sum, &Blend { old: keep, new: -learning_rate })?;
+        descend(var, &sum, &Blend { old: decay_factor, new: -learning_rate })?;
         sums.close(name, sum, weight.number)
     }
 }

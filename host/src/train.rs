@@ -12,14 +12,14 @@ use capo_plugin::Point;
 use crate::eval;
 use crate::metrics::Timer;
 use crate::metrics::sink::StepSink;
-use crate::model::{Capture, Dropout, Policy, Scores};
-use crate::report::{Decided, Logged, Report, record_completions};
+use crate::model::{Capture, Dropout, Policy, TokenOutputs};
+use crate::report::{Decided, Logged, Report, log_completions};
 use crate::run::Run;
-use crate::run::{best, checkpoint, moment};
+use crate::run::{best, checkpoint, recovery_point};
 use crate::stages::backward::StepGradients;
 use crate::stages::batch::SampledBatch;
 use crate::stages::rollout::{self, Sampler};
-use crate::stages::{advantage, backward, control, effect, objective, score, step};
+use crate::stages::{advantage, backward, control, effect, logps, objective, step};
 
 /// Trains until the last step, or until `stop` is set or `stop_after` steps are done, at the end of a rollout.
 pub fn train(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &AtomicBool) -> Result<()> {
@@ -40,9 +40,9 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
         report.started(run)?;
     }
     while run.progress.step < max_steps && best::ending(run).is_none() {
-        moment::remember(run);
+        recovery_point::remember(run);
         let mut rollout = sample(run)?;
-        let mut scores = rollout.scores.take();
+        let mut outputs = rollout.outputs.take();
         let mut untold = false;
         for iteration in 0..run.config.train.num_iterations as u64 {
             for (batch, part) in rollout.parts(run.config.sizes.step).zip(0..) {
@@ -52,7 +52,7 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
                     }
                     let is_logged = iteration == 0 && run.completions.is_due(batch.sampled_at);
                     let logged = is_logged.then_some(Logged { rollout: &rollout, part });
-                    optimize(run, (batch, scores.take()), iteration, logged)?;
+                    optimize(run, (batch, outputs.take()), iteration, logged)?;
                     untold = true;
                 }
             }
@@ -79,7 +79,7 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
 }
 
 /// Stage 1, and the log-probabilities under the policy that sampled.
-fn sample(run: &mut Run) -> Result<rollout::Rollout> {
+fn sample(run: &mut Run) -> Result<rollout::SampledRollout> {
     let work = run.work();
     let measured = effect::is_due(run.progress.step, run.config.train.measure_step);
     let needs = control::needs(run.needs, &run.components.step_controls, measured);
@@ -110,7 +110,7 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
         // As in TRL, the policy in training says how probable its completions were.
         let dropout = Dropout::of_rollout(config.train.seed, progress.step);
         let policy = policy.in_training(dropout).with_truncation(config.loss_truncation());
-        rollout.batch.old_logps = Some(score::logps(&policy, &rollout.batch, work)?);
+        rollout.batch.old_logps = Some(logps::detached(&policy, &rollout.batch, work)?);
     }
     drop(timer);
     crate::report::record_rollout(run, &rollout)?;
@@ -124,7 +124,7 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
 /// Stages 2 to 6 on one optimizer-step batch.
 fn optimize(
     run: &mut Run,
-    (mut batch, scores): (SampledBatch, Option<Scores>),
+    (mut batch, outputs): (SampledBatch, Option<TokenOutputs>),
     iteration: u64,
     logged: Option<Logged<'_>>,
 ) -> Result<()> {
@@ -133,7 +133,7 @@ fn optimize(
     let measured = effect::is_due(info.step, run.config.train.measure_step);
     let (entropy_coef, truncation) = (run.config.train.entropy_coef, run.config.loss_truncation());
     let Run {
-        config, policy, reference, components, needs, optimizer, metrics, warned, watchdog, dump, moment, ..
+        config, policy, reference, components, needs, optimizer, metrics, warned, watchdog, dump, recovery, ..
     } = run;
     let loss_factors = &config.train.loss_factors;
     let policy = &policy.in_training(Dropout::of_step(info.seed, info.step)).with_truncation(truncation);
@@ -145,7 +145,7 @@ fn optimize(
 
     let timer = sink.metrics.timer("score");
     let needs = control::needs(*needs, &components.step_controls, measured);
-    let (batch, forwards) = score::score(policy, reference.as_ref(), optimizer, (batch, scores), &needs, work)?;
+    let (batch, forwards) = logps::of_batch(policy, reference.as_ref(), optimizer, (batch, outputs), &needs, work)?;
     end(timer, policy)?;
 
     let timer = sink.metrics.timer("advantage");
@@ -167,26 +167,26 @@ fn optimize(
 
     sink.point = Point::Mask;
     let timer = sink.metrics.timer("mask");
-    let mut keep = mask::apply(&mut components.masks, &mut sink, &batch.view(&info))?;
+    let mut accepted = mask::apply(&mut components.masks, &mut sink, &batch.view(&info))?;
     sink.point = Point::Weight;
-    let weighed = weight::apply(&mut components.weights, &mut sink, &batch.view(&info), &mut keep)?;
+    let weighed = weight::apply(&mut components.weights, &mut sink, &batch.view(&info), &mut accepted)?;
     let mut factored = None;
     if !loss_factors.is_empty() {
         // The objective's metrics of the batch are recorded already, so that this call records none.
         let lent = context.as_ref().map(|context| context.lend(info.step - batch.sampled_at));
         let mut silent = Lender { sink: &mut sink.warnings, context: lent, ranks: None };
-        let decided = (&keep, &weighed);
+        let decided = (&accepted, &weighed);
         factored = objective::factor(&mut components.objective, &mut silent, &batch, &info, loss_factors, decided)?;
     }
     drop(timer);
 
     let timer = sink.metrics.timer("backward");
-    let mut reduced = backward::reduce(&batch, &info, &keep, &weighed, factored.as_ref())?;
+    let mut reduced = backward::reduce(&batch, &info, &accepted, &weighed, factored.as_ref())?;
     if entropy_coef > 0.0 {
         sink.metrics.record("policy_loss", reduced.loss);
-        reduced.add_entropy_bonus(&batch, &keep, entropy_coef);
+        reduced.add_entropy_bonus(&batch, &accepted, entropy_coef);
     }
-    let gradients = match keep.tokens {
+    let gradients = match accepted.tokens {
         0 => None,
         _ => Some(backward::accumulate(policy, forwards, &batch, &reduced, work)?),
     };
@@ -196,30 +196,30 @@ fn optimize(
     end(timer, policy)?;
 
     // The weights are about to change.
-    *moment = None;
+    *recovery = None;
     let timer = sink.metrics.timer("step");
-    let kept = gradients.as_ref().map(|gradients| &gradients.kept);
-    let before = control::remember(policy, optimizer, kept, &components.step_controls, measured)?;
+    let gradient = gradients.as_ref().map(|gradients| &gradients.accepted);
+    let before = control::remember(policy, optimizer, gradient, &components.step_controls, measured)?;
     let (rate, limit) = (info.optimizer.learning_rate, info.optimizer.max_grad_norm);
     let outcome = gradients.map(|gradients| step::apply(optimizer, policy, &gradients, rate, limit)).transpose()?;
     end(timer, policy)?;
 
-    let step =
-        control::Taken { policy, optimizer, batch: &batch, info: &info, weights: &weighed.weights, work, measured };
+    let token_weights = &weighed.token_weights;
+    let step = control::Taken { policy, optimizer, batch: &batch, info: &info, token_weights, work, measured };
     let outcome = control::apply(&mut components.step_controls, &mut sink, before, outcome, step)?;
 
     let taken = outcome.is_some_and(|outcome| outcome.taken);
     let timer = sink.metrics.timer("mask");
     sink.point = Point::Mask;
-    mask::step_end(&mut components.masks, &mut sink, &batch.view(&info), &keep, taken)?;
+    mask::step_end(&mut components.masks, &mut sink, &batch.view(&info), &accepted.mask, taken)?;
     sink.point = Point::Weight;
     weight::step_end(&mut components.weights, &mut sink, &batch.view(&info), &weighed, taken)?;
     drop(timer);
 
     let arrays = sink.arrays.take().unwrap_or_default();
-    crate::report::record_step(run, &batch, (&keep, &weighed), &reduced, outcome);
+    crate::report::record_step(run, &batch, (&accepted, &weighed), &reduced, outcome);
     if let Some(logged) = logged {
-        record_completions(run, &batch, &logged, Decided { keep: &keep, weighed: &weighed, arrays })?;
+        log_completions(run, &batch, &logged, Decided { accepted: &accepted, weighed: &weighed, arrays })?;
     }
     run.progress.step += 1;
     run.watchdog.place().at(run.progress.step);

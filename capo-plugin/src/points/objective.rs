@@ -25,7 +25,7 @@ pub struct PerToken<'a> {
 /// Computes a per-token loss from advantages and log-probabilities. Stage 3 of 6.
 ///
 /// The autograd graph stays in the host. A component returns the loss *and* its derivative by the log-probability.
-/// The derivative, reduced over the kept tokens, seeds the host's backward pass. A reduction weighs all tokens of a
+/// The derivative, reduced over the kept tokens, starts the host's backward pass. A reduction weighs all tokens of a
 /// completion alike. Therefore the derivative of the completion's summed losses ([`PerToken`]) also gives the right
 /// gradient for objectives over whole completions. [`Fixture::derivative`](crate::testing::Fixture::derivative)
 /// measures the expected derivative.

@@ -1,5 +1,5 @@
 // One block per row of logits [N, V].
-// Scores of a row: log-probability of the target, logsumexp, entropy (nats, all of logits / temperature), the target's raw
+// Statistics of a row: log-probability of the target, logsumexp, entropy (nats, all of logits / temperature), the target's raw
 // logit. out: [N, 4]. Mirrors `Stats` of ops/src/logps.rs.
 extern "C" __global__ void __launch_bounds__(THREADS)
     logit_stats_f32(const float* logits, const unsigned* targets, float* out, unsigned vocab, double temperature) {
@@ -24,13 +24,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     stats[3] = action;
 }
 
-// The gradient of seed_n logp_n by the logits of row n: seed / temperature (1[v = target] - softmax(logits / temperature)_v).
+// The gradient by the logits of row n: d_logps_n / temperature (1[v = target] - softmax(logits / temperature)_v).
 // Mirrors `LogitGradient` of ops/src/logps.rs.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    logit_gradient_f32(const float* logits, const unsigned* targets, const float* seed, float* out, unsigned vocab,
+    logit_gradient_f32(const float* logits, const unsigned* targets, const float* d_logps, float* out, unsigned vocab,
                        double temperature) {
     const unsigned long long start = static_cast<unsigned long long>(blockIdx.x) * vocab;
-    const float inverse = static_cast<float>(1.0 / temperature), weight = seed[blockIdx.x] * inverse;
+    const float inverse = static_cast<float>(1.0 / temperature), weight = d_logps[blockIdx.x] * inverse;
     if (weight == 0.0f) {
         for (unsigned v = threadIdx.x; v < vocab; v += THREADS) out[start + v] = 0.0f;
         return;
@@ -129,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 constexpr unsigned NOT_FINITE = 0xffffffffu;
 
 // One id per row from softmax(logits / temperature), by inverting the cumulative distribution at uniform [N] in [0, 1).
-// Mirrors `pick` of model/sample.rs.
+// Mirrors `pick` of ops/src/draw.rs.
 extern "C" __global__ void __launch_bounds__(THREADS)
     draw_f32(const float* logits, const double* uniform, unsigned* out, unsigned vocab, double temperature) {
     __shared__ double weights[THREADS];

@@ -101,27 +101,27 @@ impl Attend {
     fn group(&self, queries: &[f32], keys: &[f32], values: &[f32], width: usize, out: &mut [f32]) {
         let count = keys.len() / width;
         let scale = 1.0 / (width as f32).sqrt();
-        let mut weights = vec![0.0f32; count];
+        let mut probs = vec![0.0f32; count];
         for (query, out) in queries.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
-            for (weight, key) in weights.iter_mut().zip(keys.chunks_exact(width)) {
-                *weight = dot(query, key) * scale;
+            for (prob, key) in probs.iter_mut().zip(keys.chunks_exact(width)) {
+                *prob = dot(query, key) * scale;
             }
-            let largest = maximum(&weights);
-            weights.iter_mut().for_each(|weight| *weight = Real::exp(*weight - largest));
-            let inverse = 1.0 / sum(&weights);
-            weights.iter_mut().for_each(|weight| *weight *= inverse);
+            let largest = maximum(&probs);
+            probs.iter_mut().for_each(|prob| *prob = Real::exp(*prob - largest));
+            let inverse = 1.0 / sum(&probs);
+            probs.iter_mut().for_each(|prob| *prob *= inverse);
             let (blocks, rest) = out.as_chunks_mut::<BLOCK>();
             let first = BLOCK * blocks.len();
             for (number, out) in blocks.iter_mut().enumerate() {
                 let mut mixed = [0.0; BLOCK];
-                for (weight, value) in weights.iter().zip(values.chunks_exact(width)) {
+                for (prob, value) in probs.iter().zip(values.chunks_exact(width)) {
                     let value = &value[BLOCK * number..][..BLOCK];
-                    mixed.iter_mut().zip(value).for_each(|(mixed, value)| *mixed += *weight * *value);
+                    mixed.iter_mut().zip(value).for_each(|(mixed, value)| *mixed += *prob * *value);
                 }
                 *out = mixed;
             }
-            for (weight, value) in weights.iter().zip(values.chunks_exact(width)) {
-                rest.iter_mut().zip(&value[first..]).for_each(|(out, value)| *out += *weight * *value);
+            for (prob, value) in probs.iter().zip(values.chunks_exact(width)) {
+                rest.iter_mut().zip(&value[first..]).for_each(|(out, value)| *out += *prob * *value);
             }
         }
     }

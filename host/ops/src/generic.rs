@@ -78,8 +78,8 @@ pub(super) fn causal_softmax(scores: &Tensor, starts: &[usize], scale: f64) -> R
 }
 
 /// `ds = scale * p * (g - p.g)`; invalid keys have `p = 0`.
-pub(super) fn causal_softmax_backward(weights: &Tensor, grad: &Tensor, scale: f64) -> Result<Tensor> {
-    let (dtype, p, grad) = (weights.dtype(), wide(weights)?, wide(grad)?);
+pub(super) fn causal_softmax_backward(probs: &Tensor, grad: &Tensor, scale: f64) -> Result<Tensor> {
+    let (dtype, p, grad) = (probs.dtype(), wide(probs)?, wide(grad)?);
     let mean = (&p * &grad)?.sum_keepdim(D::Minus1)?;
     ((grad.broadcast_sub(&mean)? * p)? * scale)?.to_dtype(dtype)
 }
@@ -115,8 +115,8 @@ pub(super) fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor,
     let masked = index.broadcast_ge(&starts)?.to_dtype(wide_dtype(keys))?.affine(MASKED, -MASKED)?;
     let queries = queries.index_select(&Tensor::new(sources, device)?, 0)?.reshape((all, kv_heads, (), width))?;
     let scores = wide(&queries.matmul(&keys.narrow(2, 0, count)?.t()?)?)?;
-    let weights = softmax_last_dim(&(scores / (width as f64).sqrt())?.broadcast_add(&masked)?)?;
-    let mixed = weights.to_dtype(dtype)?.matmul(&values.narrow(2, 0, count)?)?;
+    let probs = softmax_last_dim(&(scores / (width as f64).sqrt())?.broadcast_add(&masked)?)?;
+    let mixed = probs.to_dtype(dtype)?.matmul(&values.narrow(2, 0, count)?)?;
     let places: Vec<u32> = rows.cache_rows.iter().map(|row| *row as u32).collect();
     mixed.index_select(&Tensor::new(places, device)?, 0)?.reshape((active, ()))
 }
@@ -150,21 +150,21 @@ pub(super) fn logit_stats(logits: &Tensor, targets: &Tensor, temperature: f64) -
     Tensor::cat(&[logp, (largest + log_sum)?, entropy, action], 1)
 }
 
-/// `d_v = seed / temperature * (1[v = target] - softmax(logits / temperature)_v)`.
-pub(super) fn logit_gradient(logits: &Tensor, targets: &Tensor, seed: &Tensor, temperature: f64) -> Result<Tensor> {
+/// `d_v = d_logps / temperature * (1[v = target] - softmax(logits / temperature)_v)`.
+pub(super) fn logit_gradient(logits: &Tensor, targets: &Tensor, d_logps: &Tensor, temperature: f64) -> Result<Tensor> {
     let Rows { exps, sum, .. } = Rows::new(logits, temperature)?;
-    let weight = (wide(seed)?.unsqueeze(1)? / temperature)?;
+    let weight = (wide(d_logps)?.unsqueeze(1)? / temperature)?;
     let d_logits = exps.broadcast_mul(&(weight.neg()? / sum)?)?;
     d_logits.scatter_add(&targets.unsqueeze(1)?, &weight, 1)
 }
 
-/// `d_v = -seed / temperature * p_v (ln p_v + H)`, with `p = softmax(logits / temperature)` and its entropy H.
-pub(super) fn entropy_gradient(logits: &Tensor, seed: &Tensor, temperature: f64) -> Result<Tensor> {
+/// `d_v = -d_entropy / temperature * p_v (ln p_v + H)`, with `p = softmax(logits / temperature)` and its entropy H.
+pub(super) fn entropy_gradient(logits: &Tensor, d_entropy: &Tensor, temperature: f64) -> Result<Tensor> {
     let Rows { below, exps, sum, .. } = Rows::new(logits, temperature)?;
     let (log_sum, p) = (sum.log()?, exps.broadcast_div(&sum)?);
     let entropy = (&log_sum - (&below * &p)?.sum_keepdim(1)?)?;
     let surplus = below.broadcast_add(&(entropy - log_sum)?)?;
-    let weight = (wide(seed)?.unsqueeze(1)? / -temperature)?;
+    let weight = (wide(d_entropy)?.unsqueeze(1)? / -temperature)?;
     (p * surplus)?.broadcast_mul(&weight)
 }
 
@@ -173,13 +173,13 @@ pub(super) fn divergence(logits: &Tensor, change: &Tensor, temperature: f64) -> 
     let (logits, change) =
         ((logits.to_dtype(DType::F64)? / temperature)?, (change.to_dtype(DType::F64)? / temperature)?);
     let Rows { exps, sum, .. } = Rows::new(&logits, 1.0)?;
-    let weights = exps.broadcast_div(&sum)?;
-    let x = change.broadcast_sub(&(&weights * &change)?.sum_keepdim(1)?)?;
+    let probs = exps.broadcast_div(&sum)?;
+    let x = change.broadcast_sub(&(&probs * &change)?.sum_keepdim(1)?)?;
     let mut series = x.affine(1.0 / 40_320.0, 1.0 / 5_040.0)?;
     for factor in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 1.0 / 2.0] {
         series = ((series * &x)? + factor)?;
     }
     let far = ((x.exp()? - 1.0)? - &x)?;
     let terms = x.abs()?.lt(0.1)?.where_cond(&(series * x.sqr()?)?, &far)?;
-    ((weights * terms)?.sum(1)? + 1.0)?.log()
+    ((probs * terms)?.sum(1)? + 1.0)?.log()
 }

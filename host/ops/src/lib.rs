@@ -49,7 +49,7 @@ pub use divergence::divergence;
 pub use draw::{NOT_FINITE, argmax, draw, pick};
 pub use few_rows::{are_few_rows, products_of_few_rows};
 pub use kernel::{layout_error, sum_blocks, sum_squares};
-pub use logps::{TokenLoss, chunk_rows, logit_stats, token_logps_by_hidden, token_logps_vjp};
+pub use logps::{TokenCotangents, chunk_rows, logit_stats, token_logps_by_hidden, token_logps_vjp};
 pub use product::product;
 use product::product_of_few_rows_in_bf16;
 pub use rms_norm::{rms_norm, rms_norm_backward};

@@ -26,34 +26,34 @@ pub fn logit_stats(logits: &Tensor, targets: &Tensor, temperature: f64) -> Resul
 
 /// A loss that depends on N rows' log-probabilities and entropies, given by its derivatives.
 #[derive(Clone, Copy)]
-pub struct TokenLoss<'a> {
+pub struct TokenCotangents<'a> {
     /// `[N]`, u32: token ids.
     pub targets: &'a Tensor,
     /// `[N]`: derivative of the loss by the target's log-probability.
-    pub seed: &'a Tensor,
+    pub d_logps: &'a Tensor,
     /// `[N]`: derivative by the entropy of `softmax(logits / temperature)`; `None` if the loss has no such term.
-    pub entropy_seed: Option<&'a Tensor>,
+    pub d_entropy: Option<&'a Tensor>,
     /// Divisor of the logits.
     pub temperature: f64,
     /// Truncation of the distribution, if the log-probabilities are those of a truncated one.
     pub truncation: Option<Truncation>,
 }
 
-impl TokenLoss<'_> {
+impl TokenCotangents<'_> {
     /// Gradient by the logits of `len` rows from row `from`, `[len, V]`.
     fn by_logits(&self, logits: &Tensor, from: usize, len: usize) -> Result<Tensor> {
-        let (targets, seed) = (self.targets.narrow(0, from, len)?, self.seed.narrow(0, from, len)?);
+        let (targets, d_logps) = (self.targets.narrow(0, from, len)?, self.d_logps.narrow(0, from, len)?);
         let d_logits = match self.truncation {
-            None => logit_gradient(logits, &targets, &seed, self.temperature)?,
+            None => logit_gradient(logits, &targets, &d_logps, self.temperature)?,
             Some(truncation) => {
-                logit_gradient(&truncate(logits, &targets, truncation)?, &targets, &seed, self.temperature)?
+                logit_gradient(&truncate(logits, &targets, truncation)?, &targets, &d_logps, self.temperature)?
             }
         };
-        match self.entropy_seed {
+        match self.d_entropy {
             None => Ok(d_logits),
-            Some(seed) => {
-                let seed = seed.narrow(0, from, len)?;
-                super::add(&d_logits, &generic::entropy_gradient(logits, &seed, self.temperature)?)
+            Some(d_entropy) => {
+                let d_entropy = d_entropy.narrow(0, from, len)?;
+                super::add(&d_logits, &generic::entropy_gradient(logits, &d_entropy, self.temperature)?)
             }
         }
     }
@@ -62,7 +62,7 @@ impl TokenLoss<'_> {
 /// Gradients of a loss by `hidden` `[N, D]` and `head` `[V, D]`; neither argument may carry a graph.
 ///
 /// The logits `hidden . head^T` are recomputed chunk by chunk.
-pub fn token_logps_vjp(hidden: &Tensor, head: &Tensor, loss: &TokenLoss<'_>) -> Result<(Tensor, Tensor)> {
+pub fn token_logps_vjp(hidden: &Tensor, head: &Tensor, loss: &TokenCotangents<'_>) -> Result<(Tensor, Tensor)> {
     let mut d_head: Option<Tensor> = None;
     let d_hidden = by_hidden(hidden, head, loss, |d_logits, hidden| {
         let part = d_logits.t()?.matmul(hidden)?;
@@ -80,7 +80,7 @@ pub fn token_logps_vjp(hidden: &Tensor, head: &Tensor, loss: &TokenLoss<'_>) -> 
 }
 
 /// The gradient by `hidden` alone, for a frozen head.
-pub fn token_logps_by_hidden(hidden: &Tensor, head: &Tensor, loss: &TokenLoss<'_>) -> Result<Tensor> {
+pub fn token_logps_by_hidden(hidden: &Tensor, head: &Tensor, loss: &TokenCotangents<'_>) -> Result<Tensor> {
     by_hidden(hidden, head, loss, |_, _| Ok(()))
 }
 
@@ -88,7 +88,7 @@ pub fn token_logps_by_hidden(hidden: &Tensor, head: &Tensor, loss: &TokenLoss<'_
 fn by_hidden(
     hidden: &Tensor,
     head: &Tensor,
-    loss: &TokenLoss<'_>,
+    loss: &TokenCotangents<'_>,
     mut each: impl FnMut(&Tensor, &Tensor) -> Result<()>,
 ) -> Result<Tensor> {
     let (rows, _) = hidden.dims2()?;
@@ -106,12 +106,12 @@ fn by_hidden(
     if d_hidden.is_empty() { hidden.zeros_like() } else { Tensor::cat(&d_hidden, 0) }
 }
 
-/// Gradient of `sum_n seed_n logp_n` by `logits` `[N, V]`.
-fn logit_gradient(logits: &Tensor, targets: &Tensor, seed: &Tensor, temperature: f64) -> Result<Tensor> {
+/// Gradient of `sum_n d_logps_n logp_n` by `logits` `[N, V]`.
+fn logit_gradient(logits: &Tensor, targets: &Tensor, d_logps: &Tensor, temperature: f64) -> Result<Tensor> {
     if !has_kernel(logits) {
-        return generic::logit_gradient(logits, targets, seed, temperature);
+        return generic::logit_gradient(logits, targets, d_logps, temperature);
     }
-    logits.apply_op3_no_bwd(targets, seed, &LogitGradient { temperature })
+    logits.apply_op3_no_bwd(targets, d_logps, &LogitGradient { temperature })
 }
 
 /// Checks shapes and targets; returns the numbers of rows and of logits per row.
@@ -227,19 +227,19 @@ impl CustomOp2 for Stats {
     }
 }
 
-/// `d_v = seed / temperature * (1[v = target] - softmax(logits / temperature)_v)`.
+/// `d_v = d_logps / temperature * (1[v = target] - softmax(logits / temperature)_v)`.
 struct LogitGradient {
     temperature: f64,
 }
 
 impl LogitGradient {
-    fn run<T: Real>(&self, logits: Arg<'_>, targets: &[u32], seed: Arg<'_>) -> Result<(CpuStorage, Shape)> {
+    fn run<T: Real>(&self, logits: Arg<'_>, targets: &[u32], d_logps: Arg<'_>) -> Result<(CpuStorage, Shape)> {
         let (rows, vocab) = check(self.name(), logits.1, targets)?;
         let shape = logits.1.shape().clone();
         let logits = slice::<T>(logits.0, logits.1, self.name())?;
-        let seed = slice::<T>(seed.0, seed.1, self.name())?;
-        if seed.len() != rows {
-            return layout_error(self.name(), format!("{rows} rows of logits, {} seeds", seed.len()));
+        let d_logps = slice::<T>(d_logps.0, d_logps.1, self.name())?;
+        if d_logps.len() != rows {
+            return layout_error(self.name(), format!("{rows} rows of logits, {} derivatives", d_logps.len()));
         }
         let inverse = T::from_f64(1.0 / self.temperature);
         let mut out = vec![T::from_f64(0.0); logits.len()];
@@ -249,7 +249,7 @@ impl LogitGradient {
             4,
             #[inline(always)]
             |row, out| {
-                let weight = seed[row] * inverse;
+                let weight = d_logps[row] * inverse;
                 if weight == T::from_f64(0.0) {
                     return;
                 }
@@ -279,13 +279,13 @@ impl CustomOp3 for LogitGradient {
         ll: &Layout,
         t: &CpuStorage,
         tl: &Layout,
-        seed: &CpuStorage,
+        d_logps: &CpuStorage,
         sl: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         let targets = ids(self.name(), t, tl)?;
         match logits {
-            CpuStorage::F32(_) => self.run::<f32>((logits, ll), targets, (seed, sl)),
-            CpuStorage::F64(_) => self.run::<f64>((logits, ll), targets, (seed, sl)),
+            CpuStorage::F32(_) => self.run::<f32>((logits, ll), targets, (d_logps, sl)),
+            CpuStorage::F64(_) => self.run::<f64>((logits, ll), targets, (d_logps, sl)),
             other => dtype_error(other, self.name()),
         }
     }

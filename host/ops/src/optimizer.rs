@@ -96,10 +96,10 @@ impl InplaceOp3 for MeanSquare {
     }
 }
 
-/// `w = keep w - rate m / (sqrt(v) / root + eps)`, in place.
+/// `w = decay_factor w - rate m / (sqrt(v) / root + eps)`, in place.
 pub struct Update {
     /// Fraction of the weight that remains after decay.
-    pub keep: f64,
+    pub decay_factor: f64,
     /// Learning rate, divided by the bias correction of the mean.
     pub rate: f64,
     /// Square root of the bias correction of the mean square.
@@ -112,7 +112,7 @@ impl Update {
     /// The new weight; the kernel below computes it in place.
     pub fn of(&self, w: &Tensor, m: &Tensor, v: &Tensor) -> candle_core::Result<Tensor> {
         let root = ((v.sqrt()? / self.root)? + self.eps)?;
-        (w * self.keep)? - ((m / root)? * self.rate)?
+        (w * self.decay_factor)? - ((m / root)? * self.rate)?
     }
 }
 
@@ -131,8 +131,8 @@ impl InplaceOp3 for Update {
         vl: &Layout,
     ) -> candle_core::Result<()> {
         let (w, m, v) = (whole_mut(w, wl, ml, OP)?, whole(m, ml, OP)?, whole(v, vl, OP)?);
-        let (keep, rate, root, eps) = (self.keep as f32, self.rate as f32, self.root as f32, self.eps as f32);
-        update3(w, m, v, |w, m, v| *w = *w * keep - rate * (m / (v.sqrt() / root + eps)));
+        let (factor, rate, root, eps) = (self.decay_factor as f32, self.rate as f32, self.root as f32, self.eps as f32);
+        update3(w, m, v, |w, m, v| *w = *w * factor - rate * (m / (v.sqrt() / root + eps)));
         Ok(())
     }
 }

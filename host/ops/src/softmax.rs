@@ -20,15 +20,15 @@ pub fn causal_softmax(scores: &Tensor, starts: &Arc<[usize]>, scale: f64) -> Res
     scores.contiguous()?.apply_op1_no_bwd(&CausalSoftmax(Masked { starts: starts.clone(), scale }))
 }
 
-/// Gradient of `causal_softmax` by `scores`, from its result `weights` and the result's gradient `grad`; both contiguous.
-pub fn causal_softmax_backward(weights: &Tensor, grad: &Tensor, starts: &Arc<[usize]>, scale: f64) -> Result<Tensor> {
-    if is_rounded(weights) {
-        return rounded([weights, grad], |[weights, grad]| causal_softmax_backward(&weights, &grad, starts, scale));
+/// Gradient of `causal_softmax` by `scores`, from its result `probs` and the result's gradient `grad`; both contiguous.
+pub fn causal_softmax_backward(probs: &Tensor, grad: &Tensor, starts: &Arc<[usize]>, scale: f64) -> Result<Tensor> {
+    if is_rounded(probs) {
+        return rounded([probs, grad], |[probs, grad]| causal_softmax_backward(&probs, &grad, starts, scale));
     }
-    if !fused(weights) {
-        return generic::causal_softmax_backward(weights, grad, scale);
+    if !fused(probs) {
+        return generic::causal_softmax_backward(probs, grad, scale);
     }
-    weights.apply_op2_no_bwd(grad, &CausalSoftmaxBackward(Masked { starts: starts.clone(), scale }))
+    probs.apply_op2_no_bwd(grad, &CausalSoftmaxBackward(Masked { starts: starts.clone(), scale }))
 }
 
 #[derive(Clone)]

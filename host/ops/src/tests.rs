@@ -28,8 +28,8 @@ fn all(dtype: DType) -> Vec<(&'static str, Tensor)> {
     let (x, y, grad) = (wave(&SHAPE, 0.1), wave(&SHAPE, 0.7), wave(&SHAPE, 1.9));
     let weight = wave(&[12], 0.4);
     let starts: Arc<[usize]> = Arc::from(STARTS);
-    let (scores, d_weights) = (wave(&[2, 3, 5, 5], 0.2), wave(&[2, 3, 5, 5], 0.9));
-    let weights = causal_softmax(&scores, &starts, SCALE).unwrap();
+    let (scores, d_probs) = (wave(&[2, 3, 5, 5], 0.2), wave(&[2, 3, 5, 5], 0.9));
+    let probs = causal_softmax(&scores, &starts, SCALE).unwrap();
     let of_last = causal_softmax(&scores.narrow(2, 2, 3).unwrap(), &starts, SCALE).unwrap();
     let (dx, d_norm) = rms_norm_backward(&x, &weight, &grad, 1e-6).unwrap();
     let (d_gate, d_up) = swiglu_backward(&x, &y, &grad).unwrap();
@@ -43,8 +43,8 @@ fn all(dtype: DType) -> Vec<(&'static str, Tensor)> {
         ("swiglu", swiglu(&x, &y).unwrap()),
         ("swiglu by gate", d_gate),
         ("swiglu by up", d_up),
-        ("causal_softmax by scores", causal_softmax_backward(&weights, &d_weights, &starts, SCALE).unwrap()),
-        ("causal_softmax", weights),
+        ("causal_softmax by scores", causal_softmax_backward(&probs, &d_probs, &starts, SCALE).unwrap()),
+        ("causal_softmax", probs),
         ("causal_softmax of the last queries", of_last),
         ("rope", rope.apply(&x, 2).unwrap()),
         ("rope backward", rope.backward(&turned).unwrap()),
@@ -111,9 +111,9 @@ fn logps(dtype: DType) -> Vec<(&'static str, Tensor)> {
     let wave = |shape: &[usize], phase| wave(shape, phase, dtype);
     let (hidden, head) = (wave(&[6, 4], 0.1), (wave(&[300, 4], 0.9) * 3.0).unwrap());
     let targets = Tensor::new(&[3u32, 0, 299, 257, 8, 8], &Device::Cpu).unwrap();
-    let seed = Tensor::new(&[0.3f32, -1.0, 0.0, 2.0, 0.7, -0.2], &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+    let d_logps = &Tensor::new(&[0.3f32, -1.0, 0.0, 2.0, 0.7, -0.2], &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
     let logits = hidden.matmul(&head.t().unwrap()).unwrap();
-    let loss = TokenLoss { targets: &targets, seed: &seed, entropy_seed: None, temperature: 0.7, truncation: None };
+    let loss = TokenCotangents { targets: &targets, d_logps, d_entropy: None, temperature: 0.7, truncation: None };
     let (d_hidden, d_head) = token_logps_vjp(&hidden, &head, &loss).unwrap();
     let stats = logit_stats(&logits, &targets, 0.7).unwrap();
     vec![("logit_stats", stats), ("logps by hidden", d_hidden), ("logps by head", d_head)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use host_ops::{self as ops, Frequencies, Rope, RopeTable, TokenLoss};
+use host_ops::{self as ops, Frequencies, Rope, RopeTable, TokenCotangents};
 
 /// Largest accepted difference between a derivative and its central difference, relative to the largest derivative.
 const TOLERANCE: f64 = 1e-6;
@@ -19,8 +19,8 @@ fn values(tensor: &Tensor) -> Vec<f64> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// The derivatives of what the checks differentiate, `sum(output * seed)`; they tell all outputs apart.
-fn seed(output: &Tensor) -> Tensor {
+/// The derivatives of what the checks differentiate, `sum(output * cotangent)`; they tell all outputs apart.
+fn cotangent(output: &Tensor) -> Tensor {
     wave(output.dims(), 0.5)
 }
 
@@ -43,14 +43,14 @@ fn assert_close(what: &str, actual: &[f64], expected: &[f64]) {
     assert!(worst < TOLERANCE, "{what}: relative difference {worst:e}");
 }
 
-/// Compares `gradients`, those by each of the inputs for the seed, with central differences of `op`.
+/// Compares `gradients`, those by each of the inputs for the cotangent, with central differences of `op`.
 fn check_backward(name: &str, inputs: &[Tensor], op: impl Fn(&[Tensor]) -> Tensor, gradients: &[Tensor]) {
     for (i, gradient) in gradients.iter().enumerate() {
         let numeric = differences(&inputs[i], |moved| {
             let mut inputs = inputs.to_vec();
             inputs[i] = moved.clone();
             let output = op(&inputs);
-            (&output * seed(&output)).unwrap().sum_all().unwrap().to_scalar().unwrap()
+            (&output * cotangent(&output)).unwrap().sum_all().unwrap().to_scalar().unwrap()
         });
         assert_close(&format!("{name}, input {i}"), &values(gradient), &numeric);
     }
@@ -66,7 +66,7 @@ fn rms_norm() {
     };
     let fused = ops::rms_norm(&x, &weight, eps).unwrap();
     assert_close("rms_norm forward", &values(&fused), &values(&plain(&x, &weight)));
-    let (dx, d_weight) = ops::rms_norm_backward(&x, &weight, &seed(&x), eps).unwrap();
+    let (dx, d_weight) = ops::rms_norm_backward(&x, &weight, &cotangent(&x), eps).unwrap();
     check_backward("rms_norm", &[x, weight], |t| ops::rms_norm(&t[0], &t[1], eps).unwrap(), &[dx, d_weight]);
 }
 
@@ -75,7 +75,7 @@ fn add_bias() {
     let (x, bias) = (wave(&[4, 3, 5], 0.0), wave(&[5], 2.0));
     let plain = x.broadcast_add(&bias).unwrap();
     assert_close("add_bias forward", &values(&ops::add_bias(&x, &bias).unwrap()), &values(&plain));
-    let gradients = [seed(&x), ops::sum_rows(&seed(&x)).unwrap()];
+    let gradients = [cotangent(&x), ops::sum_rows(&cotangent(&x)).unwrap()];
     check_backward("add_bias", &[x, bias], |t| ops::add_bias(&t[0], &t[1]).unwrap(), &gradients);
 }
 
@@ -84,7 +84,7 @@ fn swiglu() {
     let (gate, up) = (wave(&[3, 107], 0.0), wave(&[3, 107], 2.0));
     let plain = (gate.silu().unwrap() * &up).unwrap();
     assert_close("swiglu forward", &values(&ops::swiglu(&gate, &up).unwrap()), &values(&plain));
-    let (d_gate, d_up) = ops::swiglu_backward(&gate, &up, &seed(&gate)).unwrap();
+    let (d_gate, d_up) = ops::swiglu_backward(&gate, &up, &cotangent(&gate)).unwrap();
     check_backward("swiglu", &[gate, up], |t| ops::swiglu(&t[0], &t[1]).unwrap(), &[d_gate, d_up]);
 }
 
@@ -119,8 +119,8 @@ fn causal_softmax() {
     let starts: Arc<[usize]> = Arc::from([0usize, 2, 4]);
     let (tokens, scale) = (5, 0.7);
     let scores = wave(&[3, 2, tokens, tokens], 0.0);
-    let weights = ops::causal_softmax(&scores, &starts, scale).unwrap();
-    let (input, output) = (values(&scores), values(&weights));
+    let probs = ops::causal_softmax(&scores, &starts, scale).unwrap();
+    let (input, output) = (values(&scores), values(&probs));
     let mut expected = vec![0.0; input.len()];
     for (line, out) in expected.chunks_exact_mut(tokens).enumerate() {
         let (start, query) = (starts[line / (2 * tokens)], line % tokens);
@@ -134,7 +134,7 @@ fn causal_softmax() {
     let expected: Vec<f64> =
         output.chunks_exact(tokens * tokens).flat_map(|lines| lines[3 * tokens..].to_vec()).collect();
     assert_eq!(of_last, expected, "the last two queries alone");
-    let gradient = ops::causal_softmax_backward(&weights, &seed(&weights), &starts, scale).unwrap();
+    let gradient = ops::causal_softmax_backward(&probs, &cotangent(&probs), &starts, scale).unwrap();
     check_backward("causal_softmax", &[scores], |t| ops::causal_softmax(&t[0], &starts, scale).unwrap(), &[gradient]);
 }
 
@@ -160,20 +160,20 @@ fn logit_stats() {
 fn gradients_of_log_probabilities_and_entropies() {
     let (hidden, head, temperature) = (wave(&[6, 5], 0.0), wave(&[9, 5], 2.0), 0.8);
     let targets = Tensor::new(&[3u32, 0, 8, 5, 5, 1], &Device::Cpu).unwrap();
-    // A seed of 0 marks a token that takes no part.
-    let seed = Tensor::new(&[0.3f64, -1.0, 0.0, 2.0, 0.7, -0.2], &Device::Cpu).unwrap();
-    let entropy_seed = Tensor::new(&[-0.5f64, 0.0, 1.5, 0.4, -2.0, 0.9], &Device::Cpu).unwrap();
-    for entropy_seed in [None, Some(&entropy_seed)] {
+    // A derivative of 0 marks a token that takes no part.
+    let d_logps = Tensor::new(&[0.3f64, -1.0, 0.0, 2.0, 0.7, -0.2], &Device::Cpu).unwrap();
+    let d_entropy = Tensor::new(&[-0.5f64, 0.0, 1.5, 0.4, -2.0, 0.9], &Device::Cpu).unwrap();
+    for d_entropy in [None, Some(&d_entropy)] {
         let value = |hidden: &Tensor, head: &Tensor| {
             let logits = hidden.matmul(&head.t().unwrap()).unwrap();
             let stats = ops::logit_stats(&logits, &targets, temperature).unwrap();
-            let sum = |column, seed: &Tensor| {
+            let sum = |column, weights: &Tensor| {
                 let of_rows = stats.narrow(1, column, 1).unwrap().squeeze(1).unwrap();
-                (of_rows * seed).unwrap().sum_all().unwrap().to_scalar::<f64>().unwrap()
+                (of_rows * weights).unwrap().sum_all().unwrap().to_scalar::<f64>().unwrap()
             };
-            sum(0, &seed) + entropy_seed.map_or(0.0, |seed| sum(2, seed))
+            sum(0, &d_logps) + d_entropy.map_or(0.0, |d_entropy| sum(2, d_entropy))
         };
-        let loss = TokenLoss { targets: &targets, seed: &seed, entropy_seed, temperature, truncation: None };
+        let loss = TokenCotangents { targets: &targets, d_logps: &d_logps, d_entropy, temperature, truncation: None };
         let (d_hidden, d_head) = ops::token_logps_vjp(&hidden, &head, &loss).unwrap();
         assert_eq!(d_head.dtype(), DType::F64);
         assert_close("d_hidden", &values(&d_hidden), &differences(&hidden, |moved| value(moved, &head)));

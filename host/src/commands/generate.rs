@@ -12,7 +12,7 @@ use super::failure::Failure;
 use super::inference_args::GenerateArgs;
 use super::output::{self, unwritable};
 use crate::data::{Chat, Messages, Tokenizer};
-use crate::model::{Completion, Generation, ModelFiles, Policy, Sampling};
+use crate::model::{Generation, ModelFiles, Policy, SampledTokens, SamplingParams};
 use crate::report::terminal::{self, say};
 use crate::rng;
 
@@ -78,7 +78,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
 
 fn generation(args: &GenerateArgs, tokenizer: &Tokenizer) -> Generation {
     Generation {
-        sampling: Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p },
+        sampling: SamplingParams { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p },
         max_completion_length: args.max_completion_length,
         eos_ids: tokenizer.eos_ids().to_vec(),
         logps: false,
@@ -179,7 +179,7 @@ impl Writer {
             }
             let ids: Vec<Vec<u32>> = prompts.iter().map(|prompt| prompt.ids.clone()).collect();
             let completions = self.policy.generate(&ids, &self.generation, &mut rngs)?;
-            for (Prompt { text, ids }, Completion { ids: completion_ids, truncated, .. }) in
+            for (Prompt { text, ids }, SampledTokens { ids: completion_ids, truncated, .. }) in
                 prompts.into_iter().zip(completions)
             {
                 let row = json!({

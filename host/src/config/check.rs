@@ -153,7 +153,7 @@ fn best_model(config: &Config, sizes: &Sizes) -> Result<()> {
     Ok(())
 }
 
-/// The sampler's scores are those of a step only where both are of the same distribution.
+/// The sampler's log-probabilities are those of a step only where both are of the same distribution.
 fn score_at_sampling(config: &Config, sizes: &Sizes) -> Result<()> {
     if !config.train.score_at_sampling {
         return Ok(());

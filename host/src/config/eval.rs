@@ -10,7 +10,7 @@ use super::datasets;
 use super::omission::is_default;
 use super::source::SourceConfig;
 use crate::data::{Demands, Example, Preset, examples};
-use crate::model::Sampling;
+use crate::model::SamplingParams;
 
 /// Most samples of a prompt.
 const MOST_SAMPLES: usize = 1 << 16;
@@ -106,8 +106,8 @@ impl BenchmarkConfig {
     }
 
     /// How tokens are drawn.
-    pub fn sampling(&self) -> Sampling {
-        Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p }
+    pub fn sampling(&self) -> SamplingParams {
+        SamplingParams { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p }
     }
 
     /// Its prompts, checked against `demands`, and how many were left out.

@@ -43,7 +43,7 @@ pub use rollout::RolloutConfig;
 pub(crate) use sets::{parse_set, set};
 pub use sizes::Sizes;
 pub use source::SourceConfig;
-pub use train::{Denominator, LossDistribution, TrainConfig};
+pub use train::{LossDistribution, MaskDenominator, TrainConfig};
 pub use warnings::WarningsConfig;
 
 /// The settings of `host train` when no `--config` is given; they lie beneath one that holds components alone.

@@ -29,10 +29,10 @@ pub struct TrainConfig {
     #[serde(skip_serializing_if = "is_default")]
     pub gradient_checkpointing: bool,
     /// Take what masks and objective see of a step from the sampler's own passes, where it draws from the policy as it is trained and each
-    /// rollout is used by one step: no scoring pass.
+    /// rollout is used by one step: no log-probability pass.
     #[serde(skip_serializing_if = "is_default")]
     pub score_at_sampling: bool,
-    /// Where there are several micro-batches: MiB of activations that scoring keeps for the backward pass, so that what fits is computed once.
+    /// With several micro-batches: MiB of activations that the log-probability pass keeps for the backward pass; the rest is computed twice.
     #[serde(skip_serializing_if = "is_default_budget")]
     pub activation_budget: u64,
     /// Micro-batches of one optimizer step.
@@ -84,7 +84,7 @@ pub struct TrainConfig {
     #[serde(skip_serializing_if = "is_default")]
     pub entropy_coef: f64,
     /// Tokens over which a loss is averaged after masking: the `kept` ones or all `original` ones.
-    pub mask_denominator: Denominator,
+    pub mask_denominator: MaskDenominator,
     /// The masks and weights that are factors of the loss and not of each token's own gradient, by what reports call them; TRL's settings put theirs
     /// here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -125,7 +125,7 @@ pub struct TrainConfig {
 /// Tokens over which a loss is averaged after masking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Denominator {
+pub enum MaskDenominator {
     /// The tokens that the masks keep: survivors weigh more.
     Kept,
     /// All completion tokens: a rejected token is a zero.
@@ -188,7 +188,7 @@ impl Default for TrainConfig {
             loss_temperature: 1.0,
             loss_distribution: LossDistribution::Full,
             entropy_coef: 0.0,
-            mask_denominator: Denominator::Kept,
+            mask_denominator: MaskDenominator::Kept,
             loss_factors: Vec::new(),
             last_layer_top_k: 0,
             measure_step: 0,

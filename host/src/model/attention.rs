@@ -1,6 +1,6 @@
 //! Causal attention over whole sequences, and its gradient.
 //!
-//! The weights of short sequences are kept for the backward pass. Those of long ones would be most of the memory, `[B, H, S, S]`: they are made
+//! Probabilities of short sequences are stored for the backward pass. Those of long ones would be most of the memory, `[B, H, S, S]`: they are made
 //! a block of queries at a time, over the keys up to the block's end, and made again in the backward pass.
 
 use std::sync::Arc;
@@ -57,43 +57,43 @@ impl Sizes {
     }
 }
 
-/// The mixed values `[B, S, H * head_dim]`, and the weights `[B, H, S, S]` of a short sequence.
+/// The mixed values `[B, S, H * head_dim]`, and the probabilities `[B, H, S, S]` of a short sequence.
 pub(super) fn attend(sizes: Sizes, heads: &Heads, starts: &Arc<[usize]>) -> Result<(Option<Tensor>, Tensor)> {
     let (_, _, tokens, _) = heads.queries.dims4()?;
     if tokens <= LONGEST_WHOLE {
         let block = Block::whole(sizes, heads)?;
-        let weights = block.weights(starts)?;
-        let mixed = block.mix(&weights)?;
-        return Ok((Some(weights), sizes.tokens_first(&mixed)?));
+        let probs = block.probs(starts)?;
+        let mixed = block.mix(&probs)?;
+        return Ok((Some(probs), sizes.tokens_first(&mixed)?));
     }
     let mixed = blocks(tokens).map(|(first, count)| {
         let block = Block::new(sizes, heads, first, count)?;
-        block.mix(&block.weights(starts)?)
+        block.mix(&block.probs(starts)?)
     });
     let mixed = mixed.collect::<Result<Vec<_>>>()?;
     Ok((None, sizes.tokens_first(&Tensor::cat(&mixed, 2)?)?))
 }
 
-/// Gradients by queries, keys and values, `[B, H or KV, S, head_dim]`, from that by the mixed values `[B, S, H * head_dim]`; `weights` as [`attend`] gave
+/// Gradients by queries, keys and values, `[B, H or KV, S, head_dim]`, from that by the mixed values `[B, S, H * head_dim]`; `probs` as [`attend`] gave
 /// them.
 pub(super) fn attend_backward(
     sizes: Sizes,
     heads: &Heads,
-    weights: Option<&Tensor>,
+    probs: Option<&Tensor>,
     starts: &Arc<[usize]>,
     d_mixed: &Tensor,
 ) -> Result<Heads> {
     let (rows, tokens, _) = d_mixed.dims3()?;
     let d_mixed = d_mixed.reshape((rows, tokens, sizes.heads, sizes.head_dim))?.transpose(1, 2)?.contiguous()?;
-    if let Some(weights) = weights {
-        return Block::whole(sizes, heads)?.backward(weights, starts, &d_mixed);
+    if let Some(probs) = probs {
+        return Block::whole(sizes, heads)?.backward(probs, starts, &d_mixed);
     }
     let mut queries = Vec::with_capacity(tokens.div_ceil(BLOCK));
     let (mut keys, mut values) = (heads.keys.zeros_like()?, heads.values.zeros_like()?);
     for (first, count) in blocks(tokens) {
         let block = Block::new(sizes, heads, first, count)?;
         let d_block = d_mixed.narrow(2, first, count)?.contiguous()?;
-        let gradients = block.backward(&block.weights(starts)?, starts, &d_block)?;
+        let gradients = block.backward(&block.probs(starts)?, starts, &d_block)?;
         queries.push(gradients.queries);
         let after = tokens - first - count;
         keys = (keys + gradients.keys.pad_with_zeros(2, 0, after)?)?;
@@ -134,22 +134,22 @@ impl Block {
     }
 
     /// `[B, H, Q, K]`.
-    fn weights(&self, starts: &Arc<[usize]>) -> Result<Tensor> {
+    fn probs(&self, starts: &Arc<[usize]>) -> Result<Tensor> {
         let scores = self.by_head(&self.queries.matmul(&self.keys.t()?)?)?;
         Ok(ops::causal_softmax(&scores, starts, self.sizes.scale())?)
     }
 
-    /// The values mixed by the weights, `[B, H, Q, head_dim]`.
-    fn mix(&self, weights: &Tensor) -> Result<Tensor> {
-        self.by_head(&self.stacked(weights)?.matmul(&self.values)?)
+    /// The values mixed by the probabilities, `[B, H, Q, head_dim]`.
+    fn mix(&self, probs: &Tensor) -> Result<Tensor> {
+        self.by_head(&self.stacked(probs)?.matmul(&self.values)?)
     }
 
     /// Gradients by the block's queries, keys and values, `[B, H or KV, Q or K, head_dim]`, from that by what it mixed, `[B, H, Q, head_dim]`.
-    fn backward(&self, weights: &Tensor, starts: &Arc<[usize]>, d_mixed: &Tensor) -> Result<Heads> {
+    fn backward(&self, probs: &Tensor, starts: &Arc<[usize]>, d_mixed: &Tensor) -> Result<Heads> {
         let d_mixed = self.stacked(d_mixed)?;
-        let values = self.stacked(weights)?.t()?.matmul(&d_mixed)?;
-        let d_weights = self.by_head(&d_mixed.matmul(&self.values.t()?)?)?;
-        let d_scores = ops::causal_softmax_backward(weights, &d_weights, starts, self.sizes.scale())?;
+        let values = self.stacked(probs)?.t()?.matmul(&d_mixed)?;
+        let d_probs = self.by_head(&d_mixed.matmul(&self.values.t()?)?)?;
+        let d_scores = ops::causal_softmax_backward(probs, &d_probs, starts, self.sizes.scale())?;
         let d_scores = self.stacked(&d_scores)?;
         let queries = self.by_head(&d_scores.matmul(&self.keys)?)?;
         Ok(Heads { queries, keys: d_scores.t()?.matmul(&self.queries)?, values })
@@ -173,7 +173,7 @@ mod tests {
     use super::super::ops::testing::distance;
     use super::*;
 
-    /// Longer than a sequence whose weights are kept, and no multiple of a block.
+    /// Longer than a sequence whose probabilities are stored, and no multiple of a block.
     const TOKENS: usize = LONGEST_WHOLE + BLOCK + 5;
 
     fn wave(shape: &[usize], phase: f64) -> Tensor {
@@ -192,10 +192,10 @@ mod tests {
             let (none, mixed) = attend(sizes, &heads, &starts).unwrap();
             assert!(none.is_none());
             let block = Block::whole(sizes, &heads).unwrap();
-            let weights = block.weights(&starts).unwrap();
-            let expected = sizes.tokens_first(&block.mix(&weights).unwrap()).unwrap();
+            let probs = block.probs(&starts).unwrap();
+            let expected = sizes.tokens_first(&block.mix(&probs).unwrap()).unwrap();
             let by_blocks = attend_backward(sizes, &heads, None, &starts, &d_mixed).unwrap();
-            let at_once = attend_backward(sizes, &heads, Some(&weights), &starts, &d_mixed).unwrap();
+            let at_once = attend_backward(sizes, &heads, Some(&probs), &starts, &d_mixed).unwrap();
             for (name, found, expected) in [
                 ("mixed", &mixed, &expected),
                 ("queries", &by_blocks.queries, &at_once.queries),

@@ -14,14 +14,14 @@ use super::gradients::Gradients;
 use super::ops::{self, Rope};
 use super::params::{EMBEDDING, FINAL_NORM, HEAD};
 
-/// Activations that a forward pass kept for the backward pass; a clone shares them.
+/// Activations that a forward pass leaves for the backward pass; a clone shares them.
 #[derive(Clone)]
 pub(super) struct Tape {
     pub(super) model: Arc<Decoder>,
     /// `[B, S]`.
     pub(super) ids: Tensor,
     pub(super) rope: Rope,
-    pub(super) layers: Vec<Kept>,
+    pub(super) layers: Vec<Stored>,
     /// The residual stream of the last T tokens before the last norm, `[B, T, D]`.
     pub(super) last: Tensor,
     /// True if the head is the embedding.
@@ -32,17 +32,17 @@ pub(super) struct Tape {
 
 /// Activations that the tape holds of one layer.
 #[derive(Clone)]
-pub(super) enum Kept {
+pub(super) enum Stored {
     All(Saved),
-    /// The residual stream at the entry, `[B, S, D]`, from which the layer is computed again.
-    Entry(Tensor),
+    /// The residual stream that goes into it, `[B, S, D]`, from which the layer is computed again.
+    Input(Tensor),
 }
 
-impl Kept {
+impl Stored {
     fn map(&self, f: impl Fn(&Tensor) -> candle_core::Result<Tensor>) -> candle_core::Result<Self> {
         Ok(match self {
             Self::All(saved) => Self::All(saved.map(f)?),
-            Self::Entry(x) => Self::Entry(f(x)?),
+            Self::Input(x) => Self::Input(f(x)?),
         })
     }
 }
@@ -112,7 +112,7 @@ impl Tape {
         })
     }
 
-    /// Bytes of all that is kept.
+    /// Bytes of all that is stored.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         let sum = std::cell::Cell::new(0);
@@ -141,8 +141,8 @@ impl Tape {
         let mut dx = d_last.pad_with_zeros(1, inputs - self.last.dim(1)?, 0)?;
         for (number, layer) in self.model.layers.iter().enumerate().skip(lowest).rev() {
             let saved = match self.layers.pop() {
-                Some(Kept::All(saved)) => saved,
-                Some(Kept::Entry(x)) => layer.forward(x, &self.rope)?.1,
+                Some(Stored::All(saved)) => saved,
+                Some(Stored::Input(x)) => layer.forward(x, &self.rope)?.1,
                 None => bail!("this forward pass kept nothing of layer {number}"),
             };
             dx = layer_backward(layer, saved, &self.rope, &dx, &mut LayerGradients { layer: number, frozen, sum })?;
@@ -153,7 +153,7 @@ impl Tape {
         }
     }
 
-    /// Gradients of the head and of the embedding from that of the residual stream at its entry.
+    /// Gradients of the head and of the embedding from that of the residual stream that goes into the layers.
     fn embedding_backward(&self, dx: &Tensor, d_head: Tensor, sum: &mut Gradients) -> Result<()> {
         let embedding = &self.model.embedding;
         let d_rows = dx.reshape((self.ids.elem_count(), embedding.dim(1)?))?.to_dtype(d_head.dtype())?;
@@ -169,9 +169,9 @@ impl Tape {
     }
 }
 
-/// The gradient by the residual stream at the entry of a layer, `[B, S, D]`, from that at its exit.
+/// The gradient by the input of a layer, `[B, S, D]`, from that by its output.
 ///
-/// Activations that take little time are computed again. Norms and the gate's product are a third of all that a layer would keep.
+/// Activations that take little time are computed again. Norms and the gate's product are a third of all that a layer would store.
 fn layer_backward(
     layer: &Layer,
     saved: Saved,
@@ -179,7 +179,7 @@ fn layer_backward(
     dx: &Tensor,
     gradients: &mut LayerGradients<'_>,
 ) -> Result<Tensor> {
-    let (Saved { x, unnormed, heads, weights, mixed, gated }, eps) = (saved, layer.sizes.eps);
+    let (Saved { x, unnormed, heads, probs, mixed, gated }, eps) = (saved, layer.sizes.eps);
     let inner = ops::swiglu(&gated.gate, &gated.up)?;
     let d_inner = gradients.linear("mlp.down_proj", &layer.down, &inner, dx)?;
     drop(inner);
@@ -195,7 +195,7 @@ fn layer_backward(
     drop((gated, normed, d_inner, d_gate, d_up));
 
     let d_mixed = gradients.linear("self_attn.o_proj", &layer.output, &mixed, &dx)?;
-    let mut d_heads = attention_backward(layer, &heads, weights.as_ref(), rope, &d_mixed)?;
+    let mut d_heads = attention_backward(layer, &heads, probs.as_ref(), rope, &d_mixed)?;
     if let (Some(norms), Some(unnormed)) = (&layer.head_norms, &unnormed) {
         let Heads { queries, keys, .. } = &mut d_heads;
         *queries = gradients.head_norm("self_attn.q_norm", &norms.queries, &unnormed.queries, queries, eps)?;
@@ -218,11 +218,11 @@ fn layer_backward(
 fn attention_backward(
     layer: &Layer,
     heads: &Heads,
-    weights: Option<&Tensor>,
+    probs: Option<&Tensor>,
     rope: &Rope,
     d_mixed: &Tensor,
 ) -> Result<Heads> {
-    let Heads { queries, keys, values } = attend_backward(layer.sizes, heads, weights, &rope.starts, d_mixed)?;
+    let Heads { queries, keys, values } = attend_backward(layer.sizes, heads, probs, &rope.starts, d_mixed)?;
     let (rows, kv_heads, tokens, width) = values.dims4()?;
     Ok(Heads {
         queries: rope.backward(&queries)?,

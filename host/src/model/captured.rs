@@ -1,22 +1,22 @@
-//! Scores of drawn tokens from the sampler's own passes. The policy that drew them need not score them again.
+//! Outputs of drawn tokens from the sampler's own passes. The policy that drew them needs no pass of its own for them.
 
 use anyhow::{Context, Result};
 use candle_core::Tensor;
 
 use super::ops;
-use super::scores::{Scores, Wants, collect};
+use super::outputs::{TokenOutputs, Wants, collect};
 use super::slots::Next;
 
-/// Scores to take while sampling.
+/// Outputs to take while sampling.
 #[derive(Debug, Clone, Copy)]
 pub struct Capture {
-    /// Scores to compute besides the log-probabilities.
+    /// Outputs to compute besides the log-probabilities.
     pub wants: Wants,
     /// Divisor of the logits.
     pub loss_temperature: f64,
 }
 
-/// The scores of some rows, one step of all that go on after another.
+/// The outputs of some rows, one step of all that go on after another.
 pub(super) struct Captured {
     capture: Capture,
     vocab_size: usize,
@@ -59,8 +59,8 @@ impl Captured {
         Ok(())
     }
 
-    /// The scores of `rows` rows of `tokens` tokens each; those of padding are another token's.
-    pub(super) fn finish(self, rows: usize, tokens: usize) -> Result<Scores> {
+    /// The outputs of `rows` rows of `tokens` tokens each; those of padding are another token's.
+    pub(super) fn finish(self, rows: usize, tokens: usize) -> Result<TokenOutputs> {
         let Self { capture, vocab_size, steps } = self;
         let (mut places, mut before) = (vec![0u32; rows * tokens], 0);
         for step in &steps {

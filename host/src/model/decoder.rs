@@ -1,4 +1,4 @@
-//! The decoder of all families: one forward pass for training, scoring and the prompts of generation; `backward` undoes it.
+//! The decoder of all families: one forward pass for training, log-probabilities and the prompts of generation; `backward` undoes it.
 
 use std::sync::Arc;
 
@@ -64,14 +64,14 @@ pub(super) struct Unnormed {
 /// Activations that the backward pass of one layer needs.
 #[derive(Clone)]
 pub(super) struct Saved {
-    /// The residual stream at the entry, `[B, S, D]`.
+    /// The residual stream that goes in, `[B, S, D]`.
     pub(super) x: Tensor,
     /// Before the norms of heads, where there are any.
     pub(super) unnormed: Option<Unnormed>,
     pub(super) heads: Heads,
-    /// Attention weights `[B, H, S, S]`, of short sequences.
-    pub(super) weights: Option<Tensor>,
-    /// Values mixed by the weights, `[B, S, H * head_dim]`.
+    /// Attention probabilities `[B, H, S, S]`, of short sequences.
+    pub(super) probs: Option<Tensor>,
+    /// Values mixed by the probabilities, `[B, S, H * head_dim]`.
     pub(super) mixed: Tensor,
     pub(super) gated: Gated,
 }
@@ -98,7 +98,7 @@ impl Saved {
             x: f(&self.x)?,
             unnormed: self.unnormed.as_ref().map(unnormed).transpose()?,
             heads: Heads { queries: f(queries)?, keys: f(keys)?, values: f(values)? },
-            weights: self.weights.as_ref().map(&f).transpose()?,
+            probs: self.probs.as_ref().map(&f).transpose()?,
             mixed: f(&self.mixed)?,
             gated: Gated { x: f(x)?, gate: f(gate)?, up: f(up)? },
         })
@@ -249,9 +249,9 @@ impl Layer {
     /// The whole layer: the residual stream `[B, S, D]` after it, and what its backward pass needs.
     pub(super) fn forward(&self, x: Tensor, rope: &Rope) -> Result<(Tensor, Saved)> {
         let (unnormed, heads) = self.heads(&x, rope)?;
-        let (weights, mixed) = attend(self.sizes, &heads, &rope.starts)?;
+        let (probs, mixed) = attend(self.sizes, &heads, &rope.starts)?;
         let (out, gated) = self.gated(&x, &mixed)?;
-        Ok((out, Saved { x, unnormed, heads, weights, mixed, gated }))
+        Ok((out, Saved { x, unnormed, heads, probs, mixed, gated }))
     }
 
     /// The rest of the layer: `mixed` `[B, S, H * head_dim]` into the residual stream `x` `[B, S, D]`, then the gate.
@@ -361,17 +361,17 @@ impl Decoder {
         Ok(ops::to_dtype(&rows_of_ids, self.final_norm.dtype())?)
     }
 
-    /// The residual stream `[B, S, D]` after all layers; `keep` gets what each layer computed.
+    /// The residual stream `[B, S, D]` after all layers; `each` gets what each layer computed.
     pub(super) fn residual(
         &self,
         ids: &Tensor,
         rope: &Rope,
-        mut keep: impl FnMut(usize, Saved) -> Result<()>,
+        mut each: impl FnMut(usize, Saved) -> Result<()>,
     ) -> Result<Tensor> {
         let mut x = self.embed(ids)?;
         for (number, layer) in self.layers.iter().enumerate() {
             let (out, saved) = layer.forward(x, rope)?;
-            keep(number, saved)?;
+            each(number, saved)?;
             x = out;
         }
         Ok(x)

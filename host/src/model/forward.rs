@@ -7,10 +7,10 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor};
 
-use super::backward::{Kept, Tape};
+use super::backward::{Stored, Tape};
 use super::decoder::{Decoder, rope};
 use super::gradients::Gradients;
-use super::ops::{self, TokenLoss, Truncation};
+use super::ops::{self, TokenCotangents, Truncation};
 use super::parallel::side_by_side;
 use super::policy::Policy;
 use super::sequences::Sequences;
@@ -43,18 +43,18 @@ pub(super) struct Part {
 impl Policy {
     /// The forward pass for training; `loss_temperature` divides the logits.
     ///
-    /// It keeps every activation, or with `with_gradient_checkpointing` what each layer starts from; the weights must not change before its
+    /// It stores every activation, or with `with_gradient_checkpointing` what each layer starts from; the weights must not change before its
     /// backward pass.
     pub fn forward(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
         self.run(rows, loss_temperature, true)
     }
 
-    /// The forward pass for scores alone.
+    /// The forward pass for outputs alone.
     pub fn forward_detached(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
         self.run(rows, loss_temperature, false)
     }
 
-    /// Bytes of what [`Policy::forward`] keeps of these rows.
+    /// Bytes of what [`Policy::forward`] stores of these rows.
     pub fn activation_bytes(&self, rows: &Sequences) -> u128 {
         let shape = Shape { rows: rows.rows(), prompt: rows.prompt_len, tokens: rows.completion_len };
         size::activations(self.config(), shape, self.dtype(), self.checkpoints_gradients())
@@ -75,21 +75,21 @@ impl Policy {
         ]
     }
 
-    fn run(&self, rows: &Sequences, loss_temperature: f64, keep: bool) -> Result<Forward> {
+    fn run(&self, rows: &Sequences, loss_temperature: f64, with_tape: bool) -> Result<Forward> {
         rows.check(self.config().vocab_size)?;
         ensure!(
             loss_temperature.is_finite() && loss_temperature > 0.0,
             "the loss temperature is {loss_temperature}, expected more than 0 (correct the configuration)"
         );
         let parts = self.split(rows.rows(), MOST_ROWS);
-        let part = |range: Range<usize>| Part::new(self, &rows.slice(range), loss_temperature, keep);
+        let part = |range: Range<usize>| Part::new(self, &rows.slice(range), loss_temperature, with_tape);
         Ok(Forward::new(side_by_side(parts, part)?, rows.completion_len))
     }
 }
 
 impl Part {
-    /// Runs the model; `keep` says whether activations are kept for the backward pass.
-    pub(super) fn new(policy: &Policy, rows: &Sequences, loss_temperature: f64, keep: bool) -> Result<Self> {
+    /// Runs the model; `with_tape` says whether activations are stored for the backward pass.
+    pub(super) fn new(policy: &Policy, rows: &Sequences, loss_temperature: f64, with_tape: bool) -> Result<Self> {
         let (config, device) = (policy.config(), policy.device());
         let model = Decoder::for_rows(policy, &rows.numbers)?;
         let (prompt, tokens) = (rows.prompt_len, rows.completion_len);
@@ -99,8 +99,8 @@ impl Part {
         let rope = rope(config, &rows.starts, inputs);
         let mut layers = Vec::new();
         let x = model.residual(&ids, &rope, |_, saved| {
-            if keep {
-                layers.push(if policy.checkpoints_gradients() { Kept::Entry(saved.x) } else { Kept::All(saved) });
+            if with_tape {
+                layers.push(if policy.checkpoints_gradients() { Stored::Input(saved.x) } else { Stored::All(saved) });
             }
             Ok(())
         })?;
@@ -112,7 +112,7 @@ impl Part {
             targets: Tensor::from_vec(rows.columns(prompt, prompt + tokens), count, device)?,
             loss_temperature,
             truncation: policy.truncation(),
-            tape: keep.then(|| Tape {
+            tape: with_tape.then(|| Tape {
                 model: Arc::new(model),
                 ids,
                 rope,
@@ -129,15 +129,15 @@ impl Part {
         Self { hidden, head, targets, loss_temperature, truncation: None, tape: None }
     }
 
-    /// Adds the gradients of a loss with these seeds to `sum`.
-    fn backward(self, seeds: &Seeds<'_>, sum: &mut Gradients) -> Result<()> {
+    /// Adds the gradients of a loss with these cotangents to `sum`.
+    fn backward(self, cotangents: &Cotangents<'_>, sum: &mut Gradients) -> Result<()> {
         let tape = self.tape.context("this forward pass kept no activations (call `forward`)")?;
-        let tensor = |seed: &[f32]| Tensor::from_slice(seed, seed.len(), self.hidden.device());
-        let (seed, entropy_seed) = (tensor(&seeds.logps)?, seeds.entropy.map(tensor).transpose()?);
-        let loss = TokenLoss {
+        let tensor = |values: &[f32]| Tensor::from_slice(values, values.len(), self.hidden.device());
+        let (d_logps, d_entropy) = (tensor(&cotangents.logps)?, cotangents.entropy.map(tensor).transpose()?);
+        let loss = TokenCotangents {
             targets: &self.targets,
-            seed: &seed,
-            entropy_seed: entropy_seed.as_ref(),
+            d_logps: &d_logps,
+            d_entropy: d_entropy.as_ref(),
             temperature: self.loss_temperature,
             truncation: self.truncation,
         };
@@ -163,7 +163,7 @@ impl Part {
 }
 
 /// The derivatives of a loss by what a part's tokens have, `[rows * T]` each.
-struct Seeds<'a> {
+struct Cotangents<'a> {
     /// By their log-probabilities.
     logps: Cow<'a, [f32]>,
     /// By the entropies of their distributions.
@@ -175,7 +175,7 @@ impl Forward {
         Self { parts, tokens }
     }
 
-    /// Bytes of all that is kept.
+    /// Bytes of all that is stored.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
@@ -199,42 +199,42 @@ impl Forward {
         Ok(Tensor::cat(&parts, 0)?)
     }
 
-    /// The gradients of a loss whose derivative by the log-probabilities is `seed`, `[B, T]`.
+    /// The gradients of a loss whose derivative by the log-probabilities is `d_logps`, `[B, T]`.
     ///
-    /// A detached forward pass, or a seed of another size, is an error.
-    pub fn backward(&self, seed: &[f32]) -> Result<Gradients> {
+    /// A detached forward pass, or derivatives of another number, is an error.
+    pub fn backward(&self, d_logps: &[f32]) -> Result<Gradients> {
         let mut sum = Gradients::default();
-        Self { parts: self.parts.clone(), tokens: self.tokens }.finish(seed, None, &mut sum)?;
+        Self { parts: self.parts.clone(), tokens: self.tokens }.finish(d_logps, None, &mut sum)?;
         Ok(sum)
     }
 
     /// Adds the gradients of a loss to `sum`, which is empty or has all gradients. Activations are freed as they are used.
     ///
-    /// `seed`, `[B, T]`, is the derivative by the log-probabilities. `entropy_seed`, `[B, T]`, is the one by the tokens' entropies, where
+    /// `d_logps`, `[B, T]`, is the derivative by the log-probabilities. `d_entropy`, `[B, T]`, is the one by the tokens' entropies, where
     /// the loss depends on them.
-    pub fn finish(self, seed: &[f32], entropy_seed: Option<&[f32]>, sum: &mut Gradients) -> Result<()> {
-        let seeds = self.seeds(seed)?;
-        let entropy_seeds = match entropy_seed {
-            None => vec![None; seeds.len()],
-            Some(seed) => self.seeds(seed)?.into_iter().map(Some).collect(),
+    pub fn finish(self, d_logps: &[f32], d_entropy: Option<&[f32]>, sum: &mut Gradients) -> Result<()> {
+        let d_logps = self.split(d_logps)?;
+        let d_entropies = match d_entropy {
+            None => vec![None; d_logps.len()],
+            Some(d_entropy) => self.split(d_entropy)?.into_iter().map(Some).collect(),
         };
-        let seeds = seeds.into_iter().zip(entropy_seeds);
-        let seeds = seeds.map(|(logps, entropy)| Seeds { logps: Cow::Borrowed(logps), entropy });
-        add_all(self.parts.into_iter().zip(seeds).collect(), sum)
+        let cotangents = d_logps.into_iter().zip(d_entropies);
+        let cotangents = cotangents.map(|(logps, entropy)| Cotangents { logps: Cow::Borrowed(logps), entropy });
+        add_all(self.parts.into_iter().zip(cotangents).collect(), sum)
     }
 
-    /// The gradients where most rows may have seeds of nothing but 0: only the others are passed back through; none where there are no others.
+    /// The gradients where `d_logps` is 0 in most rows: only the others are passed back through. None where there are no others.
     ///
-    /// Activations of the rows with seeds are copied where others lie among them.
-    pub fn backward_of_seeded(&self, seed: &[f32]) -> Result<Option<Gradients>> {
+    /// Activations of those others are copied where rows of 0 lie among them.
+    pub fn backward_of_nonzero(&self, d_logps: &[f32]) -> Result<Option<Gradients>> {
         let mut parts = Vec::new();
-        for (part, seed) in self.parts.iter().zip(self.seeds(seed)?) {
-            let (rows, seeds) = seeded_rows(seed, self.tokens);
-            let (all, seeds) = (seeds.len() == seed.len(), Seeds { logps: Cow::Owned(seeds), entropy: None });
-            if all {
-                parts.push((part.clone(), seeds));
+        for (part, all) in self.parts.iter().zip(self.split(d_logps)?) {
+            let (rows, own) = nonzero_rows(all, self.tokens);
+            let (whole, cotangents) = (own.len() == all.len(), Cotangents { logps: own.into(), entropy: None });
+            if whole {
+                parts.push((part.clone(), cotangents));
             } else if !rows.is_empty() {
-                parts.push((part.of(rows, self.tokens)?, seeds));
+                parts.push((part.of(rows, self.tokens)?, cotangents));
             }
         }
         if parts.is_empty() {
@@ -245,11 +245,11 @@ impl Forward {
         Ok(Some(sum))
     }
 
-    /// The seeds of each part among `seed`, `[B, T]`.
-    fn seeds<'a>(&self, seed: &'a [f32]) -> Result<Vec<&'a [f32]>> {
+    /// The values of each part among `values`, `[B, T]`.
+    fn split<'a>(&self, values: &'a [f32]) -> Result<Vec<&'a [f32]>> {
         let count = self.count();
-        ensure!(seed.len() == count, "the seed has {} numbers, expected {count}", seed.len());
-        let mut rest = seed;
+        ensure!(values.len() == count, "{} derivatives for {count} tokens", values.len());
+        let mut rest = values;
         let own = |part: &Part| {
             let (own, others) = rest.split_at(part.targets.elem_count());
             rest = others;
@@ -259,23 +259,23 @@ impl Forward {
     }
 }
 
-/// The rows of `tokens` seeds that are not all 0, and their seeds.
-fn seeded_rows(seed: &[f32], tokens: usize) -> (Vec<u32>, Vec<f32>) {
-    let rows = seed.chunks(tokens).enumerate().filter(|(_, seed)| seed.iter().any(|&seed| seed != 0.0));
-    let (rows, seeds): (Vec<u32>, Vec<&[f32]>) = rows.map(|(row, seed)| (row as u32, seed)).unzip();
-    (rows, seeds.concat())
+/// The rows of `tokens` values that are not all 0, and their values.
+fn nonzero_rows(values: &[f32], tokens: usize) -> (Vec<u32>, Vec<f32>) {
+    let rows = values.chunks(tokens).enumerate().filter(|(_, row)| row.iter().any(|&value| value != 0.0));
+    let (rows, values): (Vec<u32>, Vec<&[f32]>) = rows.map(|(number, row)| (number as u32, row)).unzip();
+    (rows, values.concat())
 }
 
 /// Adds the gradients of all parts, first to each other in their order, then to `sum`.
-fn add_all(mut parts: Vec<(Part, Seeds<'_>)>, sum: &mut Gradients) -> Result<()> {
+fn add_all(mut parts: Vec<(Part, Cotangents<'_>)>, sum: &mut Gradients) -> Result<()> {
     if parts.len() == 1
-        && let Some((part, seeds)) = parts.pop()
+        && let Some((part, cotangents)) = parts.pop()
     {
-        return rayon::scope(|_| part.backward(&seeds, sum));
+        return rayon::scope(|_| part.backward(&cotangents, sum));
     }
-    let gradients = side_by_side(parts, |(part, seeds)| {
+    let gradients = side_by_side(parts, |(part, cotangents)| {
         let mut own = Gradients::default();
-        part.backward(&seeds, &mut own)?;
+        part.backward(&cotangents, &mut own)?;
         Ok(own)
     })?;
     let mut gradients = gradients.into_iter();

@@ -10,10 +10,10 @@ use rayon::prelude::*;
 use super::captured::{Capture, Captured};
 use super::decoder::Decoder;
 use super::forward::host;
+use super::outputs::TokenOutputs;
 use super::parallel::side_by_side;
 use super::policy::Policy;
-use super::sample::{Drawn, Sampling, Scratch};
-use super::scores::Scores;
+use super::sampling::{Drawn, SamplingParams, Scratch};
 use super::size::{self, Shape};
 use super::slots::{Next, Slots, check_prompts};
 use crate::rng::uniform;
@@ -35,7 +35,7 @@ pub fn sampled() -> usize {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Generation {
     /// How tokens are drawn.
-    pub sampling: Sampling,
+    pub sampling: SamplingParams,
     /// Longest completion, tokens, the end-of-sequence token included; at least 1.
     pub max_completion_length: usize,
     /// Ids that end a completion; may be empty.
@@ -51,7 +51,7 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// A length of 0, and what [`Sampling::check`] refuses.
+    /// A length of 0, and what [`SamplingParams::check`] refuses.
     pub fn check(&self) -> Result<()> {
         ensure!(self.max_completion_length > 0, "`max_completion_length` is 0, expected at least 1");
         self.sampling.check()
@@ -60,7 +60,7 @@ impl Generation {
 
 /// One sampled completion.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Completion {
+pub struct SampledTokens {
     /// Token ids, the end-of-sequence token included when it was drawn.
     pub ids: Vec<u32>,
     /// True if the length limit ended it.
@@ -86,21 +86,21 @@ impl Policy {
         prompts: &[Vec<u32>],
         generation: &Generation,
         rngs: &mut [R],
-    ) -> Result<Vec<Completion>> {
-        Ok(self.generate_scored(prompts, generation, None, rngs)?.0)
+    ) -> Result<Vec<SampledTokens>> {
+        Ok(self.generate_with_outputs(prompts, generation, None, rngs)?.0)
     }
 
-    /// Samples one completion per prompt as [`Policy::generate`] does. Returns the scores of the drawn tokens too, `[B, T]`, where
+    /// Samples one completion per prompt as [`Policy::generate`] does. Returns the outputs of the drawn tokens too, `[B, T]`, where
     /// `capture` asks for them.
     ///
     /// They are those of [`Policy::forward`] up to the rounding of a pass that has seen one token at a time.
-    pub fn generate_scored<R: Rng + Send>(
+    pub fn generate_with_outputs<R: Rng + Send>(
         &self,
         prompts: &[Vec<u32>],
         generation: &Generation,
         capture: Option<Capture>,
         rngs: &mut [R],
-    ) -> Result<(Vec<Completion>, Option<Scores>)> {
+    ) -> Result<(Vec<SampledTokens>, Option<TokenOutputs>)> {
         generation.check()?;
         ensure!(rngs.len() == prompts.len(), "{} random streams for {} prompts", rngs.len(), prompts.len());
         ensure!(!prompts.is_empty(), "there is no prompt (give at least one)");
@@ -122,12 +122,12 @@ impl Policy {
         };
         let parts = side_by_side(parts, generate)?;
         let tokens = parts.iter().flat_map(|(completions, _)| completions).map(|one| one.ids.len()).max().unwrap_or(0);
-        let (mut completions, mut scores) = (Vec::with_capacity(prompts.len()), Vec::new());
+        let (mut completions, mut outputs) = (Vec::with_capacity(prompts.len()), Vec::new());
         for (part, captured) in parts {
-            scores.extend(captured.map(|captured| captured.finish(part.len(), tokens)).transpose()?);
+            outputs.extend(captured.map(|captured| captured.finish(part.len(), tokens)).transpose()?);
             completions.extend(part);
         }
-        Ok((completions, if scores.is_empty() { None } else { Some(Scores::join(scores)?) }))
+        Ok((completions, if outputs.is_empty() { None } else { Some(TokenOutputs::join(outputs)?) }))
     }
 
     /// Samples one completion, as [`Policy::generate`] does, and tells each token when it is drawn.
@@ -137,12 +137,12 @@ impl Policy {
         generation: &Generation,
         rng: R,
         mut tell: impl FnMut(u32) -> Result<()>,
-    ) -> Result<Completion> {
+    ) -> Result<SampledTokens> {
         generation.check()?;
         let prompts = [prompt.to_vec()];
         check_prompts(&prompts, self.config().vocab_size)?;
         let model = self.sampler()?;
-        let tell = |completions: &[Completion]| completions[0].ids.last().map_or(Ok(()), |id| tell(*id));
+        let tell = |completions: &[SampledTokens]| completions[0].ids.last().map_or(Ok(()), |id| tell(*id));
         let mut rngs = [rng];
         let completions = self.generate_part(&model, &prompts, 0, Batch::new(generation, &mut rngs, 0), None, tell)?;
         completions.into_iter().next().context("a prompt has a completion")
@@ -181,8 +181,8 @@ impl Policy {
         most: usize,
         mut batch: Batch<'_, R>,
         mut captured: Option<&mut Captured>,
-        mut after: impl FnMut(&[Completion]) -> Result<()>,
-    ) -> Result<Vec<Completion>> {
+        mut after: impl FnMut(&[SampledTokens]) -> Result<()>,
+    ) -> Result<Vec<SampledTokens>> {
         let mut slots = Slots::new(self, model, prompts, batch.generation.max_completion_length, most)?;
         loop {
             let next = match slots.admit(batch.active.len())? {
@@ -208,7 +208,7 @@ impl Policy {
 struct Batch<'a, R> {
     generation: &'a Generation,
     rngs: &'a mut [R],
-    completions: Vec<Completion>,
+    completions: Vec<SampledTokens>,
     /// Rows that go on.
     active: Vec<usize>,
     /// The newest token of each active row.
@@ -223,7 +223,7 @@ impl<'a, R: Rng> Batch<'a, R> {
         Self {
             generation,
             rngs,
-            completions: vec![Completion::default(); rows],
+            completions: vec![SampledTokens::default(); rows],
             active: Vec::new(),
             last_ids: Vec::new(),
             scratch: Scratch::default(),
@@ -264,7 +264,7 @@ impl<'a, R: Rng> Batch<'a, R> {
     }
 
     /// A token for each of the rows, with what is asked for besides.
-    fn draw(&mut self, sampling: &Sampling, Next { rows, logits, .. }: &Next) -> Result<Vec<Option<u32>>> {
+    fn draw(&mut self, sampling: &SamplingParams, Next { rows, logits, .. }: &Next) -> Result<Vec<Option<u32>>> {
         let number = |row: &usize| if sampling.temperature == 0.0 { 0.0 } else { uniform(&mut self.rngs[*row]) };
         let numbers: Vec<f64> = rows.iter().map(number).collect();
         let Generation { logps, sampler_logps, top_k, .. } = *self.generation;
@@ -291,7 +291,7 @@ impl<'a, R: Rng> Batch<'a, R> {
     /// A token for each of `rows`, drawn from the logits on the host.
     fn draw_each(
         &mut self,
-        sampling: &Sampling,
+        sampling: &SamplingParams,
         rows: &[usize],
         logits: &Tensor,
         numbers: &[f64],

@@ -12,7 +12,7 @@ use super::ops::chunk_rows;
 const MOST_BYTES: u128 = 1 << 46;
 /// Bytes of a weight in memory.
 pub(super) const BYTES: u128 = 4;
-/// Longest sequence whose attention weights are made at once and kept, tokens.
+/// Longest sequence whose attention probabilities are made at once and stored, tokens.
 pub(super) const LONGEST_WHOLE: usize = 256;
 /// Queries of one block of longer sequences.
 pub(super) const BLOCK: usize = 128;
@@ -60,14 +60,14 @@ impl Shape {
     }
 }
 
-/// Bytes of what a forward pass keeps for its backward pass.
+/// Bytes of what a forward pass stores for its backward pass.
 pub(super) fn activations(config: &Config, shape: Shape, dtype: DType, checkpointing: bool) -> u128 {
     let hidden = config.hidden_size as u128;
     let (heads, keys) = widths(config);
-    let weights = if longest(shape) <= LONGEST_WHOLE { config.num_attention_heads * longest(shape) } else { 0 };
+    let probs = if longest(shape) <= LONGEST_WHOLE { config.num_attention_heads * longest(shape) } else { 0 };
     let unnormed = if config.norms_heads() { heads + keys } else { 0 };
-    let kept = 2 * (hidden + heads + keys) + unnormed + weights as u128 + 2 * config.intermediate_size as u128;
-    let layer = if checkpointing { hidden } else { kept };
+    let all = 2 * (hidden + heads + keys) + unnormed + probs as u128 + 2 * config.intermediate_size as u128;
+    let layer = if checkpointing { hidden } else { all };
     let (inputs, tokens) = shape.counts();
     let numbers = inputs.saturating_mul(config.num_hidden_layers as u128 * layer).saturating_add(tokens * 2 * hidden);
     numbers.saturating_mul(dtype.size_in_bytes() as u128).saturating_add((inputs + tokens) * BYTES)
@@ -107,7 +107,7 @@ pub(super) fn at_work(config: &Config, shape: Shape, trains_head: bool, parts: u
         (config.hidden_size as u128, config.intermediate_size as u128, config.vocab_size as u128);
     let (heads, keys) = widths(config);
     let layer = inputs * (4 * inner + 4 * hidden + 2 * heads + 2 * keys);
-    // Attention's weights, and on the way back their gradients.
+    // Attention's probabilities, and on the way back their gradients.
     let queries = if longest(shape) <= LONGEST_WHOLE { longest(shape) } else { BLOCK };
     let scores = [shape.rows, config.num_attention_heads, queries, longest(shape)];
     let attention = scores.iter().fold(4_u128, |product, size| product.saturating_mul(*size as u128));

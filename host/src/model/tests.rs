@@ -49,19 +49,19 @@ fn rows() -> Sequences {
     Sequences { ids, starts: vec![0, 3, 1], prompt_len: 4, completion_len: 5, numbers: Sequences::numbered(3) }
 }
 
-fn seed() -> Vec<f32> {
+fn d_logps() -> Vec<f32> {
     (0..15).map(|i| if i % 6 == 4 { 0.0 } else { (i as f32 * 0.9).sin() }).collect()
 }
 
-/// Scores and gradients, as named tensors; `topk_ids` come as numbers.
+/// Outputs and gradients, as named tensors; `topk_ids` come as numbers.
 fn pass(policy: &Policy) -> Vec<(String, Tensor)> {
     let forward = policy.forward(&rows(), TEMPERATURE).unwrap();
-    let scores = forward.scores(&Wants { entropy: true, last_layer_k: Some(7), ..Wants::default() }).unwrap();
-    let data = scores.last_layer.unwrap().to_host().unwrap().into_owned();
+    let outputs = forward.outputs(&Wants { entropy: true, last_layer_k: Some(7), ..Wants::default() }).unwrap();
+    let data = outputs.last_layer.unwrap().to_host().unwrap().into_owned();
     let ids = data.topk_ids.iter().map(|id| *id as f32).collect();
     let columns = [
-        ("logps", scores.logps),
-        ("entropy", scores.entropy.unwrap()),
+        ("logps", outputs.logps),
+        ("entropy", outputs.entropy.unwrap()),
         ("hidden", data.hidden),
         ("topk_ids", ids),
         ("topk_logits", data.topk_logits),
@@ -72,7 +72,7 @@ fn pass(policy: &Policy) -> Vec<(String, Tensor)> {
         let len = values.len();
         (name.to_owned(), Tensor::from_vec(values, len, &Device::Cpu).unwrap())
     });
-    let gradients = forward.backward(&seed()).unwrap();
+    let gradients = forward.backward(&d_logps()).unwrap();
     let gradients = gradients.iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect::<Vec<_>>();
     columns.into_iter().chain(gradients).collect()
 }
@@ -87,7 +87,7 @@ fn compare(actual: &[(String, Tensor)], expected: &[(String, Tensor)], tolerance
 }
 
 #[test]
-fn scores_and_gradients_do_not_need_the_fused_kernels() {
+fn outputs_and_gradients_do_not_need_the_fused_kernels() {
     for tied in [false, true] {
         let policy = policy(tied);
         compare(&generic(|| pass(&policy)), &pass(&policy), 2e-5);
@@ -99,7 +99,7 @@ fn scores_and_gradients_do_not_need_the_fused_kernels() {
 }
 
 #[test]
-fn scores_and_gradients_in_bf16_are_near_those_in_f32() {
+fn outputs_and_gradients_in_bf16_are_near_those_in_f32() {
     let policies =
         || [false, true].map(|tied| random(tied, 0.1)).into_iter().chain(SWITCHES.map(|family| of_family(family, 0.1)));
     for (policy, same) in policies().zip(policies()) {
@@ -114,7 +114,7 @@ fn scores_and_gradients_in_bf16_are_near_those_in_f32() {
 #[test]
 fn micro_batches_in_bf16_add_up_in_f32() {
     let policy = policy(false).with_dtype(DType::BF16);
-    let first = || policy.forward(&rows().slice(0..1), TEMPERATURE).unwrap().backward(&seed()[..5]).unwrap();
+    let first = || policy.forward(&rows().slice(0..1), TEMPERATURE).unwrap().backward(&d_logps()[..5]).unwrap();
     let (mut sum, one) = (first(), first());
     assert!(sum.iter().any(|(_, gradient)| gradient.dtype() == DType::BF16));
     sum.accumulate(first()).unwrap();
@@ -129,14 +129,14 @@ fn parts_of_the_last_layer_join_wherever_they_lie() {
     let policy = policy(false);
     let last_layer = |range: std::ops::Range<usize>| {
         let forward = policy.forward_detached(&rows().slice(range), TEMPERATURE).unwrap();
-        forward.scores(&Wants { last_layer_k: Some(7), ..Wants::default() }).unwrap().last_layer.unwrap()
+        forward.outputs(&Wants { last_layer_k: Some(7), ..Wants::default() }).unwrap().last_layer.unwrap()
     };
     // Another device's tensors, as far as their owner can tell.
-    let elsewhere = |data: LastLayer| {
-        let LastLayer::Host(data) = data else { panic!("the policy is on the CPU") };
+    let elsewhere = |data: LastLayerOutputs| {
+        let LastLayerOutputs::Host(data) = data else { panic!("the policy is on the CPU") };
         let count = data.logsumexp.len();
         let floats = |values: Vec<f32>, shape: &[usize]| Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
-        LastLayer::Device(LastLayerTensors {
+        LastLayerOutputs::Device(LastLayerTensors {
             hidden: floats(data.hidden, &[count, data.width]),
             topk_ids: Tensor::from_vec(data.topk_ids, (count, data.k), &Device::Cpu).unwrap(),
             topk_logits: floats(data.topk_logits, &[count, data.k]),
@@ -146,16 +146,16 @@ fn parts_of_the_last_layer_join_wherever_they_lie() {
         })
     };
     let parts = || vec![last_layer(0..1), last_layer(1..3)];
-    let host = LastLayer::join(parts()).unwrap();
-    let device = LastLayer::join(parts().into_iter().map(elsewhere).collect()).unwrap();
-    assert!(matches!(device, LastLayer::Device(_)));
+    let host = LastLayerOutputs::join(parts()).unwrap();
+    let device = LastLayerOutputs::join(parts().into_iter().map(elsewhere).collect()).unwrap();
+    assert!(matches!(device, LastLayerOutputs::Device(_)));
     assert_eq!(device.extents(), host.extents());
     assert_eq!(device.to_host().unwrap(), host.to_host().unwrap());
     assert_eq!(host.to_host().unwrap().logsumexp.len(), 15);
-    assert!(LastLayer::join(vec![host, device]).is_err());
+    assert!(LastLayerOutputs::join(vec![host, device]).is_err());
 }
 
-fn generate(policy: &Policy, sampling: Sampling, logps: bool) -> Vec<Completion> {
+fn generate(policy: &Policy, sampling: SamplingParams, logps: bool) -> Vec<SampledTokens> {
     let prompts = vec![vec![5, 9, 2, 14], vec![3], vec![5, 9, 2, 14], vec![28, 7, 11], vec![4, 4, 4, 4, 4, 4]];
     let generation = Generation {
         sampling,
@@ -175,7 +175,7 @@ fn completions_do_not_need_the_fused_kernels() {
     let policy = policy(true);
     let mut truncated = [false; 2];
     for (temperature, top_k, top_p) in [(0.0, 0, 1.0), (0.9, 0, 1.0), (0.9, 20, 1.0), (0.9, 20, 0.8), (0.9, 0, 0.8)] {
-        let sampling = Sampling { temperature, top_k, top_p };
+        let sampling = SamplingParams { temperature, top_k, top_p };
         let (expected, actual) = (generate(&policy, sampling, true), generic(|| generate(&policy, sampling, true)));
         expected.iter().for_each(|completion| truncated[usize::from(completion.truncated)] = true);
         for (actual, expected) in actual.iter().zip(&expected) {
@@ -196,17 +196,17 @@ fn completions_do_not_need_the_fused_kernels() {
 }
 
 #[test]
-fn completions_in_bf16_are_scored_as_they_were_drawn() {
+fn completions_in_bf16_are_as_probable_as_when_drawn() {
     let policy = policy(true).with_dtype(DType::BF16);
     for completion in
-        generate(&policy, Sampling { temperature: TEMPERATURE, top_k: 0, top_p: 1.0 }, true).iter().skip(4)
+        generate(&policy, SamplingParams { temperature: TEMPERATURE, top_k: 0, top_p: 1.0 }, true).iter().skip(4)
     {
         let ids = [&[4; 6], completion.ids.as_slice()].concat();
         let (starts, numbers, completion_len) = (vec![0], Sequences::numbered(1), completion.ids.len());
         let rows = Sequences { ids, starts, prompt_len: 6, completion_len, numbers };
-        let scores = policy.forward_detached(&rows, TEMPERATURE).unwrap().scores(&Wants::default()).unwrap();
-        for (drawn, scored) in completion.logps.iter().zip(&scores.logps) {
-            assert!((drawn - scored).abs() < 0.2, "{drawn} {scored}");
+        let outputs = policy.forward_detached(&rows, TEMPERATURE).unwrap().outputs(&Wants::default()).unwrap();
+        for (drawn, passed) in completion.logps.iter().zip(&outputs.logps) {
+            assert!((drawn - passed).abs() < 0.2, "{drawn} {passed}");
         }
     }
 }
@@ -214,38 +214,38 @@ fn completions_in_bf16_are_scored_as_they_were_drawn() {
 #[test]
 fn activations_that_are_computed_again_change_no_bit() {
     for dtype in [DType::F32, DType::BF16] {
-        let of = |policy: Policy, seed: &[f32]| {
-            let gradients = policy.forward(&rows(), TEMPERATURE).unwrap().backward_of_seeded(seed).unwrap().unwrap();
+        let of = |policy: Policy, by: &[f32]| {
+            let gradients = policy.forward(&rows(), TEMPERATURE).unwrap().backward_of_nonzero(by).unwrap().unwrap();
             gradients.iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect::<Vec<_>>()
         };
-        let mut some = seed();
+        let mut some = d_logps();
         some[5..10].fill(0.0);
         // Of some of the rows, products have other sizes when they are computed again.
         let rounding = if dtype == DType::F32 { 1e-5 } else { 0.02 };
-        for (seed, tolerance) in [(seed(), f64::MIN_POSITIVE), (some, rounding)] {
-            let kept = of(policy(true).with_dtype(dtype), &seed);
-            compare(&of(policy(true).with_dtype(dtype).with_gradient_checkpointing(true), &seed), &kept, tolerance);
+        for (by, tolerance) in [(d_logps(), f64::MIN_POSITIVE), (some, rounding)] {
+            let stored = of(policy(true).with_dtype(dtype), &by);
+            compare(&of(policy(true).with_dtype(dtype).with_gradient_checkpointing(true), &by), &stored, tolerance);
         }
     }
 }
 
-/// The gradients of some rows' seeds alone, one way and the other.
+/// The gradients of some rows alone, one way and the other.
 fn of_some_rows(dtype: DType) -> [Vec<(String, Tensor)>; 2] {
     let policy = policy(true).with_dtype(dtype);
     let forward = policy.forward(&rows(), TEMPERATURE).unwrap();
     let tokens = forward.dims().1;
-    let mut seed = seed();
-    seed[tokens..2 * tokens].fill(0.0);
+    let mut d_logps = d_logps();
+    d_logps[tokens..2 * tokens].fill(0.0);
     let named = |gradients: Gradients| {
         gradients.iter().map(|(name, tensor)| (name.to_owned(), tensor.to_dtype(DType::F32).unwrap())).collect()
     };
-    let some = forward.backward_of_seeded(&seed).unwrap().expect("some rows have seeds");
-    assert!(forward.backward_of_seeded(&vec![0.0; seed.len()]).unwrap().is_none());
-    [named(some), named(forward.backward(&seed).unwrap())]
+    let some = forward.backward_of_nonzero(&d_logps).unwrap().expect("some rows are not 0");
+    assert!(forward.backward_of_nonzero(&vec![0.0; d_logps.len()]).unwrap().is_none());
+    [named(some), named(forward.backward(&d_logps).unwrap())]
 }
 
 #[test]
-fn rows_without_a_seed_can_be_left_out_of_the_backward_pass() {
+fn rows_of_0_can_be_left_out_of_the_backward_pass() {
     let [some, all] = of_some_rows(DType::F32);
     compare(&some, &all, 1e-5);
     let [some, all] = generic(|| of_some_rows(DType::F32));
@@ -260,8 +260,8 @@ fn optimize(config: OptimizerConfig, dtype: DType) -> Vec<(String, Tensor)> {
     let mut optimizer = Optimizer::new(policy.params(), config).unwrap();
     for step in 0..3 {
         let forward = policy.forward(&rows(), TEMPERATURE).unwrap();
-        let gradients = forward.backward(&seed()).unwrap();
-        let mut other = seed();
+        let gradients = forward.backward(&d_logps()).unwrap();
+        let mut other = d_logps();
         other.rotate_left(3);
         // Only Adam asks for what was rejected, and not in every step is there any.
         let rejected = matches!(config, OptimizerConfig::AdamW(_)) && step > 0;

@@ -1,15 +1,15 @@
 //! Which completions of a step are written down, and what is known of them.
 
 use anyhow::{Context, Result};
-use capo_loader::mask::Keep;
+use capo_loader::mask::Accepted;
 use capo_loader::weight::Weighed;
 
 use crate::config::LoggingConfig;
 use crate::metrics::completions::{Column, Table};
 use crate::run::Run;
 use crate::stages::batch::StepBatch;
-use crate::stages::context::Sample;
-use crate::stages::rollout::Rollout;
+use crate::stages::context::SampledText;
+use crate::stages::rollout::SampledRollout;
 
 /// Values that stages and components record of each token of a step, `[B, T]` each, by name.
 pub type TokenArrays = Vec<(String, Vec<f32>)>;
@@ -17,15 +17,15 @@ pub type TokenArrays = Vec<(String, Vec<f32>)>;
 /// The part of a rollout that a step uses, where it is to be written down.
 pub struct Logged<'a> {
     /// The rollout.
-    pub rollout: &'a Rollout,
+    pub rollout: &'a SampledRollout,
     /// Which of the parts that steps use.
     pub part: usize,
 }
 
 /// Decisions of a step about the tokens of its batch.
 pub struct Decided<'a> {
-    /// Which are kept.
-    pub keep: &'a Keep,
+    /// Which are accepted.
+    pub accepted: &'a Accepted,
     /// How much each counts.
     pub weighed: &'a Weighed,
     /// Values that components recorded of each.
@@ -33,7 +33,7 @@ pub struct Decided<'a> {
 }
 
 /// Writes down the completions of the step that is being done.
-pub fn record_completions(run: &mut Run, batch: &StepBatch, logged: &Logged<'_>, decided: Decided<'_>) -> Result<()> {
+pub fn log_completions(run: &mut Run, batch: &StepBatch, logged: &Logged<'_>, decided: Decided<'_>) -> Result<()> {
     let (logging, step) = (&run.config.logging, run.progress.step + 1);
     let count = batch.dims.completions as usize;
     let chosen = chosen(count, run.config.rollout.num_generations, logging);
@@ -59,7 +59,7 @@ fn said(
     chosen: &[usize],
 ) -> Vec<(String, Column)> {
     let first = part * batch.dims.completions as usize;
-    let text = |of: fn(&Sample) -> &String| {
+    let text = |of: fn(&SampledText) -> &String| {
         Column::Text(chosen.iter().map(|b| of(&rollout.texts[first + b]).clone()).collect())
     };
     let numbers = |values: &[f32]| Column::Number(chosen.iter().map(|b| values[first + b]).collect());
@@ -85,7 +85,7 @@ fn tokens(
     decided: Decided<'_>,
     chosen: &[usize],
 ) -> Result<Vec<(String, Column)>> {
-    let Decided { keep, weighed, arrays } = decided;
+    let Decided { accepted, weighed, arrays } = decided;
     let first = logged.part * batch.dims.completions as usize;
     let places = |b: usize| batch.dims.row(b).filter(|i| batch.completion_mask[*i] == 1);
     let numbers =
@@ -100,13 +100,13 @@ fn tokens(
         Ok(spans.into_iter().map(|span| piece(span).map(str::to_owned)).collect())
     });
     let texts = texts.collect::<Result<Vec<Vec<Option<String>>>>>()?;
-    let mut who = vec![None; keep.keep.len()];
-    keep.rejected.iter().for_each(|by| by.tokens.iter().for_each(|i| who[*i] = Some(by.mask.clone())));
+    let mut who = vec![None; accepted.mask.len()];
+    accepted.rejected.iter().for_each(|one| one.tokens.iter().for_each(|i| who[*i] = Some(one.by.clone())));
     let rejected_by = chosen.iter().map(|b| places(*b).map(|i| who[i].clone()).collect()).collect();
     let mut columns = vec![
         ("id".to_owned(), wholes(&|i| batch.completion_ids[i])),
         ("text".to_owned(), Column::Texts(texts)),
-        ("keep".to_owned(), wholes(&|i| keep.keep[i].into())),
+        ("keep".to_owned(), wholes(&|i| accepted.mask[i].into())),
         ("rejected_by".to_owned(), Column::Texts(rejected_by)),
         ("advantage".to_owned(), numbers(&batch.advantages)),
         ("logp".to_owned(), numbers(&batch.logps)),
@@ -119,7 +119,7 @@ fn tokens(
     ];
     columns.extend(others.into_iter().filter_map(|(name, values)| Some((name.to_owned(), numbers(values?)))));
     if !weighed.given.is_empty() {
-        columns.push(("weight".to_owned(), numbers(&weighed.weights)));
+        columns.push(("weight".to_owned(), numbers(&weighed.token_weights)));
     }
     for (name, values) in arrays.iter().filter(|(_, values)| values.len() == batch.dims.len()) {
         // A component's column is left out where the host has one of the same name.

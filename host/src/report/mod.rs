@@ -11,7 +11,7 @@ pub mod terminal;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use capo_loader::mask::Keep;
+use capo_loader::mask::Accepted;
 use capo_loader::memory;
 use capo_loader::weight::Weighed;
 use capo_plugin::Point;
@@ -33,8 +33,8 @@ use crate::stages::batch::StepBatch;
 use terminal::{grouped, say};
 
 use crate::run::Run;
-use crate::stages::rollout::Rollout;
-pub use completions::{Decided, Logged, record_completions};
+use crate::stages::rollout::SampledRollout;
+pub use completions::{Decided, Logged, log_completions};
 pub use live::Answered;
 use live::Live;
 
@@ -263,7 +263,7 @@ fn describe_optimizer(train: &TrainConfig) -> Option<String> {
 }
 
 /// Records what a rollout says about itself.
-pub fn record_rollout(run: &mut Run, rollout: &Rollout) -> Result<()> {
+pub fn record_rollout(run: &mut Run, rollout: &SampledRollout) -> Result<()> {
     let batch = &rollout.batch;
     let lengths: Vec<usize> = (0..batch.dims.completions as usize)
         .map(|b| batch.completion_mask[batch.dims.row(b)].iter().filter(|&&mask| mask == 1).count())
@@ -279,12 +279,12 @@ pub fn record_rollout(run: &mut Run, rollout: &Rollout) -> Result<()> {
 pub fn record_step(
     run: &mut Run,
     batch: &StepBatch,
-    (keep, weighed): (&Keep, &Weighed),
+    (accepted, weighed): (&Accepted, &Weighed),
     reduced: &Reduced,
     outcome: Option<StepOutcome>,
 ) {
     let tokens = batch.completion_tokens();
-    let rejected = tokens - keep.tokens;
+    let rejected = tokens - accepted.tokens;
     let learning_rate = run.schedule.learning_rate(run.progress.step);
     let taken = outcome.is_some_and(|outcome| outcome.taken);
     run.progress.completion_tokens += tokens;
@@ -311,14 +311,14 @@ pub fn record_step(
         metrics.record(GRAD_NORM_UNMASKED, outcome.grad_norm_unmasked);
         metrics.record(SECOND_PASS_COMPLETIONS, reduced.completions_with_rest(&batch.dims) as f64);
     }
-    for (by_mask, gradient) in keep.rejected.iter().zip(&reduced.rejected) {
-        let name = |name: &str| metric_name(Point::Mask, &by_mask.mask, name);
+    for (by_mask, gradient) in accepted.rejected.iter().zip(&reduced.rejected) {
+        let name = |name: &str| metric_name(Point::Mask, &by_mask.by, name);
         metrics.record(&name(REJECTION_RATE), share(by_mask.tokens.len() as u64));
         metrics.record(&name(REJECTED_GRADIENT), *gradient);
     }
     for (given, away) in weighed.given.iter().zip(&reduced.weighted_away) {
         let name = |name: &str| metric_name(Point::Weight, &given.weight, name);
-        let weights = || given.weights.iter().zip(&given.reached).filter(|(_, reached)| **reached == 1);
+        let weights = || given.factors.iter().zip(&given.reached).filter(|(_, reached)| **reached == 1);
         let (count, below) = (weights().count().max(1) as f64, weights().filter(|(weight, _)| **weight < 1.0).count());
         metrics.record(&name(MEAN_WEIGHT), weights().map(|(weight, _)| f64::from(*weight)).sum::<f64>() / count);
         metrics.record(&name(BELOW_ONE), below as f64 / count);

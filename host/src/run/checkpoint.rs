@@ -16,7 +16,7 @@ use capo_loader::manifest::SealedFolder;
 use serde::{Deserialize, Serialize};
 
 use super::Run;
-use super::progress::{Moment, Progress, States};
+use super::progress::{Progress, RecoveryPoint, States};
 use super::states;
 use crate::data::{Tokenizer, fingerprint};
 use crate::model::{CONFIG_FILE, ModelFiles, TensorFile, save_tensors};
@@ -75,31 +75,31 @@ pub fn write(run: &Run) -> Result<Option<Written>> {
     if dir(run).exists() {
         return Ok(None);
     }
-    write_moment(run, &Moment::of(run), &States::save(run)?).map(Some)
+    write_point(run, &RecoveryPoint::of(run), &States::save(run)?).map(Some)
 }
 
-/// Writes a checkpoint of the last moment between two rollouts, where the run is still as it was then.
+/// Writes a checkpoint of the recovery point, where the run is still as it was then.
 pub fn save_last(run: &mut Run) -> Result<()> {
-    let Some(mut moment) = run.moment.take() else { return Ok(()) };
-    let states = match moment.states.take() {
-        None if run.watchdog.calls() == moment.calls => Some(States::save(run)?),
+    let Some(mut point) = run.recovery.take() else { return Ok(()) };
+    let states = match point.states.take() {
+        None if run.watchdog.calls() == point.calls => Some(States::save(run)?),
         states => states,
     };
     match states {
         Some(states) => {
-            let written = write_moment(run, &moment, &states)?;
+            let written = write_point(run, &point, &states)?;
             appear(run, &written)
         }
         None => Ok(()),
     }
 }
 
-fn write_moment(run: &Run, moment: &Moment, states: &States) -> Result<Written> {
+fn write_point(run: &Run, point: &RecoveryPoint, states: &States) -> Result<Written> {
     let folder = run.dir.join(FOLDER);
     let new =
         NewFolder::in_folder(&folder).with_context(|| format!("cannot make a checkpoint in `{}`", folder.display()))?;
-    fill(run, moment, states, new.path())?;
-    Ok(Written { step: moment.progress.step, new })
+    fill(run, point, states, new.path())?;
+    Ok(Written { step: point.progress.step, new })
 }
 
 /// The checkpoint is there from now on; those beyond `train.save_total_limit` are deleted.
@@ -112,7 +112,7 @@ pub fn appear(run: &Run, Written { step, new }: &Written) -> Result<()> {
     prune(run, &folder, &steps(&run.dir)?)
 }
 
-fn fill(run: &Run, moment: &Moment, states: &States, dir: &Path) -> Result<()> {
+fn fill(run: &Run, point: &RecoveryPoint, states: &States, dir: &Path) -> Result<()> {
     run.policy.save(dir)?;
     save_tensors(&dir.join(OPTIMIZER_FILE), run.optimizer.state()?, None)?;
     for companion in Tokenizer::FILES.into_iter().filter(|name| run.model_files.contains(name)) {
@@ -122,7 +122,7 @@ fn fill(run: &Run, moment: &Moment, states: &States, dir: &Path) -> Result<()> {
     let ids = |states: &[(String, Vec<u8>)]| states.iter().map(|(id, _)| id.clone()).collect();
     let (components, rewards) = (ids(&states.components), ids(&states.rewards));
     let data = run.dataset.fingerprint().map(str::to_owned);
-    let saved = Saved { progress: moment.progress.clone(), components, rewards, data, measured: measured(run) };
+    let saved = Saved { progress: point.progress.clone(), components, rewards, data, measured: measured(run) };
     files::write_atomic(&dir.join(PROGRESS_FILE), &serde_json::to_vec_pretty(&saved)?)?;
     SealedFolder::seal(dir)
 }
@@ -227,7 +227,7 @@ fn read(run: &mut Run, dir: &Path, step: u64) -> Result<(Option<String>, BTreeMa
     };
     run.optimizer.restore(names.len(), &mut get)?;
     let bytes = states::load(run, &checkpoint, &components, &rewards)?;
-    run.remembers = Moment::is_small(bytes);
+    run.remembers = RecoveryPoint::is_small(bytes);
     run.progress = progress;
     Ok((data, measured))
 }

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::files;
 use capo_loader::folders::{self, NewFolder};
-use capo_loader::{PluginRecord, batch_file, memory};
+use capo_loader::{LoadedPlugin, batch_file, memory};
 use capo_plugin::Inputs;
 
 use super::lock::{self, Lock};
@@ -88,7 +88,7 @@ pub fn make(
     dir: Option<&Path>,
     name: &str,
     settings: &str,
-    plugins: Vec<PluginRecord>,
+    plugins: Vec<LoadedPlugin>,
     checkpoint: u64,
 ) -> Result<(PathBuf, Lock)> {
     let (parent, given) = dir.map_or_else(|| Ok((RUNS.into(), name.into())), folders::split)?;
@@ -114,7 +114,7 @@ pub fn make(
     unreachable!("there are more numbers than directories")
 }
 
-fn fill(dir: &Path, settings: &str, plugins: Vec<PluginRecord>) -> Result<Lock> {
+fn fill(dir: &Path, settings: &str, plugins: Vec<LoadedPlugin>) -> Result<Lock> {
     let lock = Lock::take(dir)?;
     files::write_atomic(&dir.join(CONFIG_FILE), settings.as_bytes())?;
     files::write_atomic(&dir.join(METRICS_FILE), b"")?;

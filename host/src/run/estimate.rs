@@ -17,7 +17,7 @@ pub const PROGRAM: u128 = 80 << 20;
 /// Prompts that are looked at for their length.
 const PROMPTS: u64 = 256;
 
-/// Bytes at the fullest moment of a step, by what they are for. Completions are counted as long as they may get, prompts as long as the
+/// Bytes at the fullest point of a step, by what they are for. Completions are counted as long as they may get, prompts as long as the
 /// longest of the first ones.
 #[derive(Debug, Clone)]
 pub struct Estimate {
@@ -40,7 +40,7 @@ impl Estimate {
         let rejected = train.second_moment == SecondMoment::KeptAndRejected;
         let mut training = policy.training_bytes(shape(micro), several, rejected).to_vec();
         if several {
-            // Scoring keeps activations of all micro-batches, up to the budget; those of the current one come on top.
+            // The log-probability pass stores activations of all micro-batches, up to the budget; those of the current one come on top.
             let [_, (_, activations), _] = &mut training[..] else { unreachable!("three parts") };
             let all = *activations * (sizes.step / micro) as u128;
             *activations = all.min(*activations + (u128::from(train.activation_budget) << 20));

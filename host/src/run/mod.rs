@@ -5,10 +5,10 @@ pub mod checkpoint;
 pub mod directory;
 pub mod estimate;
 mod lock;
-pub mod moment;
 mod open;
 mod progress;
 pub mod provenance;
+pub mod recovery_point;
 pub mod settings;
 mod states;
 
@@ -29,12 +29,12 @@ use crate::optim::Optimizer;
 use crate::reward::Rewards;
 use crate::schedule::Schedule;
 use crate::stages::batch::StepInfo;
-use crate::stages::score::{Needs, Work};
+use crate::stages::logps::{Needs, Work};
 use lock::Lock;
 pub use lock::is_at_work;
 pub use open::AbsentWeights;
-use progress::Moment;
 pub use progress::Progress;
+use progress::RecoveryPoint;
 
 /// The file that holds a run's settings, in its directory.
 pub const CONFIG_FILE: &str = "config.toml";
@@ -79,9 +79,9 @@ pub struct Run {
     pub completions: Completions,
     /// The settings that a resume takes with others than before, in words.
     pub changed: Vec<String>,
-    /// The last moment between two rollouts, while the run can still be saved as it was then.
-    pub moment: Option<Moment>,
-    /// True if such a moment holds the components' states.
+    /// The run between the last two rollouts, while it can still be saved as it was then.
+    pub recovery: Option<RecoveryPoint>,
+    /// True if such a point holds the components' states.
     pub remembers: bool,
     /// Held while the run is open; none before it has a directory.
     lock: Option<Lock>,

@@ -27,7 +27,7 @@ use crate::report::found::Lines;
 use crate::reward::Rewards;
 use crate::schedule::Schedule;
 use crate::sgd::SgdConfig;
-use crate::stages::score::Needs;
+use crate::stages::logps::Needs;
 use crate::warnings::{Setup, Watch};
 
 /// Treatment of a model directory that has no weights.
@@ -91,7 +91,7 @@ impl Run {
                 changed.join(", ")
             );
         }
-        check_records(dir)?;
+        check_journals(dir)?;
         let mut run = Self::open(config, registry, AbsentWeights::Refused)?;
         run.changed = changed;
         run.settle(dir, lock);
@@ -99,7 +99,7 @@ impl Run {
         run.watchdog.place().saved(step);
         checkpoint::load(&mut run, step, allow_changes)?;
         provenance::go_on(dir, step, registry.plugins(), settings)?;
-        run.take_up_records()?;
+        run.take_up_journals()?;
         Ok(run)
     }
 
@@ -111,7 +111,7 @@ impl Run {
     }
 
     /// Metrics and completions go on where they were at the checkpoint.
-    fn take_up_records(&mut self) -> Result<()> {
+    fn take_up_journals(&mut self) -> Result<()> {
         let (path, step) = (self.dir.join(METRICS_FILE), self.progress.step);
         journal::cut(&path, step)?;
         self.completions = self.new_completions();
@@ -183,7 +183,7 @@ impl Run {
             metrics: Metrics::new(nowhere.to_owned(), 0),
             completions,
             changed: Vec::new(),
-            moment: None,
+            recovery: None,
             remembers: true,
             lock: None,
             warned: BTreeSet::new(),
@@ -193,8 +193,8 @@ impl Run {
     }
 }
 
-/// Refuses records that cannot be read, before anything is changed.
-fn check_records(dir: &Path) -> Result<()> {
+/// Refuses journals that cannot be read, before anything is changed.
+fn check_journals(dir: &Path) -> Result<()> {
     for path in [METRICS_FILE, COMPLETIONS_FILE].map(|name| dir.join(name)) {
         if path.symlink_metadata().is_ok() {
             let readable = files::size(&path).and_then(|_| File::open(&path)?.read(&mut [0]));

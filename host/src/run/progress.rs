@@ -52,8 +52,8 @@ pub struct Best {
     pub without_improvement: u64,
 }
 
-/// A moment between two rollouts. It is over once the weights change.
-pub struct Moment {
+/// A run between two rollouts, which a checkpoint can still be made of. It is over once the weights change.
+pub struct RecoveryPoint {
     /// How far the run had come.
     pub progress: Progress,
     /// How many calls of components had begun.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use capo_loader::{PluginRecord, owner, seal};
+use capo_loader::{LoadedPlugin, owner, seal};
 use serde::{Deserialize, Serialize};
 
 use super::CONFIG_FILE;
@@ -25,13 +25,13 @@ pub struct Period {
     /// Steps that were done before.
     pub from_step: u64,
     /// The plugins that were loaded.
-    pub plugins: Vec<PluginRecord>,
+    pub plugins: Vec<LoadedPlugin>,
     /// All settings, as TOML.
     pub settings: String,
 }
 
 /// The plugins that the run in `dir` used last.
-pub fn latest(dir: &Path) -> Result<Vec<PluginRecord>> {
+pub fn latest(dir: &Path) -> Result<Vec<LoadedPlugin>> {
     Ok(read(dir)?.pop().map(|period| period.plugins).unwrap_or_default())
 }
 
@@ -45,7 +45,7 @@ pub fn settings_at(dir: &Path, step: u64) -> Result<String> {
 }
 
 /// Refuses to load `plugins`, which the run in `dir` names, where somebody else may have written them there.
-pub fn check_owner(dir: &Path, plugins: &[PluginRecord]) -> Result<()> {
+pub fn check_owner(dir: &Path, plugins: &[LoadedPlugin]) -> Result<()> {
     for path in [dir.to_owned(), dir.join(FILE), dir.join(CONFIG_FILE)] {
         let shown = path.display();
         let metadata = std::fs::metadata(&path).with_context(|| format!("cannot examine `{shown}`"))?;
@@ -61,12 +61,12 @@ pub fn check_owner(dir: &Path, plugins: &[PluginRecord]) -> Result<()> {
 }
 
 /// Writes down what a new run in `dir` starts with.
-pub fn start(dir: &Path, plugins: Vec<PluginRecord>, settings: String) -> Result<()> {
+pub fn start(dir: &Path, plugins: Vec<LoadedPlugin>, settings: String) -> Result<()> {
     write(dir, vec![Period { from_step: 0, plugins, settings }])
 }
 
 /// Writes down what the run in `dir` goes on with after `step`; nothing where that has not changed.
-pub fn go_on(dir: &Path, step: u64, plugins: Vec<PluginRecord>, settings: String) -> Result<()> {
+pub fn go_on(dir: &Path, step: u64, plugins: Vec<LoadedPlugin>, settings: String) -> Result<()> {
     let before = read(dir)?;
     let mut periods = before.clone();
     // Steps after this one are discarded, and so are their periods.

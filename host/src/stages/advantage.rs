@@ -3,13 +3,13 @@
 use anyhow::Result;
 use capo_plugin::{Advantage, Sink};
 
-use crate::stages::batch::{ScoredBatch, StepInfo};
+use crate::stages::batch::{BatchWithLogps, StepInfo};
 
 /// The advantages, `[B, T]`, reward units.
 pub fn estimate(
     estimator: &mut Advantage,
     sink: &mut dyn Sink,
-    batch: &ScoredBatch,
+    batch: &BatchWithLogps,
     info: &StepInfo,
 ) -> Result<Vec<f32>> {
     // While the estimator runs, the batch shows zeros.

@@ -1,15 +1,15 @@
-//! Stage 5: the gradient of the reduced loss, over the kept tokens, one micro-batch after another.
+//! Stage 5: the gradient of the reduced loss, over the accepted tokens, one micro-batch after another.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use capo_loader::mask::{Keep, Rejected};
+use capo_loader::mask::{Accepted, Rejected};
 use capo_loader::weight::{Given, Weighed};
 use capo_plugin::{Denominator, Dims, OptimizerKind, Reduction};
 
 use crate::model::{Forward, Gradients, Policy};
 use crate::stages::batch::{Factored, StepBatch, StepInfo};
-use crate::stages::score::Work;
+use crate::stages::logps::Work;
 
 /// A reduced loss.
 #[derive(Debug)]
@@ -17,14 +17,14 @@ pub struct Reduced {
     /// The loss.
     pub loss: f64,
     /// `[B, T]`: its derivative by each token's log-probability; zero for rejected tokens.
-    pub seed: Vec<f32>,
-    /// `[B, T]`: the same of the loss with nothing rejected, less `seed`; none where the optimizer does not ask for it or nothing was
+    pub d_logps: Vec<f32>,
+    /// `[B, T]`: that of the loss with nothing rejected, less `d_logps`; none where the optimizer does not ask for it or nothing was
     /// rejected.
     pub rest: Option<Vec<f32>>,
     /// `[B, T]`: its derivative by each token's entropy; none without [`Reduced::add_entropy_bonus`].
-    pub entropy_seed: Option<Vec<f32>>,
+    pub d_entropy: Option<Vec<f32>>,
     /// The share of the gradient's squares that each mask rejected, in the masks' order: squares of each token's derivative of the
-    /// unmasked loss by its own logit, `weight · dloss_dlogp · (1 − p)`. Terms that tokens share, and the layers below, are left out.
+    /// unmasked loss by its own logit, `scale · dloss_dlogp · (1 − p)`. Terms that tokens share, and the layers below, are left out.
     pub rejected: Vec<f64>,
     /// The share of the gradient's squares that each weight took from the tokens that reached it. It is below 0 where the weight adds to
     /// them.
@@ -34,37 +34,37 @@ pub struct Reduced {
 /// The gradients of one optimizer step.
 #[derive(Debug)]
 pub struct StepGradients {
-    /// Of the reduced loss: what was kept.
-    pub kept: Gradients,
+    /// Of the reduced loss: what was accepted.
+    pub accepted: Gradients,
     /// Of what was held back, [`Reduced::rest`]; none where nothing was, or the optimizer does not ask.
     pub rejected: Option<Gradients>,
     /// How long the backward passes of `rejected` took.
     pub second_pass: Duration,
 }
 
-/// Reduces the batch's loss over the kept tokens, each times its weight, all at once, so that micro-batches only split the work.
+/// Reduces the batch's loss over the accepted tokens, each times its weight, all at once, so that micro-batches only split the work.
 ///
-/// Weights do not change what is counted: a kept token is one token. Where there is a `factored` loss, that is reduced, and its weights are those of
-/// the tokens.
+/// Weights do not change what is counted: an accepted token is one token. Where there is a `factored` loss, that is reduced, by its own
+/// weights.
 pub fn reduce(
     batch: &StepBatch,
     info: &StepInfo,
-    keep: &Keep,
+    accepted: &Accepted,
     weighed: &Weighed,
     factored: Option<&Factored>,
 ) -> Result<Reduced> {
     let (reduced, factors) = match factored {
-        None => (&batch.loss, &weighed.weights),
-        Some(factored) => (&factored.loss, &factored.weights),
+        None => (&batch.loss, &weighed.token_weights),
+        Some(factored) => (&factored.loss, &factored.token_weights),
     };
-    let counted = if info.denominator == Denominator::KEPT { &keep.keep } else { &batch.completion_mask };
-    let weights = weights(batch, info, counted)?;
-    let (mut loss, mut seed) = (0.0, vec![0.0; batch.dims.len()]);
-    for (b, weight) in weights.into_iter().enumerate() {
+    let counted = if info.denominator == Denominator::KEPT { &accepted.mask } else { &batch.completion_mask };
+    let scales = scales(batch, info, counted)?;
+    let (mut loss, mut d_logps) = (0.0, vec![0.0; batch.dims.len()]);
+    for (b, scale) in scales.into_iter().enumerate() {
         for i in batch.dims.row(b).filter(|&i| factors[i] != 0.0) {
-            let weight = weight * f64::from(factors[i]);
-            loss += weight * f64::from(reduced.loss[i]);
-            seed[i] = (weight * f64::from(reduced.dloss_dlogp[i])) as f32;
+            let scale = scale * f64::from(factors[i]);
+            loss += scale * f64::from(reduced.loss[i]);
+            d_logps[i] = (scale * f64::from(reduced.dloss_dlogp[i])) as f32;
         }
     }
     let dloss_dlogp = &batch.loss.dloss_dlogp;
@@ -73,36 +73,36 @@ pub fn reduce(
     let share = |part: f64| if all > 0.0 { part / all } else { 0.0 };
     let of_mask = |rejected: &Rejected| share(rejected.tokens.iter().map(|&i| squares[i]).sum());
     let of_weight = |given: &Given| {
-        let left = given.weights.iter().zip(&given.reached).zip(&squares).filter(|((_, reached), _)| **reached == 1);
+        let left = given.factors.iter().zip(&given.reached).zip(&squares).filter(|((_, reached), _)| **reached == 1);
         share(left.map(|((weight, _), square)| (1.0 - f64::from(*weight).powi(2)) * square).sum())
     };
-    let rejected = keep.rejected.iter().map(of_mask).collect();
+    let rejected = accepted.rejected.iter().map(of_mask).collect();
     let weighted_away = weighed.given.iter().map(of_weight).collect();
-    let rest = rest(batch, info, &seed, dloss_dlogp)?;
-    Ok(Reduced { loss, seed, rest, entropy_seed: None, rejected, weighted_away })
+    let rest = rest(batch, info, &d_logps, dloss_dlogp)?;
+    Ok(Reduced { loss, d_logps, rest, d_entropy: None, rejected, weighted_away })
 }
 
 /// [`Reduced::rest`].
-fn rest(batch: &StepBatch, info: &StepInfo, seed: &[f32], dloss_dlogp: &[f32]) -> Result<Option<Vec<f32>>> {
+fn rest(batch: &StepBatch, info: &StepInfo, d_logps: &[f32], dloss_dlogp: &[f32]) -> Result<Option<Vec<f32>>> {
     if info.optimizer.kind != OptimizerKind::ADAMW_KEPT_AND_REJECTED {
         return Ok(None);
     }
     let mut rest = vec![0.0; batch.dims.len()];
-    for (b, weight) in weights(batch, info, &batch.completion_mask)?.into_iter().enumerate() {
+    for (b, scale) in scales(batch, info, &batch.completion_mask)?.into_iter().enumerate() {
         for i in batch.dims.row(b).filter(|&i| batch.completion_mask[i] == 1) {
-            rest[i] = (weight * f64::from(dloss_dlogp[i])) as f32 - seed[i];
+            rest[i] = (scale * f64::from(dloss_dlogp[i])) as f32 - d_logps[i];
         }
     }
     Ok(rest.iter().any(|&rest| rest != 0.0).then_some(rest))
 }
 
 impl Reduced {
-    /// Subtracts `coefficient` times the mean entropy of the kept tokens from the loss, whatever its reduction (TRL `entropy_coef`).
-    pub fn add_entropy_bonus(&mut self, batch: &StepBatch, keep: &Keep, coefficient: f64) {
-        let weight = coefficient / keep.tokens.max(1) as f64;
-        let kept = || batch.entropy.iter().zip(&keep.keep).filter(|(_, keep)| **keep == 1);
-        self.loss -= weight * kept().map(|(entropy, _)| f64::from(*entropy)).sum::<f64>();
-        self.entropy_seed = Some(keep.keep.iter().map(|&keep| -(weight as f32) * f32::from(keep)).collect());
+    /// Subtracts `coefficient` times the mean entropy of the accepted tokens from the loss, whatever its reduction (TRL `entropy_coef`).
+    pub fn add_entropy_bonus(&mut self, batch: &StepBatch, accepted: &Accepted, coefficient: f64) {
+        let scale = coefficient / accepted.tokens.max(1) as f64;
+        let own = || batch.entropy.iter().zip(&accepted.mask).filter(|(_, accepted)| **accepted == 1);
+        self.loss -= scale * own().map(|(entropy, _)| f64::from(*entropy)).sum::<f64>();
+        self.d_entropy = Some(accepted.mask.iter().map(|&accepted| -(scale as f32) * f32::from(accepted)).collect());
     }
 
     /// How many completions have something in `rest`.
@@ -113,12 +113,12 @@ impl Reduced {
     }
 }
 
-fn weights(batch: &StepBatch, info: &StepInfo, counted: &[u8]) -> Result<Vec<f64>> {
-    token_weights(batch.dims, info.reduction, info.max_completion_length, counted)
+fn scales(batch: &StepBatch, info: &StepInfo, counted: &[u8]) -> Result<Vec<f64>> {
+    reduction_scales(batch.dims, info.reduction, info.max_completion_length, counted)
 }
 
-/// Weight of each completion's tokens in the reduced loss, `[B]`; `counted`, `[B, T]`, is 1 for tokens that count.
-pub fn token_weights(
+/// Scale of each completion's tokens in the reduced loss, `[B]`; `counted`, `[B, T]`, is 1 for tokens that count.
+pub fn reduction_scales(
     dims: Dims,
     reduction: Reduction,
     max_completion_length: usize,
@@ -126,7 +126,7 @@ pub fn token_weights(
 ) -> Result<Vec<f64>> {
     let count = |tokens: &[u8]| tokens.iter().map(|&token| u64::from(token)).sum::<u64>().max(1) as f64;
     let (completions, all) = (dims.completions as f64, count(counted));
-    let weight = |b: usize| match reduction {
+    let scale = |b: usize| match reduction {
         Reduction::COMPLETION_MEAN => Ok(1.0 / (completions * count(&counted[dims.row(b)]))),
         Reduction::FIXED_LENGTH => Ok(1.0 / (completions * max_completion_length as f64)),
         Reduction::TOKEN_MEAN => Ok(1.0 / all),
@@ -135,22 +135,22 @@ pub fn token_weights(
             bail!("the objective asks for reduction {other}, which this host does not know (it knows 0 to 3)")
         }
     };
-    (0..dims.completions as usize).map(weight).collect()
+    (0..dims.completions as usize).map(scale).collect()
 }
 
 /// `[B, T]`: the squares behind [`Reduced::rejected`]; 0 on padding.
 fn squares(batch: &StepBatch, info: &StepInfo, dloss_dlogp: &[f32]) -> Result<Vec<f64>> {
-    let weights = weights(batch, info, &batch.completion_mask)?;
+    let scales = scales(batch, info, &batch.completion_mask)?;
     let square = |i: usize| {
-        let weight = weights[i / batch.dims.tokens as usize] * f64::from(batch.completion_mask[i]);
-        let by_logit = weight * f64::from(dloss_dlogp[i]) * -f64::from(batch.logps[i]).exp_m1();
+        let scale = scales[i / batch.dims.tokens as usize] * f64::from(batch.completion_mask[i]);
+        let by_logit = scale * f64::from(dloss_dlogp[i]) * -f64::from(batch.logps[i]).exp_m1();
         by_logit * by_logit
     };
     Ok((0..batch.dims.len()).map(square).collect())
 }
 
-/// The gradient of the reduced loss, and that of what was held back. `forwards` are the micro-batches' scoring passes, where their activations
-/// were kept; the others run again.
+/// The gradient of the reduced loss, and that of what was held back. `forwards` are the micro-batches' log-probability passes, where their activations
+/// were stored; the others run again.
 pub fn accumulate(
     policy: &Policy,
     forwards: Vec<Option<Forward>>,
@@ -159,7 +159,7 @@ pub fn accumulate(
     work: Work,
 ) -> Result<StepGradients> {
     let tokens = batch.dims.tokens as usize;
-    let mut total = StepGradients { kept: Gradients::default(), rejected: None, second_pass: Duration::ZERO };
+    let mut total = StepGradients { accepted: Gradients::default(), rejected: None, second_pass: Duration::ZERO };
     for (rows, forward) in work.micro_batches(batch.dims.completions as usize).zip(forwards) {
         let own = rows.start * tokens..rows.end * tokens;
         let rest = reduced.rest.as_ref().map(|rest| &rest[own.clone()]);
@@ -167,8 +167,8 @@ pub fn accumulate(
             Some(forward) => forward,
             None => policy.forward(&batch.sequences.slice(rows), work.loss_temperature)?,
         };
-        let entropy_seed = reduced.entropy_seed.as_ref().map(|seed| &seed[own.clone()]);
-        total.add(policy, forward, (&reduced.seed[own], entropy_seed), rest)?;
+        let d_entropy = reduced.d_entropy.as_ref().map(|d_entropy| &d_entropy[own.clone()]);
+        total.add(policy, forward, (&reduced.d_logps[own], d_entropy), rest)?;
     }
     Ok(total)
 }
@@ -179,13 +179,13 @@ impl StepGradients {
         &mut self,
         policy: &Policy,
         forward: Forward,
-        (seed, entropy_seed): (&[f32], Option<&[f32]>),
+        (d_logps, d_entropy): (&[f32], Option<&[f32]>),
         rest: Option<&[f32]>,
     ) -> Result<()> {
         if let Some(rest) = rest {
             policy.device().synchronize()?;
             let started = Instant::now();
-            match (&mut self.rejected, forward.backward_of_seeded(rest)?) {
+            match (&mut self.rejected, forward.backward_of_nonzero(rest)?) {
                 (Some(sum), Some(other)) => sum.accumulate(other)?,
                 (sum @ None, other) => *sum = other,
                 (Some(_), None) => {}
@@ -193,6 +193,6 @@ impl StepGradients {
             policy.device().synchronize()?;
             self.second_pass += started.elapsed();
         }
-        forward.finish(seed, entropy_seed, &mut self.kept)
+        forward.finish(d_logps, d_entropy, &mut self.accepted)
     }
 }

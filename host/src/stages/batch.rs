@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use capo_plugin::{Batch, ContextData, Denominator, Dims, OptimizerInfo, Reduction, Tensor};
 
 use super::lend::{HeadState, LentLayer};
-use crate::config::{self, Config};
-use crate::model::{LastLayer, LastLayerData, Scores, Sequences};
+use crate::config::{Config, MaskDenominator};
+use crate::model::{LastLayerData, LastLayerOutputs, Sequences, TokenOutputs};
 
 /// The settings of a step that components see.
 #[derive(Debug, Clone, Copy)]
@@ -55,8 +55,8 @@ impl StepInfo {
             max_completion_length: rollout.max_completion_length,
             reduction,
             denominator: match train.mask_denominator {
-                config::Denominator::Kept => Denominator::KEPT,
-                config::Denominator::Original => Denominator::ORIGINAL,
+                MaskDenominator::Kept => Denominator::KEPT,
+                MaskDenominator::Original => Denominator::ORIGINAL,
             },
             optimizer,
         }
@@ -80,7 +80,7 @@ pub struct SampledBatch {
     pub rewards: Vec<f32>,
     /// Optimizer steps done when the completions were sampled.
     pub sampled_at: u64,
-    /// `[B, T]`, nats, under the policy that sampled; none where the first scoring is by that policy.
+    /// `[B, T]`, nats, under the policy that sampled; none where the first log-probability pass is by that policy.
     pub old_logps: Option<Vec<f32>>,
     /// `[B, T]`, nats: with what the sampler drew the tokens, 0 on padding; none unless a component asks.
     pub sampler_logps: Option<Vec<f32>>,
@@ -90,7 +90,7 @@ pub struct SampledBatch {
 
 /// A sampled batch after the forward passes of policy and reference: input of the advantage estimator.
 #[derive(Debug, Clone)]
-pub struct ScoredBatch {
+pub struct BatchWithLogps {
     sampled: SampledBatch,
     /// `[B, T]`, nats, under the current policy.
     pub logps: Vec<f32>,
@@ -102,25 +102,25 @@ pub struct ScoredBatch {
     pub ref_logps: Option<Vec<f32>>,
     /// `[B * T, D]`: the features behind each token's logits, where the step is measured.
     pub hidden: Option<candle_core::Tensor>,
-    last_layer: Option<LastLayer>,
+    last_layer: Option<LastLayerOutputs>,
     lent: Option<LentLayer>,
     /// The head and the optimizer's moments of it, where a component asks.
     pub head_state: Option<HeadState>,
     shapes: Shapes,
 }
 
-/// A scored batch with advantages and loss: input of masks, weights, the backward pass and step controls.
+/// A batch with log-probabilities, advantages and loss: input of masks, weights, the backward pass and step controls.
 #[derive(Debug, Clone)]
 pub struct StepBatch {
     /// The batch before advantages and loss.
-    pub scored: ScoredBatch,
+    pub batch: BatchWithLogps,
     /// `[B, T]`, reward units.
     pub advantages: Vec<f32>,
     /// The objective's answer.
     pub loss: TokenLoss,
 }
 
-impl Deref for ScoredBatch {
+impl Deref for BatchWithLogps {
     type Target = SampledBatch;
 
     fn deref(&self) -> &SampledBatch {
@@ -129,10 +129,10 @@ impl Deref for ScoredBatch {
 }
 
 impl Deref for StepBatch {
-    type Target = ScoredBatch;
+    type Target = BatchWithLogps;
 
-    fn deref(&self) -> &ScoredBatch {
-        &self.scored
+    fn deref(&self) -> &BatchWithLogps {
+        &self.batch
     }
 }
 
@@ -151,7 +151,7 @@ pub struct Factored {
     /// The loss with its factors.
     pub loss: TokenLoss,
     /// `[B, T]`: the product of all other weights; 0 for tokens that other masks dropped, and padding.
-    pub weights: Vec<f32>,
+    pub token_weights: Vec<f32>,
 }
 
 /// Extents that tensors borrow.
@@ -221,18 +221,18 @@ impl SampledBatch {
     }
 }
 
-impl ScoredBatch {
+impl BatchWithLogps {
     /// `sampled` with what the policy's forward passes gave, without a reference model.
-    pub fn new(mut sampled: SampledBatch, scores: Scores) -> Result<Self> {
-        let Scores { logps, entropy, hidden, last_layer } = scores;
+    pub fn new(mut sampled: SampledBatch, outputs: TokenOutputs) -> Result<Self> {
+        let TokenOutputs { logps, entropy, hidden, last_layer } = outputs;
         let (b, t) = (sampled.dims.completions as i64, sampled.dims.tokens as i64);
-        let (width, k) = last_layer.as_ref().map_or((0, 0), LastLayer::extents);
+        let (width, k) = last_layer.as_ref().map_or((0, 0), LastLayerOutputs::extents);
         let lent = match &last_layer {
-            Some(LastLayer::Device(tensors)) => Some(LentLayer::new(tensors)?),
+            Some(LastLayerOutputs::Device(tensors)) => Some(LentLayer::new(tensors)?),
             _ => None,
         };
         Ok(Self {
-            // The first scoring of a rollout that one step uses whole is by the policy that sampled it.
+            // The first log-probability pass over a rollout that one step uses whole is by the policy that sampled it.
             old_logps: sampled.old_logps.take().unwrap_or_else(|| logps.clone()),
             sampled,
             logps,
@@ -247,7 +247,7 @@ impl ScoredBatch {
     }
 
     /// The last layer's features and logits, where a component asks.
-    pub fn last_layer(&self) -> Option<&LastLayer> {
+    pub fn last_layer(&self) -> Option<&LastLayerOutputs> {
         self.last_layer.as_ref()
     }
 
@@ -276,7 +276,7 @@ impl ScoredBatch {
         batch.entropy = Some(&self.entropy);
         let Shapes { tokens, hidden, topk } = &self.shapes;
         batch.last_layer = match (&self.last_layer, &self.lent) {
-            (Some(LastLayer::Host(last)), _) => Some(self.borrow(last)),
+            (Some(LastLayerOutputs::Host(last)), _) => Some(self.borrow(last)),
             (_, lent) => lent.as_ref().map(|lent| lent.view(hidden, topk, tokens)),
         };
         batch.optimizer_state = self.head_state.as_ref().map(HeadState::view);
@@ -303,17 +303,17 @@ impl StepBatch {
             return Ok(Cow::Borrowed(self));
         }
         let mut copy = self.clone();
-        copy.scored.lent = None;
+        copy.batch.lent = None;
         if let Some(last) = &self.last_layer {
-            copy.scored.last_layer = Some(LastLayer::Host(last.to_host()?.into_owned()));
+            copy.batch.last_layer = Some(LastLayerOutputs::Host(last.to_host()?.into_owned()));
         }
-        copy.scored.head_state = self.head_state.as_ref().map(HeadState::to_host).transpose()?;
+        copy.batch.head_state = self.head_state.as_ref().map(HeadState::to_host).transpose()?;
         Ok(Cow::Owned(copy))
     }
 
     /// The batch as components see it.
     pub fn view(&self, info: &StepInfo) -> Batch<'_> {
-        let mut batch = self.scored.view(info, &self.advantages);
+        let mut batch = self.batch.view(info, &self.advantages);
         batch.losses = Some(&self.loss.loss);
         batch.dloss_dlogp = Some(&self.loss.dloss_dlogp);
         batch

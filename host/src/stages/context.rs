@@ -5,12 +5,12 @@ use anyhow::Result;
 use capo_plugin::{CompletionContext, ContextData, PromptContext};
 
 use crate::data::{Example, Tokenizer};
-use crate::model::Completion;
+use crate::model::SampledTokens;
 use crate::reward::Scored;
 
-/// One completion as text.
+/// A completion as text, with its prompt and answer.
 #[derive(Debug, Clone, serde::Serialize)]
-pub struct Sample {
+pub struct SampledText {
     /// The prompt.
     pub prompt: String,
     /// The sampled completion.
@@ -20,7 +20,7 @@ pub struct Sample {
 }
 
 /// The completions of one rollout, `[B]` each, of `group` completions per prompt.
-pub struct Sampled<'a> {
+pub struct ContextSource<'a> {
     /// Completions of each prompt.
     pub group: usize,
     /// The prompts' numbers in the run's order.
@@ -30,16 +30,16 @@ pub struct Sampled<'a> {
     /// The prompts' rows.
     pub examples: &'a [&'a Example],
     /// The sampled tokens, with the sampler's log-probabilities.
-    pub completions: &'a [Completion],
+    pub completions: &'a [SampledTokens],
     /// The samples as text.
-    pub texts: &'a [Sample],
+    pub texts: &'a [SampledText],
     /// The rewards of the samples.
     pub rewards: &'a Scored,
 }
 
 /// Brings it together.
-pub fn gather(sampled: &Sampled<'_>, tokenizer: &Tokenizer) -> Result<ContextData> {
-    let Sampled { group, numbers, prompt_ids, examples, completions, texts, rewards } = *sampled;
+pub fn gather(sampled: &ContextSource<'_>, tokenizer: &Tokenizer) -> Result<ContextData> {
+    let ContextSource { group, numbers, prompt_ids, examples, completions, texts, rewards } = *sampled;
     let spans =
         completions.iter().zip(texts).map(|(completion, text)| tokenizer.spans(&completion.ids, &text.completion));
     let spans = spans.collect::<Result<Vec<_>>>()?;

@@ -7,14 +7,14 @@ use capo_plugin::{Inputs, ParameterGroup, Point, StepControlFn};
 
 use super::batch::{StepBatch, StepInfo};
 use super::effect;
+use super::logps::{Needs, Work};
 use super::measure::Proposal;
-use super::score::{Needs, Work};
 use crate::metrics::names::{APPLIED, metric_name};
 use crate::metrics::sink::StepSink;
 use crate::model::{Gradients, Params, Policy, groups};
 use crate::optim::{Optimizer, StepOutcome};
 
-/// State before a step, to which the step can be taken back: kept only where somebody looks at the step.
+/// State before a step, to which the step can be taken back: held only where somebody looks at the step.
 pub struct Before {
     weights: Params,
     /// How the gradient agrees with the step before, where a control asks.
@@ -34,14 +34,14 @@ pub struct Taken<'a> {
     /// Its step's settings.
     pub info: &'a StepInfo,
     /// `[B, T]`: what each token weighed in the gradient.
-    pub weights: &'a [f32],
+    pub token_weights: &'a [f32],
     /// How forward passes are split.
     pub work: Work,
     /// True if `train.measure_step` asks for the numbers of this step.
     pub measured: bool,
 }
 
-/// Needs of the scoring pass: those of the components, and those of step controls and measurements.
+/// Needs of the log-probability pass: those of the components, and those of step controls and measurements.
 pub fn needs(needs: Needs, controls: &[StepControlFn], measured: bool) -> Needs {
     let needs = needs.with_hidden(measured || !controls.is_empty());
     if measured { needs.with(Inputs::LAST_LAYER) } else { needs }
@@ -85,7 +85,7 @@ pub fn apply(
     let (Some(before), Some(outcome)) = (before, outcome.filter(|outcome| outcome.taken)) else {
         return Ok(outcome);
     };
-    let Taken { policy, optimizer, batch, info, weights, work, measured } = step;
+    let Taken { policy, optimizer, batch, info, token_weights, work, measured } = step;
     let timer = sink.metrics.timer("step_control");
     let groups = groups(policy.params());
     let mut proposal =
@@ -97,7 +97,7 @@ pub fn apply(
     let mut left = 1.0;
     for control in &mut *controls {
         let mut scales = vec![1.0; groups.len()];
-        control.control(sink, &batch.view(info), weights, &shown, &mut proposal, &mut scales)?;
+        control.control(sink, &batch.view(info), token_weights, &shown, &mut proposal, &mut scales)?;
         let applied = proposal.scale(&scales)?;
         sink.metrics.record(&metric_name(Point::StepControl, control.id(), APPLIED), applied);
         left *= applied;
@@ -106,7 +106,7 @@ pub fn apply(
         sink.metrics.record(&format!("step_control/{APPLIED}"), left);
     }
     if measured {
-        effect::record(sink.metrics, &mut proposal, batch, weights)?;
+        effect::record(sink.metrics, &mut proposal, batch, token_weights)?;
     }
     let taken = match before.optimizer {
         Some(moments) if left == 0.0 => {

@@ -6,7 +6,7 @@ use candle_core::{DType, Tensor};
 use super::batch::StepBatch;
 use super::measure::Proposal;
 use crate::metrics::Metrics;
-use crate::model::LastLayer;
+use crate::model::LastLayerOutputs;
 
 /// The share of the batch on which the KL divergence is measured.
 const FRACTION: f64 = 0.25;
@@ -16,8 +16,8 @@ pub fn is_due(steps: u64, every: u64) -> bool {
     every > 0 && (steps + 1).is_multiple_of(every)
 }
 
-/// Records what `step` does, as it is applied; `weights` `[B, T]` is what each token weighed in the gradient.
-pub fn record(metrics: &mut Metrics, step: &mut Proposal<'_>, batch: &StepBatch, weights: &[f32]) -> Result<()> {
+/// Records what `step` does, as it is applied; `token_weights` `[B, T]` is what each token weighed in the gradient.
+pub fn record(metrics: &mut Metrics, step: &mut Proposal<'_>, batch: &StepBatch, token_weights: &[f32]) -> Result<()> {
     metrics.record("step/kl", step.kl(FRACTION)?);
     metrics.record("step/update_norm", step.norm()?);
     if step.trains_head() {
@@ -26,10 +26,10 @@ pub fn record(metrics: &mut Metrics, step: &mut Proposal<'_>, batch: &StepBatch,
     }
     let tail = tail_mass(batch, step.temperature())?;
     metrics.record("step/tail_mass", tail);
-    let kept = || batch.advantages.iter().zip(weights).filter(|(_, weight)| **weight > 0.0);
-    let count = kept().count();
+    let accepted = || batch.advantages.iter().zip(token_weights).filter(|(_, weight)| **weight > 0.0);
+    let count = accepted().count();
     if count > 0 {
-        metrics.record("step/kept_advantage", kept().map(|(a, _)| f64::from(*a)).sum::<f64>() / count as f64);
+        metrics.record("step/kept_advantage", accepted().map(|(a, _)| f64::from(*a)).sum::<f64>() / count as f64);
     }
     Ok(())
 }
@@ -38,14 +38,14 @@ pub fn record(metrics: &mut Metrics, step: &mut Proposal<'_>, batch: &StepBatch,
 fn tail_mass(batch: &StepBatch, temperature: f64) -> Result<f64> {
     // Rounding may take the remaining probability below 0.
     let outside: f64 = match batch.last_layer().context("the last layer's data was not kept")? {
-        LastLayer::Host(data) => {
+        LastLayerOutputs::Host(data) => {
             let tokens = data.topk_logits.chunks(data.k.max(1)).zip(&data.logsumexp).zip(&batch.completion_mask);
             let of_token = |(logits, lse): (&[f32], &f32)| {
                 logits.iter().map(|z| (f64::from(*z) / temperature - f64::from(*lse)).exp()).sum::<f64>()
             };
             tokens.filter(|(_, mask)| **mask == 1).map(|(token, _)| (1.0 - of_token(token)).max(0.0)).sum()
         }
-        LastLayer::Device(data) => {
+        LastLayerOutputs::Device(data) => {
             let logits = (data.topk_logits.to_dtype(DType::F64)? / temperature)?;
             let logps = logits.broadcast_sub(&data.logsumexp.to_dtype(DType::F64)?.unsqueeze(1)?)?;
             let outside = logps.exp()?.sum(1)?.affine(-1.0, 1.0)?.relu()?;

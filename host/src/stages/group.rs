@@ -1,8 +1,8 @@
 //! A prompt with what was sampled for it.
 
-use super::context::Sample;
+use super::context::SampledText;
 use crate::data::Example;
-use crate::model::Completion;
+use crate::model::SampledTokens;
 use crate::reward::Scored;
 
 /// A prompt with what was sampled for it, G completions and all that is known of them.
@@ -11,15 +11,15 @@ pub(super) struct Group {
     pub number: u64,
     pub example: Example,
     pub prompt_ids: Vec<u32>,
-    pub completions: Vec<Completion>,
-    pub texts: Vec<Sample>,
+    pub completions: Vec<SampledTokens>,
+    pub texts: Vec<SampledText>,
     pub rewards: Scored,
 }
 
 impl Group {
     /// Prompt and completion tokens together.
     pub fn tokens(&self) -> u64 {
-        let tokens = |completion: &Completion| (self.prompt_ids.len() + completion.ids.len()) as u64;
+        let tokens = |completion: &SampledTokens| (self.prompt_ids.len() + completion.ids.len()) as u64;
         self.completions.iter().map(tokens).sum()
     }
 

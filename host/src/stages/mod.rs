@@ -1,4 +1,4 @@
-//! The six stages of a step, in the order of the loop, and the scoring pass that comes before the components.
+//! The six stages of a step, in the order of the loop, and the log-probability pass that comes before the components.
 
 pub mod advantage;
 pub mod backward;
@@ -9,8 +9,8 @@ pub mod dynamic_sampling;
 pub mod effect;
 mod group;
 pub mod lend;
+pub mod logps;
 pub mod measure;
 pub mod objective;
 pub mod rollout;
-pub mod score;
 pub mod step;

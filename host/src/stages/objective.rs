@@ -1,34 +1,34 @@
 //! Stage 3: advantages and log-probabilities to a loss per token and its derivative.
 
 use anyhow::Result;
-use capo_loader::mask::Keep;
+use capo_loader::mask::Accepted;
 use capo_loader::weight::Weighed;
 use capo_plugin::{ObjectiveFn, Sink};
 
-use crate::stages::batch::{Factored, ScoredBatch, StepBatch, StepInfo, TokenLoss};
+use crate::stages::batch::{BatchWithLogps, Factored, StepBatch, StepInfo, TokenLoss};
 
 /// The batch with its loss; `advantages` are `[B, T]`.
 pub fn evaluate(
     objective: &mut ObjectiveFn,
     sink: &mut dyn Sink,
-    scored: ScoredBatch,
+    batch: BatchWithLogps,
     advantages: Vec<f32>,
     info: &StepInfo,
 ) -> Result<StepBatch> {
-    let loss = ask(objective, sink, &scored, &advantages, info)?;
-    Ok(StepBatch { scored, advantages, loss })
+    let loss = ask(objective, sink, &batch, &advantages, info)?;
+    Ok(StepBatch { batch, advantages, loss })
 }
 
 fn ask(
     objective: &mut ObjectiveFn,
     sink: &mut dyn Sink,
-    scored: &ScoredBatch,
+    batch: &BatchWithLogps,
     advantages: &[f32],
     info: &StepInfo,
 ) -> Result<TokenLoss> {
-    let n = scored.dims.len();
+    let n = batch.dims.len();
     let mut out = TokenLoss { loss: vec![0.0; n], dloss_dlogp: vec![0.0; n] };
-    objective.evaluate(sink, &scored.view(info, advantages), &mut out.loss, &mut out.dloss_dlogp)?;
+    objective.evaluate(sink, &batch.view(info, advantages), &mut out.loss, &mut out.dloss_dlogp)?;
     Ok(out)
 }
 
@@ -46,17 +46,17 @@ pub fn factor(
     batch: &StepBatch,
     info: &StepInfo,
     names: &[String],
-    (keep, weighed): (&Keep, &Weighed),
+    (accepted, weighed): (&Accepted, &Weighed),
 ) -> Result<Option<Factored>> {
     let mut of_loss = vec![1.0; batch.dims.len()];
     let mut of_gradient: Vec<f32> = batch.completion_mask.iter().map(|&mask| f32::from(mask)).collect();
-    for rejected in &keep.rejected {
-        let factors = if names.contains(&rejected.mask) { &mut of_loss } else { &mut of_gradient };
+    for rejected in &accepted.rejected {
+        let factors = if names.contains(&rejected.by) { &mut of_loss } else { &mut of_gradient };
         rejected.tokens.iter().for_each(|&i| factors[i] = 0.0);
     }
     for given in &weighed.given {
         let factors = if names.contains(&given.weight) { &mut of_loss } else { &mut of_gradient };
-        let weights = given.weights.iter().zip(&given.reached);
+        let weights = given.factors.iter().zip(&given.reached);
         let reached = factors.iter_mut().zip(weights).filter(|(_, (_, reached))| **reached == 1);
         reached.for_each(|(factor, (weight, _))| *factor *= weight);
     }
@@ -65,6 +65,6 @@ pub fn factor(
     }
     let advantages: Vec<f32> =
         batch.advantages.iter().zip(&of_loss).map(|(advantage, factor)| advantage * factor).collect();
-    let loss = ask(objective, sink, &batch.scored, &advantages, info)?;
-    Ok(Some(Factored { loss, weights: of_gradient }))
+    let loss = ask(objective, sink, &batch.batch, &advantages, info)?;
+    Ok(Some(Factored { loss, token_weights: of_gradient }))
 }

@@ -7,11 +7,11 @@ use capo_plugin::{Dims, Sink};
 
 use crate::config::RolloutConfig;
 use crate::data::{Dataset, Example, Tokenizer};
-use crate::model::{Capture, Completion, Generation, Policy, Sampling, Scores, Sequences};
+use crate::model::{Capture, Generation, Policy, SampledTokens, SamplingParams, Sequences, TokenOutputs};
 use crate::reward::{Rewards, Scored};
 use crate::rng;
 use crate::stages::batch::SampledBatch;
-use crate::stages::context::{self, Sample, Sampled};
+use crate::stages::context::{self, ContextSource, SampledText};
 use crate::stages::dynamic_sampling::{self, Filtered};
 use crate::stages::group::Group;
 
@@ -33,7 +33,7 @@ pub struct Sampler<'a> {
     pub context: bool,
     /// True if the log-probabilities with which tokens were drawn are kept in any case.
     pub sampler_logps: bool,
-    /// Scores to keep from the sampler's passes, for a step that uses the rollout whole. With none, such a step scores anew.
+    /// Outputs to take from the sampler's passes, for a step that uses the rollout whole. With none, such a step has a forward pass of its own.
     pub capture: Option<Capture>,
     /// How many of the most likely tokens are kept at each place, in the context; 0 is none.
     pub top_k: usize,
@@ -47,15 +47,15 @@ pub struct Sampler<'a> {
 
 /// One rollout.
 #[derive(Debug)]
-pub struct Rollout {
-    /// All completions, not yet scored by the policy.
+pub struct SampledRollout {
+    /// All completions, without log-probabilities of the policy.
     pub batch: SampledBatch,
     /// Rewards, in total and per function.
     pub rewards: Scored,
     /// Prompt, completion text and answer of each completion.
-    pub texts: Vec<Sample>,
-    /// The scores by the sampler's own passes, where they were asked for.
-    pub scores: Option<Scores>,
+    pub texts: Vec<SampledText>,
+    /// The outputs of the sampler's own passes, where they were asked for.
+    pub outputs: Option<TokenOutputs>,
     /// Prompt and completion tokens together, those of dropped groups too.
     pub tokens: u64,
     /// How many prompts it took, those of dropped groups too.
@@ -67,11 +67,11 @@ pub struct Rollout {
 /// Samples `num_generations` completions for each of the next prompts, and scores them with the rewards.
 ///
 /// Completion `j` of the prompt at `cursor` draws from stream `rollout.sample [cursor, j]` alone.
-pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, mut sampler: Sampler<'_>) -> Result<Rollout> {
+pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, mut sampler: Sampler<'_>) -> Result<SampledRollout> {
     let prompts = (sampler.completions / sampler.config.num_generations) as u64;
     if !sampler.config.filter_groups {
-        let (groups, scores) = draw(policy, dataset, cursor..cursor + prompts, &mut sampler)?;
-        return Ok(Rollout { scores, prompts, ..assemble(groups, &sampler)? });
+        let (groups, outputs) = draw(policy, dataset, cursor..cursor + prompts, &mut sampler)?;
+        return Ok(SampledRollout { outputs, prompts, ..assemble(groups, &sampler)? });
     }
     let mut next = cursor;
     let sampled = dynamic_sampling::fill(prompts, sampler.config.max_num_gen_batches, |count| {
@@ -80,7 +80,7 @@ pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, mut sampler: 
         Ok(draw(policy, dataset, numbers, &mut sampler)?.0)
     })?;
     let rollout = assemble(sampled.groups, &sampler)?;
-    Ok(Rollout { tokens: sampled.tokens, prompts: next - cursor, filtered: Some(sampled.filtered), ..rollout })
+    Ok(SampledRollout { tokens: sampled.tokens, prompts: next - cursor, filtered: Some(sampled.filtered), ..rollout })
 }
 
 /// Completions and their rewards for the prompts of these numbers.
@@ -89,7 +89,7 @@ fn draw(
     dataset: &mut Dataset,
     numbers: Range<u64>,
     sampler: &mut Sampler<'_>,
-) -> Result<(Vec<Group>, Option<Scores>)> {
+) -> Result<(Vec<Group>, Option<TokenOutputs>)> {
     let group = sampler.config.num_generations;
     let examples = numbers.clone().map(|number| dataset.train(number)).collect::<Result<Vec<Example>>>()?;
     let each: Vec<&Example> = examples.iter().flat_map(|example| std::iter::repeat_n(example, group)).collect();
@@ -99,7 +99,7 @@ fn draw(
         .map(|index| rng::stream(sampler.seed, "rollout.sample", &index))
         .collect::<Vec<_>>();
     let generation = Generation {
-        sampling: Sampling {
+        sampling: SamplingParams {
             temperature: f64::from(sampler.config.temperature),
             top_k: sampler.config.top_k,
             top_p: f64::from(sampler.config.top_p),
@@ -111,15 +111,15 @@ fn draw(
         top_k: sampler.top_k,
         max_num_seqs: sampler.config.max_num_seqs,
     };
-    let (completions, scores) = policy.generate_scored(&prompt_ids, &generation, sampler.capture, &mut rngs)?;
+    let (completions, outputs) = policy.generate_with_outputs(&prompt_ids, &generation, sampler.capture, &mut rngs)?;
     let texts = decode(&completions, &each, sampler.tokenizer)?;
-    let mut scored = capo_plugin::Rollout::new(views(&texts, &completions, &each));
-    scored.step = sampler.step;
-    scored.max_steps = sampler.max_steps;
-    scored.seed = sampler.seed;
-    scored.group_size = group;
-    scored.max_completion_length = sampler.config.max_completion_length;
-    let rewards = sampler.rewards.score(sampler.sink, &scored)?;
+    let mut sampled = capo_plugin::Rollout::new(views(&texts, &completions, &each));
+    sampled.step = sampler.step;
+    sampled.max_steps = sampler.max_steps;
+    sampled.seed = sampler.seed;
+    sampled.group_size = group;
+    sampled.max_completion_length = sampler.config.max_completion_length;
+    let rewards = sampler.rewards.score(sampler.sink, &sampled)?;
     drop(each);
     let (mut prompt_ids, mut completions) = (prompt_ids.into_iter().step_by(group), completions.into_iter());
     let mut texts = texts.into_iter();
@@ -131,11 +131,11 @@ fn draw(
         texts: texts.by_ref().take(group).collect(),
         rewards: rewards.part(place * group..(place + 1) * group),
     });
-    Ok((groups.collect(), scores))
+    Ok((groups.collect(), outputs))
 }
 
 /// The rollout of these groups.
-fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<Rollout> {
+fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<SampledRollout> {
     let (group, tokens) = (sampler.config.num_generations, groups.iter().map(Group::tokens).sum());
     let numbers: Vec<u64> = groups.iter().map(|group| group.number).collect();
     let (mut examples, mut prompt_ids) = (Vec::new(), Vec::new());
@@ -153,7 +153,7 @@ fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<Rollout> {
         let examples: Vec<&Example> = examples.iter().flat_map(|one| std::iter::repeat_n(one, group)).collect();
         let (numbers, examples, prompt_ids) = (&numbers[..], &examples[..], &prompt_ids[..]);
         let (completions, texts) = (&completions[..], &texts[..]);
-        let sampled = Sampled { group, numbers, prompt_ids, examples, completions, texts, rewards: &rewards };
+        let sampled = ContextSource { group, numbers, prompt_ids, examples, completions, texts, rewards: &rewards };
         context::gather(&sampled, sampler.tokenizer)
     });
     let mut batch = SampledBatch::new(
@@ -168,14 +168,14 @@ fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<Rollout> {
     batch.context = context.transpose()?;
     batch.sampler_logps = padded(&completions, batch.dims);
     let prompts = numbers.len() as u64;
-    Ok(Rollout { batch, rewards, texts, scores: None, tokens, prompts, filtered: None })
+    Ok(SampledRollout { batch, rewards, texts, outputs: None, tokens, prompts, filtered: None })
 }
 
 /// `[B, T]`: the log-probabilities with which tokens were drawn, 0 on padding; none where they were not asked for.
-fn padded(completions: &[Completion], dims: Dims) -> Option<Vec<f32>> {
+fn padded(completions: &[SampledTokens], dims: Dims) -> Option<Vec<f32>> {
     let asked = completions.iter().all(|completion| completion.sampler_logps.len() == completion.ids.len());
     let mut padded = vec![0.0; dims.len()];
-    for (b, Completion { sampler_logps, .. }) in completions.iter().enumerate() {
+    for (b, SampledTokens { sampler_logps, .. }) in completions.iter().enumerate() {
         padded[dims.row(b)][..sampler_logps.len()].copy_from_slice(sampler_logps);
     }
     asked.then_some(padded)
@@ -186,21 +186,21 @@ pub(crate) fn encode(examples: &[&Example], tokenizer: &Tokenizer, limit: usize)
     examples.iter().map(|example| example.prompt_ids(tokenizer, limit)).collect()
 }
 
-pub(crate) fn decode(completions: &[Completion], examples: &[&Example], tokenizer: &Tokenizer) -> Result<Vec<Sample>> {
-    let text = |(completion, example): (&Completion, &&Example)| {
-        let completion = tokenizer.decode(&completion.ids).context("a sampled completion is not text")?;
-        Ok(Sample { prompt: example.prompt.clone(), completion, answer: example.answer.clone() })
+pub(crate) fn decode(tokens: &[SampledTokens], rows: &[&Example], tokenizer: &Tokenizer) -> Result<Vec<SampledText>> {
+    let text = |(tokens, row): (&SampledTokens, &&Example)| {
+        let completion = tokenizer.decode(&tokens.ids).context("a sampled completion is not text")?;
+        Ok(SampledText { prompt: row.prompt.clone(), completion, answer: row.answer.clone() })
     };
-    completions.iter().zip(examples).map(text).collect()
+    tokens.iter().zip(rows).map(text).collect()
 }
 
 /// Views of `completions` for reward components, `[B]` like the other two.
 pub(crate) fn views<'a>(
-    samples: &'a [Sample],
-    completions: &'a [Completion],
+    samples: &'a [SampledText],
+    completions: &'a [SampledTokens],
     examples: &[&'a Example],
 ) -> Vec<capo_plugin::Completion<'a>> {
-    let view = |((sample, completion), example): ((&'a Sample, &'a Completion), &&'a Example)| {
+    let view = |((sample, completion), example): ((&'a SampledText, &'a SampledTokens), &&'a Example)| {
         let mut view = capo_plugin::Completion::new(&example.prompt, &sample.completion);
         view.ids = &completion.ids;
         view.truncated = completion.truncated;
@@ -228,7 +228,7 @@ pub(crate) fn join(prompts: &[Vec<u32>], completions: &[&[u32]], pad: u32) -> Se
     Sequences { ids, starts, prompt_len, completion_len, numbers }
 }
 
-impl Rollout {
+impl SampledRollout {
     /// The parts that optimizer steps of `size` completions use, in order.
     pub fn parts(&self, size: usize) -> impl Iterator<Item = SampledBatch> {
         let completions = self.batch.dims.completions as usize;

@@ -14,6 +14,6 @@ pub fn apply(
     learning_rate: f64,
     max_grad_norm: f64,
 ) -> Result<StepOutcome> {
-    let StepGradients { kept, rejected, .. } = gradients;
-    optimizer.step(policy.params(), kept, rejected.as_ref(), learning_rate, max_grad_norm)
+    let StepGradients { accepted, rejected, .. } = gradients;
+    optimizer.step(policy.params(), accepted, rejected.as_ref(), learning_rate, max_grad_norm)
 }

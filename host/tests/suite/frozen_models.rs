@@ -89,7 +89,7 @@ fn references_have_the_log_probabilities_of_transformers() {
         let files = ModelFiles::Directory(data("frozen-golden").join(name));
         let reference = Reference::load(&files, 40, DType::F32, &Device::Cpu).unwrap();
         assert!(matches!(reference, Reference::Other(_)), "{name}");
-        let logps = |rows: &Sequences| reference.forward(rows, 0.9).unwrap().scores(&Wants::default()).unwrap().logps;
+        let logps = |rows: &Sequences| reference.forward(rows, 0.9).unwrap().outputs(&Wants::default()).unwrap().logps;
         let whole = batch(&rows);
         let together = logps(&whole);
         assert_eq!(together, logps(&whole), "{name}: nothing is left of a pass");

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
-use host::model::{Completion, Config, Generation, Policy, Sampling, Scaling, Sequences, Wants, shapes};
+use host::model::{Config, Generation, Policy, SampledTokens, SamplingParams, Scaling, Sequences, Wants, shapes};
 use host::rng::stream;
 use serde_json::{Map, Value, json};
 
@@ -33,14 +33,14 @@ fn logits_are_those_of_transformers() {
 
 #[test]
 fn logps_and_gradients_are_those_of_transformers() {
-    let seed: Vec<f32> = (0..10).map(|i| (1.0 + 2.0 * (i / 5) as f64 + 0.7 * (i % 5) as f64).sin() as f32).collect();
+    let d_logps: Vec<f32> = (0..10).map(|i| (1.0 + 2.0 * (i / 5) as f64 + 0.7 * (i % 5) as f64).sin() as f32).collect();
     for name in NAMES {
         let (policy, golden) = (load(&folder(name)).unwrap(), tensors("families-golden", name));
         let forward = policy.forward(&rows(6), 0.9).unwrap();
-        let logps = forward.scores(&Wants::default()).unwrap().logps;
+        let logps = forward.outputs(&Wants::default()).unwrap().logps;
         let logps = Tensor::from_vec(logps, (2, 5), &Device::Cpu).unwrap();
         assert!(distance(&logps, &golden["logps"]) < 1e-5, "{name}");
-        let gradients = forward.backward(&seed).unwrap();
+        let gradients = forward.backward(&d_logps).unwrap();
         assert!(gradients.iter().map(|(weight, _)| weight).eq(shapes(policy.config()).keys()));
         assert_eq!(gradients.iter().count() + 2, golden.len());
         let mut worst = 0.0f32;
@@ -57,9 +57,9 @@ fn logps_and_gradients_are_those_of_transformers() {
 fn gradients_of_some_rows_are_theirs_alone() {
     for name in NAMES {
         let forward = load(&folder(name)).unwrap().forward(&rows(6), 0.9).unwrap();
-        let seed = [[0.0; 5], [0.3, -0.2, 0.0, 1.0, 0.5]].concat();
-        let some = forward.backward_of_seeded(&seed).unwrap().unwrap();
-        for (weight, gradient) in forward.backward(&seed).unwrap().iter() {
+        let d_logps = [[0.0; 5], [0.3, -0.2, 0.0, 1.0, 0.5]].concat();
+        let some = forward.backward_of_nonzero(&d_logps).unwrap().unwrap();
+        for (weight, gradient) in forward.backward(&d_logps).unwrap().iter() {
             let distance = distance(some.get(weight).unwrap(), gradient);
             assert!(distance < 1e-5, "{name}: {weight}: {distance:e}");
         }
@@ -67,11 +67,11 @@ fn gradients_of_some_rows_are_theirs_alone() {
 }
 
 #[test]
-fn what_was_drawn_with_a_cache_is_scored_the_same() {
+fn what_was_drawn_with_a_cache_is_as_probable_without() {
     for name in NAMES {
         let policy = load(&folder(name)).unwrap();
         let generation = Generation {
-            sampling: Sampling { temperature: 1.0, top_k: 0, top_p: 1.0 },
+            sampling: SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0 },
             max_completion_length: 12,
             eos_ids: vec![1],
             logps: true,
@@ -82,13 +82,13 @@ fn what_was_drawn_with_a_cache_is_scored_the_same() {
         let prompts = vec![vec![3, 20, 9, 4], vec![7]];
         let mut rngs: Vec<_> = (0..2).map(|row| stream(3, "test", &[row])).collect();
         let completions = policy.generate(&prompts, &generation, &mut rngs).unwrap();
-        for (prompt, Completion { ids, logps, .. }) in prompts.into_iter().zip(completions) {
+        for (prompt, SampledTokens { ids, logps, .. }) in prompts.into_iter().zip(completions) {
             let (prompt_len, completion_len) = (prompt.len(), ids.len());
             let (starts, numbers) = (vec![0], Sequences::numbered(1));
             let row = Sequences { ids: [prompt, ids].concat(), starts, prompt_len, completion_len, numbers };
-            let scores = policy.forward_detached(&row, 1.0).unwrap().scores(&Wants::default()).unwrap();
-            for (drawn, scored) in logps.iter().zip(&scores.logps) {
-                assert!((drawn - scored).abs() < 1e-4, "{name}: {drawn} {scored}");
+            let outputs = policy.forward_detached(&row, 1.0).unwrap().outputs(&Wants::default()).unwrap();
+            for (drawn, passed) in logps.iter().zip(&outputs.logps) {
+                assert!((drawn - passed).abs() < 1e-4, "{name}: {drawn} {passed}");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Generation with a key-value cache against repeated full forward passes, and the rules of sampling.
 
 use candle_core::{Device, Tensor};
-use host::model::{Capture, Completion, Generation, Policy, Sampling, Sequences, Wants};
+use host::model::{Capture, Generation, Policy, SampledTokens, SamplingParams, Sequences, Wants};
 use host::rng::stream;
 use rand_chacha::ChaCha12Rng;
 
@@ -27,7 +27,7 @@ fn rngs(rows: impl Iterator<Item = u64>) -> Vec<ChaCha12Rng> {
 }
 
 fn sampling(temperature: f64, top_k: usize, top_p: f64) -> Generation {
-    let sampling = Sampling { temperature, top_k, top_p };
+    let sampling = SamplingParams { temperature, top_k, top_p };
     Generation {
         sampling,
         max_completion_length: 12,
@@ -39,7 +39,7 @@ fn sampling(temperature: f64, top_k: usize, top_p: f64) -> Generation {
     }
 }
 
-fn generate(policy: &Policy, prompts: &[Vec<u32>], generation: &Generation) -> Vec<Completion> {
+fn generate(policy: &Policy, prompts: &[Vec<u32>], generation: &Generation) -> Vec<SampledTokens> {
     policy.generate(prompts, generation, &mut rngs(0..prompts.len() as u64)).unwrap()
 }
 
@@ -85,9 +85,9 @@ fn sampling_logps_equal_those_of_the_forward_pass() {
     }
     let numbers = Sequences::numbered(starts.len());
     let rows = Sequences { ids, starts, prompt_len, completion_len: 12, numbers };
-    let scores = policy.forward_detached(&rows, 0.7).unwrap().scores(&Wants::default()).unwrap();
+    let outputs = policy.forward_detached(&rows, 0.7).unwrap().outputs(&Wants::default()).unwrap();
     let sampled: Vec<f32> = completions.iter().flat_map(|completion| completion.logps.clone()).collect();
-    let worst = sampled.iter().zip(&scores.logps).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let worst = sampled.iter().zip(&outputs.logps).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     println!("largest difference of logps {worst:.1e}");
     assert!(worst < 1e-4, "{worst:e}");
 }
@@ -113,22 +113,22 @@ fn rows_that_wait_for_a_place_draw_what_they_draw_together() {
     let free = generate(&policy, &prompts, &sampling(1.0, 0, 1.0));
     let generation = Generation { eos_ids: vec![free[3].ids[4], free[8].ids[2]], ..sampling(1.0, 0, 1.0) };
     let wants = Wants { entropy: true, ..Wants::default() };
-    let scored = |max_num_seqs: usize| {
+    let sampled = |max_num_seqs: usize| {
         let generation = Generation { max_num_seqs, ..generation.clone() };
         let capture = Some(Capture { wants, loss_temperature: 1.0 });
-        let (completions, scores) =
-            policy.generate_scored(&prompts, &generation, capture, &mut rngs(0..prompts.len() as u64)).unwrap();
-        (completions, scores.unwrap())
+        let (completions, outputs) =
+            policy.generate_with_outputs(&prompts, &generation, capture, &mut rngs(0..prompts.len() as u64)).unwrap();
+        (completions, outputs.unwrap())
     };
-    let (together, expected) = scored(0);
+    let (together, expected) = sampled(0);
     let longest = together.iter().map(|completion| completion.ids.len()).max().unwrap();
     assert!(together.iter().any(|completion| completion.ids.len() < longest / 2), "some end early");
     for most in [1, 2, 3, 30, 199] {
-        let (completions, scores) = scored(most);
+        let (completions, outputs) = sampled(most);
         for (row, (one, other)) in completions.iter().zip(&together).enumerate() {
             assert_eq!((&one.ids, one.truncated), (&other.ids, other.truncated), "row {row} of {most} at a time");
             let own = row * longest..row * longest + one.ids.len();
-            for (one, other) in scores.logps[own.clone()].iter().zip(&expected.logps[own.clone()]) {
+            for (one, other) in outputs.logps[own.clone()].iter().zip(&expected.logps[own.clone()]) {
                 assert!((one - other).abs() < 1e-5, "row {row} of {most} at a time");
             }
         }
@@ -136,18 +136,18 @@ fn rows_that_wait_for_a_place_draw_what_they_draw_together() {
 }
 
 #[test]
-fn the_samplers_own_scores_are_those_of_a_forward_pass() {
+fn the_samplers_own_outputs_are_those_of_a_forward_pass() {
     let (policy, prompts) = (policy(0.3), prompts());
     let eos = generate(&policy, &prompts, &sampling(1.0, 0, 1.0))[1].ids[3];
     let generation = Generation { eos_ids: vec![eos], ..sampling(1.0, 0, 1.0) };
     let wants = Wants { entropy: true, hidden: true, last_layer_k: Some(4) };
     let capture = Capture { wants, loss_temperature: 1.0 };
-    let (completions, scores) =
-        policy.generate_scored(&prompts, &generation, Some(capture), &mut rngs(0..prompts.len() as u64)).unwrap();
+    let (completions, outputs) =
+        policy.generate_with_outputs(&prompts, &generation, Some(capture), &mut rngs(0..prompts.len() as u64)).unwrap();
     assert_eq!(completions, generate(&policy, &prompts, &generation), "nothing else is drawn");
-    let scores = scores.unwrap();
-    let last = scores.last_layer.as_ref().unwrap().to_host().unwrap().into_owned();
-    let hidden = values(scores.hidden.as_ref().unwrap());
+    let outputs = outputs.unwrap();
+    let last = outputs.last_layer.as_ref().unwrap().to_host().unwrap().into_owned();
+    let hidden = values(outputs.hidden.as_ref().unwrap());
     let longest = completions.iter().map(|completion| completion.ids.len()).max().unwrap();
     assert!(completions.iter().any(|completion| completion.ids.len() < longest), "some end early");
     for (row, (prompt, completion)) in prompts.iter().zip(&completions).enumerate() {
@@ -155,7 +155,7 @@ fn the_samplers_own_scores_are_those_of_a_forward_pass() {
         let (prompt_len, completion_len) = (prompt.len(), completion.ids.len());
         let numbers = Sequences::numbered(1);
         let rows = Sequences { ids, starts: vec![0], prompt_len, completion_len, numbers };
-        let expected = policy.forward_detached(&rows, 1.0).unwrap().scores(&wants).unwrap();
+        let expected = policy.forward_detached(&rows, 1.0).unwrap().outputs(&wants).unwrap();
         let theirs = expected.last_layer.as_ref().unwrap().to_host().unwrap().into_owned();
         for token in 0..completion_len {
             let near = |one: &[f32], other: &[f32], width: usize, what: &str| {
@@ -164,8 +164,8 @@ fn the_samplers_own_scores_are_those_of_a_forward_pass() {
                 let far = one.iter().zip(other).any(|(one, other)| (one - other).abs() > 1e-5 * (1.0 + other.abs()));
                 assert!(!far, "{what} of token {token} of row {row}: {one:?} {other:?}");
             };
-            near(&scores.logps, &expected.logps, 1, "log-probability");
-            near(scores.entropy.as_ref().unwrap(), expected.entropy.as_ref().unwrap(), 1, "entropy");
+            near(&outputs.logps, &expected.logps, 1, "log-probability");
+            near(outputs.entropy.as_ref().unwrap(), expected.entropy.as_ref().unwrap(), 1, "entropy");
             near(&hidden, &values(expected.hidden.as_ref().unwrap()), 16, "features");
             near(&last.hidden, &theirs.hidden, 16, "features");
             near(&last.topk_logits, &theirs.topk_logits, 4, "top logits");

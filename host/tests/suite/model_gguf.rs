@@ -8,7 +8,7 @@ use candle_core::Device;
 use candle_core::quantized::gguf_file::{self, Value};
 use host::data::{Pair, Tokenizer};
 use host::model::embedded::model_files;
-use host::model::{Generation, ModelFiles, Policy, Sampling};
+use host::model::{Generation, ModelFiles, Policy, SamplingParams};
 use host::rng::stream;
 use host::score::score;
 use rand::RngExt;
@@ -100,7 +100,7 @@ fn greedy_completions_are_those_of_transformers() {
     for (golden, files) in golden() {
         let policy = Policy::load(&files, &Device::Cpu).unwrap();
         let generation = Generation {
-            sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0 },
+            sampling: SamplingParams { temperature: 0.0, top_k: 0, top_p: 1.0 },
             max_completion_length: golden.greedy.ids.len(),
             eos_ids: Vec::new(),
             logps: false,

@@ -53,16 +53,16 @@ fn logps_and_gradients_match_transformers() {
     let golden = qwen2_numbers();
     let rows = sequences(&golden, golden["prompt_len"].as_u64().unwrap() as usize);
     let temperature = golden["loss_temperature"].as_f64().unwrap();
-    let seed: Vec<f32> = (0..2 * rows.completion_len)
+    let d_logps: Vec<f32> = (0..2 * rows.completion_len)
         .map(|i| (1.0 + 2.0 * (i / rows.completion_len) as f64 + 0.7 * (i % rows.completion_len) as f64).sin() as f32)
         .collect();
     for name in ["untied", "tied"] {
         let forward = qwen2(name).forward(&rows, temperature).unwrap();
-        let scores = forward.scores(&Wants::default()).unwrap();
-        let difference = largest_difference(&scores.logps, &numbers(&golden[name]["logps"]));
+        let outputs = forward.outputs(&Wants::default()).unwrap();
+        let difference = largest_difference(&outputs.logps, &numbers(&golden[name]["logps"]));
         assert!(difference < 2e-5, "{name}: {difference:e}");
 
-        let gradients = forward.backward(&seed).unwrap();
+        let gradients = forward.backward(&d_logps).unwrap();
         let expected = golden[name]["gradients"].as_object().unwrap();
         assert_eq!(gradients.iter().count(), expected.len());
         let mut worst = 0.0f64;
@@ -119,13 +119,13 @@ fn logits_of_an_unpadded_row_match_candle_transformers() {
 }
 
 #[test]
-fn the_last_layer_data_rebuild_the_scores() {
+fn the_last_layer_data_rebuild_the_outputs() {
     let golden = qwen2_numbers();
     let (policy, rows) = (qwen2("untied"), sequences(&golden, 4));
     let (temperature, k) = (0.7, 5);
     let forward = policy.forward_detached(&rows, temperature).unwrap();
-    let scores = forward.scores(&Wants { entropy: true, last_layer_k: Some(k), ..Wants::default() }).unwrap();
-    let last_layer = scores.last_layer.unwrap();
+    let outputs = forward.outputs(&Wants { entropy: true, last_layer_k: Some(k), ..Wants::default() }).unwrap();
+    let last_layer = outputs.last_layer.unwrap();
     let (data, logits) = (last_layer.to_host().unwrap(), values(&logits(&policy, &forward)));
     assert_eq!((data.k, data.width, data.vocab_size), (5, 32, 48));
     for (n, row) in logits.chunks_exact(48).enumerate() {
@@ -134,8 +134,8 @@ fn the_last_layer_data_rebuild_the_scores() {
         let logsumexp = scaled.iter().map(|z| z.exp()).sum::<f64>().ln();
         let entropy: f64 = scaled.iter().map(|z| -(z - logsumexp).exp() * (z - logsumexp)).sum();
         assert!((f64::from(data.logsumexp[n]) - logsumexp).abs() < 1e-5);
-        assert!((f64::from(scores.logps[n]) - (scaled[action] - logsumexp)).abs() < 1e-5);
-        assert!((f64::from(scores.entropy.as_ref().unwrap()[n]) - entropy).abs() < 1e-5);
+        assert!((f64::from(outputs.logps[n]) - (scaled[action] - logsumexp)).abs() < 1e-5);
+        assert!((f64::from(outputs.entropy.as_ref().unwrap()[n]) - entropy).abs() < 1e-5);
         assert_eq!(data.action_logits[n], row[action]);
         let mut order: Vec<u32> = (0..48).collect();
         order.sort_by(|a, b| row[*b as usize].total_cmp(&row[*a as usize]).then(a.cmp(b)));
@@ -143,6 +143,6 @@ fn the_last_layer_data_rebuild_the_scores() {
         let top: Vec<f32> = order[..k].iter().map(|id| row[*id as usize]).collect();
         assert_eq!(data.topk_logits[n * k..][..k], top);
     }
-    let all = forward.scores(&Wants { last_layer_k: Some(1000), ..Wants::default() }).unwrap();
+    let all = forward.outputs(&Wants { last_layer_k: Some(1000), ..Wants::default() }).unwrap();
     assert_eq!(all.last_layer.unwrap().extents(), (32, 48));
 }

@@ -33,28 +33,28 @@ fn rows() -> Sequences {
     Sequences { ids, starts: vec![0, 3, 1], prompt_len, completion_len, numbers: Sequences::numbered(3) }
 }
 
-fn seed() -> Vec<f32> {
+fn d_logps() -> Vec<f32> {
     (0..15).map(|i| if i % 6 == 4 { 0.0 } else { (i as f32 * 0.9).sin() }).collect()
 }
 
 /// A loss may have a part by entropies too.
-fn entropy_seed() -> Vec<f32> {
+fn d_entropy() -> Vec<f32> {
     (0..15).map(|i| if i % 4 == 1 { 0.0 } else { (i as f32 * 1.7).cos() }).collect()
 }
 
 fn loss(policy: &Policy, entropy: bool) -> f64 {
     let wants = Wants { entropy, ..Wants::default() };
-    let scores = policy.forward_detached(&rows(), TEMPERATURE).unwrap().scores(&wants).unwrap();
-    let sum = |values: &[f32], seed: Vec<f32>| -> f64 {
-        values.iter().zip(seed).map(|(value, seed)| f64::from(*value) * f64::from(seed)).sum()
+    let outputs = policy.forward_detached(&rows(), TEMPERATURE).unwrap().outputs(&wants).unwrap();
+    let sum = |values: &[f32], weights: Vec<f32>| -> f64 {
+        values.iter().zip(weights).map(|(value, weight)| f64::from(*value) * f64::from(weight)).sum()
     };
-    sum(&scores.logps, seed()) + sum(&scores.entropy.unwrap_or_default(), entropy_seed())
+    sum(&outputs.logps, d_logps()) + sum(&outputs.entropy.unwrap_or_default(), d_entropy())
 }
 
 fn gradients(policy: &Policy, entropy: bool) -> Gradients {
     let mut sum = Gradients::default();
-    let entropy = entropy.then(entropy_seed);
-    policy.forward(&rows(), TEMPERATURE).unwrap().finish(&seed(), entropy.as_deref(), &mut sum).unwrap();
+    let entropy = entropy.then(d_entropy);
+    policy.forward(&rows(), TEMPERATURE).unwrap().finish(&d_logps(), entropy.as_deref(), &mut sum).unwrap();
     sum
 }
 
@@ -153,7 +153,7 @@ fn gradients_of_micro_batches_add_up() {
     for row in 0..3 {
         let (ids, starts, numbers) = (rows.ids[row * 9..][..9].to_vec(), vec![rows.starts[row]], vec![row as u64]);
         let part = Sequences { ids, starts, numbers, ..rows };
-        let part = policy.forward(&part, TEMPERATURE).unwrap().backward(&seed()[row * 5..][..5]).unwrap();
+        let part = policy.forward(&part, TEMPERATURE).unwrap().backward(&d_logps()[row * 5..][..5]).unwrap();
         match &mut sum {
             None => sum = Some(part),
             Some(sum) => sum.accumulate(part).unwrap(),
@@ -174,10 +174,10 @@ fn tokens_in_the_padding_change_nothing() {
     other.ids[9] = 22;
     other.ids[10] = 1;
     other.ids[18] = 5;
-    let scores =
-        |rows: &Sequences| policy.forward_detached(rows, TEMPERATURE).unwrap().scores(&Wants::default()).unwrap().logps;
+    let forward = |rows: &Sequences| policy.forward_detached(rows, TEMPERATURE).unwrap();
+    let logps = |rows: &Sequences| forward(rows).outputs(&Wants::default()).unwrap().logps;
     assert_ne!(other, rows());
-    assert_eq!(scores(&rows()), scores(&other));
+    assert_eq!(logps(&rows()), logps(&other));
 }
 
 #[test]
@@ -186,13 +186,13 @@ fn the_graph_and_the_detached_pass_agree_and_only_one_has_gradients() {
     let wants = Wants { entropy: true, last_layer_k: Some(3), ..Wants::default() };
     let (graph, detached) =
         (policy.forward(&rows(), TEMPERATURE).unwrap(), policy.forward_detached(&rows(), TEMPERATURE).unwrap());
-    let scores = [&graph, &detached].map(|forward| {
-        let scores = forward.scores(&wants).unwrap();
-        (scores.logps, scores.entropy, scores.last_layer.unwrap().to_host().unwrap().into_owned())
+    let outputs = [&graph, &detached].map(|forward| {
+        let outputs = forward.outputs(&wants).unwrap();
+        (outputs.logps, outputs.entropy, outputs.last_layer.unwrap().to_host().unwrap().into_owned())
     });
-    assert_eq!(scores[0], scores[1]);
-    assert!(detached.backward(&seed()).is_err());
-    assert!(graph.backward(&seed()[1..]).is_err());
+    assert_eq!(outputs[0], outputs[1]);
+    assert!(detached.backward(&d_logps()).is_err());
+    assert!(graph.backward(&d_logps()[1..]).is_err());
 }
 
 #[test]

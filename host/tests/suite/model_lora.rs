@@ -44,7 +44,7 @@ fn trained(name: &str, dropout: f64) -> Policy {
     policy
 }
 
-fn seed() -> Vec<f32> {
+fn d_logps() -> Vec<f32> {
     (0..10).map(|i| (1.0 + 2.0 * (i / 5) as f64 + 0.7 * (i % 5) as f64).sin() as f32).collect()
 }
 
@@ -53,7 +53,7 @@ fn logits(policy: &Policy) -> Tensor {
 }
 
 fn logps(policy: &Policy, rows: &Sequences) -> Vec<f32> {
-    policy.forward_detached(rows, 0.9).unwrap().scores(&Wants::default()).unwrap().logps
+    policy.forward_detached(rows, 0.9).unwrap().outputs(&Wants::default()).unwrap().logps
 }
 
 #[test]
@@ -63,9 +63,9 @@ fn logits_logps_and_gradients_are_those_of_peft() {
         let distance_of_logits = distance(&logits(&policy), &golden["logits"].narrow(1, 3, 7).unwrap());
         assert!(distance_of_logits < 1e-5, "{name}: {distance_of_logits:e}");
         let forward = policy.forward(&rows(6), 0.9).unwrap();
-        let logps = forward.scores(&Wants::default()).unwrap().logps;
+        let logps = forward.outputs(&Wants::default()).unwrap().logps;
         assert!(distance(&Tensor::from_vec(logps, (2, 5), &Device::Cpu).unwrap(), &golden["logps"]) < 1e-5, "{name}");
-        let gradients = forward.backward(&seed()).unwrap();
+        let gradients = forward.backward(&d_logps()).unwrap();
         let trained: Vec<&str> = policy.params().iter().map(|(weight, _)| weight).collect();
         assert_eq!(
             gradients.iter().map(|(weight, _)| weight).collect::<Vec<_>>(),
@@ -155,17 +155,17 @@ fn dropout_is_the_same_in_every_pass_of_a_step() {
     assert_eq!(logps(&step, &rows(6).select(&[1])), logps(&step, &rows(6).slice(1..2)));
 
     let forward = step.forward(&rows(6), 0.9).unwrap();
-    assert_eq!(forward.scores(&Wants::default()).unwrap().logps, all);
-    let whole = forward.backward(&seed()).unwrap();
+    assert_eq!(forward.outputs(&Wants::default()).unwrap().logps, all);
+    let whole = forward.backward(&d_logps()).unwrap();
     let again = policy.in_training(Dropout::of_step(1, 5)).with_gradient_checkpointing(true);
-    let again = again.forward(&rows(6), 0.9).unwrap().backward(&seed()).unwrap();
+    let again = again.forward(&rows(6), 0.9).unwrap().backward(&d_logps()).unwrap();
     assert_eq!(worst(&whole, &again), 0.0, "layers that are computed again leave out the same");
-    let mut sum = step.forward(&rows(6).slice(0..1), 0.9).unwrap().backward(&seed()[..5]).unwrap();
-    sum.accumulate(step.forward(&rows(6).slice(1..2), 0.9).unwrap().backward(&seed()[5..]).unwrap()).unwrap();
+    let mut sum = step.forward(&rows(6).slice(0..1), 0.9).unwrap().backward(&d_logps()[..5]).unwrap();
+    sum.accumulate(step.forward(&rows(6).slice(1..2), 0.9).unwrap().backward(&d_logps()[5..]).unwrap()).unwrap();
     assert!(worst(&sum, &whole) < 1e-5);
-    let second = [[0.0; 5].as_slice(), &seed()[5..]].concat();
-    let seeded = forward.backward_of_seeded(&second).unwrap().unwrap();
-    assert!(worst(&seeded, &forward.backward(&second).unwrap()) < 1e-5);
+    let second = [[0.0; 5].as_slice(), &d_logps()[5..]].concat();
+    let nonzero = forward.backward_of_nonzero(&second).unwrap().unwrap();
+    assert!(worst(&nonzero, &forward.backward(&second).unwrap()) < 1e-5);
 
     for name in ["model.layers.0.mlp.down_proj.lora_A.weight", "model.layers.1.self_attn.q_proj.lora_B.weight"] {
         let var = policy.params().get(name).unwrap();
@@ -174,7 +174,7 @@ fn dropout_is_the_same_in_every_pass_of_a_step() {
             let mut moved = before.clone();
             moved[3] += change;
             var.set(&Tensor::from_vec(moved, var.shape(), &Device::Cpu).unwrap()).unwrap();
-            logps(&step, &rows(6)).iter().zip(seed()).map(|(logp, seed)| f64::from(logp * seed)).sum::<f64>()
+            logps(&step, &rows(6)).iter().zip(d_logps()).map(|(logp, weight)| f64::from(logp * weight)).sum::<f64>()
         };
         let slope = (loss(5e-3) - loss(-5e-3)) / 1e-2;
         loss(0.0);
@@ -218,7 +218,7 @@ fn a_reference_shares_the_base_and_keeps_its_factors() {
 fn a_reference_may_be_an_adapter() {
     let files = embedded::model_files(data("lora-golden/llama3").to_str().unwrap()).unwrap();
     let reference = Reference::load(&files, 11, DType::F32, &Device::Cpu).unwrap();
-    let theirs = reference.forward(&rows(6), 0.9).unwrap().scores(&Wants::default()).unwrap().logps;
+    let theirs = reference.forward(&rows(6), 0.9).unwrap().outputs(&Wants::default()).unwrap().logps;
     assert_eq!(theirs, logps(&load("llama3"), &rows(6)));
 }
 
@@ -229,7 +229,7 @@ fn adapters_in_bf16_are_near_those_in_f32() {
     let apart =
         logps(&policy, &rows(6)).iter().zip(logps(&half, &rows(6))).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(apart < 0.5, "{apart}");
-    half.forward(&rows(6), 0.9).unwrap().backward(&seed()).unwrap();
+    half.forward(&rows(6), 0.9).unwrap().backward(&d_logps()).unwrap();
 }
 
 #[test]

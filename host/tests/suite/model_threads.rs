@@ -4,7 +4,7 @@ use std::process::Command;
 
 use candle_core::{DType, Tensor};
 use host::adamw::AdamWConfig;
-use host::model::{Generation, Sampling, Sequences, Wants};
+use host::model::{Generation, SamplingParams, Sequences, Wants};
 use host::optim::{Optimizer, OptimizerConfig};
 use host::rng::stream;
 
@@ -44,19 +44,19 @@ fn child() {
 
     let mut digest = Digest(0xcbf2_9ce4_8422_2325);
     let forward = policy.forward(&batch, 0.9).unwrap();
-    let scores = forward.scores(&Wants { entropy: true, last_layer_k: Some(20), ..Wants::default() }).unwrap();
-    digest.floats(&scores.logps);
-    digest.floats(&scores.entropy.unwrap());
-    digest.floats(&scores.last_layer.unwrap().to_host().unwrap().hidden);
-    let seed: Vec<f32> = (0..rows * completion_len).map(|i| (i as f32 * 0.37).sin()).collect();
-    let gradients = forward.backward(&seed).unwrap();
+    let outputs = forward.outputs(&Wants { entropy: true, last_layer_k: Some(20), ..Wants::default() }).unwrap();
+    digest.floats(&outputs.logps);
+    digest.floats(&outputs.entropy.unwrap());
+    digest.floats(&outputs.last_layer.unwrap().to_host().unwrap().hidden);
+    let d_logps: Vec<f32> = (0..rows * completion_len).map(|i| (i as f32 * 0.37).sin()).collect();
+    let gradients = forward.backward(&d_logps).unwrap();
     gradients.iter().for_each(|(_, gradient)| digest.tensor(gradient));
     let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(AdamWConfig::default())).unwrap();
     let outcome = optimizer.step(policy.params(), &gradients, None, 1e-3, 1.0).unwrap();
     digest.add([outcome.grad_norm.to_bits() as u32, (outcome.grad_norm.to_bits() >> 32) as u32]);
     policy.params().iter().for_each(|(_, var)| digest.tensor(&var.as_detached_tensor()));
 
-    let sampling = Sampling { temperature: 1.0, top_k: 50, top_p: 0.95 };
+    let sampling = SamplingParams { temperature: 1.0, top_k: 50, top_p: 0.95 };
     let generation = Generation {
         sampling,
         max_completion_length: 40,

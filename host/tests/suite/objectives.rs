@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use capo_loader::ComponentConfig;
-use capo_loader::mask::Keep;
+use capo_loader::mask::Accepted;
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
 use capo_loader::weight::Weighed;
@@ -11,9 +11,9 @@ use capo_plugin::testing::{Listener, Records};
 use capo_plugin::{
     CompletionContext, ContextData, Denominator, Dims, ObjectiveFn, OptimizerKind, Point, PromptContext, Reduction,
 };
-use host::model::{Scores, Sequences};
+use host::model::{Sequences, TokenOutputs};
 use host::stages::backward::{Reduced, reduce};
-use host::stages::batch::{SampledBatch, ScoredBatch, StepInfo};
+use host::stages::batch::{BatchWithLogps, SampledBatch, StepInfo};
 use host::stages::{advantage, objective};
 use serde::Deserialize;
 use toml::Table;
@@ -88,13 +88,13 @@ fn batch(lengths: &[usize], group: usize, rewards: Vec<f32>) -> SampledBatch {
 }
 
 /// `batch` under three policies, `[B, T]` each.
-fn scored(mut batch: SampledBatch, logps: &[f32], old_logps: &[f32], ref_logps: &[f32]) -> ScoredBatch {
+fn with_logps(mut batch: SampledBatch, logps: &[f32], old_logps: &[f32], ref_logps: &[f32]) -> BatchWithLogps {
     batch.old_logps = Some(old_logps.to_vec());
     let entropy = Some(vec![0.0; logps.len()]);
-    let scores = Scores { logps: logps.to_vec(), entropy, hidden: None, last_layer: None };
-    let mut scored = ScoredBatch::new(batch, scores).unwrap();
-    scored.ref_logps = Some(ref_logps.to_vec());
-    scored
+    let outputs = TokenOutputs { logps: logps.to_vec(), entropy, hidden: None, last_layer: None };
+    let mut batch = BatchWithLogps::new(batch, outputs).unwrap();
+    batch.ref_logps = Some(ref_logps.to_vec());
+    batch
 }
 
 impl Case {
@@ -122,18 +122,18 @@ impl Scored {
         let batch = batch(&self.lengths, self.lengths.len(), vec![0.0; self.lengths.len()]);
         let tokens = batch.dims.tokens as usize;
         let advantages = self.advantages.iter().flat_map(|&advantage| vec![advantage; tokens]).collect();
-        let batch = scored(batch, logps, old_logps, &self.ref_logps);
+        let batch = with_logps(batch, logps, old_logps, &self.ref_logps);
         let info = info(component.reduction(), limit);
         // As far off the policy that sampled, however that is moved.
         let sampler: Vec<f32> = (0..).zip(old_logps).map(|(i, logp)| logp - 0.4 * (i as f32).sin()).collect();
         let context = context(&self.lengths, self.lengths.len(), &sampler);
         let mut listener = Listener::new(&context);
         let batch = objective::evaluate(component, &mut listener, batch, advantages, &info).unwrap();
-        let keep = batch.completion_mask.clone();
-        let weights = keep.iter().map(|&keep| f32::from(keep)).collect();
-        let keep = Keep { tokens: batch.completion_tokens(), rejected: Vec::new(), keep };
-        let weighed = Weighed { weights, given: Vec::new() };
-        (reduce(&batch, &info, &keep, &weighed, None).unwrap(), listener.records)
+        let mask = batch.completion_mask.clone();
+        let token_weights = mask.iter().map(|&accepted| f32::from(accepted)).collect();
+        let accepted = Accepted { tokens: batch.completion_tokens(), rejected: Vec::new(), mask };
+        let weighed = Weighed { token_weights, given: Vec::new() };
+        (reduce(&batch, &info, &accepted, &weighed, None).unwrap(), listener.records)
     }
 }
 
@@ -152,9 +152,9 @@ fn losses_gradients_and_metrics_are_trls() {
                 scored.reduced(&mut case.objective(), golden.limit, [&scored.logps, &scored.old_logps]);
             assert!(agree(reduced.loss, case.loss, 1e-5, 0.1), "{at}: loss {} against {}", reduced.loss, case.loss);
             let largest = case.gradient.iter().fold(0.0_f64, |most, slope| most.max(slope.abs()));
-            for (i, (seed, expected)) in reduced.seed.iter().zip(&case.gradient).enumerate() {
-                let seed = f64::from(*seed);
-                assert!(agree(seed, *expected, 1e-5, 0.05 * largest), "{at}: token {i}: {seed} against {expected}");
+            for (i, (slope, expected)) in reduced.d_logps.iter().zip(&case.gradient).enumerate() {
+                let slope = f64::from(*slope);
+                assert!(agree(slope, *expected, 1e-5, 0.05 * largest), "{at}: token {i}: {slope} against {expected}");
             }
             for (name, expected) in &case.metrics {
                 let recorded = records.number(name).unwrap_or_else(|| panic!("{at}: no metric `{name}`"));
@@ -174,8 +174,8 @@ fn on_policy_a_ratio_is_one() {
             let plain = Case { r#use: "reinforce".into(), keys: keys(&[("reduction", name_of(id).into())]), ..case };
             let (gradient, _) =
                 scored.reduced(&mut plain.objective(), golden.limit, [&scored.logps, &scored.old_logps]);
-            for (seed, expected) in reduced.seed.iter().zip(&gradient.seed) {
-                assert!(agree(f64::from(*seed), f64::from(*expected), 2e-7, 0.0), "{id}: {seed} against {expected}");
+            for (slope, expected) in reduced.d_logps.iter().zip(&gradient.d_logps) {
+                assert!(agree(f64::from(*slope), f64::from(*expected), 2e-7, 0.0), "{id}: {slope} against {expected}");
             }
         }
     }
@@ -199,7 +199,7 @@ fn advantages_are_trls_and_verls() {
     for case in &given.cases {
         let mut component = registry.create(&case.config("advantage"), &Watchdog::off()).unwrap();
         let batch = batch(&given.lengths, golden.group, given.rewards.clone());
-        let batch = scored(batch, &given.old_logps, &given.old_logps, &given.ref_logps);
+        let batch = with_logps(batch, &given.old_logps, &given.old_logps, &given.ref_logps);
         let mut context = context(&given.lengths, golden.group, &given.old_logps);
         given.rewards_per_func.iter().zip(["a", "b"]).for_each(|(rewards, name)| context.add_reward(name, rewards));
         let info = info(Reduction::COMPLETION_MEAN, golden.limit);
@@ -315,13 +315,13 @@ const TOLERANCE: f64 = 5e-3;
 fn check_slopes(scored: &Scored, case: &Case, limit: usize) -> usize {
     let mut losses = Losses::new(scored, case, limit);
     let (whole, _) = scored.reduced(&mut losses.whole, limit, [&scored.logps, &scored.old_logps]);
-    let largest = whole.seed.iter().fold(0.0_f32, |most, slope| most.max(slope.abs()));
+    let largest = whole.d_logps.iter().fold(0.0_f32, |most, slope| most.max(slope.abs()));
     let dims = scored.dims();
     let mut kinks = 0;
     for b in 0..scored.lengths.len() {
         for i in dims.row(b).take(scored.lengths[b]) {
             let (below, above) = losses.differences(i);
-            let (slope, scale) = (f64::from(whole.seed[i]), f64::from(largest).max(1e-3));
+            let (slope, scale) = (f64::from(whole.d_logps[i]), f64::from(largest).max(1e-3));
             kinks += usize::from(!agree(below, above, 0.02, scale));
             let between = below.min(above) - TOLERANCE * scale..=below.max(above) + TOLERANCE * scale;
             let at = format!("{}: {}.objective with {:?}, token {i}", scored.name, case.r#use, case.keys);

@@ -107,12 +107,12 @@ fn a_step_on_conversations_whose_turns_end_in_the_padding_token_is_torchs() {
         completion_len: 5,
         numbers: Sequences::numbered(2),
     };
-    let seed: Vec<f32> = (0..10).map(|i| (1.0 + 2.0 * (i / 5) as f64 + 0.7 * (i % 5) as f64).sin() as f32).collect();
+    let d_logps: Vec<f32> = (0..10).map(|i| (1.0 + 2.0 * (i / 5) as f64 + 0.7 * (i % 5) as f64).sin() as f32).collect();
     for (number, case) in cases.iter().enumerate() {
         let at = format!("{} with `pad_token_id` {}", case["model"], case["pad_token_id"]);
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("padding-{number}"));
         let policy = padded(case, &folder);
-        let gradients = policy.forward(&rows, 0.9).unwrap().backward(&seed).unwrap();
+        let gradients = policy.forward(&rows, 0.9).unwrap().backward(&d_logps).unwrap();
         let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
         let outcome = optimizer.step(policy.params(), &gradients, None, 1e-2, MAX_GRAD_NORM).unwrap();
         let norm = case["grad_norm"].as_f64().unwrap();

@@ -59,7 +59,7 @@ fn clip(norm: f64) -> f64 {
 }
 
 /// Share of a weight that decay leaves.
-fn keep(policy: &Policy, name: &str, decay: f64) -> f64 {
+fn decay_factor(policy: &Policy, name: &str, decay: f64) -> f64 {
     if policy.params().get(name).unwrap().rank() >= 2 { 1.0 - RATE * decay } else { 1.0 }
 }
 
@@ -103,7 +103,7 @@ fn the_second_moment_takes_in_both_squares() {
                 m[i] = BOTH.beta1 * m[i] + (1.0 - BOTH.beta1) * g;
                 v[i] = BOTH.beta2 * v[i] + (1.0 - BOTH.beta2) * (g * g + r * r);
                 let root = (v[i] / unbias(BOTH.beta2)).sqrt() + BOTH.eps;
-                w[i] = w[i] * keep(&policy, name, BOTH.weight_decay) - RATE * m[i] / unbias(BOTH.beta1) / root;
+                w[i] = w[i] * decay_factor(&policy, name, BOTH.weight_decay) - RATE * m[i] / unbias(BOTH.beta1) / root;
             }
         }
     }
@@ -193,8 +193,8 @@ fn sgd_with_and_without_momentum() {
             };
             let new = sums.take().map_or_else(|| scaled.clone(), |sums| sum(&faded(sums), &scaled));
             for (name, w) in &mut w {
-                let keep = keep(&policy, name, config.weight_decay);
-                w.iter_mut().zip(&new[name]).for_each(|(w, sum)| *w = *w * keep - RATE * sum);
+                let factor = decay_factor(&policy, name, config.weight_decay);
+                w.iter_mut().zip(&new[name]).for_each(|(w, sum)| *w = *w * factor - RATE * sum);
             }
             sums = Some(new);
         }

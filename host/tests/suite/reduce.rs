@@ -1,11 +1,11 @@
 //! Derivatives that a reduction gives to the backward passes.
 
-use capo_loader::mask::Keep;
+use capo_loader::mask::Accepted;
 use capo_loader::weight::Weighed;
 use capo_plugin::{Denominator, OptimizerKind, Reduction};
-use host::model::{Scores, Sequences};
+use host::model::{Sequences, TokenOutputs};
 use host::stages::backward::{Reduced, reduce};
-use host::stages::batch::{SampledBatch, ScoredBatch, StepBatch, TokenLoss};
+use host::stages::batch::{BatchWithLogps, SampledBatch, StepBatch, TokenLoss};
 
 use crate::shared::first_step;
 
@@ -20,32 +20,32 @@ fn batch() -> StepBatch {
     let sequences = Sequences { ids, starts, prompt_len: 1, completion_len: 4, numbers };
     let sampled = SampledBatch::new(sequences, &completions, vec![0; 3], vec![0.0; 3], 3, 0);
     let entropy = Some((0..PLACES).map(|at| 0.1 + at as f32).collect());
-    let scores = Scores { logps: vec![-0.5; PLACES], entropy, hidden: None, last_layer: None };
+    let outputs = TokenOutputs { logps: vec![-0.5; PLACES], entropy, hidden: None, last_layer: None };
     let wave = |at: usize| (at as f32 * 0.7).sin() + 0.1;
     let (loss, dloss_dlogp) = (0..PLACES).map(|at| (wave(at), wave(at + 20))).unzip();
-    let scored = ScoredBatch::new(sampled, scores).unwrap();
-    StepBatch { scored, advantages: vec![0.0; PLACES], loss: TokenLoss { loss, dloss_dlogp } }
+    let batch = BatchWithLogps::new(sampled, outputs).unwrap();
+    StepBatch { batch, advantages: vec![0.0; PLACES], loss: TokenLoss { loss, dloss_dlogp } }
 }
 
-fn keep(batch: &StepBatch, rejected: &[usize]) -> Keep {
-    let mut keep = batch.completion_mask.clone();
-    rejected.iter().for_each(|&at| keep[at] = 0);
-    let tokens = keep.iter().map(|&keep| u64::from(keep)).sum();
-    Keep { keep, rejected: Vec::new(), tokens }
+fn accepted(batch: &StepBatch, rejected: &[usize]) -> Accepted {
+    let mut mask = batch.completion_mask.clone();
+    rejected.iter().for_each(|&at| mask[at] = 0);
+    let tokens = mask.iter().map(|&accepted| u64::from(accepted)).sum();
+    Accepted { mask, rejected: Vec::new(), tokens }
 }
 
 fn reduced(kind: OptimizerKind, reduction: Reduction, denominator: Denominator, rejected: &[usize]) -> Reduced {
     let info = first_step(kind, reduction, denominator, 6);
     let batch = batch();
-    let keep = keep(&batch, rejected);
-    let weights = keep.keep.iter().map(|&keep| f32::from(keep)).collect();
-    reduce(&batch, &info, &keep, &Weighed { weights, given: Vec::new() }, None).unwrap()
+    let accepted = accepted(&batch, rejected);
+    let token_weights = accepted.mask.iter().map(|&accepted| f32::from(accepted)).collect();
+    reduce(&batch, &info, &accepted, &Weighed { token_weights, given: Vec::new() }, None).unwrap()
 }
 
 const BOTH: OptimizerKind = OptimizerKind::ADAMW_KEPT_AND_REJECTED;
 
 #[test]
-fn seed_and_rest_are_the_seed_with_nothing_rejected() {
+fn d_logps_and_rest_are_the_d_logps_with_nothing_rejected() {
     let constant = [Reduction::FIXED_LENGTH, Reduction::COMPLETION_SUM];
     for reduction in [Reduction::COMPLETION_MEAN, Reduction::TOKEN_MEAN].into_iter().chain(constant) {
         for denominator in [Denominator::KEPT, Denominator::ORIGINAL] {
@@ -53,15 +53,15 @@ fn seed_and_rest_are_the_seed_with_nothing_rejected() {
             let rest = some.rest.as_ref().expect("tokens are rejected");
             let whole = reduced(BOTH, reduction, denominator, &[]);
             assert!(whole.rest.is_none() && whole.completions_with_rest(&batch().dims) == 0);
-            for (at, expected) in whole.seed.iter().enumerate() {
+            for (at, expected) in whole.d_logps.iter().enumerate() {
                 assert!(
-                    (some.seed[at] + rest[at] - expected).abs() < 1e-7,
+                    (some.d_logps[at] + rest[at] - expected).abs() < 1e-7,
                     "{reduction:?} {denominator:?}, token {at}"
                 );
             }
-            // Survivors weigh more where the kept ones are counted, and that is a difference too: of their own completion or of all.
-            let kept_by_its_completion = denominator == Denominator::KEPT && !constant.contains(&reduction);
-            assert_eq!(rest[0] != 0.0, kept_by_its_completion);
+            // Survivors weigh more where the accepted ones are counted, and that is a difference too: of their own completion or of all.
+            let more_in_its_completion = denominator == Denominator::KEPT && !constant.contains(&reduction);
+            assert_eq!(rest[0] != 0.0, more_in_its_completion);
             let everywhere = denominator == Denominator::KEPT && reduction == Reduction::TOKEN_MEAN;
             assert_eq!(some.completions_with_rest(&batch().dims), if everywhere { 3 } else { 2 });
         }
@@ -76,19 +76,18 @@ fn no_rest_is_computed_that_the_optimizer_does_not_ask_for() {
 }
 
 #[test]
-fn an_entropy_bonus_is_a_mean_over_kept_tokens() {
+fn an_entropy_bonus_is_a_mean_over_accepted_tokens() {
     let batch = batch();
     // Of the nine tokens two are rejected; places 6, 7 and 11 are padding.
-    let keep = keep(&batch, &[0, 8]);
+    let accepted = accepted(&batch, &[0, 8]);
     let mean = [1, 2, 3, 4, 5, 9, 10].iter().map(|&at| 0.1 + f64::from(at)).sum::<f64>() / 7.0;
     let mut reduced = reduced(OptimizerKind::ADAMW, Reduction::FIXED_LENGTH, Denominator::ORIGINAL, &[0, 8]);
     let before = reduced.loss;
-    assert!(reduced.entropy_seed.is_none());
-    reduced.add_entropy_bonus(&batch, &keep, 0.3);
+    assert!(reduced.d_entropy.is_none());
+    reduced.add_entropy_bonus(&batch, &accepted, 0.3);
     assert!((before - reduced.loss - 0.3 * mean).abs() < 1e-6, "{before} {} {mean}", reduced.loss);
-    let seed = reduced.entropy_seed.unwrap();
-    for (at, seed) in seed.iter().enumerate() {
-        let expected = if keep.keep[at] == 1 { -0.3 / 7.0 } else { 0.0 };
-        assert!((seed - expected).abs() < 1e-8, "token {at}: {seed}");
+    for (at, derivative) in reduced.d_entropy.unwrap().iter().enumerate() {
+        let expected = if accepted.mask[at] == 1 { -0.3 / 7.0 } else { 0.0 };
+        assert!((derivative - expected).abs() < 1e-8, "token {at}: {derivative}");
     }
 }

@@ -25,8 +25,8 @@ fn mask() -> Deciders {
 fn step(mask: &mut Deciders, path: &Path, device: Option<&Device>) -> Vec<f32> {
     let batch = batch_file::read(path).unwrap();
     let mut records = Records::default();
-    let (keep, _) = replay_step(mask, &mut records, path, device, &batch).unwrap();
-    assert!(keep.tokens > 0);
+    let (accepted, _) = replay_step(mask, &mut records, path, device, &batch).unwrap();
+    assert!(accepted.tokens > 0);
     let named = |wanted: &str| records.tokens.iter().find(|(name, _)| name == wanted).unwrap().1.clone();
     [named("m_f"), named("m_h")].concat()
 }
@@ -97,7 +97,7 @@ fn weights_are_the_same_on_a_device() {
         for path in &batches(&case("paper-token-adam"))[..2] {
             let batch = batch_file::read(path).unwrap();
             let [expected, found] = [(&mut on_cpu, None), (&mut on_cuda, Some(&cuda))].map(|(weight, device)| {
-                replay_step(weight, &mut Records::default(), path, device, &batch).unwrap().1.weights
+                replay_step(weight, &mut Records::default(), path, device, &batch).unwrap().1.token_weights
             });
             assert!(expected.iter().any(|weight| *weight > 0.0 && *weight < 0.9), "{signal}: {expected:?}");
             assert_close(&found, &expected);

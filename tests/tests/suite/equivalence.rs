@@ -118,7 +118,7 @@ fn a_split_batch_is_the_whole_batch() {
 }
 
 #[test]
-fn activations_kept_from_scoring_change_no_bit() {
+fn activations_stored_for_the_backward_pass_change_no_bit() {
     let folder = Folder::new();
     let args = format!(
         "{CAPO} {FOUR_STEPS} --set train.per_device_train_batch_size=8 --set train.gradient_accumulation_steps=6"
@@ -131,7 +131,7 @@ fn activations_kept_from_scoring_change_no_bit() {
 }
 
 #[test]
-fn scores_from_sampling_are_those_of_a_pass_of_their_own() {
+fn logps_from_sampling_are_those_of_a_pass_of_their_own() {
     let folder = Folder::new();
     let split = "--set train.per_device_train_batch_size=16 --set train.gradient_accumulation_steps=3";
     let args = format!("{CAPO} {FOUR_STEPS} {split} {AS_IT_IS}");
@@ -146,7 +146,7 @@ fn scores_from_sampling_are_those_of_a_pass_of_their_own() {
 }
 
 #[test]
-fn scores_from_sampling_need_the_samplers_distribution() {
+fn logps_from_sampling_need_the_samplers_distribution() {
     let folder = Folder::new();
     let message = |set: &str| {
         let args = format!("{FOUR_STEPS} {AS_IT_IS} --set train.score_at_sampling=true {set}");

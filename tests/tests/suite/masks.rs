@@ -7,9 +7,9 @@ use capo_loader::{mask, weight};
 use capo_plugin::testing::Listener;
 use capo_plugin::{CompletionContext, ContextData, OptimizerInfo, OptimizerKind, PromptContext};
 use host::config::{self, Draft};
-use host::model::{Scores, Sequences};
+use host::model::{Sequences, TokenOutputs};
 use host::stages::backward::Reduced;
-use host::stages::batch::{SampledBatch, ScoredBatch, StepInfo};
+use host::stages::batch::{BatchWithLogps, SampledBatch, StepInfo};
 use host::stages::{backward, objective};
 use serde::Deserialize;
 use tests::{Folder, artifacts};
@@ -64,7 +64,7 @@ const OPTIMIZER: OptimizerInfo = OptimizerInfo {
 
 impl Arrays {
     /// The batch as the stages before the objective leave it.
-    fn batch(&self, golden: &Golden) -> ScoredBatch {
+    fn batch(&self, golden: &Golden) -> BatchWithLogps {
         let (rows, tokens) = (self.lengths.len(), golden.tokens);
         let ids: Vec<Vec<u32>> = self.lengths.iter().map(|&length| vec![5; length]).collect();
         let ids: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
@@ -83,10 +83,10 @@ impl Arrays {
             batch.completion_mask.clone_from(mask);
         }
         let (logps, entropy) = (self.logps.clone(), Some(self.entropy.clone()));
-        let scores = Scores { logps, entropy, hidden: None, last_layer: None };
-        let mut scored = ScoredBatch::new(batch, scores).unwrap();
-        scored.ref_logps.clone_from(&self.ref_logps);
-        scored
+        let outputs = TokenOutputs { logps, entropy, hidden: None, last_layer: None };
+        let mut batch = BatchWithLogps::new(batch, outputs).unwrap();
+        batch.ref_logps.clone_from(&self.ref_logps);
+        batch
     }
 
     fn context(&self, golden: &Golden) -> ContextData {
@@ -100,7 +100,7 @@ impl Arrays {
     }
 }
 
-/// The reduced loss, and its derivative by each token's log-probability, as the backward pass is seeded with it.
+/// The reduced loss, and its derivative by each token's log-probability, with which the backward pass starts.
 fn reduced(registry: &Registry, sets: &[String], golden: &Golden, arrays: &Arrays) -> Reduced {
     let draft = Draft::read(None, config::DEFAULT, sets).unwrap();
     let config = config::resolve(registry, draft).unwrap().config;
@@ -210,7 +210,7 @@ fn every_loss_with_every_correction_at_both_levels_is_trls() {
             if !agree(reduced.loss, *loss) {
                 wrong.push(format!("{at}: loss {}, expected {loss}", reduced.loss));
             }
-            for (i, (own, slope)) in reduced.seed.iter().zip(gradient).enumerate() {
+            for (i, (own, slope)) in reduced.d_logps.iter().zip(gradient).enumerate() {
                 if !agree(f64::from(*own), *slope) {
                     wrong.push(format!("{at}: token {i}: {own}, expected {slope}"));
                 }
@@ -224,7 +224,7 @@ fn every_loss_with_every_correction_at_both_levels_is_trls() {
 fn assert_slopes(registry: &Registry, golden: &Golden, sets: &[String], slopes: &[Vec<f32>]) {
     for (number, (arrays, slopes)) in golden.batches.iter().zip(slopes).enumerate() {
         let largest = slopes.iter().fold(0.0_f32, |largest, slope| largest.max(slope.abs()));
-        for (i, (own, slope)) in reduced(registry, sets, golden, arrays).seed.iter().zip(slopes).enumerate() {
+        for (i, (own, slope)) in reduced(registry, sets, golden, arrays).d_logps.iter().zip(slopes).enumerate() {
             let name = format!("{sets:?}, batch {number}, token {i}");
             assert!((own - slope).abs() <= 1e-6 * largest, "{name}: {own}, expected {slope}");
         }

@@ -26,21 +26,21 @@ pub(crate) fn logit_stats(logits: Arg<'_>, targets: Arg<'_>, temperature: f64) -
 pub(crate) fn logit_gradient(
     logits: Arg<'_>,
     targets: Arg<'_>,
-    seed: Arg<'_>,
+    d_logps: Arg<'_>,
     temperature: f64,
 ) -> Result<(CudaStorage, Shape)> {
     const OP: &str = "logit-gradient";
     let ((rows, vocab), device) = (logits.1.shape().dims2()?, logits.0.device());
     let logits = view_of::<f32>(logits, OP)?;
-    let (targets, seed) = (view_of::<u32>(targets, OP)?, view_of::<f32>(seed, OP)?);
+    let (targets, d_logps) = (view_of::<u32>(targets, OP)?, view_of::<f32>(d_logps, OP)?);
     check_len(OP, targets.len(), rows)?;
-    check_len(OP, seed.len(), rows)?;
+    check_len(OP, d_logps.len(), rows)?;
     let mut out = device.alloc_zeros::<f32>(rows * vocab)?;
     let (function, width) = (kernel(device, "logit_gradient_f32")?, vocab as u32);
     let stream = device.cuda_stream();
     let mut launch = stream.launch_builder(&function);
-    launch.arg(&logits).arg(&targets).arg(&seed).arg(&mut out).arg(&width).arg(&temperature);
-    // SAFETY: one block per row of `logits` and `out` [rows, vocab]; `targets` and `seed` have `rows` elements.
+    launch.arg(&logits).arg(&targets).arg(&d_logps).arg(&mut out).arg(&width).arg(&temperature);
+    // SAFETY: one block per row of `logits` and `out` [rows, vocab]; `targets` and `d_logps` have `rows` elements.
     unsafe { launch.launch(blocks(rows)?) }.w()?;
     Ok((CudaStorage::wrap_cuda_slice(out, device.clone()), (rows, vocab).into()))
 }

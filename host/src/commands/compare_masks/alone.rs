@@ -21,14 +21,14 @@ use crate::check::cpu_time;
 const ROUNDING: f32 = 1e-4;
 
 /// The completion tokens that a mask rejected, over all batches.
-pub struct Rejected {
+pub struct RejectedAlone {
     /// Of every completion token, in order, whether it was rejected.
     pub tokens: Vec<bool>,
     /// The time that this process worked during the mask's calls, all its threads together.
     pub time: Duration,
 }
 
-impl Rejected {
+impl RejectedAlone {
     /// How many were rejected.
     pub fn count(&self) -> Count {
         let rejected = self.tokens.iter().filter(|rejected| **rejected).count() as u64;
@@ -51,13 +51,13 @@ impl<'a> Replays<'a> {
     }
 
     /// Runs a fresh mask; every batch begins with all of its completion tokens.
-    pub fn run(&mut self, contender: &Contender) -> Result<Rejected> {
+    pub fn run(&mut self, contender: &Contender) -> Result<RejectedAlone> {
         self.run_on(contender, &mut |_| None)
     }
 
     /// The outcome on batches whose earlier log-probabilities are the current ones where the two differ by rounding alone; and how far apart
     /// they were.
-    pub fn run_without_rounding(&mut self, contender: &Contender) -> Result<(Rejected, Apart)> {
+    pub fn run_without_rounding(&mut self, contender: &Contender) -> Result<(RejectedAlone, Apart)> {
         let mut apart = Apart::default();
         let rejected = self.run_on(contender, &mut |batch| Some(without_rounding(batch, &mut apart)))?;
         Ok((rejected, apart))
@@ -74,7 +74,7 @@ impl<'a> Replays<'a> {
         &mut self,
         contender: &Contender,
         change: &mut dyn FnMut(&RecordedBatch) -> Option<RecordedBatch>,
-    ) -> Result<Rejected> {
+    ) -> Result<RejectedAlone> {
         let name = || format!("mask `{}`", contender.name);
         let mask = contender.build(self.registry, self.watchdog).with_context(name)?;
         let mut deciders = Deciders { masks: vec![mask], weights: Vec::new() };
@@ -85,13 +85,13 @@ impl<'a> Replays<'a> {
             .each(|path, batch| {
                 let changed = change(batch);
                 let batch = changed.as_ref().unwrap_or(batch);
-                let (keep, _) = replay_step(&mut deciders, &mut sink, path, None, batch)?;
-                let completion = keep.keep.iter().zip(&batch.completion_mask).filter(|(_, mask)| **mask == 1);
-                tokens.extend(completion.map(|(keep, _)| *keep == 0));
+                let (accepted, _) = replay_step(&mut deciders, &mut sink, path, None, batch)?;
+                let completion = accepted.mask.iter().zip(&batch.completion_mask).filter(|(_, mask)| **mask == 1);
+                tokens.extend(completion.map(|(accepted, _)| *accepted == 0));
                 Ok(())
             })
             .with_context(name)?;
-        Ok(Rejected { tokens, time: sink.time })
+        Ok(RejectedAlone { tokens, time: sink.time })
     }
 }
 

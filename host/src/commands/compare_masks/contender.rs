@@ -103,7 +103,7 @@ impl Lineup {
             }
         };
         let mut built = Vec::new();
-        self.keep(&mut |contender, _| {
+        self.retain(&mut |contender, _| {
             built.push(build(contender)?);
             Ok(())
         })?;
@@ -115,23 +115,23 @@ impl Lineup {
     pub fn keep_supplied(&mut self, path: &Path, batch: &RecordedBatch) -> Result<()> {
         let built = std::mem::take(&mut self.built);
         let supplied: Vec<bool> = built.iter().map(|mask| check_held(mask, path, batch).is_ok()).collect();
-        self.keep(&mut |_, index| check_held(&built[index], path, batch))?;
+        self.retain(&mut |_, index| check_held(&built[index], path, batch))?;
         self.built = built.into_iter().zip(supplied).filter_map(|(mask, supplied)| supplied.then_some(mask)).collect();
         Ok(())
     }
 
     /// Leaves out those that `check`, which gets each with its number, refuses.
-    fn keep(&mut self, check: &mut dyn FnMut(&Contender, usize) -> Result<()>) -> Result<()> {
-        let mut kept = Vec::with_capacity(self.contenders.len());
+    fn retain(&mut self, check: &mut dyn FnMut(&Contender, usize) -> Result<()>) -> Result<()> {
+        let mut left = Vec::with_capacity(self.contenders.len());
         for (index, contender) in std::mem::take(&mut self.contenders).into_iter().enumerate() {
             match check(&contender, index) {
-                Ok(()) => kept.push(contender),
+                Ok(()) => left.push(contender),
                 // One that has keys was named too.
                 Err(error) if self.named || !contender.config.table.is_empty() => return Err(error),
                 Err(error) => self.left_out.push(format!("left out `{}`: {error:#}", contender.name)),
             }
         }
-        self.contenders = kept;
+        self.contenders = left;
         Ok(())
     }
 }

@@ -1,20 +1,20 @@
 //! How large each token's part of the gradient is, from what a batch file holds.
 //!
-//! A token's gradient by the last layer's weight W is `w (e_a − p) ⊗ h ÷ τ`: w its seed, p the policy's probabilities at temperature τ, a
+//! A token's gradient by the last layer's weight W is `w (e_a − p) ⊗ h ÷ τ`: w its derivative, p the policy's probabilities at temperature τ, a
 //! the sampled token, h the feature that the logits came from. Its squared norm is `w² ‖e_a − p‖² ‖h‖² ÷ τ²`.
 
 use anyhow::Result;
 use capo_plugin::{Batch, LastLayer};
 
-use crate::stages::backward::token_weights;
+use crate::stages::backward::reduction_scales;
 
 /// `[B, T]`: w, the derivative of the reduced loss by each token's log-probability with nothing rejected; minus the advantage stands for
 /// the objective's derivative where a batch was recorded without.
-pub fn seeds(batch: &Batch<'_>) -> Result<Vec<f64>> {
-    let weights = token_weights(batch.dims, batch.reduction, batch.max_completion_length, batch.completion_mask)?;
+pub fn derivatives(batch: &Batch<'_>) -> Result<Vec<f64>> {
+    let scales = reduction_scales(batch.dims, batch.reduction, batch.max_completion_length, batch.completion_mask)?;
     let slope = |i: usize| batch.dloss_dlogp.map_or(-batch.advantages[i], |slopes| slopes[i]);
-    let seed = |i: usize| weights[i / batch.dims.tokens.max(1) as usize] * f64::from(slope(i));
-    Ok((0..batch.dims.len()).map(seed).collect())
+    let derivative = |i: usize| scales[i / batch.dims.tokens.max(1) as usize] * f64::from(slope(i));
+    Ok((0..batch.dims.len()).map(derivative).collect())
 }
 
 /// `1 − p` of a token with this log-probability, without cancellation.
@@ -97,13 +97,13 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_is_the_derivative_times_what_the_reduction_gives_a_token() {
+    fn the_reduction_multiplies_a_tokens_derivative() {
         layered(|batch| {
             let mut batch = *batch;
             batch.max_completion_length = 10;
             let mut of = |reduction| {
                 batch.reduction = reduction;
-                seeds(&batch)
+                derivatives(&batch)
             };
             let mut values = |reduction| of(reduction).unwrap();
             assert_eq!(values(Reduction::COMPLETION_MEAN), [-1.0, 0.0, 0.25, -1.0]);
@@ -113,7 +113,7 @@ mod tests {
             let error = of(Reduction(9)).unwrap_err().to_string();
             assert!(error.contains("reduction 9"), "{error}");
             (batch.reduction, batch.dloss_dlogp) = (Reduction::COMPLETION_MEAN, None);
-            assert_eq!(seeds(&batch).unwrap()[2], 0.25, "minus the advantage");
+            assert_eq!(derivatives(&batch).unwrap()[2], 0.25, "minus the advantage");
         });
     }
 

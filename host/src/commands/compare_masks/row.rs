@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::alone::Rejected;
+use super::alone::RejectedAlone;
 use super::tokens::Tokens;
 use crate::commands::sweep::Count;
 
@@ -28,7 +28,7 @@ pub struct Row {
 
 impl Row {
     /// Of a mask that rejected these of the tokens, in `batches` batches.
-    pub fn new(tokens: &Tokens, rejected: &Rejected, batches: usize) -> Self {
+    pub fn new(tokens: &Tokens, rejected: &RejectedAlone, batches: usize) -> Self {
         let (count, at) = (rejected.count(), &rejected.tokens);
         let places = || (0..at.len()).filter(|&i| at[i]);
         let completions = |all: bool| {
@@ -93,7 +93,7 @@ mod tests {
             .lengths(&[2, 1, 2]);
         // Without the last layer: (w (1 - p))², w = -A ÷ 3 ÷ length.
         let tokens = Tokens::of(&without_layer(fixture.batch())).unwrap();
-        Row::new(&tokens, &Rejected { tokens: rejected.to_vec(), time: Duration::from_millis(8) }, 2)
+        Row::new(&tokens, &RejectedAlone { tokens: rejected.to_vec(), time: Duration::from_millis(8) }, 2)
     }
 
     #[test]

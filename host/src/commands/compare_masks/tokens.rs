@@ -41,14 +41,14 @@ impl Tokens {
     }
 
     fn add(&mut self, batch: &Batch<'_>, by_logit: &mut Vec<f64>) -> Result<()> {
-        let weights = gradient::seeds(batch)?;
+        let derivatives = gradient::derivatives(batch)?;
         let layer = batch.last_layer.as_ref().map(|layer| gradient::Layer::new(batch, layer)).transpose()?;
         self.last_layer &= layer.is_some();
         for b in 0..batch.dims.completions as usize {
             let start = self.logps.len();
             for (t, i) in batch.dims.row(b).enumerate().filter(|(_, i)| batch.completion_mask[*i] == 1) {
-                let of_logit = (weights[i] * gradient::unlikeliness(batch.logps[i])).powi(2);
-                let of_layer = layer.as_ref().map_or(0.0, |layer| weights[i].powi(2) * layer.squared_norm(i));
+                let of_logit = (derivatives[i] * gradient::unlikeliness(batch.logps[i])).powi(2);
+                let of_layer = layer.as_ref().map_or(0.0, |layer| derivatives[i].powi(2) * layer.squared_norm(i));
                 ensure!(
                     of_logit.is_finite() && of_layer.is_finite() && batch.advantages[i].is_finite(),
                     "advantage or gradient of completion {b}, token {t}, is not finite (record the batch again)"
@@ -77,11 +77,11 @@ impl Tokens {
         self
     }
 
-    /// The mean advantage of the tokens that `keep` takes, by their places; none where it takes none.
-    pub fn mean_advantage(&self, keep: impl Fn(usize) -> bool) -> Option<f64> {
-        let kept: Vec<f64> =
-            (0..self.advantages.len()).filter(|i| keep(*i)).map(|i| self.advantages[i].into()).collect();
-        (!kept.is_empty()).then(|| kept.iter().sum::<f64>() / kept.len() as f64)
+    /// The mean advantage of the tokens that `which` takes, by their places; none where it takes none.
+    pub fn mean_advantage(&self, which: impl Fn(usize) -> bool) -> Option<f64> {
+        let taken: Vec<f64> =
+            (0..self.advantages.len()).filter(|i| which(*i)).map(|i| self.advantages[i].into()).collect();
+        (!taken.is_empty()).then(|| taken.iter().sum::<f64>() / taken.len() as f64)
     }
 }
 

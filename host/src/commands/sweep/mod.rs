@@ -174,12 +174,12 @@ impl<'a> Sweep<'a> {
         let mut weight = 0.0;
         let mut sink = WarningSink { warned: &mut self.warned, watchdog: &self.watchdog };
         let step = |path: &Path, batch: &RecordedBatch| -> Result<()> {
-            let (keep, weighed) = replay_step(&mut deciders, &mut sink, path, self.device, batch)?;
+            let (accepted, weighed) = replay_step(&mut deciders, &mut sink, path, self.device, batch)?;
             let tokens = batch.completion_tokens();
-            let rejected = keep.rejected.iter().map(|rejected| rejected.tokens.len() as u64);
-            weight += weighed.weights.iter().map(|&weight| f64::from(weight)).sum::<f64>();
+            let rejected = accepted.rejected.iter().map(|rejected| rejected.tokens.len() as u64);
+            weight += weighed.token_weights.iter().map(|&weight| f64::from(weight)).sum::<f64>();
             let own = by_mask.iter_mut().zip(rejected);
-            let total = (&mut all, tokens - keep.tokens);
+            let total = (&mut all, tokens - accepted.tokens);
             own.chain([total]).for_each(|(count, rejected)| {
                 count.rejected += rejected;
                 count.tokens += tokens;

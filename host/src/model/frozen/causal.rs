@@ -59,7 +59,7 @@ impl Causal {
         Ok(Self { body, head, most_rows: family.most_rows, device: device.clone() })
     }
 
-    /// The forward pass for scores alone; `loss_temperature` divides the logits.
+    /// The forward pass for outputs alone; `loss_temperature` divides the logits.
     pub(super) fn forward(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
         rows.check(self.head.dim(0)?).context("the reference cannot score a batch")?;
         let count = rows.rows();

@@ -53,7 +53,7 @@ impl Reference {
         Self::Own(Box::new(policy))
     }
 
-    /// The forward pass for scores alone; `loss_temperature` divides the logits.
+    /// The forward pass for outputs alone; `loss_temperature` divides the logits.
     pub fn forward(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
         match self {
             Self::Own(policy) => policy.forward_detached(rows, loss_temperature),

@@ -1,4 +1,4 @@
-//! The two factors beside one matrix, forward and backward.
+//! The two factors beside the weight of one module, forward and backward.
 
 use anyhow::Result;
 use candle_core::Tensor;

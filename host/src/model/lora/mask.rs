@@ -26,7 +26,7 @@ impl Dropout {
         Self { seed, stream: "lora.dropout", step }
     }
 
-    /// That of the pass that scores a rollout for several steps, after `step` steps.
+    /// That of the log-probability pass over a rollout for several steps, after `step` steps.
     pub fn of_rollout(seed: u64, step: u64) -> Self {
         Self { seed, stream: "lora.dropout.rollout", step }
     }

@@ -1,4 +1,4 @@
-//! LoRA: a product of two small matrices is trained beside each of some frozen ones, `y = W x + b + s B A x`.
+//! LoRA: a product of two small matrices is trained beside the frozen weight of each module that is named, `y = W x + b + s B A x`.
 //!
 //! Names, defaults and files are PEFT's. The sum is never made but for an export: the sampler computes what the trainer does, a copy of
 //! the weights would take their memory, and in bf16 would round a young adapter away.

@@ -16,7 +16,7 @@ pub struct LoraConfig {
     pub alpha: f64,
     /// Share of the inputs of A that a training pass leaves out.
     pub dropout: f64,
-    /// Which matrices have an adapter.
+    /// Which modules have an adapter.
     pub targets: Targets,
     /// True if it is divided by the root of the rank instead. Source: <https://arxiv.org/abs/2312.03732>.
     pub rslora: bool,
@@ -24,7 +24,7 @@ pub struct LoraConfig {
     pub rest: Map<String, Value>,
 }
 
-/// Which matrices have an adapter.
+/// Which modules have an adapter.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Targets {
     /// Those that PEFT takes in a model of this family.

@@ -1,4 +1,4 @@
-//! Which matrices of a model have an adapter.
+//! Which modules of a model have an adapter.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use crate::model::params::shapes;
 /// PEFT's targets in every family that can be trained here. Source:
 /// `peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING`.
 pub(super) const OF_FAMILY: [&str; 2] = ["q_proj", "v_proj"];
-/// Every matrix of a layer, as they are applied.
+/// Every linear module of a layer, as they are applied.
 pub(super) const ALL: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
-/// Matrices that cannot be targets.
+/// Modules that cannot be targets.
 const NEVER: [&str; 2] = ["lm_head", "embed_tokens"];
 
 /// The modules with an adapter, `[out, in]` by name; `key` is what a sentence calls the setting.
@@ -37,15 +37,15 @@ pub(super) fn modules(key: &str, targets: &Targets, config: &Config) -> Result<B
     Ok(modules)
 }
 
-/// Every matrix that can be a target, `[out, in]` by name.
+/// Every module that can be a target, `[out, in]` by name.
 pub(super) fn linear(config: &Config) -> BTreeMap<String, (usize, usize)> {
-    let matrix = |(name, shape): (String, Vec<usize>)| match (name.strip_suffix(".weight"), shape.as_slice()) {
-        (Some(module), &[outputs, inputs]) if NEVER.iter().all(|never| !is(module, never)) => {
-            Some((module.to_owned(), (outputs, inputs)))
+    let module = |(name, shape): (String, Vec<usize>)| match (name.strip_suffix(".weight"), shape.as_slice()) {
+        (Some(name), &[outputs, inputs]) if NEVER.iter().all(|never| !is(name, never)) => {
+            Some((name.to_owned(), (outputs, inputs)))
         }
         _ => None,
     };
-    shapes(config).into_iter().filter_map(matrix).collect()
+    shapes(config).into_iter().filter_map(module).collect()
 }
 
 /// True if `name` means `module`. Source: `peft.tuners.tuners_utils.check_target_module_exists`.

@@ -6,8 +6,8 @@ use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 use capo_plugin::{Measurements, PluginError};
 
-use super::batch::ScoredBatch;
-use super::score::Work;
+use super::batch::BatchWithLogps;
+use super::logps::Work;
 use crate::model::{Group, Heads, Params, Policy, head_name, update};
 use crate::optim::Optimizer;
 use crate::rng;
@@ -18,7 +18,7 @@ pub struct Proposal<'a> {
     before: &'a Params,
     optimizer: &'a Optimizer,
     groups: &'a [Group],
-    batch: &'a ScoredBatch,
+    batch: &'a BatchWithLogps,
     /// Completions in the order in which measurements draw them.
     order: Vec<usize>,
     work: Work,
@@ -41,7 +41,7 @@ impl<'a> Proposal<'a> {
         (policy, before): (&'a Policy, &'a Params),
         optimizer: &'a Optimizer,
         groups: &'a [Group],
-        batch: &'a ScoredBatch,
+        batch: &'a BatchWithLogps,
         (seed, step): (u64, u64),
         work: Work,
     ) -> Self {

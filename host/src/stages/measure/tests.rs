@@ -22,7 +22,7 @@ fn policy(tied: bool) -> Policy {
     Policy::init(Config::from_json(json.as_bytes()).unwrap(), &Device::Cpu, &mut fill).unwrap()
 }
 
-fn batch(policy: &Policy) -> ScoredBatch {
+fn batch(policy: &Policy) -> BatchWithLogps {
     let (prompt, tokens) = (4, 6);
     let ids = (0..ROWS * (prompt + tokens)).map(|i| (i * 37 + i / 4) as u32 % 300).collect::<Vec<_>>();
     let lengths = [6, 3, 1, 5, 6];
@@ -32,7 +32,7 @@ fn batch(policy: &Policy) -> ScoredBatch {
     let sampled = SampledBatch::new(rows, &own, vec![0; ROWS], vec![0.0; ROWS], 1, 0);
     let forward = policy.forward_detached(&sampled.sequences, TEMPERATURE).unwrap();
     let wants = Wants { entropy: true, hidden: true, last_layer_k: None };
-    ScoredBatch::new(sampled, forward.scores(&wants).unwrap()).unwrap()
+    BatchWithLogps::new(sampled, forward.outputs(&wants).unwrap()).unwrap()
 }
 
 /// Moves every weight by `size` times a standard normal.
@@ -49,7 +49,7 @@ fn move_by(policy: &Policy, size: f64) {
 struct Case {
     policy: Policy,
     before: Params,
-    batch: ScoredBatch,
+    batch: BatchWithLogps,
     groups: Vec<Group>,
     optimizer: Optimizer,
 }
@@ -138,9 +138,9 @@ fn a_step_that_moves_nothing_has_no_divergence() {
 #[test]
 fn norms_and_adams_fisher_are_sums_over_weights() {
     let mut case = Case::new(false);
-    let seed: Vec<f32> = (0..ROWS * 6).map(|i| (i as f32 * 0.9).sin()).collect();
+    let d_logps: Vec<f32> = (0..ROWS * 6).map(|i| (i as f32 * 0.9).sin()).collect();
     for _ in 0..2 {
-        let gradients = case.policy.forward(&case.batch.sequences, TEMPERATURE).unwrap().backward(&seed).unwrap();
+        let gradients = case.policy.forward(&case.batch.sequences, TEMPERATURE).unwrap().backward(&d_logps).unwrap();
         case.optimizer.step(case.policy.params(), &gradients, None, 1e-3, 1.0).unwrap();
     }
     let values = |tensor: &Tensor| -> Vec<f32> { tensor.flatten_all().unwrap().to_vec1().unwrap() };

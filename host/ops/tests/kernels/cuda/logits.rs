@@ -5,11 +5,11 @@ use super::gpu::{Gpu, assert_close, wave};
 const TEMPERATURE: f64 = 0.7;
 
 #[test]
-fn scores_and_gradients_of_logits() {
+fn statistics_and_gradients_of_logits() {
     let Some(gpu) = Gpu::open() else { return };
     let (rows, vocab) = (3, 1000);
-    let (logits, targets, seed) = (wave(rows * vocab, 0.4), [999u32, 0, 256], [0.3f32, 0.0, -2.0]);
-    let (on_gpu, targets_on_gpu, seed_on_gpu) = (gpu.put(&logits), gpu.put(&targets), gpu.put(&seed));
+    let (logits, targets, d_logps) = (wave(rows * vocab, 0.4), [999u32, 0, 256], [0.3f32, 0.0, -2.0]);
+    let (on_gpu, targets_on_gpu, d_logps_on_gpu) = (gpu.put(&logits), gpu.put(&targets), gpu.put(&d_logps));
     let (mut stats, mut gradient) = (gpu.fresh::<f32>(4 * rows), gpu.fresh::<f32>(rows * vocab));
     let width = vocab as u32;
     launch!(gpu, "logit_stats_f32", rows, &on_gpu, &targets_on_gpu, &mut stats, &width, &TEMPERATURE);
@@ -19,7 +19,7 @@ fn scores_and_gradients_of_logits() {
         rows,
         &on_gpu,
         &targets_on_gpu,
-        &seed_on_gpu,
+        &d_logps_on_gpu,
         &mut gradient,
         &width,
         &TEMPERATURE
@@ -31,7 +31,7 @@ fn scores_and_gradients_of_logits() {
         let entropy: f64 = scaled.iter().map(|z| -(z - logsumexp).exp() * (z - logsumexp)).sum();
         let target = targets[n] as usize;
         expected_stats.extend([scaled[target] - logsumexp, logsumexp, entropy, f64::from(row[target])]);
-        let weight = f64::from(seed[n]) / TEMPERATURE;
+        let weight = f64::from(d_logps[n]) / TEMPERATURE;
         let hit = |v: usize| f64::from(u8::from(v == target));
         expected_gradient.extend(scaled.iter().enumerate().map(|(v, z)| weight * (hit(v) - (z - logsumexp).exp())));
     }

@@ -6,9 +6,9 @@ use anyhow::{Result, bail, ensure};
 use capo_plugin::Inputs;
 
 use crate::model::frozen::Reference;
-use crate::model::{Config, Forward, HEAD, Policy, Scores, Sequences, Wants};
+use crate::model::{Config, Forward, HEAD, Policy, Sequences, TokenOutputs, Wants};
 use crate::optim::{Optimizer, OptimizerName};
-use crate::stages::batch::{SampledBatch, ScoredBatch};
+use crate::stages::batch::{BatchWithLogps, SampledBatch};
 use crate::stages::lend::HeadState;
 
 /// Inputs that the components of a run ask for.
@@ -16,7 +16,7 @@ use crate::stages::lend::HeadState;
 pub struct Needs {
     inputs: Inputs,
     last_layer_k: usize,
-    /// True if the features are kept, for what is measured of a step.
+    /// True if the features are held, for what is measured of a step.
     hidden: bool,
 }
 
@@ -25,7 +25,7 @@ pub struct Needs {
 pub struct Work {
     /// Completions of one forward pass.
     pub micro_batch: usize,
-    /// Bytes of activations that scoring may keep for the backward pass where there is more than one micro-batch.
+    /// Bytes of activations that the log-probability pass may store for the backward pass where there is more than one micro-batch.
     pub activation_budget: u64,
     /// Divisor of the logits.
     pub loss_temperature: f64,
@@ -78,7 +78,7 @@ impl Needs {
         Self { hidden, ..self }
     }
 
-    /// Scores to compute of every token besides its log-probability.
+    /// Outputs to compute of every token besides its log-probability.
     pub fn wants(&self) -> Wants {
         let last_layer_k = self.inputs.contains(Inputs::LAST_LAYER).then_some(self.last_layer_k);
         Wants { entropy: true, hidden: self.hidden, last_layer_k }
@@ -108,21 +108,21 @@ impl Needs {
 
 /// The batch with the current policy's log-probabilities and entropy, and whatever the components asked for.
 ///
-/// Where the sampler's own passes gave `scores`, nothing is computed again. Else the forward passes come back with their activations, for
+/// Where the sampler's own passes gave `outputs`, nothing is computed again. Else the forward passes come back with their activations, for
 /// `backward`: that of an only micro-batch always, those of several as far as the budget goes, and nothing in place of the others.
-pub fn score(
+pub fn of_batch(
     policy: &Policy,
     reference: Option<&Reference>,
     optimizer: &Optimizer,
-    (batch, scores): (SampledBatch, Option<Scores>),
+    (batch, outputs): (SampledBatch, Option<TokenOutputs>),
     needs: &Needs,
     work: Work,
-) -> Result<(ScoredBatch, Vec<Option<Forward>>)> {
-    let (scores, forwards) = match scores {
-        Some(scores) => (scores, work.micro_batches(batch.dims.completions as usize).map(|_| None).collect()),
+) -> Result<(BatchWithLogps, Vec<Option<Forward>>)> {
+    let (outputs, forwards) = match outputs {
+        Some(outputs) => (outputs, work.micro_batches(batch.dims.completions as usize).map(|_| None).collect()),
         None => of_policy(policy, &batch, &needs.wants(), work)?,
     };
-    let mut batch = ScoredBatch::new(batch, scores)?;
+    let mut batch = BatchWithLogps::new(batch, outputs)?;
     if let Some(reference) = reference {
         let forward = |rows: &Sequences| Ok((reference.forward(rows, work.loss_temperature)?, false));
         batch.ref_logps = Some(in_parts(&batch, &Wants::default(), work, forward)?.0.logps);
@@ -134,18 +134,18 @@ pub fn score(
 }
 
 /// Log-probabilities of the sampled tokens, `[B, T]`, nats, without a graph.
-pub fn logps(policy: &Policy, batch: &SampledBatch, work: Work) -> Result<Vec<f32>> {
+pub fn detached(policy: &Policy, batch: &SampledBatch, work: Work) -> Result<Vec<f32>> {
     let forward = |rows: &Sequences| Ok((policy.forward_detached(rows, work.loss_temperature)?, false));
     Ok(in_parts(batch, &Wants::default(), work, forward)?.0.logps)
 }
 
-/// The scores, and the forward passes that stay.
+/// The outputs, and the forward passes that stay.
 fn of_policy(
     policy: &Policy,
     batch: &SampledBatch,
     wants: &Wants,
     work: Work,
-) -> Result<(Scores, Vec<Option<Forward>>)> {
+) -> Result<(TokenOutputs, Vec<Option<Forward>>)> {
     let mut left = u128::from(work.activation_budget);
     in_parts(batch, wants, work, |rows| {
         let (bytes, only) = (policy.activation_bytes(rows), rows.rows() == batch.dims.completions as usize);
@@ -157,20 +157,20 @@ fn of_policy(
     })
 }
 
-/// The scores by `forward`, which says of each pass whether it is to stay, and those that do.
+/// The outputs by `forward`, which says of each pass whether it is to stay, and those that do.
 fn in_parts(
     batch: &SampledBatch,
     wants: &Wants,
     work: Work,
     mut forward: impl FnMut(&Sequences) -> Result<(Forward, bool)>,
-) -> Result<(Scores, Vec<Option<Forward>>)> {
-    let (mut scores, mut forwards) = (Vec::new(), Vec::new());
+) -> Result<(TokenOutputs, Vec<Option<Forward>>)> {
+    let (mut outputs, mut forwards) = (Vec::new(), Vec::new());
     for rows in work.micro_batches(batch.dims.completions as usize) {
         let (forward, stays) = forward(&batch.sequences.slice(rows))?;
-        scores.push(forward.scores(wants)?);
+        outputs.push(forward.outputs(wants)?);
         forwards.push(stays.then_some(forward));
     }
-    Ok((Scores::join(scores)?, forwards))
+    Ok((TokenOutputs::join(outputs)?, forwards))
 }
 
 fn head_state(policy: &Policy, optimizer: &Optimizer) -> Result<HeadState> {

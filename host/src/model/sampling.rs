@@ -7,7 +7,7 @@ use super::ops::{self, NOT_FINITE, argmax, fused, nucleus, pick, top_ids, top_k}
 
 /// How tokens are drawn: temperature first, then top-k, then top-p, as Hugging Face orders them.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sampling {
+pub struct SamplingParams {
     /// Divisor of the logits; 0 takes the largest logit (the lower id among equals) and draws nothing.
     pub temperature: f64,
     /// Number of largest logits kept; 0 keeps all.
@@ -16,7 +16,7 @@ pub struct Sampling {
     pub top_p: f64,
 }
 
-impl Sampling {
+impl SamplingParams {
     /// The most likely token, always.
     pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0 };
 
@@ -74,7 +74,7 @@ impl Sampling {
             let uniform = Tensor::from_slice(uniform, uniform.len(), logits.device())?;
             let ids: Vec<u32> = ops::draw(logits, &uniform, self.temperature)?.to_vec1()?;
             let logps = if asked { self.logps_of(logits, &ids)? } else { vec![0.0; ids.len()] };
-            let drawn = |(id, logp)| Some(Drawn { id, kept: vocab, logp }).filter(|drawn| drawn.id != NOT_FINITE);
+            let drawn = |(id, logp)| Some(Drawn { id, candidates: vocab, logp }).filter(|drawn| drawn.id != NOT_FINITE);
             return Ok(ids.into_iter().zip(logps).map(drawn).collect());
         }
         let ids = top_ids(logits, if greedy { 1 } else { self.top_k })?;
@@ -101,7 +101,7 @@ impl Sampling {
         let logps = |((tops, own), drawn): ((&Vec<f32>, &Vec<f32>), &Drawn)| {
             let logp = |(place, logit): (usize, &f32)| {
                 let above = (f64::from(*logit) - f64::from(own[0])) / temperature;
-                if place < drawn.kept { (f64::from(drawn.logp) + above) as f32 } else { f32::NEG_INFINITY }
+                if place < drawn.candidates { (f64::from(drawn.logp) + above) as f32 } else { f32::NEG_INFINITY }
             };
             tops.iter().enumerate().map(logp).collect::<Vec<_>>()
         };
@@ -156,7 +156,7 @@ pub(super) struct Scratch {
 pub(super) struct Drawn {
     pub id: u32,
     /// How many tokens could have been drawn: the most likely ones.
-    kept: usize,
+    candidates: usize,
     /// The log-probability with which it was drawn, nats; 0 unless asked for.
     pub logp: f32,
 }
@@ -165,12 +165,12 @@ impl Drawn {
     /// The token `id`, which lies at `place` of the `weights` that it was drawn from.
     fn new(id: u32, place: usize, weights: &[f64], asked: bool) -> Self {
         let logp = if asked { (weights[place] / weights.iter().sum::<f64>()).ln() as f32 } else { 0.0 };
-        Self { id, kept: weights.len(), logp }
+        Self { id, candidates: weights.len(), logp }
     }
 
     /// A token where nothing is left to chance.
     fn certain(id: u32) -> Self {
-        Self { id, kept: 1, logp: 0.0 }
+        Self { id, candidates: 1, logp: 0.0 }
     }
 }
 
@@ -185,11 +185,11 @@ mod tests {
             let weight = |id: usize| (f64::from(logits[id]) / temperature).exp();
             (weight(id) / kept.iter().map(|&id| weight(id)).sum::<f64>()).ln()
         };
-        let cases: [(Sampling, &[usize]); 4] = [
-            (Sampling { temperature: 0.7, top_k: 0, top_p: 1.0 }, &[0, 1, 2, 3]),
-            (Sampling { temperature: 0.7, top_k: 3, top_p: 1.0 }, &[1, 2, 0]),
-            (Sampling { temperature: 1.0, top_k: 0, top_p: 0.8 }, &[1, 2]),
-            (Sampling { temperature: 1.0, top_k: 2, top_p: 0.5 }, &[1]),
+        let cases: [(SamplingParams, &[usize]); 4] = [
+            (SamplingParams { temperature: 0.7, top_k: 0, top_p: 1.0 }, &[0, 1, 2, 3]),
+            (SamplingParams { temperature: 0.7, top_k: 3, top_p: 1.0 }, &[1, 2, 0]),
+            (SamplingParams { temperature: 1.0, top_k: 0, top_p: 0.8 }, &[1, 2]),
+            (SamplingParams { temperature: 1.0, top_k: 2, top_p: 0.5 }, &[1]),
         ];
         for (sampling, kept) in cases {
             for uniform in [0.0, 0.3, 0.6, 0.75, 0.9, 0.999] {
@@ -210,7 +210,7 @@ mod tests {
             }
         }
         let mut scratch = Scratch::default();
-        let greedy = Sampling::GREEDY.draw(&logits, 0.5, true, &mut scratch).unwrap();
+        let greedy = SamplingParams::GREEDY.draw(&logits, 0.5, true, &mut scratch).unwrap();
         assert_eq!((greedy.id, greedy.logp), (1, 0.0));
     }
 

@@ -1,4 +1,4 @@
-//! Scores of every completion token from one forward pass.
+//! Outputs of every completion token from one forward pass.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use super::forward::{Forward, Part, host};
 use super::ops;
 use super::parallel::side_by_side;
 
-/// Scores to compute besides the log-probabilities.
+/// Outputs to compute besides the log-probabilities.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wants {
     /// The entropy of each token's distribution.
@@ -22,7 +22,7 @@ pub struct Wants {
 
 /// Numbers for every completion token, `[B, T]` row-major; positions in the padding hold arbitrary finite values.
 #[derive(Debug, Clone)]
-pub struct Scores {
+pub struct TokenOutputs {
     /// Log-probabilities of the tokens under `logits / loss_temperature`, `[B, T]`, nats; of what truncation left of them, with
     /// `Policy::with_truncation`.
     pub logps: Vec<f32>,
@@ -31,12 +31,12 @@ pub struct Scores {
     /// The features that produced each token's logits, `[B * T, D]`, where the policy computes and in its dtype.
     pub hidden: Option<Tensor>,
     /// Inputs of curvature models.
-    pub last_layer: Option<LastLayer>,
+    pub last_layer: Option<LastLayerOutputs>,
 }
 
 /// The data of the last layer, where the policy's device left it.
 #[derive(Debug, Clone)]
-pub enum LastLayer {
+pub enum LastLayerOutputs {
     /// In host memory.
     Host(LastLayerData),
     /// On another device.
@@ -81,7 +81,7 @@ pub struct LastLayerTensors {
     pub vocab_size: usize,
 }
 
-impl LastLayer {
+impl LastLayerOutputs {
     /// The data of consecutive rows in one; parts of different devices, and no part at all, are errors.
     pub fn join(parts: Vec<Self>) -> Result<Self> {
         let mut parts = parts.into_iter();
@@ -160,11 +160,11 @@ impl LastLayerTensors {
 }
 
 impl Forward {
-    /// The scores of all tokens; logits exist for a bounded number of tokens at a time.
-    pub fn scores(&self, wants: &Wants) -> Result<Scores> {
+    /// The outputs of all tokens; logits exist for a bounded number of tokens at a time.
+    pub fn outputs(&self, wants: &Wants) -> Result<TokenOutputs> {
         let k = wants.last_layer_k;
         ensure!(k != Some(0), "the number of top tokens is 0, expected at least 1");
-        let parts = side_by_side(self.parts.iter().collect(), |part| part.scores(k))?;
+        let parts = side_by_side(self.parts.iter().collect(), |part| part.outputs(k))?;
         let stats = join(parts.iter().map(|part| &part.stats))?;
         let top = match k {
             None => None,
@@ -178,14 +178,14 @@ impl Forward {
     }
 }
 
-/// The scores from the columns of `ops::logit_stats` `[N, 4]`, the features `[N, D]`, and ids and logits of the top tokens `[N, K]`.
+/// The outputs from the columns of `ops::logit_stats` `[N, 4]`, the features `[N, D]`, and ids and logits of the top tokens `[N, K]`.
 pub(super) fn collect(
     wants: &Wants,
     stats: &Tensor,
     hidden: Option<Tensor>,
     top: Option<(Tensor, Tensor)>,
     vocab_size: usize,
-) -> Result<Scores> {
+) -> Result<TokenOutputs> {
     let column = |column| stats.narrow(1, column, 1)?.flatten_all()?.contiguous();
     let last_layer = match (top, &hidden) {
         (Some((topk_ids, topk_logits)), Some(hidden)) => Some(LastLayerTensors {
@@ -199,15 +199,15 @@ pub(super) fn collect(
         _ => None,
     };
     let last_layer = match last_layer {
-        Some(tensors) if tensors.hidden.device().is_cpu() => Some(LastLayer::Host(tensors.to_host()?)),
-        other => other.map(LastLayer::Device),
+        Some(tensors) if tensors.hidden.device().is_cpu() => Some(LastLayerOutputs::Host(tensors.to_host()?)),
+        other => other.map(LastLayerOutputs::Device),
     };
     let entropy = if wants.entropy { Some(host(&column(2)?)?) } else { None };
-    Ok(Scores { logps: host(&column(0)?)?, entropy, hidden: hidden.filter(|_| wants.hidden), last_layer })
+    Ok(TokenOutputs { logps: host(&column(0)?)?, entropy, hidden: hidden.filter(|_| wants.hidden), last_layer })
 }
 
-impl Scores {
-    /// The scores of consecutive rows in one; no part at all is an error.
+impl TokenOutputs {
+    /// The outputs of consecutive rows in one; no part at all is an error.
     pub fn join(parts: Vec<Self>) -> Result<Self> {
         let mut all = Self { logps: Vec::new(), entropy: None, hidden: None, last_layer: None };
         let (mut hidden, mut last_layers) = (Vec::new(), Vec::new());
@@ -223,7 +223,7 @@ impl Scores {
             all.hidden = Some(Tensor::cat(&hidden, 0)?);
         }
         if !last_layers.is_empty() {
-            all.last_layer = Some(LastLayer::join(last_layers)?);
+            all.last_layer = Some(LastLayerOutputs::join(last_layers)?);
         }
         Ok(all)
     }
@@ -233,8 +233,8 @@ fn join<'a>(parts: impl Iterator<Item = &'a Tensor>) -> Result<Tensor> {
     Ok(Tensor::cat(&parts.collect::<Vec<_>>(), 0)?)
 }
 
-/// Scores from the logits of some rows.
-struct PartScores {
+/// Outputs from the logits of some rows.
+struct PartOutputs {
     /// The columns of `ops::logit_stats`, `[rows * T, 4]`.
     stats: Tensor,
     /// `[n, K]` each, for consecutive tokens; empty unless asked for.
@@ -243,7 +243,7 @@ struct PartScores {
 }
 
 impl Part {
-    fn scores(&self, k: Option<usize>) -> Result<PartScores> {
+    fn outputs(&self, k: Option<usize>) -> Result<PartOutputs> {
         let (count, vocab) = (self.hidden.dim(0)?, self.head.dim(0)?);
         let (mut stats, mut topk_ids, mut topk_logits) = (Vec::new(), Vec::new(), Vec::new());
         let chunk = ops::chunk_rows(vocab);
@@ -258,7 +258,7 @@ impl Part {
                 topk_ids.push(ids);
             }
         }
-        Ok(PartScores { stats: join(stats.iter())?, topk_ids, topk_logits })
+        Ok(PartOutputs { stats: join(stats.iter())?, topk_ids, topk_logits })
     }
 
     /// The columns of `ops::logit_stats`, `[n, 4]`, of which the first is of the truncated distribution where the loss is.
