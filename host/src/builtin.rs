@@ -11,6 +11,6 @@ register!(Reward, RewardModel, "reward_model", "what a model that scores texts g
     label = None::<String> => "the output to take, by its name in `id2label`; a model with one needs none",
     max_length = None::<usize> => "longer texts keep their first so many tokens; absent: the model's positions",
     batch_size = 8 => "most texts of one forward pass",
-    add_special_tokens = None::<bool> => "whether texts get the tokens that the model's tokenizer begins and ends one with; absent: where the model is an encoder",
+    add_special_tokens = None::<bool> => "add the tokenizer's begin and end tokens to each text; by default for encoders only",
     device = "cpu" => "where the model computes; in a run `train.device` where it is not said",
 });

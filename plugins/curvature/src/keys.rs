@@ -16,7 +16,7 @@ macro_rules! documented {
     (signal: $signal:literal, own: { $($own:tt)* }) => {
         keys! {
             $($own)*
-            granularity = "token" => "what is accepted or rejected as a whole: `token`, `completion`, `group`, `batch`",
+            granularity = "token" => "unit of acceptance: `token`, `completion`, `group`, `batch`",
             signal = $signal => "the advantage at which a token's step is predicted: its own, `advantage`, or `unit`, 1",
             assign = "own" => "for comparisons: who gets the decisions: the tokens they were found for, `own`; `random` ones; the `least_probable`",
             optimizer = "host" => "whose step is proposed: the trainer's own, `host`, or `sgd`, `adam`, `adamw`",
@@ -24,7 +24,7 @@ macro_rules! documented {
             adam_beta2 = None::<f64> => "Adam's decay of the second moment in the model; the trainer's when absent",
             adam_epsilon = None::<f64> => "Adam's epsilon in the model; the trainer's when absent",
             moments = "own" => "where Adam's moments come from: the mask's `own` of the rows it has seen; the trainer's, `host`",
-            batch_shifts = true => "whether the shifts of one step on the whole batch are reported",
+            batch_shifts = true => "report the shifts of one step on the whole batch",
             threads = None::<usize> => "most threads that work at a time; as many as the machine runs at once when absent",
             semantics = "paper" => "the switches below: as in the `paper`, as its `authors` released it, or `exact`",
             feature = BY_SEMANTICS => &named::<Feature>("the feature behind a token's gradient"),

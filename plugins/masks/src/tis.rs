@@ -110,6 +110,6 @@ register!(TokenWeight, Tis, "masks.tis", "weighs tokens by the ratio of trainer 
     rollout_is_threshold = threshold() => "largest ratio that is a weight as it is"; 1.0..100.0,
     rollout_is_threshold_lower = None::<f32> => "smallest one; no such limit when absent",
     mode = None::<Mode> => "ratios outside: `truncate`, the nearer limit is the weight; `mask`, they weigh nothing; when absent `mask` with a lower limit, else `truncate`",
-    rollout_is_batch_normalize = false => "whether weights are divided by their mean",
+    rollout_is_batch_normalize = false => "divide weights by their mean",
     policies = Policies::OldSampler => policies::ABOUT,
 });

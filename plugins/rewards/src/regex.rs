@@ -74,9 +74,9 @@ impl Reward for Pattern {
 
 register!(Reward, Pattern, "regex", "what a completion earns that matches a pattern", {
     pattern => "a regular expression in the syntax of Rust's `regex`; `(?s)` lets `.` match line breaks",
-    full_match = false => "whether the whole completion must match, not a part of it",
-    reward = one() => "what a match earns",
-    otherwise = 0.0 => "what every other completion gets",
+    full_match = false => "match the whole completion, not a part of it",
+    reward = one() => "reward of a match",
+    otherwise = 0.0 => "reward of every other completion",
 });
 
 #[cfg(test)]

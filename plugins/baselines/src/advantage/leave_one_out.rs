@@ -22,7 +22,7 @@ pub struct LeaveOneOut {
 impl LeaveOneOut {
     /// Meanings of the keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
-        normalize_advantages = false => "whether advantages are standardised over the step",
+        normalize_advantages = false => "standardise advantages over the step",
         reward_clip_range = None::<[f32; 2]> => "least and largest reward that counts; no limit when absent",
         beta = 0.0 => "weight of the distance from the reference model in the reward; 0 needs no reference model",
     };

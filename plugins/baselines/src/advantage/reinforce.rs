@@ -16,7 +16,7 @@ pub struct RewardAsAdvantage {
 impl RewardAsAdvantage {
     /// Meanings of the keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
-        normalize_advantages = false => "whether rewards are standardised over the step",
+        normalize_advantages = false => "standardise rewards over the step",
     };
 }
 

@@ -43,7 +43,7 @@ impl ReinforcePlusPlus {
     /// Meanings of the keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
         baseline = Baseline::default() => "`none`, or `group`: subtract the mean reward of the completion's group",
-        gamma = no_discount() => "what a reward counts a token earlier",
+        gamma = no_discount() => "discount per token",
         beta = 0.0 => "weight of the distance from the reference model in the reward; 0 needs no reference model",
     };
 

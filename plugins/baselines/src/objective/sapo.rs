@@ -43,8 +43,8 @@ fn default_temperature_neg() -> f32 {
 impl Sapo {
     /// Meanings of the keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
-        sapo_temperature_pos = default_temperature_pos() => "how fast the slope falls off where the advantage is above 0",
-        sapo_temperature_neg = default_temperature_neg() => "the same where it is not",
+        sapo_temperature_pos = default_temperature_pos() => "decay of the slope for advantages above 0",
+        sapo_temperature_neg = default_temperature_neg() => "decay of the slope for other advantages",
         importance_sampling_level = token() => ABOUT_LEVEL,
         beta = 0.0 => ABOUT_BETA,
         kl_estimator = KlEstimator::default() => ABOUT_ESTIMATOR,

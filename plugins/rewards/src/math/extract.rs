@@ -12,7 +12,7 @@ pub enum Places {
 }
 
 /// Texts between two boxes that belong together.
-const BETWEEN: [&str; 6] = ["", ",", "and", "or", ", and", "$,$"];
+const BETWEEN: [&str; 4] = [",", "and", "or", ", and"];
 
 /// Phrases before an answer, in lower case.
 const ANCHORS: [&str; 4] = ["final answer is", "answer is", "answer:", "answer :"];
@@ -64,7 +64,7 @@ fn boxed(text: &str) -> Option<String> {
     let mut together = vec![last];
     for &(at, end, inside) in boxes.iter().rev().skip(1) {
         let between = text[end..start].trim_matches([' ', '$', '\n']);
-        if !BETWEEN.contains(&between) || between.is_empty() {
+        if !BETWEEN.contains(&between) {
             break;
         }
         together.push(inside);

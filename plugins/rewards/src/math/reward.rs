@@ -39,5 +39,5 @@ impl Reward for Math {
 }
 
 register!(Reward, Math, "math", "1 where a completion's answer says mathematically what the dataset's says", {
-    anchored = yes() => "whether only what is in `\\boxed{}`, or a formula behind `answer is`, is an answer (TRL); false: also the last formula or number",
+    anchored = yes() => "accept only `\\boxed{}` or a formula behind `answer is` as an answer (TRL); false: also the last formula or number",
 });
