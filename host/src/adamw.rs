@@ -1,4 +1,4 @@
-//! AdamW: a step is the mean of gradients over the root of the mean of their squares.
+//! AdamW: a step is the mean of gradients divided by the root of the mean of their squares.
 
 use anyhow::Result;
 use candle_core::Tensor;
@@ -13,17 +13,17 @@ use crate::moments::{Moments, State, WeightStep};
 /// Constants of AdamW.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamWConfig {
-    /// Decay of the mean of gradients.
+    /// Decay rate of the first moment.
     pub beta1: f64,
-    /// Decay of the mean of squared gradients.
+    /// Decay rate of the second moment.
     pub beta2: f64,
-    /// Added to the root of the corrected second moment.
+    /// Term added to the square root of the corrected second moment.
     pub eps: f64,
     /// Decoupled weight decay of matrices; biases and norm weights have none.
     pub weight_decay: f64,
-    /// Gradients that the second moment averages.
+    /// Gradients that enter the second moment.
     pub second_moment: SecondMoment,
-    /// Storage type of both moments, for matrices below the last layer.
+    /// Storage dtype of both moments, for matrices below the last layer.
     pub moments: Dtype,
 }
 
@@ -41,23 +41,23 @@ impl Default for AdamWConfig {
     }
 }
 
-/// Which gradients Adam's second moment takes in.
+/// Gradients that enter Adam's second moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SecondMoment {
-    /// That of the accepted tokens, as the first moment.
+    /// The gradient of the accepted tokens only, as in the first moment.
     #[default]
     Kept,
-    /// The squares of both: `g_k² + g_r²`, of the accepted tokens and of what was held back. Never `(g_k + g_r)²`: where the two cancel it
-    /// is nothing, and the step has no bound.
+    /// The squares of both gradients, `g_k² + g_r²`, of the accepted and of the rejected tokens. `(g_k + g_r)²` would vanish where the two
+    /// cancel, and the step would be unbounded.
     KeptAndRejected,
 }
 
 /// AdamW over all weights of a model.
 ///
 /// `m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`,
-/// `w = w (1 - lr decay) - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)`. Source: `torch.optim.AdamW`. With a rejected gradient `r`,
-/// `v = b2 v + (1 - b2) (g^2 + r^2)`.
+/// `w = w (1 - lr decay) - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)`. Source: `torch.optim.AdamW`. With a gradient `r` of
+/// rejected tokens, `v = b2 v + (1 - b2) (g^2 + r^2)`.
 #[derive(Debug)]
 pub struct AdamW {
     config: AdamWConfig,
@@ -66,7 +66,7 @@ pub struct AdamW {
 }
 
 impl AdamW {
-    /// An optimizer that has taken no step; both moments of every weight are 0.
+    /// An optimizer before its first step; both moments of every weight are 0.
     pub fn new(params: &Params, config: AdamWConfig) -> Result<Self> {
         let zeros = |kind| Moments::zeros(kind, params, config.moments);
         Ok(Self { config, exp_avg: zeros("exp_avg")?, exp_avg_sq: zeros("exp_avg_sq")? })
@@ -78,17 +78,17 @@ impl AdamW {
         Ok(Self { config: self.config, exp_avg, exp_avg_sq })
     }
 
-    /// The constants.
+    /// Settings of AdamW.
     pub fn config(&self) -> &AdamWConfig {
         &self.config
     }
 
-    /// `exp_avg` and `exp_avg_sq` of the weight `name`, in its shape, as they are stored; an unknown name is an error.
+    /// The moments `exp_avg` and `exp_avg_sq` of the weight `name`, in its shape and their stored dtype. An unknown name is an error.
     pub fn moments(&self, name: &str) -> Result<(&Tensor, &Tensor)> {
         Ok((self.exp_avg.get(name)?, self.exp_avg_sq.get(name)?))
     }
 
-    /// Direction of descent of step `number` in the weight `name`, without decay: `m / (sqrt(v / (1 - b2^t)) + eps)`, f32.
+    /// Descent direction of step `number` in the weight `name`, without weight decay: `m / (sqrt(v / (1 - b2^t)) + eps)`, f32.
     pub fn direction(&self, name: &str, number: u64) -> Result<Tensor> {
         let (mean, square) = (self.exp_avg.open(name)?, self.exp_avg_sq.open(name)?);
         let root = (1.0 - self.config.beta2.powf(number as f64)).sqrt();
@@ -100,7 +100,7 @@ impl AdamW {
         self.exp_avg.bytes() + self.exp_avg_sq.bytes()
     }
 
-    /// How many tensors [`Self::save`] adds.
+    /// Number of tensors that [`Self::save`] adds.
     pub fn count(&self) -> usize {
         self.exp_avg.count() + self.exp_avg_sq.count()
     }
@@ -111,13 +111,13 @@ impl AdamW {
         self.exp_avg_sq.save(state)
     }
 
-    /// Restores what `save` added, which `get` gives by name; after an error some are new.
+    /// Restores the tensors that `save` added; `get` returns them by name. After an error, some tensors are already restored.
     pub fn load(&mut self, get: &mut dyn FnMut(&str) -> Result<Option<Tensor>>) -> Result<()> {
         self.exp_avg.restore(get)?;
         self.exp_avg_sq.restore(get)
     }
 
-    /// Updates one weight: in place by the fused CPU kernels, on other devices by candle's operations.
+    /// Updates one weight: in place by the fused CPU kernels, or by candle's operations on other devices.
     pub fn update(&mut self, weight: &WeightStep<'_>) -> Result<()> {
         let AdamWConfig { beta1, beta2, eps, weight_decay, .. } = self.config;
         let &WeightStep { name, var, scale, learning_rate, .. } = weight;

@@ -1,4 +1,4 @@
-//! The advantages and objectives that come with the trainer, and the recipes made of them: docs/objectives.md has their formulas.
+//! Built-in advantage estimators and objectives, and recipes that combine them. Their formulas are in docs/objectives.md.
 
 use capo_baselines::{
     ByCompletion, ByFixedLength, ByToken, Cispo, ClippedSurrogate, Dapo, GroupCentered, GroupNormalized, Gspo,
@@ -6,7 +6,7 @@ use capo_baselines::{
 };
 use capo_plugin::{recipe, register};
 
-/// The recipe of a run that names none and loads no plugin with one.
+/// The recipe of a run that names none and loads no plugin with a recipe.
 pub const DEFAULT_RECIPE: &str = "grpo";
 
 register!(
@@ -99,7 +99,7 @@ register!(
     PolicyGradient::KEYS
 );
 
-/// A recipe of an advantage and an objective with their defaults, and lines of its own below each.
+/// Defines a recipe from an advantage estimator and an objective with their defaults; each may have additional lines.
 macro_rules! algorithm {
     ($name:literal, $about:literal, $advantage:literal, $objective:literal $(, $more:literal)?) => {
         recipe!(

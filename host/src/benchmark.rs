@@ -1,4 +1,4 @@
-//! Benchmarks: several answers to each question of a file, and what they say about a model.
+//! Benchmarks: several answers to each question of a file, and metrics computed from them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,47 +16,47 @@ use crate::model::{ModelFiles, Policy, SamplingParams};
 use crate::pass_at::{counts, majority, pass_at};
 use crate::rng;
 
-/// The name of held-out prompts among benchmarks.
+/// Name of the held-out prompts when they are a benchmark.
 pub const HELD_OUT: &str = "held-out";
 
-/// The questions of a benchmark, and how they are asked.
+/// A benchmark: its questions and the settings for answering them.
 #[derive(Debug, Clone)]
 pub struct Benchmark {
-    /// Name under which its metrics appear: `eval/NAME/...`.
+    /// Name of the benchmark in its metrics: `eval/NAME/...`.
     pub name: String,
-    /// Its questions.
+    /// Questions of the benchmark.
     pub examples: Vec<Example>,
-    /// Rows that cannot be used.
+    /// Number of rows that cannot be used.
     pub left_out: usize,
-    /// Answers to each.
+    /// Number of answers to each question.
     pub samples: usize,
     sampling: SamplingParams,
     max_completion_length: usize,
 }
 
-/// One answer.
+/// One answer to a question.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// The benchmark's name.
+    /// Name of the benchmark.
     pub benchmark: String,
-    /// Its question, from 0, in the order of the file.
+    /// Index of the question in the order of the file, from 0.
     pub prompt: usize,
-    /// Its number among the answers to it, from 0.
+    /// Index of the answer among the answers to its question, from 0.
     pub sample: usize,
-    /// The whole text.
+    /// Full text of the answer.
     pub completion: String,
-    /// Final answer found in the text; none where there is none.
+    /// Final answer found in the text; `None` if there is none.
     pub extracted: Option<String>,
     /// Expected answer.
     pub answer: String,
-    /// Its reward.
+    /// Reward of the answer.
     #[serde(flatten)]
     pub earned: Earned,
-    /// True where it is right; none where nothing says so.
+    /// True if the answer is right; `None` if no reward decides this.
     pub correct: Option<bool>,
-    /// Tokens.
+    /// Length of the answer, tokens.
     pub tokens: usize,
-    /// True if it was cut off.
+    /// True if the length limit cut the answer off.
     pub truncated: bool,
 }
 
@@ -94,29 +94,29 @@ impl Benchmark {
         configs.iter().map(open).collect()
     }
 
-    /// Held-out prompts as a benchmark, with a greedy answer to each.
+    /// A benchmark of held-out prompts, with one greedy answer to each.
     pub fn held_out(examples: Vec<Example>, max_completion_length: usize) -> Self {
         let (name, sampling) = (HELD_OUT.to_owned(), SamplingParams::GREEDY);
         Self { name, examples, left_out: 0, samples: 1, sampling, max_completion_length }
     }
 
-    /// How many answers there are to be.
+    /// Total number of answers.
     pub fn answers(&self) -> usize {
         self.examples.len() * self.samples
     }
 
-    /// The answers from `first` on, in parts of at most `size` that are asked for at once.
+    /// Ranges of at most `size` answers, from `first` on, that are generated together.
     pub fn chunks(&self, first: usize, size: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let all = self.answers();
         (first..all).step_by(size).map(move |start| start..all.min(start + size))
     }
 
-    /// Sample `sample` of question `prompt` draws from a stream of its own: no other answer, and no batch, changes it.
+    /// Random stream of sample `sample` for question `prompt`. Each answer has its own, so neither other answers nor batches affect it.
     fn stream(&self, seed: u64, prompt: usize, sample: usize) -> ChaCha12Rng {
         rng::stream(seed, &format!("eval.{}", self.name), &[prompt as u64, sample as u64])
     }
 
-    /// The answers `range` of all, prompt by prompt.
+    /// Generates the answers with the numbers `range`. Answers are numbered prompt by prompt.
     pub fn answer(
         &self,
         range: Range<usize>,
@@ -145,7 +145,7 @@ impl Benchmark {
         Ok(places.into_iter().zip(graded).map(answer).collect())
     }
 
-    /// The metrics of all answers, in order: `eval/NAME/pass@1` and so on, as far as it is known which are right.
+    /// Metrics over all answers, in order: `eval/NAME/pass@1` and so on. Metrics that need right answers are left out if unknown.
     pub fn metrics(&self, answers: &[Outcome]) -> Values {
         let (n, questions) = (self.samples, answers.chunks(self.samples));
         let mean = |score: &dyn Fn(&[Outcome]) -> f64| {
@@ -168,7 +168,7 @@ impl Benchmark {
     }
 }
 
-/// The part of an answer that the metrics need.
+/// The part of an answer that metrics need.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     correct: Option<bool>,
@@ -189,10 +189,10 @@ fn majority_is_right(question: &[Outcome]) -> bool {
     majority(&values).is_some_and(|place| question[place].correct == Some(true))
 }
 
-/// The final answer in a completion, for the votes of `maj@k`; none where there is none.
+/// The final answer in a completion, for the votes of `maj@k`; `None` if there is none.
 ///
-/// It is the content of the last box, else the text after the last `####`, `answer is` or `=`. Answers that state the same number become
-/// the same text.
+/// It is the content of the last box, else the text after the last `####`, `answer is` or `=`. Answers with the same number are
+/// converted to the same text.
 fn extracted(completion: &str) -> Option<String> {
     let marked = |mark: &str| completion.rsplit_once(mark).map(|(_, after)| after);
     let found =
@@ -202,7 +202,7 @@ fn extracted(completion: &str) -> Option<String> {
     Some(math::extract(found).unwrap_or_else(plain)).filter(|text| !text.is_empty())
 }
 
-/// The unweighted mean over benchmarks of every metric that all of them have, as `eval/TEST/...`; none where there are fewer than two.
+/// Unweighted mean over benchmarks of every metric that all of them have, as `eval/TEST/...`; empty for fewer than two benchmarks.
 pub fn mean(all: &[(String, Values)]) -> Values {
     let [(name, first), rest @ ..] = all else { return Vec::new() };
     if rest.is_empty() {
@@ -221,8 +221,8 @@ pub fn mean(all: &[(String, Values)]) -> Values {
     means.collect()
 }
 
-/// `pass@1` of the mean over benchmarks, or of the only one, among the values of a step: `  TEST 43.5%`. The reward where it is not known
-/// what is right.
+/// A summary of a step's values: `pass@1` of the mean over benchmarks, or of the only benchmark, such as `  TEST 43.5%`. If there is no
+/// `pass@1`, the summary shows the reward.
 pub fn shown(values: &BTreeMap<String, f64>) -> Option<String> {
     let first =
         |name: &str| Some((name.strip_prefix("eval/")?.strip_suffix("/pass@1")?.to_owned(), *values.get(name)?));
@@ -274,7 +274,7 @@ mod tests {
             outcome("1", false),
             outcome("7", true),
             outcome("2", false),
-            // The majority is wrong.
+            // The majority answer is wrong.
             outcome("4", false),
             outcome("4", false),
             outcome("5", true),

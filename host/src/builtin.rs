@@ -1,7 +1,7 @@
-//! The rewards that come with the trainer: `reward_model`, and those of `capo-rewards`, which offers them itself.
+//! Built-in rewards: `reward_model`, and the rewards that `capo-rewards` registers.
 
 use capo_plugin::register;
-// Linked, so that what it offers is built in.
+// This import links the crate, so that its rewards are built in.
 use capo_rewards as _;
 
 use crate::reward::RewardModel;

@@ -1,4 +1,4 @@
-//! How good a run's model is while it trains: what it earns on held-out prompts, greedily, how many it answers right, and its benchmarks.
+//! Evaluation of a run's model during training: rewards and accuracy of greedy answers to held-out prompts, and benchmarks.
 
 use anyhow::Result;
 use capo_loader::warning::WarningSink;
@@ -8,7 +8,7 @@ use crate::exam::{Exam, Grader, Right, grade, mean_rewards, share_right};
 use crate::metrics::Values;
 use crate::run::Run;
 
-/// True if the run is measured after the step just done: every `eval.eval_steps`, and after the last.
+/// True if an evaluation is due after the last step: every `eval.eval_steps`, and after the final step.
 pub fn is_due(run: &Run) -> bool {
     let (step, every) = (run.progress.step, run.config.eval.eval_steps);
     let between_rollouts = step.is_multiple_of(run.config.sizes.steps_per_rollout);
@@ -16,8 +16,8 @@ pub fn is_due(run: &Run) -> bool {
     is_last || (every > 0 && step.is_multiple_of(every))
 }
 
-/// `eval_accuracy`, where it is known what is right, `eval_reward` and `eval_rewards/NAME/mean` of the run's held-out prompts; nothing where
-/// `eval.num_prompts` is 0.
+/// Metrics of the run's held-out prompts: `eval_reward`, `eval_rewards/NAME/mean`, and `eval_accuracy` if right answers are known. Empty
+/// if `eval.num_prompts` is 0.
 pub fn held_out(run: &mut Run) -> Result<Values> {
     if run.held_out.is_empty() {
         return Ok(Values::new());
@@ -33,7 +33,7 @@ pub fn held_out(run: &mut Run) -> Result<Values> {
     Ok(values.map(|(name, value)| (format!("eval_{name}"), value)).collect())
 }
 
-/// The metrics of the run's benchmarks, and their mean.
+/// Metrics of the run's benchmarks, and their mean over benchmarks.
 fn benchmarks(run: &mut Run) -> Result<Values> {
     let timer = run.metrics.timer("eval");
     let exam = Exam::of(&run.config, run.progress.step);
@@ -54,7 +54,7 @@ fn benchmarks(run: &mut Run) -> Result<Values> {
     Ok(all.into_iter().flat_map(|(_, values)| values).chain(mean).collect())
 }
 
-/// Records how good the run's model is before training.
+/// Records the evaluation before training.
 pub fn record_before(run: &mut Run) -> Result<()> {
     record(run)?;
     run.progress.accuracy_before = run.progress.accuracy.take();
@@ -62,7 +62,7 @@ pub fn record_before(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Records how good the run's model is: what [`held_out`] says, and the metrics of its benchmarks.
+/// Records an evaluation: the metrics of [`held_out`], and those of the benchmarks.
 pub fn record(run: &mut Run) -> Result<()> {
     let mut values = held_out(run)?;
     let value = |name: &str| values.iter().find(|(found, _)| found == name).map(|(_, value)| *value);

@@ -1,4 +1,4 @@
-//! Questions that a model answers, and how its answers are graded.
+//! Lets a model answer questions, and grades the answers.
 
 use std::fmt;
 
@@ -16,27 +16,27 @@ use crate::rng;
 use crate::stages::context::SampledText;
 use crate::stages::rollout::{decode, encode, views};
 
-/// The outcome on one prompt.
+/// A graded answer to one prompt.
 #[derive(Debug, Clone)]
 pub struct Graded {
     /// Prompt, completion and expected answer.
     pub sample: SampledText,
-    /// Its reward.
+    /// Reward of the answer.
     pub earned: Earned,
-    /// True where the answer is right; none where nothing says so.
+    /// True if the answer is right; `None` if no reward decides this.
     pub correct: Option<bool>,
-    /// Tokens of the completion.
+    /// Length of the completion, tokens.
     pub tokens: usize,
-    /// True if it was cut off.
+    /// True if the length limit cut the completion off.
     pub truncated: bool,
 }
 
 /// An answer's reward, reward units.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Earned {
-    /// The weighted sum of rewards.
+    /// Weighted sum of all rewards.
     pub reward: f32,
-    /// Each reward before its weight, by name.
+    /// Each reward before weighting, by name.
     pub rewards: IndexMap<String, f32>,
 }
 
@@ -47,7 +47,7 @@ impl Earned {
     }
 }
 
-/// `reward` and `rewards/NAME/mean`: the means of what answers earned.
+/// `reward` and `rewards/NAME/mean`: means over the answers.
 pub fn mean_rewards<'a>(earned: impl Iterator<Item = &'a Earned>) -> Values {
     let (mut sums, mut count) = (IndexMap::<String, f64>::new(), 0_usize);
     for Earned { reward, rewards } in earned {
@@ -60,22 +60,22 @@ pub fn mean_rewards<'a>(earned: impl Iterator<Item = &'a Earned>) -> Values {
     sums.into_iter().map(|(name, sum)| (name, sum / count as f64)).collect()
 }
 
-/// How it is known whether an answer is right.
+/// Rule that decides if an answer is right.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Right {
-    /// The reward of this name is above 0.
+    /// Right if the reward of this name is above 0.
     By(String),
-    /// The only reward is above 0, as long as it gives -1, 0 and 1 alone: a share of a point does not say.
+    /// Right if the only reward is above 0. The rule needs rewards of exactly -1, 0 or 1: other values decide nothing.
     Only(String),
-    /// There are several rewards, and none is known to say it.
+    /// Undecided: there are several rewards, and none is known to decide it.
     Unsaid,
 }
 
 impl Right {
-    /// Rewards that compare the answer with the dataset's.
+    /// Rewards that compare the answer with the dataset's answer.
     const COMPARING: [&str; 3] = ["exact_match", "number", "math"];
 
-    /// How the rewards of `config` say it: the one that `eval.reward` names, else the only one that compares answers, else the only one.
+    /// The rule for the rewards of `config`: the reward that `eval.reward` names, else the only comparing reward, else the only reward.
     pub fn of(config: &Config) -> Self {
         let names = reward::names(&config.reward);
         let is_comparing = |name: &&String| Self::COMPARING.contains(&name.split('#').next().unwrap_or_default());
@@ -111,7 +111,7 @@ impl fmt::Display for Right {
     }
 }
 
-/// Answers `examples` greedily and grades the answers.
+/// Answers `examples` greedily, and grades the answers.
 pub fn grade(
     policy: &Policy,
     tokenizer: &Tokenizer,
@@ -122,14 +122,14 @@ pub fn grade(
     let mut graded = Vec::with_capacity(examples.len());
     for chunk in examples.chunks(exam.batch_size) {
         let chunk: Vec<&Example> = chunk.iter().collect();
-        // Greedy decoding draws nothing; the streams only fill their places.
+        // Greedy decoding uses no random numbers; the streams are placeholders.
         let mut rngs = vec![rng::stream(0, "eval.greedy", &[]); chunk.len()];
         graded.extend(grade_chunk(policy, tokenizer, grader, &chunk, (SamplingParams::GREEDY, &mut rngs), exam)?);
     }
     Ok(graded)
 }
 
-/// Answers `examples` all at once, each drawing from a stream of its own, and grades the answers.
+/// Answers all `examples` at once, each with its own random stream, and grades the answers.
 pub fn grade_chunk(
     policy: &Policy,
     tokenizer: &Tokenizer,
@@ -159,37 +159,37 @@ pub fn grade_chunk(
     Ok(graded.collect())
 }
 
-/// The reward components, and where they report to.
+/// The reward components, and the sink for their reports.
 pub struct Grader<'a> {
-    /// `[[reward]]`.
+    /// Reward components of the section `[[reward]]`.
     pub rewards: &'a mut Rewards,
-    /// For the components.
+    /// Sink for reports of the reward components.
     pub sink: &'a mut dyn Sink,
-    /// How it is known whether an answer is right.
+    /// Rule that decides if an answer is right.
     pub right: &'a Right,
 }
 
-/// The settings of a measurement.
+/// Settings of an evaluation.
 #[derive(Debug, Clone, Copy)]
 pub struct Exam {
     /// Longest prompt, tokens.
     pub max_prompt_length: usize,
     /// Longest completion, tokens.
     pub max_completion_length: usize,
-    /// Most completions that are sampled at a time; 0 is no limit.
+    /// Most completions that are sampled at once; 0 is no limit.
     pub max_num_seqs: usize,
-    /// Most completions that are asked for at a time.
+    /// Most completions that are requested at once.
     pub batch_size: usize,
-    /// Optimizer steps done.
+    /// Number of completed optimizer steps.
     pub step: u64,
-    /// Optimizer steps of the whole run.
+    /// Number of optimizer steps in the whole run.
     pub max_steps: u64,
     /// The run's seed.
     pub seed: u64,
 }
 
 impl Exam {
-    /// The measurement that `config` describes, after `step` steps.
+    /// The evaluation that `config` describes, after `step` steps.
     pub fn of(config: &Config, step: u64) -> Self {
         Self {
             max_prompt_length: config.data.max_prompt_length,
@@ -213,7 +213,7 @@ impl Exam {
     }
 }
 
-/// The share of `graded` that is right; none where that is not known of all.
+/// Share of right answers in `graded`; `None` unless it is known for every answer.
 pub fn share_right(graded: &[Graded]) -> Option<f64> {
     let correct: Option<Vec<bool>> = graded.iter().map(|graded| graded.correct).collect();
     correct.map(|correct| correct.iter().filter(|correct| **correct).count() as f64 / graded.len().max(1) as f64)

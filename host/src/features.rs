@@ -1,9 +1,9 @@
-//! Cargo features: parts of `host` that a build may leave out, because they take longer to compile than many runs need them.
+//! Cargo features: optional parts of `host`, which a build may omit to compile faster.
 
 #[cfg(not(all(feature = "datasets", feature = "download")))]
 use anyhow::{Error, anyhow};
 
-/// The error where `needed` was asked for, and `feature` was not built.
+/// The error for a use of `needed` in a build without the Cargo feature `feature`.
 #[cfg(not(all(feature = "datasets", feature = "download")))]
 pub(crate) fn missing(needed: &str, feature: &str) -> Error {
     anyhow!(

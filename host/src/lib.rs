@@ -1,9 +1,9 @@
 //! A trainer for reinforcement learning of language models, whose rewards, advantage estimator, objective and gradient masks
 //! are components behind a stable ABI.
 //!
-//! Start reading at [`train`]: the loop. [`run`] opens what it works with, [`stages`] are its steps, [`model`] is the policy,
-//! [`data`] and [`reward`] are what it learns from. [`commands`] is the command line, [`check`] its largest command. Plugins are loaded by
-//! a crate of its own, `capo-loader`.
+//! Start reading at [`train`], the training loop. [`run`] opens its state, [`stages`] are its steps, and [`model`] is the policy.
+//! [`data`] and [`reward`] provide prompts and rewards. [`commands`] is the command line, and [`check`] its largest command. Plugins are
+//! loaded by a separate crate, `capo-loader`.
 
 pub mod adamw;
 pub mod algorithms;

@@ -7,24 +7,24 @@ use std::time::Instant;
 use capo_loader::watchdog;
 use mimalloc::MiMalloc;
 
-// Page faults dominate the speed of training on a CPU with the system's allocator.
+// With the system's allocator, page faults dominate the time of training on a CPU.
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator(MiMalloc);
 
-/// Stack of the thread that does the work: `ulimit -s` may leave the first one less than it needs.
+/// Stack size of the working thread, bytes: `ulimit -s` may give the main thread less than is needed.
 const STACK: usize = 8 << 20;
 
 fn main() -> ! {
     let started = Instant::now();
-    // Candle's worker threads spin between operations, which starves the others where cores are few.
+    // Candle's worker threads spin between operations. With few cores, this starves the other threads.
     set_default("CANDLE_BARRIER_POOL_SPIN_LIMIT", || "0".to_owned());
-    // Without a setting, candle counts the cores anew, from `/proc/cpuinfo`, at every matrix product.
+    // Without this setting, candle counts the cores in `/proc/cpuinfo` at every matrix product.
     set_default("RAYON_NUM_THREADS", || candle_core::utils::get_num_threads().to_string());
     keep_freed_memory();
     watchdog::survive_file_limit();
     let thread = std::thread::Builder::new().name("main".into()).stack_size(STACK);
     let code = match thread.spawn(move || host::commands::main(started)) {
-        // The standard library has told of a panic.
+        // The standard library has already reported a panic.
         Ok(thread) => thread.join().unwrap_or(101),
         Err(_) => host::commands::main(started),
     };
@@ -32,13 +32,13 @@ fn main() -> ! {
     watchdog::exit(code)
 }
 
-/// Memory from mimalloc, or the end of the process with a sentence: without it nothing here could go on.
+/// Allocates from mimalloc. If memory runs out, it ends the process with a message, because no code here could continue.
 struct Allocator(MiMalloc);
 
-// SAFETY: each call is passed on as it is to an allocator that keeps this contract.
+// SAFETY: each call is passed on unchanged to an allocator that fulfils this contract.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises are those that are asked for.
+        // SAFETY: the caller fulfils the contract that the called method requires.
         given(unsafe { self.0.alloc(layout) }, layout.size())
     }
 
@@ -62,20 +62,20 @@ fn given(memory: *mut u8, bytes: usize) -> *mut u8 {
     if memory.is_null() { watchdog::no_memory(bytes) } else { memory }
 }
 
-/// Memory that was freed stays with the process, for the next step needs it again: asking the system for it anew took a third of a step's time.
+/// Lets the process retain freed memory for the next step. Requesting it from the system again took a third of a step's time.
 fn keep_freed_memory() {
-    // `mi_option_purge_delay`, which the crate has no name for.
+    // The option `mi_option_purge_delay`, for which the crate has no name.
     const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
     if std::env::var_os("MIMALLOC_PURGE_DELAY").is_none() {
-        // SAFETY: the option exists, and -1 is among its values; setting it is allowed at any time.
+        // SAFETY: the option exists, -1 is a valid value, and setting it is allowed at any time.
         unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, -1) };
     }
 }
 
-/// Sets an environment variable that the user has not set. Only for `main`, before anything else.
+/// Sets an environment variable unless the user has set it. Only `main` may call this, before anything else.
 fn set_default(name: &str, value: impl FnOnce() -> String) {
     if std::env::var_os(name).is_none() {
-        // SAFETY: `main` calls this before any thread is started, so nobody reads the environment at the same time.
+        // SAFETY: `main` calls this before any thread is started, so no other thread reads the environment at the same time.
         unsafe { std::env::set_var(name, value()) };
     }
 }

@@ -1,4 +1,4 @@
-//! Common parts of the optimizers: their memory of gradients, and one weight's part of a step.
+//! Common parts of the optimizers: moments of gradients, and the inputs of one weight's update.
 
 use std::collections::BTreeMap;
 
@@ -11,26 +11,26 @@ use crate::model::ops::{round_by_chance, to_dtype};
 use crate::model::{EMBEDDING, HEAD, Params};
 use crate::rng;
 
-/// One weight's part of an optimizer step.
+/// Inputs of one weight's update in an optimizer step.
 pub struct WeightStep<'a> {
-    /// The weight's name.
+    /// Name of the weight.
     pub name: &'a str,
-    /// The weight.
+    /// The weight itself.
     pub var: &'a Var,
-    /// Its gradient, contiguous f32, not yet clipped.
+    /// Gradient of the accepted tokens by the weight, contiguous f32, before clipping.
     pub grad: Tensor,
-    /// The gradient of what was held back, where there is any, like `grad`.
+    /// Gradient of the rejected tokens, if any, in the same form as `grad`.
     pub rejected: Option<Tensor>,
     /// Clipping factor of both gradients.
     pub scale: f64,
     /// The learning rate.
     pub learning_rate: f64,
-    /// Which step it is, counted from 1.
+    /// Number of the step, from 1.
     pub number: u64,
 }
 
 impl WeightStep<'_> {
-    /// Share of the weight that decoupled weight decay leaves. Matrices decay, biases and norm weights do not. Source:
+    /// Factor that decoupled weight decay applies to the weight. Matrices decay, biases and norm weights do not. Source:
     /// `transformers.Trainer.get_decay_parameter_names`.
     pub fn decay_factor(&self, weight_decay: f64) -> f64 {
         let decay = if self.var.rank() >= 2 { weight_decay } else { 0.0 };
@@ -38,14 +38,14 @@ impl WeightStep<'_> {
     }
 }
 
-/// An optimizer's state, by name: moments are `KIND/NAME`.
+/// An optimizer's state by tensor name; a moment has the name `KIND/NAME`.
 pub type State = BTreeMap<String, Tensor>;
 
-/// A running mean of gradients, or of their squares, for every weight, in its shape.
+/// A running mean of gradients or of their squares, for every weight, in its shape.
 ///
-/// Those of the last layer, which components see, and of norms and biases are f32. Those of the other matrices may be bf16: they are widened for a step, and
-/// rounded up or down with the chance that leaves their mean what it is, for a running mean that changes by a thousandth is not moved at all by rounding
-/// to the nearest.
+/// Moments of the last layer (which components see), norms and biases are f32. Moments of the other matrices may be bf16. A step converts
+/// them to f32 and rounds the results stochastically, which preserves their mean. Rounding to the nearest would never change a running
+/// mean that moves by a thousandth per step.
 #[derive(Debug)]
 pub struct Moments {
     kind: &'static str,
@@ -53,7 +53,7 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Zeros for every weight, those of matrices below the last layer in `dtype`; `kind` names them in a state.
+    /// Zeros for every weight, in `dtype` for matrices below the last layer. `kind` is the moment's name in a state.
     pub fn zeros(kind: &'static str, params: &Params, dtype: Dtype) -> Result<Self> {
         let last_layer = if params.contains(HEAD) { HEAD } else { EMBEDDING };
         let zeros = params.iter().map(|(name, var)| {
@@ -63,22 +63,22 @@ impl Moments {
         Ok(Self { kind, tensors: zeros.collect::<Result<_>>()? })
     }
 
-    /// How many weights there are.
+    /// Number of weights.
     pub fn count(&self) -> usize {
         self.tensors.len()
     }
 
-    /// Those of the weight `name`; an unknown name is an error.
+    /// The moment of the weight `name`. An unknown name is an error.
     pub fn get(&self, name: &str) -> Result<&Tensor> {
         self.tensors.get(name).with_context(|| unknown(name))
     }
 
-    /// Those of the weight `name` in f32, for a step that changes them in place; an unknown name is an error.
+    /// The moment of the weight `name` in f32, for an update in place. An unknown name is an error.
     pub fn open(&self, name: &str) -> Result<Tensor> {
         Ok(to_dtype(self.get(name)?, DType::F32)?)
     }
 
-    /// Takes in what became of [`Moments::open`]'s in the step `number`.
+    /// Stores the moment from [`Moments::open`] after its update in step `number`.
     pub fn close(&mut self, name: &str, moments: Tensor, number: u64) -> Result<()> {
         let slot = self.tensors.get_mut(name).with_context(|| unknown(name))?;
         *slot = match slot.dtype() {
@@ -91,18 +91,18 @@ impl Moments {
         Ok(())
     }
 
-    /// Bytes of all of them.
+    /// Bytes of all moments.
     pub fn bytes(&self) -> usize {
         self.tensors.values().map(|moment| moment.elem_count() * moment.dtype().size_in_bytes()).sum()
     }
 
-    /// A copy, where these lie, that shares no storage with them.
+    /// A copy on the same device that shares no storage with the original.
     pub fn deep_copy(&self) -> Result<Self> {
         let copy = self.tensors.iter().map(|(name, moment)| Ok((name.clone(), moment.copy()?)));
         Ok(Self { kind: self.kind, tensors: copy.collect::<Result<_>>()? })
     }
 
-    /// Adds them to `state`: themselves where they lie in host memory, else a copy there.
+    /// Adds the moments to `state`. Moments in host memory are shared, others are copied to host memory.
     pub fn save(&self, state: &mut State) -> Result<()> {
         for (name, moment) in &self.tensors {
             state.insert(format!("{}/{name}", self.kind), moment.to_device(&Device::Cpu)?);
@@ -110,7 +110,7 @@ impl Moments {
         Ok(())
     }
 
-    /// Takes back what `save` added, which `get` gives by name, one at a time; a missing or wrongly shaped tensor is an error, after which some are new.
+    /// Restores the moments that `save` added; `get` returns them by name. After an error (a missing or wrong tensor), some are new.
     pub fn restore(&mut self, get: &mut dyn FnMut(&str) -> Result<Option<Tensor>>) -> Result<()> {
         for (name, slot) in &mut self.tensors {
             let full = format!("{}/{name}", self.kind);

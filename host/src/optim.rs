@@ -1,4 +1,4 @@
-//! The optimizer: clipping by the global norm, then AdamW's or SGD's rule for each weight.
+//! The optimizer: clipping by the global norm, then the rule of AdamW or SGD for each weight.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::model::{Gradients, Params};
 use crate::moments::{State, WeightStep};
 use crate::sgd::{Sgd, SgdConfig};
 
-/// An optimizer's name in settings.
+/// Name of an optimizer in the settings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OptimizerName {
@@ -25,7 +25,7 @@ pub enum OptimizerName {
     Sgd,
 }
 
-/// An optimizer's rule and constants.
+/// An optimizer's rule and its settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum OptimizerConfig {
     /// AdamW.
@@ -34,16 +34,16 @@ pub enum OptimizerConfig {
     Sgd(SgdConfig),
 }
 
-/// Result of one optimizer step. Norms are Euclidean, over all weights, before clipping; they may be infinite or NaN.
+/// Result of one optimizer step. Norms are Euclidean, over all trained weights, before clipping; they may be infinite or NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepOutcome {
-    /// Norm of the gradient of what was accepted.
+    /// Norm of the gradient of the accepted tokens.
     pub grad_norm: f64,
-    /// Norm of the gradient of what was held back; 0 where there is none.
+    /// Norm of the gradient of the rejected tokens; 0 if there are none.
     pub rejected_grad_norm: f64,
-    /// Norm of their sum: this is what is clipped.
+    /// Norm of the sum of both gradients, which determines clipping.
     pub grad_norm_unmasked: f64,
-    /// True if the weights were updated; `false` when a norm is not finite.
+    /// True if the weights were updated; `false` if a norm is not finite.
     pub taken: bool,
 }
 
@@ -63,7 +63,7 @@ enum Rule {
 const STEPS_TAKEN: &str = "steps_taken";
 
 impl Optimizer {
-    /// An optimizer that has taken no step.
+    /// An optimizer before its first step.
     pub fn new(params: &Params, config: OptimizerConfig) -> Result<Self> {
         let rule = match config {
             OptimizerConfig::AdamW(config) => Rule::AdamW(AdamW::new(params, config)?),
@@ -72,7 +72,7 @@ impl Optimizer {
         Ok(Self { rule, steps_taken: 0 })
     }
 
-    /// Description of the optimizer for components, at the step to come; for SGD `beta1` is its momentum.
+    /// Description of the optimizer for components, before the coming step. For SGD, `beta1` is its momentum.
     pub fn info(&self, learning_rate: f64, max_grad_norm: f64) -> OptimizerInfo {
         let steps_taken = self.steps_taken;
         match &self.rule {
@@ -97,7 +97,7 @@ impl Optimizer {
         self.steps_taken
     }
 
-    /// Adam's `exp_avg` and `exp_avg_sq` of the weight `name`, in its shape, as they are stored; an unknown name, or SGD, is an error.
+    /// Adam's `exp_avg` and `exp_avg_sq` of the weight `name`, in its shape and their stored dtype. An unknown name is an error; so is SGD.
     pub fn moments(&self, name: &str) -> Result<(&Tensor, &Tensor)> {
         match &self.rule {
             Rule::AdamW(adamw) => adamw.moments(name),
@@ -105,16 +105,16 @@ impl Optimizer {
         }
     }
 
-    /// The mean of squared gradients of the weight `name`, f32, and what it is to be divided by to be free of its start at 0; none for an
-    /// optimizer that keeps none.
+    /// Mean of squared gradients of the weight `name`, f32, and the divisor that corrects its bias from the start at 0. `None` for an
+    /// optimizer without second moments.
     pub fn second_moment(&self, name: &str) -> Result<Option<(Tensor, f64)>> {
         let Rule::AdamW(adamw) = &self.rule else { return Ok(None) };
         let correction = 1.0 - adamw.config().beta2.powf(self.steps_taken as f64);
         Ok(Some((to_dtype(adamw.moments(name)?.1, DType::F32)?, correction)))
     }
 
-    /// Cosine between `-grads` and the direction of the last step, as the moments tell it; none before the first step, and for SGD without
-    /// momentum, which does not remember it.
+    /// Cosine between `-grads` and the direction of the previous step, according to the moments. `None` before the first step, and for SGD
+    /// without momentum, which has no moments.
     pub fn alignment(&self, grads: &Gradients) -> Result<Option<f64>> {
         if self.steps_taken == 0 {
             return Ok(None);
@@ -143,7 +143,7 @@ impl Optimizer {
         }
     }
 
-    /// A copy, where the moments lie, that shares no storage with the original.
+    /// A copy on the same device that shares no storage with the original.
     pub fn deep_copy(&self) -> Result<Self> {
         let rule = match &self.rule {
             Rule::AdamW(adamw) => Rule::AdamW(adamw.deep_copy()?),
@@ -154,8 +154,8 @@ impl Optimizer {
 
     /// Clips the gradients to `max_grad_norm` (0: no clipping) and updates `params` in place.
     ///
-    /// `grads` are those of what was accepted, `rejected` those of what was held back. One factor clips both, by the norm of their sum; the step
-    /// follows `grads` alone, and `rejected` enters Adam's second moment. A norm that is not finite changes nothing. Clipping:
+    /// `grads` is of the accepted tokens, `rejected` of the rejected tokens. One factor clips both, by the norm of their sum. The step
+    /// follows `grads` alone, and `rejected` enters Adam's second moment. If a norm is not finite, nothing changes. Source of the clipping:
     /// `torch.nn.utils.clip_grad_norm_`.
     pub fn step(
         &mut self,
@@ -186,8 +186,8 @@ impl Optimizer {
         Ok(outcome)
     }
 
-    /// The state as named tensors in host memory, to be written before the next step, which changes those that lie there: `KIND/NAME`, where `KIND` is `exp_avg` and `exp_avg_sq` for AdamW and
-    /// `momentum_buffer` for SGD with momentum, and `steps_taken` (i64, `[1]`).
+    /// The state as named tensors in host memory, to be written before the next step changes them. Moments are `KIND/NAME`, where `KIND` is
+    /// `exp_avg` and `exp_avg_sq` for AdamW or `momentum_buffer` for SGD with momentum. `steps_taken` is i64, `[1]`.
     pub fn state(&self) -> Result<State> {
         let mut state = State::new();
         match &self.rule {
@@ -198,13 +198,13 @@ impl Optimizer {
         Ok(state)
     }
 
-    /// Restores what `state` gave, bit for bit; a missing, extra or wrongly shaped tensor is an error.
+    /// Restores a result of `state`, bit for bit. A missing, extra or wrongly shaped tensor is an error.
     pub fn load_state(&mut self, state: &State) -> Result<()> {
-        // The state may share its storage with another optimizer.
+        // The state may share its storage with another optimizer, so it is copied.
         self.restore(state.len(), &mut |name| Ok(state.get(name).map(Tensor::copy).transpose()?))
     }
 
-    /// As `load`, of a state of `count` tensors that `get` gives by name, one at a time; after an error some are new.
+    /// Like `load_state`, for `count` tensors that `get` returns by name, one at a time. After an error, some tensors are already restored.
     pub fn restore(&mut self, count: usize, get: &mut dyn FnMut(&str) -> Result<Option<Tensor>>) -> Result<()> {
         let steps = get(STEPS_TAKEN)?.context("the optimizer state has no `steps_taken`")?;
         let steps_taken = u64::try_from(steps.to_vec1::<i64>()?.first().copied().unwrap_or(-1))
@@ -227,7 +227,7 @@ impl Optimizer {
 }
 
 impl StepOutcome {
-    /// The norms before the step; the step is taken where all of them are finite.
+    /// The norms before the step; `taken` is true if all of them are finite.
     fn of(grads: &Gradients, rejected: Option<&Gradients>) -> Result<Self> {
         let grad_norm = global_norm(grads)?;
         let (rejected_grad_norm, grad_norm_unmasked) = match rejected {
@@ -252,7 +252,7 @@ fn products(a: &Tensor, b: &Tensor) -> Result<f64> {
     Ok(sum_blocks(a.len(), sum))
 }
 
-/// The Euclidean norm of all gradients, summed in f64 in name order.
+/// Euclidean norm of all gradients, summed in f64 in the order of names.
 pub fn global_norm(grads: &Gradients) -> Result<f64> {
     let on_host = grads.iter().all(|(_, grad)| fused(grad));
     norm(grads.iter().map(|(_, grad)| Ok(grad.clone())), on_host)
@@ -265,7 +265,7 @@ fn norm_of_sum(a: &Gradients, b: &Gradients) -> Result<f64> {
     norm(a.iter().map(|(name, grad)| Ok(add(&f32(grad)?, &f32(b.get(name)?)?)?)), on_host)
 }
 
-/// The norm of all `grads`; `on_host` says that the fused kernels take every one of them.
+/// Euclidean norm of all `grads`; `on_host` is true if the fused kernels accept each of them.
 fn norm(grads: impl Iterator<Item = Result<Tensor>>, on_host: bool) -> Result<f64> {
     if !on_host {
         let rows = |grad: Result<Tensor>| Ok(grad?.to_dtype(DType::F32)?.sqr()?.sum(D::Minus1)?.flatten_all()?);
@@ -284,7 +284,7 @@ fn norm(grads: impl Iterator<Item = Result<Tensor>>, on_host: bool) -> Result<f6
     Ok(sum.sqrt())
 }
 
-/// Clipping factor for gradients of norm `norm`: `max / (norm + 1e-6)` where that is below 1, else 1. 1 when `max` is 0.
+/// Clipping factor for gradients of norm `norm`: `max / (norm + 1e-6)`, but at most 1. It is 1 if `max` is 0.
 fn clip_scale(norm: f64, max: f64) -> f64 {
     if max > 0.0 { (max / (norm + 1e-6)).min(1.0) } else { 1.0 }
 }

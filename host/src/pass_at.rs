@@ -1,8 +1,8 @@
-//! Quality of a model from several answers to a question: `pass@k` and the majority vote.
+//! Metrics over several answers to one question: `pass@k` and the majority vote.
 
 use std::collections::HashMap;
 
-/// The chance that at least one of `k` answers is right, estimated without bias from `samples` answers of which `right` are:
+/// The unbiased estimate of the probability that at least one of `k` answers is right. Of `samples` answers, `right` are right:
 /// 1 - C(samples - right, k) / C(samples, k).
 ///
 /// `k` is at most `samples`.
@@ -11,13 +11,13 @@ pub fn pass_at(samples: usize, right: usize, k: usize) -> f64 {
     if wrong < k {
         return 1.0;
     }
-    // C(wrong, k) / C(samples, k), factor by factor: no binomial grows beyond what a number holds.
+    // C(wrong, k) / C(samples, k), factor by factor, so that no binomial overflows.
     1.0 - (0..k).map(|i| (wrong - i) as f64 / (samples - i) as f64).product::<f64>()
 }
 
-/// The place of the first answer that is given most often; of several, that which is given first.
+/// Index of the first occurrence of the most frequent answer; among equals, the answer that occurs first.
 ///
-/// Answers without a value are given by nobody.
+/// Missing values do not vote.
 pub fn majority(values: &[Option<String>]) -> Option<usize> {
     let mut votes: HashMap<&str, (usize, usize)> = HashMap::new();
     for (place, value) in values.iter().enumerate().filter_map(|(place, value)| Some((place, value.as_deref()?))) {
@@ -26,7 +26,7 @@ pub fn majority(values: &[Option<String>]) -> Option<usize> {
     votes.into_values().max_by_key(|(count, place)| (*count, std::cmp::Reverse(*place))).map(|(_, place)| place)
 }
 
-/// The numbers k of `pass@k`: powers of two up to `samples`, and `samples`.
+/// The values of k for `pass@k`: powers of two up to `samples`, and `samples` itself.
 pub fn counts(samples: usize) -> Vec<usize> {
     let mut counts: Vec<usize> = std::iter::successors(Some(1), |k| Some(k * 2)).take_while(|k| *k < samples).collect();
     counts.push(samples);
@@ -44,7 +44,7 @@ mod tests {
         assert_eq!(pass_at(4, 3, 2), 1.0, "two answers cannot both be the wrong one");
         // 1 - C(3, 2) / C(4, 2) = 1 - 3 / 6
         assert!((pass_at(4, 1, 2) - 0.5).abs() < 1e-15);
-        // Out of all subsets.
+        // The expected value is counted over all subsets.
         for (samples, right, k) in [(6, 2, 3), (7, 1, 5), (8, 3, 2)] {
             let subsets: Vec<u32> = (0..1_u32 << samples).filter(|set| set.count_ones() as usize == k).collect();
             let good = subsets.iter().filter(|set| **set & ((1 << right) - 1) != 0).count();

@@ -1,19 +1,19 @@
 //! Named random streams: every draw of a run is a pure function of `(seed, name, indices)`.
 //!
-//! Nothing here has state that outlives a draw, so there is nothing to checkpoint: a resumed run asks for the same
-//! stream, `stream(seed, "rollout.sample", &[step, row])`, and gets the same numbers. The integer and float draws are written
-//! out here instead of taken from `rand`'s distributions, whose values may change between its releases.
+//! No state outlives a draw, so there is nothing to checkpoint: a resumed run opens the same stream,
+//! `stream(seed, "rollout.sample", &[step, row])`, and gets the same numbers. Integer and float draws are implemented here
+//! instead of taken from `rand`'s distributions, whose values may change between releases.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 use sha2::{Digest, Sha256};
 
-/// Prefix of every hashed key; a change of this file's draws must change it.
+/// Prefix of every hashed key. It must change if the draws in this file change.
 const DOMAIN: &[u8] = b"host.rng/1\0";
 
 /// The random stream called `name` at position `index` (for example `[step, row]`) of the run with this `seed`.
 ///
-/// Streams that differ in seed, name or any index (their number included) are independent: the ChaCha key is the
+/// Streams that differ in seed, name, an index or the number of indices are independent: the ChaCha key is the
 /// SHA-256 of all of them.
 pub fn stream(seed: u64, name: &str, index: &[u64]) -> ChaCha12Rng {
     let mut key = Sha256::new();
@@ -37,7 +37,7 @@ pub fn below(rng: &mut impl Rng, bound: u64) -> u64 {
     if bound == 0 {
         return 0;
     }
-    // Values from `limit` up would favour small remainders.
+    // Values from `limit` on would favour small remainders.
     let limit = u64::MAX - u64::MAX % bound;
     loop {
         let draw = rng.next_u64();
@@ -47,7 +47,7 @@ pub fn below(rng: &mut impl Rng, bound: u64) -> u64 {
     }
 }
 
-/// Fills `out` with independent standard normal draws (Box–Muller, both halves of each pair used).
+/// Fills `out` with independent standard normal draws (Box–Muller, with both values of each pair used).
 pub fn fill_standard_normal(rng: &mut impl Rng, out: &mut [f32]) {
     for pair in out.chunks_mut(2) {
         // 1 - u is in (0, 1], so the logarithm is finite.
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn a_stream_is_a_function_of_its_key() {
         assert_eq!(first(7, "data.order", &[1, 2]), first(7, "data.order", &[1, 2]));
-        // Computed apart from this file, by SHA-256 and ChaCha12 written out in Python. Resumed runs rely on them.
+        // Computed independently of this file, with SHA-256 and ChaCha12 written in Python. Resumed runs rely on these values.
         assert_eq!(first(0, "model.init", &[]), 646263168085199674);
         assert_eq!(first(7, "rollout.sample", &[3, 1]), 9562547723292799238);
     }

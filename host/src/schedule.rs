@@ -8,22 +8,22 @@ use anyhow::{Result, ensure};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScheduleKind {
-    /// Warm-up, then a straight line to 0 at the last step.
+    /// Warm-up, then linear decay to 0 at the last step.
     Linear,
-    /// Warm-up, then half a cosine to 0 at the last step.
+    /// Warm-up, then half a cosine down to 0 at the last step.
     Cosine,
-    /// The peak from the first step on; warm-up is ignored.
+    /// The peak learning rate from the first step on; warm-up is ignored.
     Constant,
-    /// Warm-up, then the peak.
+    /// Warm-up, then the peak learning rate.
     ConstantWithWarmup,
 }
 
 /// A learning rate as a function of the optimizer step. Source: `transformers.get_scheduler`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
-    /// The shape.
+    /// Shape of the schedule.
     pub kind: ScheduleKind,
-    /// The learning rate at the end of the warm-up.
+    /// Learning rate at the end of the warm-up.
     pub peak: f64,
     /// Length of the warm-up, steps.
     pub warmup_steps: u64,
@@ -32,7 +32,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule whose warm-up is the share `warmup_ratio` of `max_steps`, rounded up; a ratio outside 0 to 1 is an error.
+    /// A schedule whose warm-up is the share `warmup_ratio` of `max_steps`, rounded up. A ratio outside 0 to 1 is an error.
     pub fn new(kind: ScheduleKind, peak: f64, warmup_ratio: f64, max_steps: u64) -> Result<Self> {
         ensure!(
             (0.0..=1.0).contains(&warmup_ratio),
@@ -42,7 +42,7 @@ impl Schedule {
         Ok(Self { kind, peak, warmup_steps, max_steps })
     }
 
-    /// The learning rate of the update after `step` updates: 0 for the first one when there is a warm-up.
+    /// Learning rate of the update after `step` updates. With a warm-up, the first update has 0.
     pub fn learning_rate(&self, step: u64) -> f64 {
         self.peak * self.factor(step)
     }

@@ -1,4 +1,4 @@
-//! Log-probabilities of completions that are given: `host score`.
+//! Computes log-probabilities of given completions: `host score`.
 
 use anyhow::{Result, ensure};
 
@@ -6,14 +6,14 @@ use crate::data::Pair;
 use crate::model::{Policy, Wants};
 use crate::stages::rollout::join;
 
-/// Batches that are put together from the rows at hand, so that rows of one batch are of about one length.
+/// Number of batches that are formed from one window of rows, so that rows of one batch have similar lengths.
 const BATCHES: usize = 8;
-/// Most rows at hand, where they are short.
+/// Most rows in one window, which limits windows of short rows.
 const MOST_ROWS: usize = 4096;
 
-/// Scores the pairs at temperature 1 and tells the log-probabilities of each completion, nats, in order.
+/// Scores the pairs at temperature 1, and passes the log-probabilities of each completion, nats, to `tell` in order.
 ///
-/// At most `batch_tokens` tokens, padding included, go through the model at a time, or one row. Memory does not grow with the number of pairs.
+/// A batch has at most `batch_tokens` tokens, including padding, or a single row. Memory does not grow with the number of pairs.
 pub fn score(
     policy: &Policy,
     batch_tokens: usize,
@@ -36,7 +36,7 @@ pub fn score(
 
 fn score_window(policy: &Policy, batch_tokens: usize, window: &[Pair]) -> Result<Vec<Vec<f32>>> {
     let mut logps = vec![Vec::new(); window.len()];
-    // A completion without tokens has no log-probabilities.
+    // A completion without tokens has no log-probabilities to compute.
     let mut rows: Vec<usize> = (0..window.len()).filter(|row| !window[*row].completion.is_empty()).collect();
     rows.sort_by_key(|row| (window[*row].prompt.len() + window[*row].completion.len(), *row));
     let mut rows = rows.as_slice();
@@ -50,7 +50,7 @@ fn score_window(policy: &Policy, batch_tokens: usize, window: &[Pair]) -> Result
     Ok(logps)
 }
 
-/// How many of the first `rows` make a batch: one at least.
+/// Number of the first `rows` that form a batch, at least one.
 fn fitting(window: &[Pair], rows: &[usize], batch_tokens: usize) -> usize {
     let (mut prompt, mut completion) = (0, 0);
     let fits = |(count, row): (usize, &usize)| {

@@ -1,4 +1,4 @@
-//! Supervised training on worked solutions: how a base model is made.
+//! Supervised fine-tuning on worked solutions, which produces a base model.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -24,47 +24,47 @@ use crate::reward::{RewardConfig, Rewards};
 use crate::schedule::{Schedule, ScheduleKind};
 use crate::stages::rollout::{encode, join};
 
-/// The settings of `host sft` when no `--config` is given: how the embedded model was made.
+/// The settings of `host sft` when no `--config` is given. The embedded model was made with them.
 pub const DEFAULT: &str = include_str!("../../configs/tiny/sft.toml");
 
-/// Most examples of one step: all of them are in memory at once.
+/// Most examples in one step, because all of them are in memory at once.
 const MOST_EXAMPLES: usize = 1 << 20;
 
-/// `[model]`: exactly one of the two.
+/// The section `[model]`: exactly one of the two keys is set.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ModelConfig {
-    /// Fresh weights in the architecture and with the tokenizer of this model.
+    /// Model whose architecture and tokenizer are used with fresh weights.
     config_name_or_path: Option<String>,
-    /// The model to go on with.
+    /// Model whose training continues.
     model_name_or_path: Option<String>,
 }
 
-/// `[train]`
+/// The section `[train]`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct TrainConfig {
-    /// Where the model computes: `cpu`, or `cuda:N`.
+    /// Device of the computation: `cpu`, or `cuda:N`.
     device: String,
     /// Floating-point type of the computation: `f32` or `bf16`.
     dtype: Dtype,
-    /// Source of every random choice.
+    /// Seed of all random choices.
     seed: u64,
-    /// Optimizer steps.
+    /// Number of optimizer steps.
     max_steps: u64,
-    /// Examples of one step.
+    /// Number of examples in one step.
     per_device_train_batch_size: usize,
-    /// True if activations are computed again in the backward pass, as in `host train`.
+    /// True if the backward pass recomputes activations, as in `host train`.
     gradient_checkpointing: bool,
     /// Peak learning rate.
     learning_rate: f64,
-    /// Its shape over time.
+    /// Shape of the learning-rate schedule.
     lr_scheduler_type: ScheduleKind,
-    /// Share of `max_steps` over which it rises from 0.
+    /// Share of `max_steps` for the warm-up from 0.
     warmup_ratio: f64,
     /// Decoupled weight decay.
     weight_decay: f64,
-    /// Largest global gradient norm; 0 is off.
+    /// Largest global gradient norm; 0 turns clipping off.
     max_grad_norm: f64,
 }
 
@@ -86,15 +86,15 @@ impl Default for TrainConfig {
     }
 }
 
-/// `[eval]`
+/// The section `[eval]`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct EvalConfig {
-    /// Held-out prompts, answered greedily; 0 is off.
+    /// Number of held-out prompts, answered greedily; 0 turns them off.
     num_prompts: usize,
-    /// Evaluate every so many steps and after the last; 0 is after the last only.
+    /// Number of steps between evaluations, with one more after the last step; 0 evaluates only after the last step.
     eval_steps: u64,
-    /// Longest completion, tokens; needed where there are prompts to answer.
+    /// Longest completion, tokens; required if there are held-out prompts.
     max_completion_length: usize,
 }
 
@@ -106,7 +106,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// Refuses settings that are out of range or silence one another.
+    /// Refuses settings that are out of range or make one another ineffective.
     fn check(&self) -> Result<()> {
         let (train, eval) = (&self.train, &self.eval);
         limits::at_least_one(&[
@@ -133,7 +133,7 @@ impl Settings {
     }
 }
 
-/// A supervised run, ready for its first step.
+/// A supervised run that is ready for its first step.
 pub struct Sft {
     settings: Settings,
     policy: Policy,
@@ -144,13 +144,13 @@ pub struct Sft {
     optimizer: Optimizer,
     schedule: Schedule,
     output: PathBuf,
-    /// Bytes that the largest step so far has taken.
+    /// Bytes of the largest step so far.
     largest_step: u128,
 }
 
 impl Sft {
-    /// Opens a run from a config file, or the built-in settings, on their device or on `device`, that will write a Hugging
-    /// Face directory to `output`.
+    /// Opens a run from a config file or the built-in settings; `device` overrides their device. The run will write a Hugging Face
+    /// directory to `output`.
     pub fn open(config: Option<&Path>, sets: &[String], device: Option<&str>, output: &Path) -> Result<Self> {
         folders::split(output).context("`--output-dir` cannot be used")?;
         ensure!(
@@ -194,7 +194,7 @@ impl Sft {
         Ok(Self { settings, policy, tokenizer, files, dataset, held_out, optimizer, schedule, output, largest_step })
     }
 
-    /// Trains, reporting through `say`, and writes the model.
+    /// Trains, reports through `say`, and writes the model.
     pub fn run(&mut self, say: &dyn Fn(&str)) -> Result<()> {
         say(&format!("model      {} parameters", self.policy.params().element_count()));
         let (max_steps, every) = (self.settings.train.max_steps, self.settings.eval.eval_steps);
@@ -216,7 +216,7 @@ impl Sft {
         Ok(())
     }
 
-    /// One optimizer step on the mean loss over all completion tokens; returns that loss, nats.
+    /// One optimizer step on the mean loss over all completion tokens. Returns that loss, nats.
     fn step(&mut self, step: u64) -> Result<f64> {
         let size = self.settings.train.per_device_train_batch_size as u64;
         let examples = (0..size).map(|i| self.dataset.train(step * size + i)).collect::<Result<Vec<Example>>>()?;
@@ -248,7 +248,7 @@ impl Sft {
         Ok(loss)
     }
 
-    /// Refuses a step that takes more memory than there is beside that of the largest one so far, which the process has kept.
+    /// Refuses a step that exceeds the available memory. Memory of the largest step so far counts as free: the process retains it.
     fn check_memory(&mut self, shape: Shape) -> Result<()> {
         let parts = self.policy.training_bytes(shape, false, false);
         let needed: u128 = parts.iter().map(|(_, bytes)| bytes).sum();
@@ -289,7 +289,7 @@ impl Sft {
         Ok(exam::share_right(&graded))
     }
 
-    /// Writes the model to a folder that appears whole.
+    /// Writes the model to a folder that appears as a whole.
     fn save(&self) -> Result<()> {
         let (parent, name) = folders::split(&self.output)?;
         let cannot = || format!("cannot write `{}`", self.output.display());

@@ -1,4 +1,4 @@
-//! SGD: a step is the gradient, or with momentum a sum of gradients in which older ones fade.
+//! SGD: a step is the gradient. With momentum, it is a sum of gradients in which older ones decay.
 
 use anyhow::Result;
 use candle_core::{Tensor, Var};
@@ -9,21 +9,21 @@ use crate::model::ops::fused;
 use crate::model::ops::optimizer::Blend;
 use crate::moments::{Moments, State, WeightStep};
 
-/// Constants of SGD.
+/// Settings of SGD.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SgdConfig {
-    /// Share of the sum of gradients that the next step keeps; 0 is plain SGD.
+    /// Factor of the previous sum of gradients at each step; 0 is plain SGD.
     pub momentum: f64,
-    /// Decoupled weight decay of matrices, as AdamW's and unlike torch's; biases and norm weights have none.
+    /// Decoupled weight decay of matrices, as in AdamW and unlike torch. Biases and norm weights do not decay.
     pub weight_decay: f64,
-    /// Storage type of the momentum, for matrices below the last layer.
+    /// Storage dtype of the momentum, for matrices below the last layer.
     pub moments: Dtype,
 }
 
 /// SGD over all weights of a model.
 ///
-/// `sum = momentum sum + g`, `w = w (1 - lr decay) - lr sum`. Source: `torch.optim.SGD`, whose sum is the first gradient after the first
-/// step too; without momentum there is no sum to remember.
+/// `sum = momentum sum + g`, `w = w (1 - lr decay) - lr sum`. Source: `torch.optim.SGD`, where the sum after the first step also equals the
+/// first gradient. Without momentum, no sum is stored.
 #[derive(Debug)]
 pub struct Sgd {
     config: SgdConfig,
@@ -31,7 +31,7 @@ pub struct Sgd {
 }
 
 impl Sgd {
-    /// An optimizer that has taken no step.
+    /// An optimizer before its first step.
     pub fn new(params: &Params, config: SgdConfig) -> Result<Self> {
         let sums = || Moments::zeros("momentum_buffer", params, config.moments);
         Ok(Self { config, sums: (config.momentum != 0.0).then(sums).transpose()? })
@@ -42,12 +42,12 @@ impl Sgd {
         Ok(Self { config: self.config, sums: self.sums.as_ref().map(Moments::deep_copy).transpose()? })
     }
 
-    /// The constants.
+    /// Settings of SGD.
     pub fn config(&self) -> &SgdConfig {
         &self.config
     }
 
-    /// Direction of descent of the last step in the weight `name`, without decay, f32; none without momentum.
+    /// Descent direction of the previous step in the weight `name`, without weight decay, f32; `None` without momentum.
     pub fn direction(&self, name: &str) -> Result<Option<Tensor>> {
         self.sums.as_ref().map(|sums| sums.open(name)).transpose()
     }
@@ -57,22 +57,22 @@ impl Sgd {
         self.sums.as_ref().map_or(0, Moments::bytes)
     }
 
-    /// How many tensors [`Self::save`] adds.
+    /// Number of tensors that [`Self::save`] adds.
     pub fn count(&self) -> usize {
         self.sums.as_ref().map_or(0, Moments::count)
     }
 
-    /// Adds `momentum_buffer/NAME` to `state`, where there is momentum.
+    /// Adds `momentum_buffer/NAME` to `state` if there is momentum.
     pub fn save(&self, state: &mut State) -> Result<()> {
         self.sums.as_ref().map_or(Ok(()), |sums| sums.save(state))
     }
 
-    /// Restores what `save` added, which `get` gives by name; after an error some are new.
+    /// Restores the tensors that `save` added; `get` returns them by name. After an error, some tensors are already restored.
     pub fn load(&mut self, get: &mut dyn FnMut(&str) -> Result<Option<Tensor>>) -> Result<()> {
         self.sums.as_mut().map_or(Ok(()), |sums| sums.restore(get))
     }
 
-    /// Updates one weight: in place by the fused CPU kernel, on other devices by candle's operations.
+    /// Updates one weight: in place by the fused CPU kernel, or by candle's operations on other devices.
     pub fn update(&mut self, weight: &WeightStep<'_>) -> Result<()> {
         let &WeightStep { name, var, scale, learning_rate, .. } = weight;
         let decay_factor = weight.decay_factor(self.config.weight_decay);

@@ -1,4 +1,4 @@
-//! The loop: rollout → advantage → objective → mask and weight → backward → step and its control, whatever the algorithm.
+//! The loop: rollout → advantage → objective → mask and weight → backward → step and step control, for every algorithm.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -21,12 +21,12 @@ use crate::stages::batch::SampledBatch;
 use crate::stages::rollout::{self, Sampler};
 use crate::stages::{advantage, backward, control, effect, logps, objective, step};
 
-/// Trains until the last step, or until `stop` is set or `stop_after` steps are done, at the end of a rollout.
+/// Trains until the last step. Earlier it ends at the end of a rollout, if `stop` is set or `stop_after` steps are done.
 pub fn train(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &AtomicBool) -> Result<()> {
     run.watchdog.place().at(run.progress.step);
     let outcome = rollouts(run, report, stop_after, stop);
     if outcome.is_err() {
-        // The error that ended the run is returned, not one of this save. Without this checkpoint, a resume goes on from the one before.
+        // The run's own error is returned, not an error of this save. Without this checkpoint, a resume continues from the previous one.
         let _ = checkpoint::save_last(run);
     }
     outcome
@@ -60,7 +60,7 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
         let out_of_time = max_time > 0.0 && started.elapsed().as_secs_f64() >= max_time;
         let stopped =
             stop.load(Ordering::Relaxed) || stop_after.is_some_and(|limit| run.progress.step >= limit) || out_of_time;
-        // Written before the step is told, whose line says how long that took.
+        // The checkpoint precedes the report of the step, which includes the time for writing it.
         let written = if stopped || checkpoint::is_due(run) || best::ending(run).is_some() {
             let _timer = run.metrics.timer("checkpoint");
             checkpoint::write(run)
@@ -78,7 +78,7 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
     Ok(())
 }
 
-/// Stage 1, and the log-probabilities under the policy that sampled.
+/// Stage 1, and the log-probabilities under the sampling policy.
 fn sample(run: &mut Run) -> Result<rollout::SampledRollout> {
     let work = run.work();
     let measured = effect::is_due(run.progress.step, run.config.train.measure_step);
@@ -107,7 +107,7 @@ fn sample(run: &mut Run) -> Result<rollout::SampledRollout> {
     let mut rollout = rollout::sample(&drawn_by, dataset, progress.prompts, sampler)?;
     progress.prompts += rollout.prompts;
     if config.sizes.steps_per_rollout > 1 {
-        // As in TRL, the policy in training says how probable its completions were.
+        // As in TRL, the training policy computes the log-probabilities of its completions.
         let dropout = Dropout::of_rollout(config.train.seed, progress.step);
         let policy = policy.in_training(dropout).with_truncation(config.loss_truncation());
         rollout.batch.old_logps = Some(logps::detached(&policy, &rollout.batch, work)?);
@@ -121,7 +121,7 @@ fn sample(run: &mut Run) -> Result<rollout::SampledRollout> {
     Ok(rollout)
 }
 
-/// Stages 2 to 6 on one optimizer-step batch.
+/// Stages 2 to 6 for the batch of one optimizer step.
 fn optimize(
     run: &mut Run,
     (mut batch, outputs): (SampledBatch, Option<TokenOutputs>),
@@ -172,7 +172,7 @@ fn optimize(
     let weighed = weight::apply(&mut components.weights, &mut sink, &batch.view(&info), &mut accepted)?;
     let mut factored = None;
     if !loss_factors.is_empty() {
-        // The objective's metrics of the batch are recorded already, so that this call records none.
+        // The objective's metrics of this batch are already recorded, so this call records none.
         let lent = context.as_ref().map(|context| context.lend(info.step - batch.sampled_at));
         let mut silent = Lender { sink: &mut sink.warnings, context: lent, ranks: None };
         let decided = (&accepted, &weighed);
@@ -195,7 +195,7 @@ fn optimize(
     }
     end(timer, policy)?;
 
-    // The weights are about to change.
+    // The weights are about to change, which invalidates the recovery point.
     *recovery = None;
     let timer = sink.metrics.timer("step");
     let gradient = gradients.as_ref().map(|gradients| &gradients.accepted);
@@ -230,7 +230,7 @@ fn optimize(
     Ok(())
 }
 
-/// Ends a stage of the policy's work: a device is still at it, which would be in the next stage's time.
+/// Ends the timer of a stage after the device has finished its work, which would otherwise count in the next stage.
 fn end(timer: Timer, policy: &Policy) -> Result<()> {
     policy.device().synchronize()?;
     drop(timer);

@@ -1,4 +1,4 @@
-//! Files of JSON lines that a run appends to, and takes up again where it was: `metrics.jsonl`, `completions.jsonl`.
+//! JSON Lines files that a run appends to, and continues after a resume: `metrics.jsonl`, `completions.jsonl`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use capo_loader::{files, terminal};
 use serde::Deserialize;
 
-/// Cuts the file at `path` back to `step` and says how many lines went. The first line that is torn or of a later step goes with all
-/// that follow; the run's beginning has none.
+/// Cuts the file at `path` back to `step`, and reports the number of removed lines. Removal starts at the first line that is torn or of a
+/// later step. Step 0 removes all lines. A missing file is no error.
 pub fn cut(path: &Path, step: u64) -> Result<()> {
     let lines = cut_lines(path, step).with_context(|| format!("cannot take `{}` up again", path.display()))?;
     if lines > 0 {
@@ -44,7 +44,7 @@ fn shorten(file: &File, bytes: u64) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// True for a line that is torn or of a later step. What else cannot be read stays: whoever reads the file leaves it out and says so.
+/// True for a line that is torn or of a later step. Other unreadable lines stay: readers of the file skip and report them.
 fn is_later(line: &[u8], step: u64) -> bool {
     #[derive(Deserialize)]
     struct Line {

@@ -1,4 +1,4 @@
-//! The lines of `metrics.jsonl`.
+//! Serializes the lines of `metrics.jsonl`.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-/// One line, serialized with `step` first and the values in the order of their names.
+/// One line. `step` comes first, then the values in the order of their names.
 struct Line<'a> {
     step: u64,
     values: &'a BTreeMap<String, f64>,
@@ -20,7 +20,7 @@ impl Serialize for Line<'_> {
     }
 }
 
-/// The JSON object of one step; values that are not finite are null.
+/// The JSON object of one step. Values that are not finite become null.
 pub(super) fn line(step: u64, values: &BTreeMap<String, f64>) -> Result<String> {
     Ok(serde_json::to_string(&Line { step, values })?)
 }

@@ -1,4 +1,4 @@
-//! How far the sampler was from the policy that the trainer computes, under the names of TRL (`sampling/…`) and of verl
+//! Mismatch between the sampler and the policy as the trainer computes it, under the names of TRL (`sampling/…`) and of verl
 //! (`rollout_corr/…`).
 //!
 //! Sources: TRL 1.16 `GRPOTrainer._generate_and_score_completions`; verl 0.9.1 `compute_offpolicy_metrics`.
@@ -7,22 +7,22 @@ use capo_plugin::Dims;
 
 use super::Values;
 
-/// Bound on the logarithm of a ratio before the ratio is squared, as in verl.
+/// Bound on a log-ratio before the ratio is squared, as in verl.
 const BOUND: f64 = 20.0;
 
-/// One completion.
+/// Statistics of one completion.
 struct Sequence {
-    /// Per token, nats: the trainer's log-probability less the sampler's.
+    /// Trainer's log-probability minus the sampler's, per token, nats.
     log_ratios: Vec<f64>,
-    /// Mean log-probability of its tokens, nats: the trainer's and the sampler's.
+    /// Mean log-probability of the completion's tokens, nats: first the trainer's, then the sampler's.
     training: f64,
     sampler: f64,
 }
 
-/// Compares `training`, the log-probabilities under the policy that sampled as the trainer computes them, with `sampler`, those with
-/// which the tokens were drawn: both `[B, T]`, nats. Completions without a token do not count; without any there are no values.
+/// Compares two log-probabilities of the sampled tokens, `[B, T]` each, nats: `training` is the trainer's for the sampling policy, and
+/// `sampler` is the sampler's. Completions without a token are ignored. If no completion remains, the result is empty.
 ///
-/// TRL's ratio is its `token_*` modes', training over sampler, before anything is clipped.
+/// The ratio is TRL's of the `token_*` modes, training over sampler, before clipping.
 pub fn mismatch(training: &[f32], sampler: &[f32], mask: &[u8], dims: Dims) -> Values {
     let sequence = |b| Sequence::new(dims.row(b).filter(|&i| mask[i] == 1).map(|i| (training[i], sampler[i])));
     let sequences: Vec<Sequence> = (0..dims.completions as usize).filter_map(sequence).collect();
@@ -34,7 +34,7 @@ pub fn mismatch(training: &[f32], sampler: &[f32], mask: &[u8], dims: Dims) -> V
 }
 
 impl Sequence {
-    /// Of its tokens, the trainer's log-probability and the sampler's; none without a token.
+    /// Statistics from pairs of the trainer's and the sampler's log-probability; `None` without a token.
     fn new(tokens: impl Iterator<Item = (f32, f32)>) -> Option<Self> {
         let (training, sampler): (Vec<f64>, Vec<f64>) = tokens.map(|(a, b)| (f64::from(a), f64::from(b))).unzip();
         let log_ratios: Vec<f64> =
@@ -43,7 +43,7 @@ impl Sequence {
         (!log_ratios.is_empty()).then_some(Self { log_ratios, training, sampler })
     }
 
-    /// How many nats per token more the trainer is surprised.
+    /// The sampler's mean log-probability minus the trainer's, nats per token.
     fn excess(&self) -> f64 {
         self.sampler - self.training
     }
@@ -61,7 +61,7 @@ fn trl(sequences: &[Sequence]) -> [(&'static str, f64); 5] {
     ]
 }
 
-/// Means over tokens are over all tokens of the batch, those over completions weigh each the same.
+/// Means over tokens cover all tokens of the batch. Means over completions weight each completion equally.
 fn verl(sequences: &[Sequence]) -> [(&'static str, f64); 13] {
     let of = |f: fn(&Sequence) -> f64| mean(sequences.iter().map(f));
     let excess = || sequences.iter().map(Sequence::excess);
@@ -96,7 +96,7 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / count as f64
 }
 
-/// The largest value; NaN where one is.
+/// The largest value; NaN if any value is NaN.
 fn largest(values: impl Iterator<Item = f64>) -> f64 {
     values.fold(f64::NEG_INFINITY, |most, value| if value > most || value.is_nan() { value } else { most })
 }

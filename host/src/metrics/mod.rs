@@ -25,41 +25,41 @@ use capo_loader::files;
 use crate::warnings::Watch;
 use timer::Timers;
 
-/// Metric names with their values, as the functions of this module return them for [`Metrics::extend`].
+/// Metric names and values, as the functions of this module return them for [`Metrics::extend`].
 pub type Values = Vec<(String, f64)>;
 
 /// Collects the values of one step at a time and writes them to `metrics.jsonl`.
 #[derive(Debug)]
 pub struct Metrics {
     path: PathBuf,
-    /// TensorBoard's file of the values, where the user asks for it.
+    /// TensorBoard's event file, if the user asks for it.
     events: Option<EventFile>,
-    /// Who looks at every step, where it is a run's.
+    /// Checks of every step for warnings, if the metrics belong to a run.
     watch: Option<Watch>,
-    /// Sum and number of the values recorded since the last flush.
+    /// Sum and number of the values recorded for each name since the last flush.
     values: BTreeMap<String, (f64, u32)>,
-    /// Those of the rollout, which stand in the line of every step that uses it.
+    /// Values of the rollout, which are written in the line of every step that uses it.
     held: BTreeMap<String, (f64, u32)>,
-    /// The component behind each name that a component recorded.
+    /// The component that recorded each name.
     owners: BTreeMap<String, String>,
     timers: Timers,
     num_tokens: u64,
     warnings: Vec<String>,
-    /// Names that were warned about in this process.
+    /// Names with a warning in this process.
     warned: BTreeSet<String>,
 }
 
-/// One step as it was written.
+/// The written line of one step, and its warnings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flushed {
-    /// Every value of the step; those that are not finite stand as null in the file.
+    /// All values of the step. A value that is not finite is null in the file.
     pub values: BTreeMap<String, f64>,
-    /// Sentences for the user, each given once in a run's process.
+    /// Warnings for the user, each shown once per process.
     pub warnings: Vec<String>,
 }
 
 impl Metrics {
-    /// Metrics that go on in the file at `path`; `num_tokens` is the checkpointed [`Metrics::num_tokens`].
+    /// Metrics that append to the file at `path`; `num_tokens` is the checkpointed [`Metrics::num_tokens`].
     pub fn new(path: PathBuf, num_tokens: u64) -> Self {
         Metrics {
             path,
@@ -75,27 +75,27 @@ impl Metrics {
         }
     }
 
-    /// Writes what comes to TensorBoard's `events` too.
+    /// Also writes the following metrics to TensorBoard's `events`.
     pub fn tell(&mut self, events: EventFile) {
         self.events = Some(events);
     }
 
-    /// Has `watch` look at what comes.
+    /// Lets `watch` check the following metrics.
     pub fn watch(&mut self, watch: Watch) {
         self.watch = Some(watch);
     }
 
-    /// A line for the run's summary about what never happened in it.
+    /// A line for the run's summary about events that never occurred in the run.
     pub fn closing(&self) -> Option<String> {
         self.watch.as_ref()?.closing()
     }
 
-    /// Marks the values since the last flush as the rollout's. They stand in every line until the next rollout.
+    /// Marks the values since the last flush as the rollout's. They are written in every line until the next rollout.
     pub fn hold(&mut self) {
         self.held = std::mem::take(&mut self.values);
     }
 
-    /// Adds one value of `component` under `name`.
+    /// Records one value of `component` under `name`.
     pub fn record_of(&mut self, component: &str, name: &str, value: f64) -> Result<(), String> {
         match self.owners.get(name) {
             Some(owner) if owner != component => {
@@ -108,7 +108,7 @@ impl Metrics {
         Ok(())
     }
 
-    /// Adds one value under `name`; several values in one step are written as their mean (as TRL logs them).
+    /// Records one value under `name`. Several values in one step are written as their mean, as in TRL.
     pub fn record(&mut self, name: &str, value: f64) {
         let entry = self.values.entry(name.to_string()).or_insert((0.0, 0));
         *entry = (entry.0 + value, entry.1 + 1);
@@ -121,37 +121,37 @@ impl Metrics {
         }
     }
 
-    /// Mean of the values under `name` that the step's line has so far; none where there is no value yet.
+    /// Mean of the values recorded under `name` for the current step; `None` without a value.
     pub fn value(&self, name: &str) -> Option<f64> {
         let (sum, count) = self.values.get(name).or_else(|| self.held.get(name))?;
         Some(sum / f64::from(*count))
     }
 
-    /// Adds to the tokens processed so far, prompts and completions (TRL: `num_tokens`, written with every step).
+    /// Adds to the number of processed prompt and completion tokens (TRL: `num_tokens`, written with every step).
     pub fn count_tokens(&mut self, tokens: u64) {
         self.num_tokens += tokens;
     }
 
-    /// Tokens processed since step 0, prompts and completions: state for the checkpoint.
+    /// Number of prompt and completion tokens processed since step 0, which a checkpoint stores.
     pub fn num_tokens(&self) -> u64 {
         self.num_tokens
     }
 
-    /// Times `stage` until the returned guard is dropped; written as `timing_s/<stage>`, seconds, summed over the step.
+    /// Times `stage` until the returned guard is dropped. The metric `timing_s/<stage>` is in seconds, summed over the step.
     #[must_use = "the time ends when the guard is dropped"]
     pub fn timer(&self, stage: &'static str) -> Timer {
         self.timers.start(stage)
     }
 
-    /// Time per stage over all steps of this process, for the closing summary.
+    /// Total time per stage in this process, for the closing summary.
     pub fn total_times(&self) -> BTreeMap<&'static str, Duration> {
         self.timers.totals()
     }
 
     /// Writes everything recorded since the last flush as one line, `step` first, and starts the next step.
     ///
-    /// Values that are not finite are written as null and warned about once per name. So is what the run's watch finds, which has a metric
-    /// of its own in the line. A failed write is an error.
+    /// Values that are not finite are written as null, with one warning per name. Findings of the run's watch also become warnings, and
+    /// have their own metric in the line. A failed write is an error.
     pub fn flush(&mut self, step: u64) -> Result<Flushed> {
         let step_values = std::mem::take(&mut self.values);
         let mut values: BTreeMap<String, f64> = (self.held.clone().into_iter())
@@ -185,7 +185,7 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests_support {
-    /// Asserts names and values in order, the values to eight decimals.
+    /// Asserts names, order and values; values are compared to eight decimals.
     pub(super) fn assert_values(found: &[(String, f64)], expected: &[(&str, f64)]) {
         let names = |(name, _): &(String, f64)| name.clone();
         assert_eq!(

@@ -1,25 +1,25 @@
-//! Names of the numbers in `metrics.jsonl`, and which of them are reserved for the host.
+//! Names of the metrics in `metrics.jsonl`, and the names that are reserved for the host.
 
 use capo_plugin::Point;
 
-/// A mask's share of rejected tokens, beside the names that it records itself.
+/// A mask's share of rejected tokens. The host records it in addition to the mask's own metrics.
 pub const REJECTION_RATE: &str = "rejection_rate";
-/// The share of all tokens of the run so far that masks rejected.
+/// Share of rejected tokens among all tokens of the run so far.
 pub const REJECTED_SO_FAR: &str = "rejected_so_far";
-/// The share of the gradient that these tokens carried.
+/// Share of the gradient that the rejected tokens carried.
 pub const REJECTED_GRADIENT: &str = "rejected_gradient_share";
 
-/// The norm of the gradient of what was held back.
+/// Norm of the gradient of the rejected tokens.
 pub const REJECTED_GRAD_NORM: &str = "rejected_grad_norm";
-/// The norm of the gradient with nothing held back.
+/// Norm of the gradient without rejection.
 pub const GRAD_NORM_UNMASKED: &str = "grad_norm_unmasked";
-/// How many completions had something held back, and so a second backward pass.
+/// Number of completions with rejected tokens, which need a second backward pass.
 pub const SECOND_PASS_COMPLETIONS: &str = "second_pass_completions";
 
-/// The share of completions whose every advantage is 0.
+/// Share of completions whose advantages are all 0.
 pub const ZERO_ADVANTAGE: &str = "frac_advantage_zero";
 
-/// The host's names that stand alone.
+/// The host's complete names.
 const HOST: [&str; 19] = [
     "entropy",
     "eval_accuracy",
@@ -41,7 +41,7 @@ const HOST: [&str; 19] = [
     "step_skipped",
     "step_time",
 ];
-/// The beginnings of the host's other names.
+/// Prefixes of the host's other names.
 const FAMILIES: [&str; 13] = [
     "completions/",
     "eval/",
@@ -57,25 +57,25 @@ const FAMILIES: [&str; 13] = [
     "warnings/",
     "weight/",
 ];
-/// Names of the numbers that the host records of each mask.
+/// Names of the metrics that the host records for each mask.
 const OF_MASKS: [&str; 2] = [REJECTION_RATE, REJECTED_GRADIENT];
-/// The mean of the weights of the tokens that reached it, beside the names that a weight records itself.
+/// Mean weight of the tokens that reached a weight component. The host records it in addition to the component's own metrics.
 pub const MEAN_WEIGHT: &str = "mean";
-/// The share of these tokens whose weight is below 1.
+/// Share with a weight below 1, among the tokens that reached a weight component.
 pub const BELOW_ONE: &str = "below_one";
-/// The share of the gradient that was weighted away.
+/// Share of the gradient that a weight component removed.
 pub const WEIGHTED_AWAY: &str = "weighted_away_gradient_share";
-/// The share of the update's length that a step control left.
+/// Share of the update's length that remains after a step control.
 pub const APPLIED: &str = "applied";
-/// Names of the numbers that the host records of each weight.
+/// Names of the metrics that the host records for each weight.
 const OF_WEIGHTS: [&str; 3] = [MEAN_WEIGHT, BELOW_ONE, WEIGHTED_AWAY];
-/// Names of the numbers that the host records of each step control.
+/// Names of the metrics that the host records for each step control.
 const OF_STEP_CONTROLS: [&str; 1] = [APPLIED];
-/// Names of the numbers that the host records of each reward.
+/// Names of the metrics that the host records for each reward.
 const OF_REWARDS: [&str; 2] = ["mean", "std"];
 
-/// Full name in the metrics of the number `name` of `component`. Those of the advantage estimator and the objective, one each per run, are
-/// plain.
+/// Full name of the metric `name` of `component`. The advantage estimator and the objective, one each per run, have names without a
+/// prefix.
 pub fn metric_name(point: Point, component: &str, name: &str) -> String {
     match point {
         Point::Reward => format!("rewards/{component}/{name}"),
@@ -84,12 +84,12 @@ pub fn metric_name(point: Point, component: &str, name: &str) -> String {
     }
 }
 
-/// The names under which mean and largest value of a per-token array `name` appear.
+/// The names for the mean and the largest value of a per-token array `name`.
 pub fn of_tokens(name: &str) -> [String; 2] {
     ["mean", "max"].map(|of| format!("{name}/{of}"))
 }
 
-/// True if a component at `point` that records `name` would meet a number of the host.
+/// True if the metric `name` of a component at `point` has the name of a host metric.
 pub fn is_reserved(point: Point, name: &str) -> bool {
     match point {
         Point::Reward => OF_REWARDS.contains(&name),
@@ -107,7 +107,7 @@ pub fn is_reserved(point: Point, name: &str) -> bool {
     }
 }
 
-/// The sentence about a component that records a reserved name.
+/// The message for a component that records a reserved name.
 pub fn reserved(name: &str) -> String {
     format!("recorded `{name}`, which is the host's own number here (give it another name)")
 }

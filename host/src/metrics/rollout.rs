@@ -5,14 +5,14 @@ use anyhow::{Result, ensure};
 use super::Values;
 use crate::reward::Scored;
 
-/// A group whose rewards have a standard deviation up to this counts as constant (`torch.isclose` to 0).
+/// Largest standard deviation of a group whose rewards count as constant (`torch.isclose` to 0).
 const ZERO_STD: f64 = 1e-8;
 
-/// The lengths of B completions, tokens, end token included: all (`completions/{mean,min,max}_length`), those that ended by
-/// themselves (`completions/{mean,min,max}_terminated_length`, 0 where none did), and the share of the others
-/// (`completions/clipped_ratio`).
+/// Lengths of B completions in tokens, including the end token. `completions/{mean,min,max}_length` covers all completions.
+/// `completions/{mean,min,max}_terminated_length` covers the completions that ended by themselves (0 without any).
+/// `completions/clipped_ratio` is the share of the other completions.
 ///
-/// `lengths` and `truncated` are `[B]`, else an error; no completions give no values.
+/// `lengths` and `truncated` must be `[B]`, else an error is returned. The result is empty without completions.
 pub fn lengths(lengths: &[usize], truncated: &[bool]) -> Result<Values> {
     let (found, expected) = (truncated.len(), lengths.len());
     ensure!(found == expected, "{found} truncation flags for {expected} completions");
@@ -38,10 +38,10 @@ pub fn lengths(lengths: &[usize], truncated: &[bool]) -> Result<Values> {
 /// The rewards of B completions in groups of `group_size`, reward units.
 ///
 /// `reward` and `reward_std` are mean and standard deviation of the weighted sums over the whole batch (as in TRL since
-/// 2025; before, the mean of the groups' deviations); `rewards/<function>/{mean,std}` the same for each function before weighting;
-/// `frac_reward_zero_std` the share of completions whose group has one reward only, and so no signal. Deviations are
-/// unbiased (divided by n − 1), and 0 for a single completion. A batch that is not whole groups is an error; an empty one
-/// gives no values.
+/// 2025; before, the mean of the groups' deviations). `rewards/<function>/{mean,std}` are the same for each function before
+/// weighting. `frac_reward_zero_std` is the share of completions in groups with equal rewards, which carry no signal.
+/// Deviations are unbiased (divided by n − 1), and 0 for a single completion. A batch with an incomplete group is an
+/// error. The result is empty for an empty batch.
 pub fn rewards(scored: &Scored, group_size: usize) -> Result<Values> {
     let completions = scored.total.len();
     ensure!(

@@ -1,4 +1,4 @@
-//! Where components' reports go: into the step's metrics and onto the terminal.
+//! Receives the reports of components, for the step's metrics and the terminal.
 
 use std::collections::BTreeSet;
 
@@ -12,25 +12,25 @@ use crate::metrics::Metrics;
 
 /// The sink of one run.
 ///
-/// A mask's numbers appear as `component-id/name`, a reward's as `rewards/component-id/name`; those of the advantage estimator
-/// and the objective, of which a run has one each, as plain `name` (`clip_ratio/region_mean`). Of a per-token array the mean and the largest value over completion
-/// tokens appear, as `name/mean` and `name/max`. A name that the host or another component uses is refused.
+/// A mask's metrics are named `component-id/name`, and a reward's `rewards/component-id/name`. Advantage estimator and objective, one each
+/// per run, use the plain `name` (`clip_ratio/region_mean`). A per-token array gives `name/mean` and `name/max` over completion tokens. A
+/// name that the host or another component uses is refused.
 pub struct StepSink<'a> {
     /// The step's metrics.
     pub metrics: &'a mut Metrics,
-    /// `[B, T]`: 1 for completion tokens. At the reward point `[B]`: an array there has one number per completion.
+    /// `[B, T]`: 1 for completion tokens. For rewards it is `[B]`, because their arrays have one number per completion.
     pub completion_mask: &'a [u8],
-    /// Whose calls come now.
+    /// The kind of the component that is being called.
     pub point: Point,
-    /// Where the rest goes.
+    /// Sink for warnings.
     pub warnings: WarningSink<'a>,
-    /// Data of the rollout beside its batch, for the components that asked for it.
+    /// Data of the rollout outside its batch, for the components that asked for them.
     pub context: Option<Lending<'a>>,
-    /// How the step's gradient agrees with the step before, during the calls of step controls.
+    /// Agreement of the step's gradient with the previous step, for step controls.
     pub alignment: Option<Alignment>,
-    /// Values that components record for each token, `[B, T]`, by name; none where they are not kept.
+    /// Values that components record for each token, `[B, T]`, by name; `None` if they are not collected.
     pub arrays: Option<Vec<(String, Vec<f32>)>>,
-    /// The error about a name in the current call, if there is one.
+    /// The error about a name in the current call, if any.
     objection: Option<String>,
 }
 

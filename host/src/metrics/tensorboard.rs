@@ -1,7 +1,7 @@
-//! Metrics as TensorBoard reads them: event files in the run's directory.
+//! Writes metrics for TensorBoard, as event files in the run's directory.
 //!
-//! A file is a sequence of records, each a message `Event` of TensorFlow's with its length and two checksums. The three messages that scalars
-//! take are written here: the crates that do so have not been kept up, and bring a compiler of protocols along.
+//! A file is a sequence of records. Each is a TensorFlow message `Event` with its length and two checksums. Scalars need three messages,
+//! which are written here: existing crates for them are unmaintained, and depend on a protocol compiler.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -10,10 +10,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 
-/// How TensorBoard knows an event file; what follows orders them.
+/// Prefix by which TensorBoard recognizes an event file. The rest of the name orders the files.
 const PREFIX: &str = "events.out.tfevents.";
 
-/// An event file that is written to.
+/// An open event file.
 #[derive(Debug)]
 pub struct EventFile {
     path: PathBuf,
@@ -21,20 +21,20 @@ pub struct EventFile {
 }
 
 impl EventFile {
-    /// Begins a file in the run's directory `dir`, of steps from `first` on. TensorBoard then ignores what earlier files hold of these
-    /// steps.
+    /// Begins a file in the run's directory `dir`, for steps from `first` on. TensorBoard then ignores these steps in earlier
+    /// files.
     pub fn begin(dir: &Path, first: u64) -> Result<Self> {
         let (path, file) = create(dir).with_context(|| format!("cannot make an event file in `{}`", dir.display()))?;
         let mut events = Self { path, file };
         events.append(&event(0, &message(3, b"brain.Event:2")))?;
         if first > 0 {
-            // A session that starts: its status is 1.
+            // Marks the start of a session: its status is 1.
             events.append(&event(first, &message(7, &number(1, 1))))?;
         }
         Ok(events)
     }
 
-    /// Writes the values of a step, those that are not finite left out.
+    /// Writes the values of a step, except those that are not finite.
     pub fn write<'a>(&mut self, step: u64, values: impl Iterator<Item = (&'a String, &'a f64)>) -> Result<()> {
         let value = |(name, value): (&String, &f64)| {
             let scalar = [&message(1, name.as_bytes())[..], &[2 << 3 | 5], &(*value as f32).to_le_bytes()].concat();
@@ -44,7 +44,7 @@ impl EventFile {
         self.append(&event(step, &message(5, &summary)))
     }
 
-    /// Appends a record with one call, so that what is killed leaves whole ones and at most one torn at the end.
+    /// Appends a record in one write. If the process is killed, at most the last record is torn.
     fn append(&mut self, data: &[u8]) -> Result<()> {
         let length = (data.len() as u64).to_le_bytes();
         let sum = |bytes: &[u8]| masked(crc32c(bytes)).to_le_bytes();
@@ -53,7 +53,7 @@ impl EventFile {
     }
 }
 
-/// A new file whose name comes after those that are there.
+/// Creates a file whose name sorts after the existing ones.
 fn create(dir: &Path) -> std::io::Result<(PathBuf, File)> {
     let mut last = 0;
     for entry in fs::read_dir(dir)? {
@@ -61,7 +61,7 @@ fn create(dir: &Path) -> std::io::Result<(PathBuf, File)> {
         let number = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('.').next()?.parse::<u64>().ok());
         last = last.max(number.unwrap_or(0));
     }
-    // By convention the second in which it was made.
+    // By convention, the name contains the second of the file's creation.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     for number in now.max(last.saturating_add(1)).. {
         let path = dir.join(format!("{PREFIX}{number:010}.capo"));
@@ -73,20 +73,20 @@ fn create(dir: &Path) -> std::io::Result<(PathBuf, File)> {
     unreachable!("there are more numbers than files")
 }
 
-/// The message `Event` of now, with one more field.
+/// The message `Event` with the current time and one additional field.
 fn event(step: u64, field: &[u8]) -> Vec<u8> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
     [&[1 << 3 | 1][..], &now.to_le_bytes(), &number(2, step), field].concat()
 }
 
-/// A field that is a whole number.
+/// Encodes a whole number as a field.
 fn number(field: u8, value: u64) -> Vec<u8> {
     let mut bytes = vec![field << 3];
     varint(value, &mut bytes);
     bytes
 }
 
-/// A field that is text or a message.
+/// Encodes a text or a message as a field.
 fn message(field: u8, content: &[u8]) -> Vec<u8> {
     let mut bytes = vec![field << 3 | 2];
     varint(content.len() as u64, &mut bytes);
@@ -102,12 +102,12 @@ fn varint(mut value: u64, bytes: &mut Vec<u8>) {
     bytes.push(value as u8);
 }
 
-/// As records hold a checksum, so that one of data that holds checksums is still good.
+/// Masks a checksum for a record, so that a checksum over data with checksums stays effective.
 fn masked(sum: u32) -> u32 {
     sum.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// The cyclic redundancy check with Castagnoli's polynomial.
+/// Cyclic redundancy check with Castagnoli's polynomial.
 fn crc32c(bytes: &[u8]) -> u32 {
     const TABLE: [u32; 256] = {
         let mut table = [0; 256];

@@ -1,4 +1,4 @@
-//! Wall-clock time per stage.
+//! Wall-clock time of each stage.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 type Times = BTreeMap<&'static str, Duration>;
 
-/// Times per stage: of the current step, and of all steps before it.
+/// Times per stage, of the current step and of all previous steps.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     step: Arc<Mutex<Times>>,
     finished: Times,
 }
 
-/// Adds the time since its creation to its stage when dropped.
+/// On drop, adds the time since its creation to its stage.
 #[derive(Debug)]
 pub struct Timer {
     stage: &'static str,
@@ -26,7 +26,7 @@ impl Timers {
         Timer { stage, started: Instant::now(), times: Arc::clone(&self.step) }
     }
 
-    /// The times of the step that ends now, moved to the totals.
+    /// Returns the times of the step that ends now, and adds them to the totals.
     pub(super) fn take_step(&mut self) -> Times {
         let step = std::mem::take(&mut *lock(&self.step));
         for (stage, time) in &step {
@@ -50,7 +50,7 @@ impl Drop for Timer {
     }
 }
 
-/// A panic elsewhere cannot leave a sum of durations half-done, so a poisoned lock is as good as any.
+/// Locks `times`, poisoned or not: a panic cannot leave a sum of durations incomplete.
 fn lock(times: &Mutex<Times>) -> MutexGuard<'_, Times> {
     times.lock().unwrap_or_else(PoisonError::into_inner)
 }

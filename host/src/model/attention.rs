@@ -1,7 +1,7 @@
 //! Causal attention over whole sequences, and its gradient.
 //!
-//! Probabilities of short sequences are stored for the backward pass. Those of long ones would be most of the memory, `[B, H, S, S]`: they are made
-//! a block of queries at a time, over the keys up to the block's end, and made again in the backward pass.
+//! Attention probabilities of short sequences are stored for the backward pass. For long sequences, `[B, H, S, S]` would dominate memory.
+//! There, each block of queries computes its probabilities over the keys up to its end, and again in the backward pass.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::config::Config;
 use super::ops;
 use super::size::{BLOCK, LONGEST_WHOLE};
 
-/// Sizes that determine the shapes inside a layer, and the epsilon of its norms.
+/// Sizes that determine the shapes inside a layer, and the epsilon of its RMSNorms.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
     pub(super) heads: usize,
@@ -21,7 +21,7 @@ pub(super) struct Sizes {
     pub(super) eps: f64,
 }
 
-/// Queries, keys and values of a batch, heads first, rotated: `[B, H or KV, S, head_dim]`.
+/// Queries, keys and values of a batch after rotation, heads first: `[B, H or KV, S, head_dim]`.
 #[derive(Clone)]
 pub(super) struct Heads {
     pub(super) queries: Tensor,
@@ -30,7 +30,7 @@ pub(super) struct Heads {
 }
 
 impl Sizes {
-    /// Those of `config`.
+    /// Sizes of the model that `config` describes.
     pub(super) fn of(config: &Config) -> Self {
         Self {
             heads: config.num_attention_heads,
@@ -45,19 +45,19 @@ impl Sizes {
         (self.head_dim as f64).powf(-0.5)
     }
 
-    /// Query heads to a key head.
+    /// Number of query heads that share one key head.
     fn shared(&self) -> usize {
         self.heads / self.kv_heads
     }
 
-    /// `[B, H, S, head_dim]` as `[B, S, H * head_dim]`.
+    /// Reshapes `[B, H, S, head_dim]` to `[B, S, H * head_dim]`.
     fn tokens_first(&self, by_head: &Tensor) -> Result<Tensor> {
         let (rows, _, tokens, _) = by_head.dims4()?;
         Ok(by_head.transpose(1, 2)?.reshape((rows, tokens, self.heads * self.head_dim))?)
     }
 }
 
-/// The mixed values `[B, S, H * head_dim]`, and the probabilities `[B, H, S, S]` of a short sequence.
+/// Returns the attention probabilities `[B, H, S, S]` of a short sequence, and the mixed values `[B, S, H * head_dim]`.
 pub(super) fn attend(sizes: Sizes, heads: &Heads, starts: &Arc<[usize]>) -> Result<(Option<Tensor>, Tensor)> {
     let (_, _, tokens, _) = heads.queries.dims4()?;
     if tokens <= LONGEST_WHOLE {
@@ -74,8 +74,8 @@ pub(super) fn attend(sizes: Sizes, heads: &Heads, starts: &Arc<[usize]>) -> Resu
     Ok((None, sizes.tokens_first(&Tensor::cat(&mixed, 2)?)?))
 }
 
-/// Gradients by queries, keys and values, `[B, H or KV, S, head_dim]`, from that by the mixed values `[B, S, H * head_dim]`; `probs` as [`attend`] gave
-/// them.
+/// Gradients by queries, keys and values, `[B, H or KV, S, head_dim]`, from the gradient by the mixed values `[B, S, H * head_dim]`.
+/// `probs` are the probabilities that [`attend`] returned.
 pub(super) fn attend_backward(
     sizes: Sizes,
     heads: &Heads,
@@ -102,7 +102,7 @@ pub(super) fn attend_backward(
     Ok(Heads { queries: Tensor::cat(&queries, 2)?, keys, values })
 }
 
-/// First query and number of queries of each block.
+/// First query and number of queries, for each block.
 fn blocks(tokens: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..tokens).step_by(BLOCK).map(move |first| (first, BLOCK.min(tokens - first)))
 }
@@ -112,9 +112,9 @@ fn blocks(tokens: usize) -> impl Iterator<Item = (usize, usize)> {
 /// The query heads that share a key head are stacked along the token axis, so keys and values are never repeated.
 struct Block {
     sizes: Sizes,
-    /// `[B, KV, H / KV * Q, head_dim]`.
+    /// Queries, `[B, KV, H / KV * Q, head_dim]`.
     queries: Tensor,
-    /// `[B, KV, K, head_dim]`, like the values.
+    /// Keys, `[B, KV, K, head_dim]`; the values have the same shape.
     keys: Tensor,
     values: Tensor,
     count: usize,
@@ -133,7 +133,7 @@ impl Block {
         Self::whole(sizes, &Heads { queries, keys: seen(&heads.keys)?, values: seen(&heads.values)? })
     }
 
-    /// `[B, H, Q, K]`.
+    /// Attention probabilities, `[B, H, Q, K]`.
     fn probs(&self, starts: &Arc<[usize]>) -> Result<Tensor> {
         let scores = self.by_head(&self.queries.matmul(&self.keys.t()?)?)?;
         Ok(ops::causal_softmax(&scores, starts, self.sizes.scale())?)
@@ -144,7 +144,7 @@ impl Block {
         self.by_head(&self.stacked(probs)?.matmul(&self.values)?)
     }
 
-    /// Gradients by the block's queries, keys and values, `[B, H or KV, Q or K, head_dim]`, from that by what it mixed, `[B, H, Q, head_dim]`.
+    /// Gradients by the block's queries, keys and values, `[B, H or KV, Q or K, head_dim]`; `d_mixed` is `[B, H, Q, head_dim]`.
     fn backward(&self, probs: &Tensor, starts: &Arc<[usize]>, d_mixed: &Tensor) -> Result<Heads> {
         let d_mixed = self.stacked(d_mixed)?;
         let values = self.stacked(probs)?.t()?.matmul(&d_mixed)?;
@@ -155,12 +155,12 @@ impl Block {
         Ok(Heads { queries, keys: d_scores.t()?.matmul(&self.queries)?, values })
     }
 
-    /// `[B, KV, H / KV * Q, n]` as `[B, H, Q, n]`.
+    /// Reshapes `[B, KV, H / KV * Q, n]` to `[B, H, Q, n]`.
     fn by_head(&self, stacked: &Tensor) -> Result<Tensor> {
         Ok(stacked.reshape((stacked.dim(0)?, self.sizes.heads, self.count, ()))?)
     }
 
-    /// `[B, H, Q, n]` as `[B, KV, H / KV * Q, n]`.
+    /// Reshapes `[B, H, Q, n]` to `[B, KV, H / KV * Q, n]`.
     fn stacked(&self, by_head: &Tensor) -> Result<Tensor> {
         Ok(by_head.reshape((by_head.dim(0)?, self.sizes.kv_heads, self.sizes.shared() * self.count, ()))?)
     }
@@ -173,7 +173,7 @@ mod tests {
     use super::super::ops::testing::distance;
     use super::*;
 
-    /// Longer than a sequence whose probabilities are stored, and no multiple of a block.
+    /// A length above the limit for stored probabilities, and not a multiple of the block size.
     const TOKENS: usize = LONGEST_WHOLE + BLOCK + 5;
 
     fn wave(shape: &[usize], phase: f64) -> Tensor {

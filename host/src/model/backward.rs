@@ -1,7 +1,7 @@
 //! The backward pass, layer by layer, as the transpose of each step of `decoder`.
 //!
-//! Written out rather than left to candle's autograd, which starts every gradient from a tensor of zeros and adds to it
-//! in a thread pool that spins. The gradients are checked against transformers and against finite differences.
+//! The passes do not use candle's autograd. It starts every gradient from a tensor of zeros, and adds to it in a
+//! thread pool that spins. Tests compare the gradients with transformers and with finite differences.
 
 use std::sync::Arc;
 
@@ -14,27 +14,27 @@ use super::gradients::Gradients;
 use super::ops::{self, Rope};
 use super::params::{EMBEDDING, FINAL_NORM, HEAD};
 
-/// Activations that a forward pass leaves for the backward pass; a clone shares them.
+/// Activations that a forward pass stores for the backward pass. Clones share them.
 #[derive(Clone)]
 pub(super) struct Tape {
     pub(super) model: Arc<Decoder>,
-    /// `[B, S]`.
+    /// Token ids, `[B, S]`.
     pub(super) ids: Tensor,
     pub(super) rope: Rope,
     pub(super) layers: Vec<Stored>,
-    /// The residual stream of the last T tokens before the last norm, `[B, T, D]`.
+    /// The residual stream of the last T tokens before the final norm, `[B, T, D]`.
     pub(super) last: Tensor,
-    /// True if the head is the embedding.
+    /// True if the head shares its weight with the embedding.
     pub(super) tied: bool,
-    /// The id whose embedding gets no gradient as an input.
+    /// The id whose embedding gets no gradient from its use as an input.
     pub(super) padding: Option<u32>,
 }
 
-/// Activations that the tape holds of one layer.
+/// Activations of one layer on the tape.
 #[derive(Clone)]
 pub(super) enum Stored {
     All(Saved),
-    /// The residual stream that goes into it, `[B, S, D]`, from which the layer is computed again.
+    /// The input of the layer, `[B, S, D]`, from which its activations are recomputed.
     Input(Tensor),
 }
 
@@ -47,10 +47,10 @@ impl Stored {
     }
 }
 
-/// Gradients under the names of one layer.
+/// Collects the gradients of one layer under their weights' names.
 struct LayerGradients<'a> {
     layer: usize,
-    /// True if the layer's own weights have none.
+    /// True if the layer's own weights get no gradient.
     frozen: bool,
     sum: &'a mut Gradients,
 }
@@ -60,12 +60,12 @@ impl LayerGradients<'_> {
         self.sum.add(format!("model.layers.{}.{part}", self.layer), gradient)
     }
 
-    /// That of a weight that an adapter leaves as it is.
+    /// Adds the gradient of a weight of the layer itself, unless the layer is frozen.
     fn add_own(&mut self, part: &str, gradient: Tensor) -> Result<()> {
         if self.frozen { Ok(()) } else { self.add(part, gradient) }
     }
 
-    /// Gradients of `part`'s weight and bias, or of its adapter; returns that of `x`, `[.., in]`, for `dy` `[.., out]`.
+    /// Adds the gradients of `part`'s weight and bias, or of its adapter. Returns the gradient by `x` `[.., in]`; `dy` is `[.., out]`.
     fn linear(&mut self, part: &str, linear: &Linear, x: &Tensor, dy: &Tensor) -> Result<Tensor> {
         let (outputs, inputs) = linear.weight.dims2()?;
         let rows = x.elem_count() / inputs;
@@ -87,7 +87,7 @@ impl LayerGradients<'_> {
         Ok(dx.reshape(x.shape())?)
     }
 
-    /// The gradient of the norm `part` of heads; returns that of `x`, `[B, S, H * head_dim]`, for `dy` like it.
+    /// Adds the gradient of the head norm `part`. Returns the gradient by `x`, `[B, S, H * head_dim]`; `dy` has the same shape.
     fn head_norm(&mut self, part: &str, weight: &Tensor, x: &Tensor, dy: &Tensor, eps: f64) -> Result<Tensor> {
         let heads = |tensor: &Tensor| tensor.reshape(((), weight.dim(0)?));
         let (dx, d_weight) = ops::rms_norm_backward(&heads(x)?, weight, &heads(dy)?, eps)?;
@@ -97,7 +97,7 @@ impl LayerGradients<'_> {
 }
 
 impl Tape {
-    /// A tape of the `rows` alone, `[R]` u32; the activations are copied.
+    /// A tape of the rows `rows` (`[R]`, u32) alone, with copies of their activations.
     pub(super) fn of(&self, rows: &Tensor) -> Result<Self> {
         let own = |tensor: &Tensor| tensor.contiguous()?.index_select(rows, 0);
         let numbers = rows.to_vec1()?;
@@ -112,7 +112,7 @@ impl Tape {
         })
     }
 
-    /// Bytes of all that is stored.
+    /// Bytes of all stored tensors.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         let sum = std::cell::Cell::new(0);
@@ -125,8 +125,8 @@ impl Tape {
         sum.get()
     }
 
-    /// Adds the gradients of what is trained to `sum`, from those of the features `[B * T, D]` and of the head `[V, D]`, which a frozen one has not;
-    /// activations that nobody else holds are gone as soon as they have been used.
+    /// Adds the gradients of the trained parameters to `sum`, from the gradients by the features `[B * T, D]` and by the head `[V, D]`.
+    /// `d_head` is `None` for a frozen head. Activations that nothing else shares are freed as soon as they have been used.
     pub(super) fn backward(mut self, d_hidden: &Tensor, d_head: Option<Tensor>, sum: &mut Gradients) -> Result<()> {
         let frozen = self.model.frozen;
         let d_features = d_hidden.reshape(self.last.shape())?.to_dtype(self.last.dtype())?;
@@ -134,7 +134,7 @@ impl Tape {
         if !frozen {
             sum.add(FINAL_NORM.to_owned(), d_norm)?;
         }
-        // Below the lowest adapter nothing is trained.
+        // Below the lowest adapter, no parameter is trained.
         let lowest =
             if frozen { self.model.layers.iter().position(Layer::has_adapter).unwrap_or(usize::MAX) } else { 0 };
         let (_, inputs) = self.ids.dims2()?;
@@ -153,7 +153,7 @@ impl Tape {
         }
     }
 
-    /// Gradients of the head and of the embedding from that of the residual stream that goes into the layers.
+    /// Adds the gradients of head and embedding, given the gradient by the residual stream that enters the first layer.
     fn embedding_backward(&self, dx: &Tensor, d_head: Tensor, sum: &mut Gradients) -> Result<()> {
         let embedding = &self.model.embedding;
         let d_rows = dx.reshape((self.ids.elem_count(), embedding.dim(1)?))?.to_dtype(d_head.dtype())?;
@@ -169,9 +169,9 @@ impl Tape {
     }
 }
 
-/// The gradient by the input of a layer, `[B, S, D]`, from that by its output.
+/// The gradient by a layer's input, `[B, S, D]`, from the gradient by its output.
 ///
-/// Activations that take little time are computed again. Norms and the gate's product are a third of all that a layer would store.
+/// Cheap activations are recomputed. Norms and the gate's product would take a third of a layer's stored bytes.
 fn layer_backward(
     layer: &Layer,
     saved: Saved,
@@ -214,7 +214,7 @@ fn layer_backward(
     Ok(ops::add(&dx, &d_residual)?)
 }
 
-/// Gradients by the outputs of the three projections, `[B, S, H or KV * head_dim]`, from that by the mixed values.
+/// Gradients by the outputs of the three projections, `[B, S, H or KV * head_dim]`, from the gradient by the mixed values.
 fn attention_backward(
     layer: &Layer,
     heads: &Heads,

@@ -1,4 +1,4 @@
-//! Outputs of drawn tokens from the sampler's own passes. The policy that drew them needs no pass of its own for them.
+//! Outputs of sampled tokens, collected in the sampler's own passes. The policy then needs no second pass for them.
 
 use anyhow::{Context, Result};
 use candle_core::Tensor;
@@ -7,7 +7,7 @@ use super::ops;
 use super::outputs::{TokenOutputs, Wants, collect};
 use super::slots::Next;
 
-/// Outputs to take while sampling.
+/// Outputs to collect while sampling.
 #[derive(Debug, Clone, Copy)]
 pub struct Capture {
     /// Outputs to compute besides the log-probabilities.
@@ -16,22 +16,22 @@ pub struct Capture {
     pub loss_temperature: f64,
 }
 
-/// The outputs of some rows, one step of all that go on after another.
+/// Outputs of some rows, collected step by step: each step holds one token of every active row.
 pub(super) struct Captured {
     capture: Capture,
     vocab_size: usize,
     steps: Vec<Step>,
 }
 
-/// The tokens that were drawn at once.
+/// Tokens that were drawn in one step.
 struct Step {
-    /// Row and number in its completion of each.
+    /// Of each token: its row, and its index in the completion.
     places: Vec<(usize, usize)>,
     /// The columns of `ops::logit_stats`, `[A, 4]`.
     stats: Tensor,
-    /// `[A, D]`.
+    /// Features, `[A, D]`.
     hidden: Option<Tensor>,
-    /// `[A, K]` each.
+    /// Ids and logits of the top tokens, `[A, K]` each.
     top: Option<(Tensor, Tensor)>,
 }
 
@@ -40,7 +40,7 @@ impl Captured {
         Self { capture, vocab_size: 0, steps: Vec::new() }
     }
 
-    /// Takes in a token of each of the rows, id and number in its completion, drawn from these logits.
+    /// Adds one token per row, drawn from the logits of `next`: its id, and its index in the completion.
     pub(super) fn take(&mut self, next: &Next, drawn: Vec<(u32, usize)>) -> Result<()> {
         let Next { rows, features, logits } = next;
         let (ids, numbers): (Vec<u32>, Vec<usize>) = drawn.into_iter().unzip();
@@ -59,7 +59,7 @@ impl Captured {
         Ok(())
     }
 
-    /// The outputs of `rows` rows of `tokens` tokens each; those of padding are another token's.
+    /// The outputs of `rows` rows of `tokens` tokens each. Padding positions repeat the outputs of another token.
     pub(super) fn finish(self, rows: usize, tokens: usize) -> Result<TokenOutputs> {
         let Self { capture, vocab_size, steps } = self;
         let (mut places, mut before) = (vec![0u32; rows * tokens], 0);

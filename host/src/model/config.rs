@@ -1,4 +1,4 @@
-//! The architecture of a model as Hugging Face's `config.json` states it.
+//! The architecture of a model, as given in Hugging Face's `config.json`.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -11,15 +11,15 @@ use super::rotary::{Rotary, Scaling};
 /// The name of the configuration file in a model directory.
 pub const CONFIG_FILE: &str = "config.json";
 
-/// No size is larger: kernels and token ids count in 32 bits, and products of four sizes stay within 128.
+/// Upper limit of every size: kernels and token ids use 32 bits, and products of four sizes fit into 128.
 pub(super) const LARGEST: usize = i32::MAX as usize;
-/// Most layers: each is made one after another, and no model has a tenth of these.
+/// Upper limit of the number of layers. Layers are built one after another, and no model has a tenth of this number.
 pub(super) const MOST_LAYERS: usize = 4096;
 
-/// Settings of a decoder from `config.json`; the whole file is kept and written back with the weights.
+/// Settings of a decoder from `config.json`. The complete JSON is stored, and written again with the weights.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Config {
-    /// Which family it is of.
+    /// Family of the model.
     pub model_type: Family,
     /// Number of token ids, V.
     pub vocab_size: usize,
@@ -35,42 +35,42 @@ pub struct Config {
     pub num_key_value_heads: usize,
     /// Width of one head; see [`Config::head_dim`].
     pub head_dim: Option<usize>,
-    /// Longest sequence that the model was made for, tokens.
+    /// Longest sequence that the model was trained for, tokens.
     pub max_position_embeddings: usize,
-    /// True if the head is the embedding matrix.
+    /// True if the head shares its weight with the embedding.
     #[serde(default)]
     pub tie_word_embeddings: bool,
-    /// True if the projections of attention have biases, in families where that is a choice; see [`Config::biases`].
+    /// True if the attention projections have biases, in families that leave this open; see [`Config::biases`].
     #[serde(default)]
     attention_bias: bool,
-    /// True if the projections of the feed-forward layer have biases, in families where that is a choice.
+    /// True if the feed-forward projections have biases, in families that leave this open.
     #[serde(default)]
     mlp_bias: bool,
-    /// Added to the mean square inside RMSNorm.
+    /// Term added to the mean square in RMSNorm.
     #[serde(default = "default_rms_norm_eps")]
     pub rms_norm_eps: f64,
     /// Standard deviation of fresh weights.
     #[serde(default = "default_initializer_range")]
     pub initializer_range: f64,
-    /// Must be `silu`.
+    /// Activation function; must be `silu`.
     #[serde(default = "default_hidden_act")]
     pub hidden_act: String,
-    /// How heads are rotated by their position.
+    /// Rotary position embedding of queries and keys.
     #[serde(skip, default = "unread")]
     pub rotary: Rotary,
-    /// The file as it was read.
+    /// All keys of the file, as read.
     #[serde(skip)]
     json: Map<String, Value>,
 }
 
-/// Which projections of a layer have biases.
+/// Projections of a layer that have biases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Biases {
-    /// Those to queries, keys and values.
+    /// True if the projections to queries, keys and values have biases.
     pub heads: bool,
-    /// That of the mixed values.
+    /// True if the output projection of attention has a bias.
     pub output: bool,
-    /// The three of the feed-forward layer.
+    /// True if the three projections of the feed-forward layer have biases.
     pub mlp: bool,
 }
 
@@ -86,7 +86,7 @@ fn default_hidden_act() -> String {
     "silu".to_owned()
 }
 
-/// Stands for what is read after the rest.
+/// Placeholder until the rotary settings are read.
 fn unread() -> Rotary {
     Rotary { theta: 0.0, scaling: Scaling::Default }
 }
@@ -98,7 +98,7 @@ impl Config {
         Self::from_json(&bytes).with_context(|| format!("cannot use {}", files.describe(CONFIG_FILE)))
     }
 
-    /// Parses and checks the text of a `config.json`; anything unsupported is an error, and so is a setting that is not known.
+    /// Parses and checks the text of a `config.json`. An unsupported or unknown setting is an error.
     pub fn from_json(bytes: &[u8]) -> Result<Self> {
         let json: Map<String, Value> = serde_json::from_slice(bytes).context("not a JSON object")?;
         let family = Family::of(&json)?;
@@ -118,9 +118,9 @@ impl Config {
         Ok(config)
     }
 
-    /// The text of `config.json` for weights saved in 32-bit floats: all keys as they were read.
+    /// The text of `config.json` for weights saved in 32-bit floats, with all keys as they were read.
     ///
-    /// The `rope_parameters` of transformers 5 are written under the keys of release 4 too, which would otherwise miss them.
+    /// The `rope_parameters` of transformers 5 are also written under the keys of release 4, which ignores `rope_parameters`.
     pub fn to_json(&self) -> Result<String> {
         let mut json = self.json.clone();
         json.insert("torch_dtype".to_owned(), json!("float32"));
@@ -141,13 +141,13 @@ impl Config {
         Ok(text)
     }
 
-    /// Width of one attention head: `head_dim`, else the family's, else `hidden_size / num_attention_heads`.
+    /// Width of one attention head: `head_dim` if set, else the family's default, else `hidden_size / num_attention_heads`.
     pub fn head_dim(&self) -> usize {
         let stated = self.head_dim.or(self.model_type.default_head_dim());
         stated.unwrap_or(self.hidden_size / self.num_attention_heads)
     }
 
-    /// Which projections have biases.
+    /// The projections that have biases.
     pub fn biases(&self) -> Biases {
         match self.model_type {
             Family::Qwen2 => Biases { heads: true, output: false, mlp: false },
@@ -155,20 +155,20 @@ impl Config {
         }
     }
 
-    /// True if queries and keys are normed, head by head.
+    /// True if each head of queries and keys has an RMSNorm.
     pub fn norms_heads(&self) -> bool {
         self.model_type.norms_heads()
     }
 
-    /// The id whose embedding an input does not train: transformers makes it the padding of its `nn.Embedding`. It is `pad_token_id`, of which a
-    /// negative one counts from the end.
+    /// The id whose embedding gets no gradient from its use as an input: `pad_token_id`, counted from the end if negative.
+    /// In transformers, it is the `padding_idx` of `nn.Embedding`.
     pub fn padding(&self) -> Option<u32> {
         let stated = self.json.get("pad_token_id")?.as_i64()?;
         let id = if stated < 0 { stated.checked_add_unsigned(self.vocab_size as u64)? } else { stated };
         u32::try_from(id).ok()
     }
 
-    /// Checks the numbers against one another.
+    /// Checks that the sizes are consistent with one another.
     fn check(&self) -> Result<()> {
         let positive = [
             ("vocab_size", self.vocab_size),

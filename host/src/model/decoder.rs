@@ -1,4 +1,4 @@
-//! The decoder of all families: one forward pass for training, log-probabilities and the prompts of generation; `backward` undoes it.
+//! The decoder of all families: one forward pass for training, log-probabilities and prompts of generation. Its transpose is in `backward`.
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use super::ops::{self, Rope, RopeTable};
 use super::params::{EMBEDDING, FINAL_NORM, head_name};
 use super::policy::Policy;
 
-/// The weights as the passes read them: tensors that share storage with the policy's where these need not be converted.
+/// The weights in the form that the passes read. Tensors share storage with the policy's unless a conversion is needed.
 #[derive(Clone)]
 pub(super) struct Decoder {
-    /// `[V, D]`, as it is stored.
+    /// Token embedding, `[V, D]`, in its stored dtype.
     pub(super) embedding: Tensor,
     pub(super) layers: Vec<Layer>,
     pub(super) final_norm: Tensor,
-    /// `[V, D]`, f32: logits are.
+    /// Head, `[V, D]`, f32, because logits are f32.
     pub(super) head: Tensor,
-    /// The head as `[D, V]`: a view, or a copy of its own.
+    /// The head as `[D, V]`: a view, or a contiguous copy.
     head_transposed: Tensor,
-    /// True if products of the head with a few rows read it as it is.
+    /// True if products of the head with a few rows read the weight without a copy.
     streams_head: bool,
     pub(super) eps: f64,
-    /// True if the weights stay as they are, and only what is beside them is trained.
+    /// True if the weights are frozen, and only an adapter is trained.
     pub(super) frozen: bool,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Layer {
     pub(super) query: Linear,
     pub(super) key: Linear,
     pub(super) value: Linear,
-    /// In families that norm queries and keys.
+    /// Norms of query and key heads, in families that have them.
     pub(super) head_norms: Option<HeadNorms>,
     pub(super) output: Linear,
     pub(super) post_norm: Tensor,
@@ -54,7 +54,7 @@ pub(super) struct HeadNorms {
     pub(super) keys: Tensor,
 }
 
-/// Queries and keys as projected, `[B, S, H or KV * head_dim]`.
+/// Queries and keys after projection, before their norms: `[B, S, H or KV * head_dim]`.
 #[derive(Clone)]
 pub(super) struct Unnormed {
     pub(super) queries: Tensor,
@@ -64,30 +64,30 @@ pub(super) struct Unnormed {
 /// Activations that the backward pass of one layer needs.
 #[derive(Clone)]
 pub(super) struct Saved {
-    /// The residual stream that goes in, `[B, S, D]`.
+    /// Input of the layer in the residual stream, `[B, S, D]`.
     pub(super) x: Tensor,
-    /// Before the norms of heads, where there are any.
+    /// Queries and keys before the norms of heads, in families that have these norms.
     pub(super) unnormed: Option<Unnormed>,
     pub(super) heads: Heads,
-    /// Attention probabilities `[B, H, S, S]`, of short sequences.
+    /// Attention probabilities `[B, H, S, S]`; only short sequences store them.
     pub(super) probs: Option<Tensor>,
     /// Values mixed by the probabilities, `[B, S, H * head_dim]`.
     pub(super) mixed: Tensor,
     pub(super) gated: Gated,
 }
 
-/// The second half of a layer.
+/// Activations of the second half of a layer, the feed-forward part.
 #[derive(Clone)]
 pub(super) struct Gated {
     /// The residual stream after attention, `[B, S, D]`.
     pub(super) x: Tensor,
-    /// `[B, S, intermediate]`, like the next one.
+    /// Output of the gate projection, `[B, S, intermediate]`; the next field has the same shape.
     pub(super) gate: Tensor,
     pub(super) up: Tensor,
 }
 
 impl Saved {
-    /// A copy with `f` applied to each tensor; all of them have the rows of the batch first.
+    /// A copy with `f` applied to each tensor. The first axis of every tensor is the batch.
     pub(super) fn map(&self, f: impl Fn(&Tensor) -> candle_core::Result<Tensor>) -> candle_core::Result<Self> {
         let Heads { queries, keys, values } = &self.heads;
         let Gated { x, gate, up } = &self.gated;
@@ -105,7 +105,7 @@ impl Saved {
     }
 }
 
-/// A trained weight and what activations are computed in.
+/// A trained weight and the dtype of the activations.
 struct Weight {
     stored: Tensor,
     dtype: DType,
@@ -116,12 +116,12 @@ impl Weight {
         Ok(Self { stored: policy.weights().get(name)?.as_detached_tensor(), dtype: policy.dtype() })
     }
 
-    /// In the dtype of the activations.
+    /// The weight in the dtype of the activations.
     fn converted(&self) -> Result<Tensor> {
         Ok(self.stored.to_dtype(self.dtype)?)
     }
 
-    /// For [`ops::product`], which on the CPU converts what it reads.
+    /// The weight as input of [`ops::product`], which converts on the CPU while reading.
     fn read_by_products(&self) -> Result<Tensor> {
         if self.stored.device().is_cpu() && self.dtype == DType::BF16 {
             Ok(self.stored.clone())
@@ -131,13 +131,13 @@ impl Weight {
     }
 }
 
-/// `x W^T + b`, with `W` `[out, in]`, and what an adapter adds.
+/// `x W^T + b` with `W` `[out, in]`, plus the adapter's output if there is one.
 #[derive(Clone)]
 pub(super) struct Linear {
     pub(super) weight: Tensor,
-    /// The weight as `[in, out]`: a view, or a copy of its own.
+    /// The weight as `[in, out]`: a view, or a contiguous copy.
     transposed: Tensor,
-    /// True if products with a few rows read the weight as it is.
+    /// True if products with a few rows read the weight without a copy.
     streams: bool,
     pub(super) bias: Option<Tensor>,
     pub(super) adapter: Option<Factors>,
@@ -153,7 +153,7 @@ impl Linear {
         Self::forward_all([self], x).map(|[y]| y)
     }
 
-    /// Each of them on `x`, side by side.
+    /// Applies each of `linears` to `x`. Streamed products with few rows share one kernel call.
     fn forward_all<const COUNT: usize>(linears: [&Self; COUNT], x: &Tensor) -> Result<[Tensor; COUNT]> {
         let inputs = x.dim(D::Minus1)?;
         let rows = x.elem_count() / inputs;
@@ -211,19 +211,19 @@ impl Layer {
         })
     }
 
-    /// Its matrices, in the order of the forward pass.
+    /// The layer's matrices, in the order of the forward pass.
     fn linears(&mut self) -> [&mut Linear; 7] {
         let Self { query, key, value, output, gate, up, down, .. } = self;
         [query, key, value, output, gate, up, down]
     }
 
-    /// True if something beside its matrices is trained.
+    /// True if one of the layer's matrices has an adapter.
     pub(super) fn has_adapter(&self) -> bool {
         let Self { query, key, value, output, gate, up, down, .. } = self;
         [query, key, value, output, gate, up, down].iter().any(|linear| linear.adapter.is_some())
     }
 
-    /// The heads of `x` `[B, S, D]`, with what they were before their norms.
+    /// The heads of `x` `[B, S, D]`, and the queries and keys before their norms.
     pub(super) fn heads(&self, x: &Tensor, rope: &Rope) -> Result<(Option<Unnormed>, Heads)> {
         let Sizes { heads, kv_heads, head_dim, eps } = self.sizes;
         let (rows, tokens, _) = x.dims3()?;
@@ -246,7 +246,7 @@ impl Layer {
         Ok((unnormed, heads))
     }
 
-    /// The whole layer: the residual stream `[B, S, D]` after it, and what its backward pass needs.
+    /// The whole layer: returns the residual stream `[B, S, D]` after it, and the activations for its backward pass.
     pub(super) fn forward(&self, x: Tensor, rope: &Rope) -> Result<(Tensor, Saved)> {
         let (unnormed, heads) = self.heads(&x, rope)?;
         let (probs, mixed) = attend(self.sizes, &heads, &rope.starts)?;
@@ -254,7 +254,7 @@ impl Layer {
         Ok((out, Saved { x, unnormed, heads, probs, mixed, gated }))
     }
 
-    /// The rest of the layer: `mixed` `[B, S, H * head_dim]` into the residual stream `x` `[B, S, D]`, then the gate.
+    /// Second half of the layer: adds the projection of `mixed` `[B, S, H * head_dim]`, then the MLP's output, to `x` `[B, S, D]`.
     pub(super) fn gated(&self, x: &Tensor, mixed: &Tensor) -> Result<(Tensor, Gated)> {
         let x = ops::add(&self.output.forward(mixed)?, x)?;
         let normed = ops::rms_norm(&x, &self.post_norm, self.sizes.eps)?;
@@ -265,15 +265,15 @@ impl Layer {
     }
 }
 
-/// `x` `[B, S, H * head_dim]` with each head normed by `weight` `[head_dim]`.
+/// Applies RMSNorm with `weight` `[head_dim]` to each head of `x` `[B, S, H * head_dim]`.
 fn norm_heads(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     let heads = x.reshape(((), weight.dim(0)?))?;
     Ok(ops::rms_norm(&heads, weight, eps)?.reshape(x.shape())?)
 }
 
 impl Decoder {
-    /// The model over the weights' storage, without an autograd graph and without dropout; later updates of the weights are seen where
-    /// the policy's dtype is theirs.
+    /// The model over the policy's weights, without an autograd graph and without dropout. Later updates of the weights take effect
+    /// here if the policy's dtype is the weights' dtype.
     pub(super) fn new(policy: &Policy) -> Result<Self> {
         let config = policy.config();
         let head = Weight::of(policy, head_name(config))?.stored.to_dtype(DType::F32)?;
@@ -289,7 +289,7 @@ impl Decoder {
         })
     }
 
-    /// The model with the policy's dropout, for the rows of the batch with these numbers.
+    /// The model with the policy's dropout; `rows` are the numbers of the rows in their batch.
     pub(super) fn for_rows(policy: &Policy, rows: &[u64]) -> Result<Self> {
         let model = Self::new(policy)?;
         let rate = policy.adapter().map_or(0.0, |adapter| adapter.config().dropout);
@@ -299,7 +299,7 @@ impl Decoder {
         })
     }
 
-    /// The model with dropout at `rate` before the adapter's factors, for the rows of the batch with these numbers.
+    /// The model with dropout at `rate` before the adapter's first factor; `rows` are the numbers of the rows in their batch.
     fn with_dropout(mut self, dropout: Dropout, rate: f64, rows: &[u64]) -> Self {
         let rows: Arc<[u64]> = rows.into();
         for (number, layer) in self.layers.iter_mut().enumerate() {
@@ -313,7 +313,7 @@ impl Decoder {
         self
     }
 
-    /// The model for some rows of the batch; only the dropout masks differ.
+    /// The model for a subset of the batch's rows. Only the dropout masks differ.
     pub(super) fn of(&self, rows: &[u32]) -> Self {
         let mut model = self.clone();
         for linear in model.layers.iter_mut().flat_map(Layer::linears) {
@@ -324,10 +324,10 @@ impl Decoder {
         model
     }
 
-    /// Copies the matrices into the order that products with few rows read fastest.
+    /// Copies the matrices into the memory order that products with few rows read fastest.
     ///
-    /// With 48 rows and D = 128 such products otherwise spend most of their time reordering the weights. Updates of the
-    /// weights are no longer seen.
+    /// Without the copy, such products with 48 rows and D = 128 spend most of their time reordering the weights. Later
+    /// updates of the weights have no effect on the copies.
     pub(super) fn pack(mut self) -> Result<Self> {
         for layer in &mut self.layers {
             for linear in layer.linears() {
@@ -338,8 +338,8 @@ impl Decoder {
         Ok(self)
     }
 
-    /// Reads the matrices as they are wherever a product has few rows: what generation of a larger model does, without a copy in f32, and in bf16
-    /// with one of half the size.
+    /// Products with few rows read the matrices without a copy. Generation with a larger model uses this: f32 needs no copy of the weights,
+    /// and bf16 needs one of half their size.
     pub(super) fn stream(mut self) -> Result<Self> {
         let dtype = self.final_norm.dtype();
         for layer in &mut self.layers {
@@ -361,7 +361,7 @@ impl Decoder {
         Ok(ops::to_dtype(&rows_of_ids, self.final_norm.dtype())?)
     }
 
-    /// The residual stream `[B, S, D]` after all layers; `each` gets what each layer computed.
+    /// The residual stream `[B, S, D]` after all layers. `each` is called with the activations of each layer.
     pub(super) fn residual(
         &self,
         ids: &Tensor,
@@ -377,12 +377,12 @@ impl Decoder {
         Ok(x)
     }
 
-    /// The last norm: features whose product with the head gives the logits.
+    /// Applies the final norm. The product of the resulting features with the head gives the logits.
     pub(super) fn features(&self, x: &Tensor) -> Result<Tensor> {
         Ok(ops::rms_norm(x, &self.final_norm, self.eps)?)
     }
 
-    /// The logits `[N, V]`, f32, of features `[N, D]`.
+    /// Logits `[N, V]`, f32, from features `[N, D]`.
     pub(super) fn logits(&self, features: &Tensor) -> Result<Tensor> {
         let features = features.to_dtype(DType::F32)?;
         if self.streams_head && ops::are_few_rows(&features, features.dim(0)?) {
@@ -393,7 +393,7 @@ impl Decoder {
     }
 }
 
-/// The rotation for rows that start at `starts` `[B]` and reach index `tokens - 1`.
+/// The rotation for rows whose first tokens are at `starts` `[B]`, up to index `tokens - 1`.
 pub(super) fn rope(config: &Config, starts: &[usize], tokens: usize) -> Rope {
     let table = Arc::new(RopeTable::new(tokens, &config.rotary.frequencies(config.head_dim())));
     Rope::new(table, starts.into(), 0)

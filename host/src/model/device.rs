@@ -1,4 +1,4 @@
-//! Where a policy computes, and in which dtype.
+//! The device on which a policy computes, and the dtype of its activations.
 
 use anyhow::{Result, bail};
 use candle_core::{DType, Device};
@@ -13,7 +13,7 @@ pub enum Dtype {
     /// 32-bit floats.
     #[default]
     F32,
-    /// 16-bit brain floats; weights, moments, logits and losses stay 32-bit floats.
+    /// 16-bit bfloat16; weights, moments, logits and losses stay 32-bit floats.
     Bf16,
 }
 
@@ -38,7 +38,7 @@ fn open_cuda(name: &str, _number: usize, _dtype: Dtype) -> Result<Device> {
     )
 }
 
-/// Asks the driver first: candle and cudarc panic where there is none.
+/// Opens a CUDA device. The driver is queried first, because candle and cudarc panic without one.
 #[cfg(feature = "cuda")]
 fn open_cuda(name: &str, number: usize, dtype: Dtype) -> Result<Device> {
     use anyhow::Context;
@@ -56,13 +56,13 @@ fn open_cuda(name: &str, number: usize, dtype: Dtype) -> Result<Device> {
         );
     }
     keep_memory(number);
-    // In bf16 the operands of products in f32 come from bf16, which TF32 holds exactly.
+    // With bf16 activations, the operands of f32 products come from bf16, which TF32 represents exactly.
     set_gemm_reduced_precision_f32(dtype == Dtype::Bf16);
     Device::new_cuda(number).with_context(|| format!("device `{name}` cannot be opened (run with `--device cpu`)"))
 }
 
-/// Lets the driver keep freed memory for the next allocation: by default it gives all of it back whenever the host waits for
-/// the device, which is at every token. A driver that refuses is only slower.
+/// Lets the driver retain freed memory for the next allocation. By default it releases all of it whenever the host waits for the
+/// device, which happens at every token. If the driver refuses, allocation is only slower.
 #[cfg(feature = "cuda")]
 fn keep_memory(number: usize) {
     use candle_core::cuda_backend::cudarc::driver::{result, sys::CUmemPool_attribute};
@@ -70,7 +70,7 @@ fn keep_memory(number: usize) {
     let mut all = u64::MAX;
     let mut keep = || {
         let device = result::device::get(i32::try_from(number).unwrap_or(i32::MAX))?;
-        // SAFETY: the device is the driver's own, so is its pool, and this attribute is a 64-bit number.
+        // SAFETY: device and memory pool come from the driver itself, and this attribute is a 64-bit number.
         unsafe {
             let pool = result::device::get_default_mem_pool(device)?;
             let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;

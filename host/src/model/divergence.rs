@@ -1,4 +1,4 @@
-//! The KL divergence of a step, exact over the vocabulary.
+//! The exact KL divergence of a step, over the full vocabulary.
 
 use anyhow::{Context, Result};
 use candle_core::{DType, Tensor};
@@ -7,20 +7,20 @@ use super::ops;
 use super::params::{Params, head_name};
 use super::policy::Policy;
 
-/// Error message where the divergence by the head alone is asked for and an adapter leaves the head unchanged.
+/// Error message for a divergence by the head alone when an adapter leaves the head frozen.
 const FROZEN: &str = "the head is not trained: `model.use_peft` trains an adapter below it, and its own part of a step is nothing (measure the KL of the whole step)";
 
-/// The output matrix before and after a step, and its change, `[V, D]` each.
+/// The head before and after a step, and its change, `[V, D]` each.
 pub struct Heads {
     before: Tensor,
     after: Tensor,
-    /// None of a head that is not trained.
+    /// Change of the head; `None` for a frozen head.
     change: Option<Tensor>,
     temperature: f64,
 }
 
 impl Heads {
-    /// Those of `policy`, whose weights were `before`; logits are divided by `temperature`. To be used until the weights change.
+    /// The heads of `policy` now, and of `before`. Logits are divided by `temperature`. The value is valid until the weights change.
     pub fn new(policy: &Policy, before: &Params, temperature: f64) -> Result<Self> {
         let name = head_name(policy.config());
         let after = policy.weights().get(name)?.as_detached_tensor();
@@ -31,7 +31,7 @@ impl Heads {
         Ok(Self { change: Some((&after - &before)?), before, after, temperature })
     }
 
-    /// The sum over all tokens of the KL divergence, old to new, that the head's change alone causes, nats; `hidden` `[N, D]` are the
+    /// KL divergence, old to new, that the head's change alone causes, summed over all tokens, nats. `hidden` `[N, D]` holds the
     /// features of the old policy.
     pub fn divergence_by_head(&self, hidden: &Tensor) -> Result<f64> {
         let change = self.change.as_ref().context(FROZEN)?;
@@ -39,12 +39,12 @@ impl Heads {
         self.sum(&hidden, &hidden, change)
     }
 
-    /// The sum over all tokens of the KL divergence, old to new, that the whole step causes, nats.
+    /// KL divergence, old to new, that the whole step causes, summed over all tokens, nats.
     ///
     /// `old` and `new`, `[N, D]` each, are the features of the old and the new policy.
     pub fn divergence(&self, old: &Tensor, new: &Tensor) -> Result<f64> {
         let (old, new) = (old.to_dtype(DType::F32)?, new.to_dtype(DType::F32)?);
-        // A product of differences keeps what a difference of products loses: h1 W1 - h0 W0 = (h1 - h0) W1 + h0 (W1 - W0).
+        // Products of differences avoid the cancellation of a difference of products: h1 W1 - h0 W0 = (h1 - h0) W1 + h0 (W1 - W0).
         let moved = (new - &old)?;
         match &self.change {
             None => self.sum(&old, &moved, &self.after),
@@ -55,7 +55,7 @@ impl Heads {
         }
     }
 
-    /// Logits of `hidden`, which change by `change` `by`ᵀ, exist for a bounded number of tokens at a time.
+    /// Sums the divergence that a change of `hidden`'s logits by `change` `by`ᵀ causes. Logits of few tokens are in memory at a time.
     fn sum(&self, hidden: &Tensor, change: &Tensor, by: &Tensor) -> Result<f64> {
         let (count, chunk) = (hidden.dim(0)?, (ops::chunk_rows(self.before.dim(0)?) / 2).max(1));
         let mut rows = Vec::new();

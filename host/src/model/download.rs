@@ -1,7 +1,7 @@
-//! Models from the Hugging Face Hub into its cache on this machine, when `host download` asks for one. Nothing else opens a socket.
+//! Downloads models from the Hugging Face Hub into its cache on this machine, for `host download`. Nothing else opens a socket.
 //!
-//! The cache is laid out as the Hub's own clients lay it out: contents under `blobs/` by their hashes, `snapshots/COMMIT/` with links to
-//! them, and `refs/`, which is written last, so that a model is found when all of it is there.
+//! The cache has the layout of the Hub's own clients. Contents are under `blobs/` by their hashes, and `snapshots/COMMIT/` has links to
+//! them. `refs/` is written last, so a model is found only once it is complete.
 
 use std::env;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -19,13 +19,13 @@ use ureq::{Agent, Body};
 
 use super::hub;
 
-/// Where the Hub is.
+/// URL of the Hub.
 const HUB: &str = "https://huggingface.co";
-/// Bytes that are written at a time.
+/// Bytes per write.
 const PIECE: usize = 1 << 16;
 /// Most redirects on the way to a file.
 const MOST_REDIRECTS: usize = 10;
-/// Longest that a connection may take to stand, and that nothing may come, unless `HF_HUB_DOWNLOAD_TIMEOUT` says how long.
+/// Default timeout in seconds, for connecting and for waiting on data. `HF_HUB_DOWNLOAD_TIMEOUT` overrides it.
 const PATIENCE: u64 = 60;
 
 fn patience() -> u64 {
@@ -36,9 +36,9 @@ fn patience() -> u64 {
 /// The Hub's answer about a model.
 #[derive(Deserialize)]
 struct Model {
-    /// Its name, which may have changed.
+    /// The model's current id; the Hub may have renamed it.
     id: String,
-    /// The commit.
+    /// Hash of the commit.
     sha: String,
     siblings: Vec<Sibling>,
 }
@@ -49,7 +49,7 @@ struct Sibling {
     size: Option<u64>,
 }
 
-/// A model whose files are to be fetched.
+/// A model whose files are to be downloaded.
 pub struct Download {
     agent: Agent,
     endpoint: String,
@@ -101,13 +101,13 @@ impl Download {
         Ok(Self { agent, endpoint, token, folder, revision: revision.to_owned(), model })
     }
 
-    /// The sizes of all files together, bytes; 0 where the Hub did not say.
+    /// Total size of all files, bytes. A file whose size the Hub does not state counts as 0.
     pub fn size(&self) -> u64 {
         self.model.siblings.iter().filter_map(|file| file.size).fold(0, u64::saturating_add)
     }
 
-    /// Fetches what the cache does not have, and tells `progress` of every file and of bytes that are there. Returns the folder of the
-    /// snapshot.
+    /// Downloads the files that the cache lacks. Calls `progress` with each file's name and the number of bytes that are present. Returns
+    /// the folder of the snapshot.
     pub fn fetch(&self, mut progress: impl FnMut(&str, u64)) -> Result<PathBuf> {
         let snapshot = self.folder.join("snapshots").join(&self.model.sha);
         let blobs = self.folder.join("blobs");
@@ -133,7 +133,7 @@ impl Download {
         Ok(snapshot)
     }
 
-    /// Fetches one file unless it is there; `listed` is its size where the Hub lists it. Returns its name under `blobs`.
+    /// Downloads one file unless it is cached; `listed` is its size if the Hub lists it. Returns its name under `blobs`.
     fn fetch_file(
         &self,
         name: &str,
@@ -157,7 +157,7 @@ impl Download {
             other => other?,
         }
         progress(file.metadata()?.len());
-        // A transfer that breaks off is tried once more, from where it stopped.
+        // An interrupted transfer is resumed once, from where it stopped.
         if self.fetch_rest(&url, &mut file, size, progress)?.is_some()
             && let Some(broken) = self.fetch_rest(&url, &mut file, size, progress)?
         {
@@ -172,7 +172,7 @@ impl Download {
         Ok(etag)
     }
 
-    /// Fetches what a file of `size` bytes lacks, and one byte more where there are any; returns what broke the connection, if anything did.
+    /// Downloads the rest of a file of `size` bytes, and at most one byte more. Returns the error that broke the connection, if any.
     fn fetch_rest(
         &self,
         url: &str,
@@ -218,13 +218,13 @@ impl Download {
     }
 }
 
-/// True if a file is of use: weights, settings, and what a tokenizer is made of; `names` are those of all files.
+/// True if a file is needed: weights, settings, or parts of a tokenizer. `names` are the names of all files.
 fn is_needed(name: &str, names: &[String]) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.starts_with('.') || !name.chars().all(plain) {
         return false;
     }
-    // Weights in the layout of their authors may lie beside those that are read; they are not needed.
+    // Weights in the layout of the model's authors may stand beside the safetensors files; they are not needed.
     let model = |name: &str| name == "model.safetensors" || name == super::INDEX_FILE;
     let weights = |name: &str| name.starts_with("model") || !names.iter().any(|name| model(name));
     let extension = name.rsplit_once('.').map(|(_, extension)| extension);
@@ -239,7 +239,7 @@ fn is_hash(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }
 
-/// The hash of a file, which names its contents, and its size where that is said.
+/// The file's hash, which names its contents, and its size if the server states it.
 fn said(agent: &Agent, url: &str, token: Option<&str>) -> Result<(String, Option<u64>)> {
     let mut request = agent.head(url).config().max_redirects(0).max_redirects_will_error(false).build();
     request = request.header("Accept-Encoding", "identity");
@@ -250,7 +250,7 @@ fn said(agent: &Agent, url: &str, token: Option<&str>) -> Result<(String, Option
     let status = answer.status().as_u16();
     ensure!((200..400).contains(&status), "`{url}` answers {status}");
     let header = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok());
-    // Large files lie elsewhere, and an answer that leads there has a length of its own.
+    // Large files are stored elsewhere, and the redirecting response has a content length of its own.
     let etag = header("x-linked-etag").or_else(|| header("etag")).unwrap_or_default();
     let etag = etag.trim_start_matches("W/").trim_matches('"').to_owned();
     ensure!(is_hash(&etag), "`{url}` names no contents: its `etag` is `{etag}`");
@@ -259,13 +259,13 @@ fn said(agent: &Agent, url: &str, token: Option<&str>) -> Result<(String, Option
     Ok((etag, size))
 }
 
-/// The answer at the end of all redirects. They are followed here: the client would read the body of each first, which may have no end.
+/// The response after all redirects. They are followed here, because the client would first read each body, which may be endless.
 fn get(agent: &Agent, url: &str, token: Option<&str>, from: Option<u64>) -> Result<Response<Body>> {
     let mut place = url.to_owned();
     for _ in 0..=MOST_REDIRECTS {
         let mut request = agent.get(&place).config().max_redirects(0).max_redirects_will_error(false).build();
         request = request.header("Accept-Encoding", "identity");
-        // Another host gets no token.
+        // The token is sent to no other host.
         if let Some(token) = token.filter(|_| origin(&place) == origin(url)) {
             request = request.header("Authorization", format!("Bearer {token}"));
         }
@@ -286,7 +286,7 @@ fn origin(url: &str) -> &str {
     url[host..].find(['/', '?', '#']).map_or(url, |end| &url[..host + end])
 }
 
-/// The error after which `happened` is known.
+/// Converts `error`; the message `happened` is its context.
 fn failed(error: ureq::Error, happened: String) -> anyhow::Error {
     match error {
         ureq::Error::Timeout(_) => {
@@ -296,7 +296,7 @@ fn failed(error: ureq::Error, happened: String) -> anyhow::Error {
     }
 }
 
-/// True if the contents have the hash that names them, or that is no SHA-256.
+/// True if the contents match the SHA-256 hash that names them, or if the name is not a SHA-256 hash.
 fn is_what_it_should_be(file: &mut File, etag: &str) -> Result<bool> {
     if etag.len() != 64 {
         return Ok(true);
@@ -313,7 +313,7 @@ fn is_what_it_should_be(file: &mut File, etag: &str) -> Result<bool> {
     Ok(hex == etag)
 }
 
-/// Says what a refusal means.
+/// Turns an HTTP status other than 200 into an error that explains it.
 fn ensure_given(answer: &Response<Body>, id: &str, revision: &str, endpoint: &str, token: bool) -> Result<()> {
     match answer.status().as_u16() {
         200 => Ok(()),

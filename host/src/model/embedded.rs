@@ -1,4 +1,4 @@
-//! The base model inside the executable.
+//! The base model embedded in the executable.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::gguf::{Gguf, is_gguf};
 use super::lora::{ADAPTER_CONFIG_FILE, base_name};
 use super::{CONFIG_FILE, ModelFiles, hub};
 
-/// Name of the embedded model as `model_name_or_path`.
+/// Value of `model_name_or_path` that selects the embedded model.
 pub const TINY_ARITHMETIC: &str = "embedded:tiny-arithmetic";
 
 macro_rules! files {
@@ -22,8 +22,8 @@ macro_rules! files {
 /// The embedded model as a Hugging Face directory: file names and their bytes.
 const FILES: &[(&str, &[u8])] = files!("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json");
 
-/// The files that `model_name_or_path` means: an embedded model's, a directory's, those made of a GGUF file, an adapter's with those of its base,
-/// or those that the cache of the Hugging Face Hub has of an id.
+/// The files that `model_name_or_path` names: an embedded model, a directory, a GGUF file, or an id in the cache of the Hugging Face Hub.
+/// An adapter's files come with the files of its base.
 pub fn model_files(model_name_or_path: &str) -> Result<ModelFiles> {
     if model_name_or_path == TINY_ARITHMETIC {
         return Ok(ModelFiles::Embedded(FILES));
@@ -67,7 +67,7 @@ pub fn model_files(model_name_or_path: &str) -> Result<ModelFiles> {
     if files.contains(ADAPTER_CONFIG_FILE) { with_base(files) } else { Ok(files) }
 }
 
-/// The files of an adapter with those of the model that it names.
+/// The files of an adapter, together with those of the base model that it names.
 fn with_base(own: ModelFiles) -> Result<ModelFiles> {
     let name = base_name(&own)?;
     let place = own.describe(ADAPTER_CONFIG_FILE);

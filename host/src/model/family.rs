@@ -1,4 +1,4 @@
-//! The families of decoders, and how they differ.
+//! Families of decoders and their differences.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
-    /// Llama 2 and 3, and what has their form: SmolLM2, TinyLlama. Source: `transformers.LlamaForCausalLM`.
+    /// Llama 2 and 3, and models of their form: SmolLM2, TinyLlama. Source: `transformers.LlamaForCausalLM`.
     Llama,
     /// Mistral without a sliding window. Source: `transformers.MistralForCausalLM`.
     Mistral,
@@ -25,26 +25,26 @@ pub enum Family {
 /// Names of the families that can be trained, for error messages.
 pub(super) const SUPPORTED: &str = "`llama`, `mistral`, `qwen2` and `qwen3`";
 
-/// Keys that the configuration itself reads, here or in `config`.
+/// Keys that the configuration reads, here or in `config`.
 const READ: &[&str] = &[
     "architectures attention_bias eos_token_id head_dim hidden_act hidden_size initializer_range intermediate_size",
     "layer_types max_position_embeddings mlp_bias model_type num_attention_heads num_hidden_layers num_key_value_heads",
     "quantization_config rms_norm_eps rope_parameters rope_scaling rope_theta tie_word_embeddings vocab_size",
 ];
 
-/// Keys that change nothing about what a model computes.
+/// Keys that do not affect a model's computation.
 pub(super) const HARMLESS: &[&str] = &[
-    // Where the file came from, what reads it, and what is read from elsewhere.
+    // Origin of the file, its readers, and settings that are read from other files.
     "_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path is_llama_config name_or_path",
     "transformers.js_config transformers_version unsloth_fixed unsloth_version dtype torch_dtype",
     "bos_token_id pad_token_id sep_token_id unk_token_id tokenizer_class id2label label2id problem_type",
-    // How transformers computes the same numbers, and what it returns besides.
+    // Choices among equivalent computations in transformers, and its additional return values.
     "chunk_size_feed_forward output_attentions output_hidden_states pretraining_tp return_dict use_cache",
-    // Settings of a sampler, which are the run's own here.
+    // Sampler settings; the run's own settings take their place.
     "do_sample max_length max_new_tokens min_length num_beams repetition_penalty temperature top_k top_p",
 ];
 
-/// Keys that are known where they have one value, as JSON, and what they would switch on.
+/// Keys that are supported with one value only: the key, that value as JSON, and the mechanism that other values would enable.
 const FIXED: &[(&str, &str, &str)] = &[
     ("add_cross_attention", "false", "cross-attention"),
     ("attention_dropout", "0", "dropout"),
@@ -56,12 +56,12 @@ const FIXED: &[(&str, &str, &str)] = &[
     ("use_mrope", "false", "rotary embeddings for images"),
 ];
 
-/// Parts of the names of settings that change what a model computes, whatever reads them.
+/// Parts of key names that indicate an effect on a model's computation.
 const MECHANISMS: &str = "act_fn activation alibi attention attn bias compress dropout embed expert ffn gate head hidden layer lora mamba mlp moe norm \
     position prun quant residual rope rotary router scal softcap sparse ssm vision window";
 
-/// True where a setting that is not known may be passed over: a private one of its author's, or a text, a list or a table whose name speaks of no part of a
-/// model. A number or a switch may be a part of the computation under any name.
+/// True if an unknown setting may be ignored. Such a setting begins with `_`, or is a text, list or table that is empty or whose name
+/// contains no mechanism. A number or a switch may affect the computation under any name.
 pub(super) fn may_pass_over(key: &str, value: &Value) -> bool {
     let name = key.to_lowercase();
     let says_something = match value {
@@ -74,7 +74,7 @@ pub(super) fn may_pass_over(key: &str, value: &Value) -> bool {
     key.starts_with('_') || !says_something || !names_a_mechanism
 }
 
-/// Warns of settings that are passed over, once in a process.
+/// Warns of ignored settings, once per process.
 pub(super) fn tell_passed_over(keys: &[&str], model_type: &str) {
     static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     if keys.is_empty() {
@@ -90,7 +90,7 @@ pub(super) fn tell_passed_over(keys: &[&str], model_type: &str) {
 }
 
 impl Family {
-    /// The family that `config.json` names; another one, and none, are errors.
+    /// The family that `config.json` names. An unknown or missing family is an error.
     pub(super) fn of(json: &Map<String, Value>) -> Result<Self> {
         let name = json.get("model_type").with_context(|| {
             format!("`model_type` is missing, supported are {SUPPORTED} (use a Hugging Face `config.json`)")
@@ -101,7 +101,7 @@ impl Family {
         })
     }
 
-    /// Its name in `model_type`.
+    /// The family's name in `model_type`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Llama => "llama",
@@ -111,7 +111,7 @@ impl Family {
         }
     }
 
-    /// Its name in `architectures`, as a language model.
+    /// The name of the family's language model in `architectures`.
     pub(super) fn architecture(self) -> &'static str {
         match self {
             Self::Llama => "LlamaForCausalLM",
@@ -121,7 +121,7 @@ impl Family {
         }
     }
 
-    /// Its name in `architectures`, as a model that scores texts.
+    /// The name of the family's sequence classifier in `architectures`.
     pub(super) fn classifier(self) -> &'static str {
         match self {
             Self::Llama => "LlamaForSequenceClassification",
@@ -131,22 +131,22 @@ impl Family {
         }
     }
 
-    /// True if queries and keys are normed, head by head, before they are rotated.
+    /// True if each head of queries and keys has an RMSNorm before rotation.
     pub(super) fn norms_heads(self) -> bool {
         self == Self::Qwen3
     }
 
-    /// The width of a head where `head_dim` is absent; without one it follows from the other sizes.
+    /// Width of a head when `head_dim` is absent; `None` if it follows from the other sizes.
     pub(super) fn default_head_dim(self) -> Option<usize> {
         (self == Self::Qwen3).then_some(128)
     }
 
-    /// True if `num_key_value_heads` may be absent: there are as many as query heads.
+    /// True if `num_key_value_heads` may be absent; it then equals the number of query heads.
     pub(super) fn may_leave_out_key_heads(self) -> bool {
         self == Self::Llama
     }
 
-    /// The value of a switch that is not the file's to choose.
+    /// Value of a switch that the family fixes; `None` if the file may set it.
     fn fixed_switch(self, key: &str) -> Option<bool> {
         match (self, key) {
             (Self::Qwen2, "attention_bias") => Some(true),
@@ -156,7 +156,7 @@ impl Family {
         }
     }
 
-    /// Keys that it knows besides those of all.
+    /// Keys that only this family knows.
     fn own_keys(self) -> &'static [&'static str] {
         match self {
             Self::Llama => &[],
@@ -165,7 +165,7 @@ impl Family {
         }
     }
 
-    /// Refuses what `config.json` says that this decoder does not compute. A key that is not known is refused or passed over with a warning.
+    /// Refuses settings of `config.json` that this decoder does not compute. An unknown key is refused, or ignored with a warning.
     pub(super) fn check(self, json: &Map<String, Value>) -> Result<()> {
         self.check_architectures(json)?;
         self.check_window(json)?;
@@ -184,7 +184,7 @@ impl Family {
         Ok(())
     }
 
-    /// Refuses a setting of a model that is not computed here; false where it is not known and may be passed over.
+    /// Refuses a setting that this decoder does not compute. Returns false for an unknown setting that may be ignored.
     fn check_key(self, key: &str, value: &Value) -> Result<bool> {
         if let Some((_, only, feature)) = FIXED.iter().find(|(fixed, ..)| *fixed == key) {
             let same = match value {
@@ -232,7 +232,7 @@ impl Family {
         }
     }
 
-    /// Refuses attention that does not see all tokens before it.
+    /// Refuses attention that does not cover all previous tokens.
     fn check_window(self, json: &Map<String, Value>) -> Result<()> {
         if json.get("use_sliding_window") == Some(&Value::Bool(true)) {
             bail!("sliding-window attention is not supported (set `use_sliding_window` to `false` in `config.json`)");
@@ -245,7 +245,7 @@ impl Family {
             );
         }
         let window = match (self, json.get("sliding_window")) {
-            // The window that transformers assumes for a Mistral without the key.
+            // The window that transformers assumes for a Mistral model without the key.
             (Self::Mistral, None) => 4096,
             (Self::Mistral, Some(window)) => window.as_u64().unwrap_or(u64::MAX),
             _ => return Ok(()),
@@ -259,10 +259,10 @@ impl Family {
     }
 }
 
-/// Longest quotation of a value in a sentence, characters.
+/// Longest quotation of a value in a message, characters.
 const SHOWN: usize = 80;
 
-/// A value as JSON for a sentence, text without its quotes.
+/// A value as JSON for a message; a text without its quotes.
 pub(super) fn shown(value: &Value) -> String {
     value.as_str().map_or_else(|| shown_text(&value.to_string()), shown_text)
 }

@@ -1,4 +1,4 @@
-//! Where the files of a model come from.
+//! Sources of a model's files.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::gguf::Gguf;
 
-/// The source of a file's bytes.
+/// A readable and seekable source of a file's bytes.
 pub trait Source: Read + Seek {}
 
 impl<T: Read + Seek> Source for T {}
@@ -23,35 +23,35 @@ impl<T: Read + Seek> Source for T {}
 pub enum ModelFiles {
     /// A directory on disk.
     Directory(PathBuf),
-    /// A directory with a manifest, as checkpoints have: every file is compared with it.
+    /// A directory with a manifest, such as a checkpoint: every file is verified against the manifest.
     Checkpoint(SealedFolder),
     /// Pairs of file name and contents.
     Embedded(&'static [(&'static str, &'static [u8])]),
-    /// A GGUF file, read as such a directory.
+    /// A GGUF file, presented as a Hugging Face directory.
     Gguf(Arc<Gguf>),
-    /// The files of another model, with one from elsewhere in place of its own.
+    /// The files of another model, with one file replaced.
     With(Box<ModelFiles>, Replacement),
-    /// An adapter's files, and those of the model that it belongs to.
+    /// An adapter's files, and the files of its base model.
     Adapter {
-        /// The adapter's own.
+        /// Files of the adapter.
         own: Box<ModelFiles>,
-        /// Its base's.
+        /// Files of the base model.
         base: Box<ModelFiles>,
     },
 }
 
-/// A file that takes the place of another.
+/// A file that replaces another.
 #[derive(Debug, Clone)]
 pub struct Replacement {
-    /// The name of the file whose place it takes.
+    /// Name of the replaced file.
     name: &'static str,
-    /// Where it was read.
+    /// Path of the new contents.
     path: PathBuf,
     bytes: Arc<[u8]>,
 }
 
 impl ModelFiles {
-    /// These files, with the contents of the file at `path` in place of those of `name`, be there one or not; an unreadable file is an
+    /// These files, with the contents of the file at `path` as the file `name`, whether or not `name` existed. An unreadable file is an
     /// error that names its path.
     pub fn with(self, name: &'static str, path: &Path) -> Result<Self> {
         let bytes = files::read(path)?.into();
@@ -92,7 +92,7 @@ impl ModelFiles {
         }
     }
 
-    /// The JSON in the file `name`, null where there is none; a file that is no JSON is an error that names its path.
+    /// The JSON in the file `name`, or null if the file is missing. Invalid JSON is an error that names the path.
     pub fn json(&self, name: &str) -> Result<Value> {
         if !self.contains(name) {
             return Ok(Value::Null);
@@ -113,7 +113,7 @@ impl ModelFiles {
         }
     }
 
-    /// True if there is a file `name`, be it one that cannot be read.
+    /// True if the file `name` exists, even if it cannot be read.
     pub fn contains(&self, name: &str) -> bool {
         match self {
             Self::Directory(directory) => directory.join(name).exists(),
@@ -138,7 +138,7 @@ impl ModelFiles {
         }
     }
 
-    /// Where the file `name` is looked for: what makes the base is the base's, of the rest an adapter's own comes first.
+    /// The files that hold `name`: the base's for its configuration and weights. Other names prefer the adapter's own files.
     fn holder(&self, name: &str) -> &Self {
         match self {
             Self::Adapter { own, base } => {

@@ -16,22 +16,22 @@ use super::policy::Policy;
 use super::sequences::Sequences;
 use super::size::{self, Shape};
 
-/// Most rows of one part of a forward pass.
+/// Most rows in one part of a forward pass.
 const MOST_ROWS: usize = 32;
 
-/// One forward pass over `[B, T]` completion tokens, with or without what the backward pass needs.
+/// One forward pass over `[B, T]` completion tokens, with or without the activations for a backward pass.
 pub struct Forward {
-    /// Consecutive rows of the batch.
+    /// Parts of the pass; each covers consecutive rows of the batch.
     pub(super) parts: Vec<Part>,
     tokens: usize,
 }
 
-/// The forward pass of some rows; a clone shares what it has.
+/// The forward pass of some rows. Clones share its tensors.
 #[derive(Clone)]
 pub(super) struct Part {
-    /// Features that produced the logits of the tokens, `[rows * T, D]`, in the policy's dtype.
+    /// Features from which the tokens' logits are computed, `[rows * T, D]`, in the policy's dtype.
     pub(super) hidden: Tensor,
-    /// `[V, D]`, f32.
+    /// Head, `[V, D]`, f32.
     pub(super) head: Tensor,
     /// Completion ids, `[rows * T]` u32.
     pub(super) targets: Tensor,
@@ -43,28 +43,28 @@ pub(super) struct Part {
 impl Policy {
     /// The forward pass for training; `loss_temperature` divides the logits.
     ///
-    /// It stores every activation, or with `with_gradient_checkpointing` what each layer starts from; the weights must not change before its
-    /// backward pass.
+    /// It stores every activation, or with `with_gradient_checkpointing` only the input of each layer. The weights must not change before
+    /// the backward pass.
     pub fn forward(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
         self.run(rows, loss_temperature, true)
     }
 
-    /// The forward pass for outputs alone.
+    /// The forward pass without stored activations, for outputs alone.
     pub fn forward_detached(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
         self.run(rows, loss_temperature, false)
     }
 
-    /// Bytes of what [`Policy::forward`] stores of these rows.
+    /// Bytes of the activations that [`Policy::forward`] stores for these rows.
     pub fn activation_bytes(&self, rows: &Sequences) -> u128 {
         let shape = Shape { rows: rows.rows(), prompt: rows.prompt_len, tokens: rows.completion_len };
         size::activations(self.config(), shape, self.dtype(), self.checkpoints_gradients())
     }
 
-    /// Bytes that a training pass over `shape`, a micro-batch that may be one of `several`, takes, by what they are for; `rejected` says whether
-    /// what masks reject has gradients of its own.
+    /// Memory of a training pass over a micro-batch of `shape`: purposes and bytes. `several`: the batch has several micro-batches.
+    /// `rejected`: tokens that masks reject get gradients of their own.
     pub fn training_bytes(&self, shape: Shape, several: bool, rejected: bool) -> [(&'static str, u128); 3] {
         let parts = self.split(shape.rows, MOST_ROWS).len();
-        // One part adds its gradients to the sum; several have their own first.
+        // A single part adds its gradients to the sum; several parts first collect their own.
         let own = if parts > 1 { parts + usize::from(several) } else { 1 };
         let sets = own + usize::from(rejected);
         let activations = size::activations(self.config(), shape, self.dtype(), self.checkpoints_gradients());
@@ -88,12 +88,12 @@ impl Policy {
 }
 
 impl Part {
-    /// Runs the model; `with_tape` says whether activations are stored for the backward pass.
+    /// Runs the model. Activations are stored for the backward pass if `with_tape` is true.
     pub(super) fn new(policy: &Policy, rows: &Sequences, loss_temperature: f64, with_tape: bool) -> Result<Self> {
         let (config, device) = (policy.config(), policy.device());
         let model = Decoder::for_rows(policy, &rows.numbers)?;
         let (prompt, tokens) = (rows.prompt_len, rows.completion_len);
-        // The last token of a row produces no logits that anyone reads.
+        // The logits after the last token of a row are never used.
         let inputs = prompt + tokens - 1;
         let ids = Tensor::from_vec(rows.columns(0, inputs), (rows.rows(), inputs), device)?;
         let rope = rope(config, &rows.starts, inputs);
@@ -124,12 +124,12 @@ impl Part {
         })
     }
 
-    /// A part from another model's forward pass: features of some rows, with their head and their targets.
+    /// A part without activations, from another model's forward pass: features of some rows, with their head and targets.
     pub(super) fn detached(hidden: Tensor, head: Tensor, targets: Tensor, loss_temperature: f64) -> Self {
         Self { hidden, head, targets, loss_temperature, truncation: None, tape: None }
     }
 
-    /// Adds the gradients of a loss with these cotangents to `sum`.
+    /// Adds the gradients of a loss to `sum`; `cotangents` are its derivatives by this part's outputs.
     fn backward(self, cotangents: &Cotangents<'_>, sum: &mut Gradients) -> Result<()> {
         let tape = self.tape.context("this forward pass kept no activations (call `forward`)")?;
         let tensor = |values: &[f32]| Tensor::from_slice(values, values.len(), self.hidden.device());
@@ -150,7 +150,7 @@ impl Part {
         tape.backward(&d_hidden, Some(d_head), sum)
     }
 
-    /// Those of `rows`, `[R]` u32, alone, where `tokens` is T; the activations are copied.
+    /// A part with the rows `rows` (`[R]`, u32) alone, and copies of their activations; `tokens` is T.
     fn of(&self, rows: Vec<u32>, tokens: usize) -> Result<Self> {
         let rows = Tensor::new(rows, self.hidden.device())?;
         let own = |tensor: &Tensor| -> Result<Tensor> {
@@ -162,11 +162,11 @@ impl Part {
     }
 }
 
-/// The derivatives of a loss by what a part's tokens have, `[rows * T]` each.
+/// Derivatives of a loss by the outputs of a part's tokens, `[rows * T]` each.
 struct Cotangents<'a> {
-    /// By their log-probabilities.
+    /// Derivatives by the log-probabilities.
     logps: Cow<'a, [f32]>,
-    /// By the entropies of their distributions.
+    /// Derivatives by the entropies.
     entropy: Option<&'a [f32]>,
 }
 
@@ -175,7 +175,7 @@ impl Forward {
         Self { parts, tokens }
     }
 
-    /// Bytes of all that is stored.
+    /// Bytes of all stored tensors.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
@@ -184,7 +184,7 @@ impl Forward {
         self.parts.iter().map(of_part).sum()
     }
 
-    /// Rows and completion tokens, B and T.
+    /// Numbers of rows and completion tokens, B and T.
     pub fn dims(&self) -> (usize, usize) {
         (self.count() / self.tokens, self.tokens)
     }
@@ -193,7 +193,7 @@ impl Forward {
         self.parts.iter().map(|part| part.targets.elem_count()).sum()
     }
 
-    /// The features that produced each token's logits, `[B * T, D]`.
+    /// Features from which the tokens' logits are computed, `[B * T, D]`.
     pub fn hidden(&self) -> Result<Tensor> {
         let parts: Vec<&Tensor> = self.parts.iter().map(|part| &part.hidden).collect();
         Ok(Tensor::cat(&parts, 0)?)
@@ -201,17 +201,17 @@ impl Forward {
 
     /// The gradients of a loss whose derivative by the log-probabilities is `d_logps`, `[B, T]`.
     ///
-    /// A detached forward pass, or derivatives of another number, is an error.
+    /// A detached forward pass, or another number of derivatives, is an error.
     pub fn backward(&self, d_logps: &[f32]) -> Result<Gradients> {
         let mut sum = Gradients::default();
         Self { parts: self.parts.clone(), tokens: self.tokens }.finish(d_logps, None, &mut sum)?;
         Ok(sum)
     }
 
-    /// Adds the gradients of a loss to `sum`, which is empty or has all gradients. Activations are freed as they are used.
+    /// Adds the gradients of a loss to `sum`, which is empty or has every gradient. Activations are freed as they are used.
     ///
-    /// `d_logps`, `[B, T]`, is the derivative by the log-probabilities. `d_entropy`, `[B, T]`, is the one by the tokens' entropies, where
-    /// the loss depends on them.
+    /// `d_logps`, `[B, T]`, is the derivative by the log-probabilities. `d_entropy`, `[B, T]`, is the derivative by the tokens' entropies,
+    /// if the loss depends on them.
     pub fn finish(self, d_logps: &[f32], d_entropy: Option<&[f32]>, sum: &mut Gradients) -> Result<()> {
         let d_logps = self.split(d_logps)?;
         let d_entropies = match d_entropy {
@@ -223,9 +223,9 @@ impl Forward {
         add_all(self.parts.into_iter().zip(cotangents).collect(), sum)
     }
 
-    /// The gradients where `d_logps` is 0 in most rows: only the others are passed back through. None where there are no others.
+    /// The gradients when `d_logps` is 0 in most rows: only the other rows run the backward pass. `None` if every row is 0.
     ///
-    /// Activations of those others are copied where rows of 0 lie among them.
+    /// If rows of 0 stand between the other rows, the activations of those other rows are copied.
     pub fn backward_of_nonzero(&self, d_logps: &[f32]) -> Result<Option<Gradients>> {
         let mut parts = Vec::new();
         for (part, all) in self.parts.iter().zip(self.split(d_logps)?) {
@@ -245,7 +245,7 @@ impl Forward {
         Ok(Some(sum))
     }
 
-    /// The values of each part among `values`, `[B, T]`.
+    /// Splits `values`, `[B, T]`, into the values of each part.
     fn split<'a>(&self, values: &'a [f32]) -> Result<Vec<&'a [f32]>> {
         let count = self.count();
         ensure!(values.len() == count, "{} derivatives for {count} tokens", values.len());
@@ -259,14 +259,14 @@ impl Forward {
     }
 }
 
-/// The rows of `tokens` values that are not all 0, and their values.
+/// Indices of the rows (of `tokens` values each) that are not all 0, and the values of these rows.
 fn nonzero_rows(values: &[f32], tokens: usize) -> (Vec<u32>, Vec<f32>) {
     let rows = values.chunks(tokens).enumerate().filter(|(_, row)| row.iter().any(|&value| value != 0.0));
     let (rows, values): (Vec<u32>, Vec<&[f32]>) = rows.map(|(number, row)| (number as u32, row)).unzip();
     (rows, values.concat())
 }
 
-/// Adds the gradients of all parts, first to each other in their order, then to `sum`.
+/// Adds the gradients of all parts to `sum`. The parts' gradients are first added to each other, in order.
 fn add_all(mut parts: Vec<(Part, Cotangents<'_>)>, sum: &mut Gradients) -> Result<()> {
     if parts.len() == 1
         && let Some((part, cotangents)) = parts.pop()

@@ -1,4 +1,4 @@
-//! Sampling completions with a key-value cache.
+//! Sampling of completions with a KV cache.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -20,13 +20,13 @@ use crate::rng::uniform;
 
 /// Error message where no token can be drawn.
 const NOT_FINITE: &str = "the model produced a logit that is not finite (lower the learning rate)";
-/// Most rows that one thread generates at a time.
+/// Most rows that one thread generates at once.
 const MOST_ROWS: usize = 128;
 
-/// See [`sampled`].
+/// Counter behind [`sampled`].
 static SAMPLED: AtomicUsize = AtomicUsize::new(0);
 
-/// Completions that this process has sampled, for a line about how far it is.
+/// Number of completions that this process has sampled, for progress display.
 pub fn sampled() -> usize {
     SAMPLED.load(Ordering::Relaxed)
 }
@@ -34,24 +34,24 @@ pub fn sampled() -> usize {
 /// Settings of a generation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Generation {
-    /// How tokens are drawn.
+    /// Temperature and truncation of the sampler.
     pub sampling: SamplingParams,
-    /// Longest completion, tokens, the end-of-sequence token included; at least 1.
+    /// Longest completion in tokens, including the end-of-sequence token; at least 1.
     pub max_completion_length: usize,
     /// Ids that end a completion; may be empty.
     pub eos_ids: Vec<u32>,
     /// True to return the log-probabilities of the drawn tokens.
     pub logps: bool,
-    /// True to return the log-probabilities with which they were drawn.
+    /// True to return the log-probabilities under the distribution that the tokens were drawn from.
     pub sampler_logps: bool,
-    /// How many of the most likely tokens to return at each place, at most the vocabulary; 0 is none. They need `sampler_logps`.
+    /// Number of most likely tokens to return at each position, at most the vocabulary; 0 returns none. They need `sampler_logps`.
     pub top_k: usize,
-    /// Most rows that are sampled at a time, the others wait for one to end; 0 is no limit.
+    /// Most rows that are sampled at once; further rows wait for one to end. 0 is no limit.
     pub max_num_seqs: usize,
 }
 
 impl Generation {
-    /// A length of 0, and what [`SamplingParams::check`] refuses.
+    /// Refuses a completion length of 0, and settings that [`SamplingParams::check`] refuses.
     pub fn check(&self) -> Result<()> {
         ensure!(self.max_completion_length > 0, "`max_completion_length` is 0, expected at least 1");
         self.sampling.check()
@@ -61,24 +61,24 @@ impl Generation {
 /// One sampled completion.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SampledTokens {
-    /// Token ids, the end-of-sequence token included when it was drawn.
+    /// Token ids, including the end-of-sequence token if it was drawn.
     pub ids: Vec<u32>,
-    /// True if the length limit ended it.
+    /// True if the length limit ended the completion.
     pub truncated: bool,
     /// Log-probabilities of the ids under `logits / temperature` (1 when greedy) before top-k and top-p, nats; empty
     /// unless asked for.
     pub logps: Vec<f32>,
-    /// Log-probabilities of the ids under the distribution that they were drawn from, top-k and top-p included, nats; empty unless
-    /// asked for.
+    /// Log-probabilities of the ids under the distribution that they were drawn from, after top-k and top-p, nats; empty
+    /// unless asked for.
     pub sampler_logps: Vec<f32>,
-    /// `[tokens, top_k]`: the ids of the most likely tokens at each place, most likely first; empty unless asked for.
+    /// `[tokens, top_k]`: ids of the most likely tokens at each position, most likely first; empty unless asked for.
     pub top_ids: Vec<u32>,
-    /// Their log-probabilities under the distribution that the token was drawn from, nats: minus infinity for those left out.
+    /// Log-probabilities of `top_ids` under the sampled distribution, nats: minus infinity for a token outside top-k or top-p.
     pub top_logps: Vec<f32>,
 }
 
 impl Policy {
-    /// Samples one completion per prompt; row `b` draws from `rngs[b]` alone, one number per token.
+    /// Samples one completion per prompt. Row `b` uses `rngs[b]` alone, with one random number per token.
     ///
     /// A row's completion does not depend on the other rows, up to the rounding of the logits.
     pub fn generate<R: Rng + Send>(
@@ -90,10 +90,10 @@ impl Policy {
         Ok(self.generate_with_outputs(prompts, generation, None, rngs)?.0)
     }
 
-    /// Samples one completion per prompt as [`Policy::generate`] does. Returns the outputs of the drawn tokens too, `[B, T]`, where
-    /// `capture` asks for them.
+    /// Samples one completion per prompt as [`Policy::generate`] does. If `capture` asks for them, it also returns the outputs of the drawn
+    /// tokens, `[B, T]`.
     ///
-    /// They are those of [`Policy::forward`] up to the rounding of a pass that has seen one token at a time.
+    /// The outputs equal those of [`Policy::forward`] up to rounding, because each pass here processes one token.
     pub fn generate_with_outputs<R: Rng + Send>(
         &self,
         prompts: &[Vec<u32>],
@@ -130,7 +130,7 @@ impl Policy {
         Ok((completions, if outputs.is_empty() { None } else { Some(TokenOutputs::join(outputs)?) }))
     }
 
-    /// Samples one completion, as [`Policy::generate`] does, and tells each token when it is drawn.
+    /// Samples one completion as [`Policy::generate`] does, and reports each token when it is drawn.
     pub fn stream<R: Rng>(
         &self,
         prompt: &[u32],
@@ -148,7 +148,7 @@ impl Policy {
         completions.into_iter().next().context("a prompt has a completion")
     }
 
-    /// Bytes that sampling `shape` takes, by what they are for.
+    /// Memory that sampling of `shape` takes: purposes and bytes.
     pub fn sampling_bytes(&self, shape: Shape) -> [(&'static str, u128); 3] {
         let copied = match (self.is_packed(), self.is_rounded()) {
             (true, _) => size::BYTES,
@@ -158,12 +158,12 @@ impl Policy {
         size::sampling(self.config(), shape, self.dtype(), copied * self.weights().element_count() as u128)
     }
 
-    /// True if products read weights in f32 and round them.
+    /// True if matrix products read f32 weights and round them.
     fn is_rounded(&self) -> bool {
         self.device().is_cpu() && self.dtype() == DType::BF16
     }
 
-    /// True if the matrices of a sampler are copied into another order.
+    /// True if the sampler copies its matrices into another memory order.
     fn is_packed(&self) -> bool {
         self.is_small() && !self.is_rounded()
     }
@@ -173,7 +173,7 @@ impl Policy {
         if self.is_packed() { model.pack() } else { model.stream() }
     }
 
-    /// `after` sees the completions so far whenever some rows have a new token.
+    /// Samples some rows. `after` receives the completions so far whenever some rows have a new token.
     fn generate_part<R: Rng>(
         &self,
         model: &Decoder,
@@ -209,7 +209,7 @@ struct Batch<'a, R> {
     generation: &'a Generation,
     rngs: &'a mut [R],
     completions: Vec<SampledTokens>,
-    /// Rows that go on.
+    /// Indices of the rows that have not ended.
     active: Vec<usize>,
     /// The newest token of each active row.
     last_ids: Vec<u32>,
@@ -231,7 +231,7 @@ impl<'a, R: Rng> Batch<'a, R> {
         }
     }
 
-    /// Draws a token for each of the rows; those that do not end with it are active from now on, the others are returned.
+    /// Draws a token for each row of `next`. Rows that continue become active; the rows that have ended are returned.
     fn take(&mut self, next: &Next) -> Result<Vec<usize>> {
         let Generation { sampling, max_completion_length, eos_ids, .. } = self.generation;
         let ids = self.draw(sampling, next)?;
@@ -254,7 +254,7 @@ impl<'a, R: Rng> Batch<'a, R> {
         Ok(ended)
     }
 
-    /// Id and number in its completion of the newest token of each of `rows`.
+    /// Newest token of each of `rows`: its id, and its index in the completion.
     fn newest(&self, rows: &[usize]) -> Result<Vec<(u32, usize)>> {
         let newest = |row: &usize| {
             let ids = &self.completions[*row].ids;
@@ -263,7 +263,7 @@ impl<'a, R: Rng> Batch<'a, R> {
         rows.iter().map(newest).collect::<Option<_>>().context("a row has drawn no token")
     }
 
-    /// A token for each of the rows, with what is asked for besides.
+    /// Draws a token for each row, and stores the log-probabilities and top tokens that were asked for.
     fn draw(&mut self, sampling: &SamplingParams, Next { rows, logits, .. }: &Next) -> Result<Vec<Option<u32>>> {
         let number = |row: &usize| if sampling.temperature == 0.0 { 0.0 } else { uniform(&mut self.rngs[*row]) };
         let numbers: Vec<f64> = rows.iter().map(number).collect();
@@ -288,7 +288,7 @@ impl<'a, R: Rng> Batch<'a, R> {
         Ok(drawn.into_iter().map(|drawn| drawn.map(|drawn| drawn.id)).collect())
     }
 
-    /// A token for each of `rows`, drawn from the logits on the host.
+    /// Draws a token for each of `rows` from the logits in host memory.
     fn draw_each(
         &mut self,
         sampling: &SamplingParams,
@@ -312,7 +312,7 @@ impl<'a, R: Rng> Batch<'a, R> {
     }
 }
 
-/// `log_softmax(logits / temperature)[id]`, with temperature 1 in place of 0, nats.
+/// `log_softmax(logits / temperature)[id]`, nats; temperature 0 counts as 1.
 fn logp(logits: &[f32], id: u32, temperature: f64) -> f32 {
     let temperature = if temperature == 0.0 { 1.0 } else { temperature };
     let scaled = |logit: f32| f64::from(logit) / temperature;

@@ -1,4 +1,4 @@
-//! Gradients by weight.
+//! Gradients, by the name of the weight.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use candle_core::{DType, Tensor};
 
 use super::ops;
 
-/// The gradient of a loss by every weight, ordered by name, each in f32 or in the policy's dtype.
+/// The gradient of a loss by every trained weight, ordered by name, each in f32 or in the policy's dtype.
 ///
-/// Each tensor is nobody else's: others are added to it in place.
+/// Each tensor owns its storage, because others are added to it in place.
 #[derive(Debug, Default)]
 pub struct Gradients {
     tensors: BTreeMap<String, Tensor>,
 }
 
 impl Gradients {
-    /// Takes in the gradient by the weight `name`, or adds it to the one that is there, in f32.
+    /// Stores the gradient by the weight `name`, or adds it to the stored gradient in f32.
     pub(super) fn add(&mut self, name: String, gradient: Tensor) -> Result<()> {
         let sum = match self.tensors.remove(&name) {
             None => gradient,
@@ -26,7 +26,7 @@ impl Gradients {
         Ok(())
     }
 
-    /// Adds the gradients of another micro-batch of the same model, in f32.
+    /// Adds the gradients of another micro-batch of the same model in f32.
     pub fn accumulate(&mut self, other: Self) -> Result<()> {
         ensure!(
             self.tensors.is_empty() || self.tensors.keys().eq(other.tensors.keys()),

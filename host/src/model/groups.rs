@@ -1,4 +1,4 @@
-//! The parts of a model that can be moved on their own: the embedding, each block, the last layer.
+//! Groups of weights whose steps can be scaled separately: the embedding, each block, the last layer.
 
 use super::params::{EMBEDDING, Params};
 
@@ -7,13 +7,13 @@ use super::params::{EMBEDDING, Params};
 pub struct Group {
     /// `embedding`, `block.0`, ..., `last_layer`.
     pub name: String,
-    /// Number of weights, scalars counted one by one.
+    /// Number of scalar weights.
     pub parameters: u64,
     /// Names of the tensors, in order.
     pub tensors: Vec<String>,
 }
 
-/// All weights by group, in the order of the forward pass. A head that is tied to the embedding counts there.
+/// All weights by group, in the order of the forward pass. A head that is tied to the embedding counts as the embedding.
 pub fn groups(params: &Params) -> Vec<Group> {
     let mut placed: Vec<(usize, Group)> = Vec::new();
     for (tensor, var) in params.iter() {
@@ -30,7 +30,7 @@ pub fn groups(params: &Params) -> Vec<Group> {
     placed.into_iter().map(|(_, group)| group).collect()
 }
 
-/// The place and the name of the group that holds `tensor`.
+/// Position and name of the group that holds `tensor`.
 fn place(tensor: &str) -> (usize, String) {
     let block = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
     match block {

@@ -1,4 +1,4 @@
-//! Models and datasets in the local cache of the Hugging Face Hub, by their ids. Nothing is fetched here.
+//! Lookup of models and datasets in the local cache of the Hugging Face Hub, by id. Nothing is downloaded here.
 
 use std::env;
 use std::fs;
@@ -8,17 +8,17 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::config::CONFIG_FILE;
 
-/// The folder of the newest snapshot of the model `id`, as in `Qwen/Qwen2.5-0.5B`; none for what is no such id, and for what is not cached.
+/// Folder of the newest snapshot of the model `id`, such as `Qwen/Qwen2.5-0.5B`; `None` if `id` is not a model id or is not cached.
 pub fn find(id: &str) -> Result<Option<PathBuf>> {
     cache().map_or(Ok(None), |cache| find_in(&cache, id))
 }
 
-/// The folder of the newest snapshot of the dataset `id`, as in `openai/gsm8k`; none as with [`find`].
+/// Folder of the newest snapshot of the dataset `id`, such as `openai/gsm8k`; `None` as in [`find`].
 pub fn find_dataset(id: &str) -> Result<Option<PathBuf>> {
     cache().map_or(Ok(None), |cache| find_dataset_in(&cache, id))
 }
 
-/// Where the Hub's clients keep what they fetched, by the same variables as theirs.
+/// The cache directory of the Hub's own clients, from the environment variables that they use.
 pub(super) fn cache() -> Option<PathBuf> {
     variable("HF_HUB_CACHE").or_else(|| Some(home()?.join("hub")))
 }
@@ -33,7 +33,7 @@ fn variable(name: &str) -> Option<PathBuf> {
     env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// The token with which the Hub knows its user: `HF_TOKEN`, else what `hf auth login` left behind.
+/// The user's access token for the Hub: `HF_TOKEN`, else the token that `hf auth login` stored.
 #[cfg(feature = "download")]
 pub(super) fn token() -> Option<String> {
     let file = || fs::read_to_string(variable("HF_TOKEN_PATH").or_else(|| Some(home()?.join("token")))?).ok();
@@ -41,7 +41,7 @@ pub(super) fn token() -> Option<String> {
     Some(token.trim().to_owned()).filter(|token| !token.is_empty())
 }
 
-/// Name of the folder of a model in the cache.
+/// Name of a model's folder in the cache.
 pub(super) fn folder_name(id: &str) -> String {
     format!("models--{}", id.replace('/', "--"))
 }
@@ -77,7 +77,7 @@ fn find_dataset_in(cache: &Path, id: &str) -> Result<Option<PathBuf>> {
     Ok(Some(snapshot))
 }
 
-/// The newest snapshot in the folder of an id; `fetch` is what helps where it is damaged.
+/// The newest snapshot in the folder of an id; `fetch` is the remedy that an error about damage names.
 fn snapshot(folder: &Path, fetch: &str) -> Result<PathBuf> {
     let reference = folder.join("refs/main");
     let hash =

@@ -1,4 +1,4 @@
-//! Keys and values of the tokens so far, in storage allocated once.
+//! The KV cache: keys and values of all tokens so far, in storage that is allocated once.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::attention::Heads;
 use super::config::Config;
 use super::ops::{self, DecodeRows};
 
-/// One pair of `[B, KV, S, head_dim]` tensors per layer; S is the longest that a row can get.
+/// One pair of `[B, KV, S, head_dim]` tensors per layer; S is the longest possible row.
 pub(super) struct KvCache {
     layers: Vec<(Tensor, Tensor)>,
 }
@@ -24,14 +24,14 @@ impl KvCache {
         Ok(Self { layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_>>()? })
     }
 
-    /// Stores the heads of the distinct prompts: cache row `b` gets row `prompt_of[b]`.
+    /// Stores keys and values of the distinct prompts: cache row `b` receives row `prompt_of[b]`.
     pub(super) fn fill(&self, layer: usize, heads: &Heads, prompt_of: &Tensor) -> Result<()> {
         let (keys, values) = &self.layers[layer];
         keys.slice_set(&heads.keys.index_select(prompt_of, 0)?, 2, 0)?;
         Ok(values.slice_set(&heads.values.index_select(prompt_of, 0)?, 2, 0)?)
     }
 
-    /// Stores the heads of the distinct prompt `prompt` as those of cache row `place`, from column `from` on.
+    /// Stores keys and values of the distinct prompt `prompt` in cache row `place`, from column `from` on.
     pub(super) fn fill_place(
         &self,
         layer: usize,
@@ -47,7 +47,7 @@ impl KvCache {
         Ok(())
     }
 
-    /// Moves some columns of cache row `place` to the front.
+    /// Moves the columns `columns` of cache row `place` to the front.
     pub(super) fn move_to_the_front(&self, place: usize, columns: Range<usize>) -> Result<()> {
         for cache in self.layers.iter().flat_map(|(keys, values)| [keys, values]) {
             let row = cache.narrow(0, place, 1)?;
@@ -56,7 +56,7 @@ impl KvCache {
         Ok(())
     }
 
-    /// Stores the heads of one new token per active row, then attends: the mixed values `[A, 1, H * head_dim]`.
+    /// Stores keys and values of one new token per active row, then computes attention. Returns the mixed values `[A, 1, H * head_dim]`.
     pub(super) fn attend(&self, layer: usize, heads: &Heads, rows: &DecodeRows) -> Result<Tensor> {
         let (keys, values) = &self.layers[layer];
         ops::append_to_cache(keys, &heads.keys, rows)?;

@@ -1,7 +1,7 @@
-//! Decoders whose weights, or an adapter of them, can be trained: loading and saving, the forward pass, log-probabilities, gradients, generation.
+//! Decoders with trainable weights or adapters: loading and saving, the forward pass, log-probabilities, gradients, generation.
 //!
-//! The model is written here rather than taken from `candle-transformers`, whose fused operations have no backward
-//! pass. Weights carry their Hugging Face names and are 32-bit floats; activations may be in another dtype.
+//! The model is implemented here because the fused operations of `candle-transformers` have no backward pass.
+//! Weights have their Hugging Face names and are 32-bit floats. Activations may have another dtype.
 
 mod attention;
 mod backward;

@@ -16,25 +16,25 @@ pub struct Wants {
     pub entropy: bool,
     /// The features of each token.
     pub hidden: bool,
-    /// The data of the last layer with this many top tokens (at most the whole vocabulary is returned).
+    /// Number of top tokens in the data of the last layer, at most the vocabulary; `None` computes no such data.
     pub last_layer_k: Option<usize>,
 }
 
-/// Numbers for every completion token, `[B, T]` row-major; positions in the padding hold arbitrary finite values.
+/// Outputs of every completion token, `[B, T]` row-major. Padding positions hold arbitrary finite values.
 #[derive(Debug, Clone)]
 pub struct TokenOutputs {
-    /// Log-probabilities of the tokens under `logits / loss_temperature`, `[B, T]`, nats; of what truncation left of them, with
-    /// `Policy::with_truncation`.
+    /// Log-probabilities of the tokens under `logits / loss_temperature`, `[B, T]`, nats. With `Policy::with_truncation`, they are under
+    /// the truncated distribution.
     pub logps: Vec<f32>,
     /// Entropy of `softmax(logits / loss_temperature)`, `[B, T]`, nats.
     pub entropy: Option<Vec<f32>>,
-    /// The features that produced each token's logits, `[B * T, D]`, where the policy computes and in its dtype.
+    /// Features from which each token's logits are computed, `[B * T, D]`, on the policy's device and in its dtype.
     pub hidden: Option<Tensor>,
-    /// Inputs of curvature models.
+    /// Data of the last layer, for curvature models.
     pub last_layer: Option<LastLayerOutputs>,
 }
 
-/// The data of the last layer, where the policy's device left it.
+/// Data of the last layer, on the policy's device.
 #[derive(Debug, Clone)]
 pub enum LastLayerOutputs {
     /// In host memory.
@@ -46,17 +46,17 @@ pub enum LastLayerOutputs {
 /// The features and the head's outputs of every completion token, in host memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LastLayerData {
-    /// The feature that produced each token's logits, `[B, T, D]`.
+    /// Features from which each token's logits are computed, `[B, T, D]`.
     pub hidden: Vec<f32>,
-    /// Ids of the largest logits, `[B, T, K]`, in descending order of the logit; equal logits in order of the id.
+    /// Ids of the K largest logits, `[B, T, K]`, in descending order of the logit; equal logits in order of the id.
     pub topk_ids: Vec<u32>,
-    /// The largest logits, `[B, T, K]`, raw (temperature 1).
+    /// The K largest logits, `[B, T, K]`, raw (temperature 1).
     pub topk_logits: Vec<f32>,
     /// Logsumexp of all `logits / loss_temperature`, `[B, T]`.
     pub logsumexp: Vec<f32>,
-    /// The logit of each token, `[B, T]`, raw (temperature 1).
+    /// Logit of each token, `[B, T]`, raw (temperature 1).
     pub action_logits: Vec<f32>,
-    /// Number of top tokens, K: the number asked for or the vocabulary's, whichever is less.
+    /// Number of top tokens, K: the requested number, but at most the vocabulary.
     pub k: usize,
     /// Width of the features, D.
     pub width: usize,
@@ -64,25 +64,25 @@ pub struct LastLayerData {
     pub vocab_size: usize,
 }
 
-/// The data of the last layer as tensors. The N = B * T tokens are in one axis, and each tensor is compact.
+/// The data of the last layer as contiguous tensors. One axis holds all N = B * T tokens.
 #[derive(Debug, Clone)]
 pub struct LastLayerTensors {
-    /// `[N, D]`, in the policy's dtype.
+    /// Features, `[N, D]`, in the policy's dtype.
     pub hidden: Tensor,
-    /// `[N, K]`, u32.
+    /// Ids of the K largest logits, `[N, K]`, u32.
     pub topk_ids: Tensor,
-    /// `[N, K]`, f32.
+    /// The K largest logits, raw (temperature 1), `[N, K]`, f32.
     pub topk_logits: Tensor,
-    /// `[N]`, f32.
+    /// Logsumexp of all `logits / loss_temperature`, `[N]`, f32.
     pub logsumexp: Tensor,
-    /// `[N]`, f32.
+    /// Logit of each token, raw (temperature 1), `[N]`, f32.
     pub action_logits: Tensor,
     /// Number of token ids, V.
     pub vocab_size: usize,
 }
 
 impl LastLayerOutputs {
-    /// The data of consecutive rows in one; parts of different devices, and no part at all, are errors.
+    /// Joins the data of consecutive rows. Parts on different devices are an error, and so is an empty list.
     pub fn join(parts: Vec<Self>) -> Result<Self> {
         let mut parts = parts.into_iter();
         let mut all = parts.next().context("a batch has at least one part")?;
@@ -112,7 +112,7 @@ impl LastLayerOutputs {
         }
     }
 
-    /// The data in host memory, copied there where it is not.
+    /// The data in host memory, copied only if they are on another device.
     pub fn to_host(&self) -> Result<Cow<'_, LastLayerData>> {
         match self {
             Self::Host(data) => Ok(Cow::Borrowed(data)),
@@ -144,7 +144,7 @@ impl LastLayerTensors {
         })
     }
 
-    /// A copy in host memory, the features as f32.
+    /// A copy in host memory, with the features as f32.
     pub fn to_host(&self) -> Result<LastLayerData> {
         Ok(LastLayerData {
             hidden: host(&self.hidden)?,
@@ -160,7 +160,7 @@ impl LastLayerTensors {
 }
 
 impl Forward {
-    /// The outputs of all tokens; logits exist for a bounded number of tokens at a time.
+    /// The outputs of all tokens. Logits of a bounded number of tokens are in memory at a time.
     pub fn outputs(&self, wants: &Wants) -> Result<TokenOutputs> {
         let k = wants.last_layer_k;
         ensure!(k != Some(0), "the number of top tokens is 0, expected at least 1");
@@ -178,7 +178,7 @@ impl Forward {
     }
 }
 
-/// The outputs from the columns of `ops::logit_stats` `[N, 4]`, the features `[N, D]`, and ids and logits of the top tokens `[N, K]`.
+/// Assembles outputs from the columns of `ops::logit_stats` `[N, 4]`, the features `[N, D]`, and the top tokens' ids and logits `[N, K]`.
 pub(super) fn collect(
     wants: &Wants,
     stats: &Tensor,
@@ -207,7 +207,7 @@ pub(super) fn collect(
 }
 
 impl TokenOutputs {
-    /// The outputs of consecutive rows in one; no part at all is an error.
+    /// Joins the outputs of consecutive rows. An empty list is an error.
     pub fn join(parts: Vec<Self>) -> Result<Self> {
         let mut all = Self { logps: Vec::new(), entropy: None, hidden: None, last_layer: None };
         let (mut hidden, mut last_layers) = (Vec::new(), Vec::new());
@@ -233,11 +233,11 @@ fn join<'a>(parts: impl Iterator<Item = &'a Tensor>) -> Result<Tensor> {
     Ok(Tensor::cat(&parts.collect::<Vec<_>>(), 0)?)
 }
 
-/// Outputs from the logits of some rows.
+/// Outputs computed from the logits of some rows.
 struct PartOutputs {
     /// The columns of `ops::logit_stats`, `[rows * T, 4]`.
     stats: Tensor,
-    /// `[n, K]` each, for consecutive tokens; empty unless asked for.
+    /// Ids of the top tokens, `[n, K]` per chunk of consecutive tokens; empty unless asked for. Their logits follow.
     topk_ids: Vec<Tensor>,
     topk_logits: Vec<Tensor>,
 }
@@ -261,7 +261,7 @@ impl Part {
         Ok(PartOutputs { stats: join(stats.iter())?, topk_ids, topk_logits })
     }
 
-    /// The columns of `ops::logit_stats`, `[n, 4]`, of which the first is of the truncated distribution where the loss is.
+    /// The columns of `ops::logit_stats`, `[n, 4]`. The first is of the truncated distribution if the loss is.
     fn stats(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let of = |logits: &Tensor| ops::logit_stats(logits, targets, self.loss_temperature);
         let stats = of(logits)?;

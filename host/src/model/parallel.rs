@@ -1,4 +1,4 @@
-//! Independent pieces of work side by side, each on one thread.
+//! Parallel work on independent items, one thread per item.
 
 use std::sync::{Mutex, OnceLock};
 
@@ -7,10 +7,10 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// The results of `work` on every item, in order.
 ///
-/// Inside an item nothing waits for another thread: rayon's operations and candle's matrix products find themselves in a
-/// pool of one. On a machine whose cores are busy with other work, small products on two threads are slower than on one,
-/// because each waits for the thread that was put aside. A single item gets all threads, and is worked on by one of them: what comes from
-/// another thread puts that to sleep in every operation.
+/// Each item runs in a pool of one thread, so rayon's operations and candle's matrix products never wait for another
+/// thread. On a busy machine, small products on two threads are slower than on one, because each waits for the thread
+/// that was descheduled. A single item may use all threads, but runs on one of them: work that arrives from a
+/// thread outside the pool puts that thread to sleep at every operation.
 pub(super) fn side_by_side<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> Result<R> + Sync) -> Result<Vec<R>> {
     let threads = rayon::current_num_threads().min(items.len());
     if threads <= 1 {
@@ -30,7 +30,7 @@ pub(super) fn side_by_side<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> 
     let pools = pools()?;
     std::thread::scope(|scope| {
         for pool in pools.iter().take(threads) {
-            // Where the system has no thread left, this one does the work.
+            // If the system cannot start another thread, this thread does the work.
             if std::thread::Builder::new().spawn_scoped(scope, || pool.install(drain)).is_err() {
                 pool.install(drain);
             }
@@ -43,7 +43,7 @@ pub(super) fn side_by_side<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> 
     results.into_iter().map(result).collect()
 }
 
-/// Pools of one thread each, as many as rayon has threads.
+/// Pools of one thread each, as many as rayon's threads.
 fn pools() -> Result<&'static [ThreadPool]> {
     static POOLS: OnceLock<Vec<ThreadPool>> = OnceLock::new();
     if let Some(pools) = POOLS.get() {

@@ -81,7 +81,7 @@ pub fn head_name(config: &Config) -> &'static str {
     if config.tie_word_embeddings { EMBEDDING } else { HEAD }
 }
 
-/// Writes a safetensors file, a tensor at a time: what a file holds is in memory once more nowhere.
+/// Writes a safetensors file one tensor at a time. No second copy of the whole file is ever in memory.
 pub fn save_tensors(
     path: &Path,
     tensors: impl IntoIterator<Item = (String, Tensor)>,
@@ -98,17 +98,17 @@ pub fn save_tensors(
 impl Params {
     /// Reads `model.safetensors` or the shards of `model.safetensors.index.json` (f32, bf16 or f16) as f32.
     ///
-    /// A missing or truncated file, and a missing, extra or wrongly shaped tensor, are errors with path and name.
+    /// A missing or truncated file is an error with its path. A missing, extra or wrongly shaped tensor is an error with path and name.
     pub fn load(files: &ModelFiles, config: &Config, device: &Device) -> Result<Self> {
         Self::load_with(files, config, None, device)
     }
 
-    /// Overwrites every weight in place with what `files` hold of this model, one at a time; errors as of [`Params::load`], after which some are new.
+    /// Overwrites every weight in place from `files`, one at a time. Errors are as in [`Params::load`]; some weights are then new.
     pub(super) fn restore(&self, files: &ModelFiles, config: &Config, device: &Device) -> Result<()> {
         Loading::new(config, Some(self)).load(files, config, device).map(drop)
     }
 
-    /// Reads weights as [`Params::load`] does, from files that hold one weight `more`, with its shape.
+    /// Reads weights as [`Params::load`] does, from files that hold one additional weight `more`, with its shape.
     pub(super) fn load_with(
         files: &ModelFiles,
         config: &Config,
@@ -122,7 +122,7 @@ impl Params {
 
     /// Fresh weights: matrices from `fill_normal` (standard normals) times `initializer_range`, biases 0, norms 1.
     ///
-    /// Draws in name order, row-major. Sizes beyond the memory there is are an error. Source:
+    /// Draws in the order of names, row-major. Sizes beyond the available memory are an error. Source:
     /// `transformers.PreTrainedModel._init_weights`.
     pub fn init(config: &Config, device: &Device, fill_normal: &mut dyn FnMut(&mut [f32])) -> Result<Self> {
         size::fits_memory(config, device)?;
@@ -140,7 +140,7 @@ impl Params {
         Ok(Self { vars })
     }
 
-    /// Zeros on the CPU, which take no memory until they are read or written. Sizes beyond any machine's are an error.
+    /// Zeros on the CPU, which take no memory until they are read or written. Sizes that fit no machine are an error.
     pub(super) fn zeros(config: &Config) -> Result<Self> {
         size::fits_any_machine(config)?;
         let zeros =
@@ -148,26 +148,26 @@ impl Params {
         Ok(Self { vars: zeros.collect::<Result<_>>()? })
     }
 
-    /// True if there is a file of weights.
+    /// True if `files` contain a weight file.
     pub(crate) fn are_there(files: &ModelFiles) -> bool {
         files.contains(WEIGHTS_FILE) || files.contains(INDEX_FILE)
     }
 
-    /// Writes `model.safetensors` and `config.json` into `directory` (created when missing), each file in one step.
+    /// Writes `model.safetensors` and `config.json` into `directory` (created if missing), each file atomically.
     pub fn save(&self, config: &Config, directory: &Path) -> Result<()> {
         fs::create_dir_all(directory).with_context(|| format!("cannot create `{}`", directory.display()))?;
         self.save_file(&directory.join(WEIGHTS_FILE), "")?;
         write_atomic(&directory.join(CONFIG_FILE), config.to_json()?.as_bytes())
     }
 
-    /// Writes a safetensors file with these weights, 32-bit floats, each under `prefix` and its name.
+    /// Writes these weights to a safetensors file as 32-bit floats. Each name begins with `prefix`.
     pub fn save_file(&self, path: &Path, prefix: &str) -> Result<()> {
         let named = |(name, var): (&String, &Var)| (format!("{prefix}{name}"), var.as_detached_tensor());
         let metadata = [("format".to_owned(), "pt".to_owned())].into_iter().collect();
         save_tensors(path, self.vars.iter().map(named), Some(metadata))
     }
 
-    /// Overwrites every weight in place with those of `other`; another set of names or shapes is an error.
+    /// Overwrites every weight in place with the weights of `other`. A different set of names or shapes is an error.
     pub fn assign(&self, other: &Self) -> Result<()> {
         ensure!(
             self.vars.keys().eq(other.vars.keys()),
@@ -193,7 +193,7 @@ impl Params {
         self.vars.contains_key(name)
     }
 
-    /// The weight called `name`; an unknown name is an error.
+    /// The weight called `name`. An unknown name is an error.
     pub fn get(&self, name: &str) -> Result<&Var> {
         self.vars.get(name).with_context(|| format!("the model has no weight `{name}`"))
     }
@@ -203,7 +203,7 @@ impl Params {
         self.vars.iter().map(|(name, var)| (name.as_str(), var))
     }
 
-    /// Number of weights, scalars counted one by one.
+    /// Number of scalar weights.
     pub fn element_count(&self) -> usize {
         self.vars.values().map(|var| var.elem_count()).sum()
     }
@@ -215,13 +215,13 @@ impl FromIterator<(String, Var)> for Params {
     }
 }
 
-/// Weights that are being read.
+/// State while weights are read.
 struct Loading<'a> {
     expected: BTreeMap<String, Vec<usize>>,
     vars: BTreeMap<String, Var>,
-    /// The weights that take what is read, in place of new ones.
+    /// Existing weights to overwrite; `None` creates new ones.
     into: Option<&'a Params>,
-    /// An `lm_head.weight` in a file whose configuration ties it to the embedding.
+    /// A redundant `lm_head.weight` in a file whose configuration ties the head to the embedding.
     spare_head: Option<Vec<f32>>,
 }
 
@@ -296,7 +296,7 @@ impl<'a> Loading<'a> {
     }
 }
 
-/// A tensor of a file as f32.
+/// A tensor of a file, converted to f32.
 pub(super) fn to_f32(view: &TensorView<'_>, device: &Device) -> Result<Tensor> {
     let dtype = match view.dtype() {
         Dtype::F32 => DType::F32,
@@ -313,7 +313,7 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// The weight files of a model: the single one, or the shards in name order.
+/// The weight files of a model: the only file, or the shards in the order of their names.
 pub(super) fn weight_files(files: &ModelFiles) -> Result<Vec<String>> {
     if files.contains(WEIGHTS_FILE) || !files.contains(INDEX_FILE) {
         return Ok(vec![WEIGHTS_FILE.to_owned()]);

@@ -13,7 +13,7 @@ use super::params::Params;
 use super::size;
 use crate::rng;
 
-/// A language model whose weights, or an adapter of them, can be trained.
+/// A language model whose weights or adapter can be trained.
 #[derive(Debug)]
 pub struct Policy {
     config: Config,
@@ -23,13 +23,13 @@ pub struct Policy {
     device: Device,
     dtype: DType,
     gradient_checkpointing: bool,
-    /// True if there is no more than the sizes of the weights.
+    /// True if only the sizes of the weights are known.
     counted: bool,
     truncation: Option<Truncation>,
 }
 
 impl Policy {
-    /// Reads configuration and weights; what is missing, malformed or unsupported is an error with its path.
+    /// Reads configuration and weights. A missing, malformed or unsupported file is an error with its path.
     pub fn load(files: &ModelFiles, device: &Device) -> Result<Self> {
         let config = Config::load(files)?;
         let weights = Params::load(files, &config, device)?;
@@ -37,7 +37,7 @@ impl Policy {
         Ok(Self { adapter, ..Self::of(config, weights, device) })
     }
 
-    /// These weights, in f32, without an adapter.
+    /// A policy with these weights, in f32 and without an adapter.
     pub(super) fn of(config: Config, weights: Params, device: &Device) -> Self {
         let device = device.clone();
         Self {
@@ -53,14 +53,14 @@ impl Policy {
         }
     }
 
-    /// A policy whose weights are counted and nothing else, for an estimate: they are zeros that nobody reads, which take no memory on the CPU.
+    /// A policy that only counts its weights, for an estimate: they are zeros that are never read, and take no memory on the CPU.
     pub fn counted(files: &ModelFiles) -> Result<Self> {
         let config = Config::load(files)?;
         let weights = Params::zeros(&config)?;
         Ok(Self { counted: true, ..Self::of(config, weights, &Device::Cpu) })
     }
 
-    /// True if there is no more than the sizes of the weights.
+    /// True if only the sizes of the weights are known.
     pub fn is_counted(&self) -> bool {
         self.counted
     }
@@ -78,38 +78,38 @@ impl Policy {
         Ok(Self::of(config, weights, device))
     }
 
-    /// The model, frozen, with a fresh adapter that is trained in place of its weights. `seed` is for its first factors.
+    /// The frozen model with a fresh adapter that is trained in place of its weights. `seed` initializes the adapter's first factors.
     pub fn with_adapter(self, lora: LoraConfig, base: Base, seed: u64) -> Result<Self> {
         let adapter = Adapter::fresh(lora, base, &self.config, seed, &self.device)?;
         Ok(Self { adapter: Some(adapter), ..self })
     }
 
-    /// A policy that shares the weights and applies the dropout of a step's passes.
+    /// A policy that shares the weights, and applies `dropout` in its passes.
     pub fn in_training(&self, dropout: Dropout) -> Self {
         Self { dropout: Some(dropout), ..self.share() }
     }
 
-    /// The policy with its computation in `dtype`: activations, features, the key-value cache, and the weights as products read them.
+    /// The policy with computation in `dtype`: activations, features, the KV cache, and the weights as inputs of products.
     ///
-    /// The weights that are trained and saved stay f32, and so do logits and all that follows from them.
+    /// The trained and saved weights stay f32, and so do logits and all results computed from them.
     pub fn with_dtype(self, dtype: DType) -> Self {
         Self { dtype, ..self }
     }
 
-    /// The policy with gradient checkpointing on or off. When on, it keeps less, and the backward pass computes layers again, one at a
+    /// The policy with gradient checkpointing on or off. If on, a pass stores less, and the backward pass recomputes the layers one at a
     /// time.
     ///
-    /// No bit of a gradient changes, except for rounding where only some of the rows are passed back.
+    /// Gradients stay the same bit by bit, except for rounding when only some of the rows run the backward pass.
     pub fn with_gradient_checkpointing(self, gradient_checkpointing: bool) -> Self {
         Self { gradient_checkpointing, ..self }
     }
 
-    /// The policy with log-probabilities, and gradients of them, under truncated distributions; the sampled token always stays in.
+    /// The policy with log-probabilities and their gradients under truncated distributions. The sampled token is never cut off.
     pub fn with_truncation(self, truncation: Option<Truncation>) -> Self {
         Self { truncation, ..self }
     }
 
-    /// A policy that shares the weights: an update of either one updates the other.
+    /// A policy that shares the weights: an update of one also updates the other.
     pub fn share(&self) -> Self {
         let Self { config, weights, adapter, device, .. } = self;
         let (config, weights, adapter) = (config.clone(), weights.clone(), adapter.clone());
@@ -121,27 +121,27 @@ impl Policy {
         &self.config
     }
 
-    /// The parameters that are trained: those of the adapter where there is one, else the weights.
+    /// The trained parameters: the factors of the adapter if there is one, else the weights.
     pub fn params(&self) -> &Params {
         self.adapter.as_ref().map_or(&self.weights, Adapter::params)
     }
 
-    /// The weights of the model, trained or not.
+    /// The weights of the model, whether trained or frozen.
     pub fn weights(&self) -> &Params {
         &self.weights
     }
 
-    /// The adapter that is trained in place of the weights, where there is one.
+    /// The adapter that is trained in place of the weights, if there is one.
     pub fn adapter(&self) -> Option<&Adapter> {
         self.adapter.as_ref()
     }
 
-    /// True if the passes of a step leave something out, as no other pass does.
+    /// True if the adapter has dropout in training passes.
     pub fn drops_out(&self) -> bool {
         self.adapter.as_ref().is_some_and(|adapter| adapter.config().dropout > 0.0)
     }
 
-    /// Overwrites what is trained with what a checkpoint in `files` has of it.
+    /// Overwrites the trained parameters with those of a checkpoint in `files`.
     pub fn restore(&self, files: &ModelFiles) -> Result<()> {
         match &self.adapter {
             Some(adapter) => adapter.params().assign(&adapter.factors_of(files, &self.config, &self.device)?),
@@ -149,7 +149,7 @@ impl Policy {
         }
     }
 
-    /// The dropout of the passes that it is used for.
+    /// Dropout of this policy's passes.
     pub(super) fn dropout(&self) -> Option<Dropout> {
         self.dropout
     }
@@ -164,17 +164,17 @@ impl Policy {
         self.dtype
     }
 
-    /// True if a training forward pass keeps only what each layer starts from.
+    /// True if a training forward pass stores only the input of each layer.
     pub(super) fn checkpoints_gradients(&self) -> bool {
         self.gradient_checkpointing
     }
 
-    /// Truncation of the distribution under which log-probabilities are computed; none for the whole distribution.
+    /// Truncation of the distribution under which log-probabilities are computed; `None` for the full distribution.
     pub(super) fn truncation(&self) -> Option<Truncation> {
         self.truncation
     }
 
-    /// A frozen copy for `ref_logps`: later updates of this policy do not reach it. That of an adapter shares the weights.
+    /// A frozen copy for `ref_logps`, which later updates of this policy do not change. With an adapter, the copy shares the weights.
     pub fn reference(&self) -> Result<Self> {
         if let Some(adapter) = &self.adapter {
             return Ok(Self { adapter: Some(adapter.deep_copy()?), dropout: None, ..self.share() });
@@ -185,7 +185,7 @@ impl Policy {
         Ok(Self { weights: self.weights.deep_copy(self.dtype)?, ..self.share() })
     }
 
-    /// Writes what is trained: a Hugging Face directory, see `Params::save`, or an adapter's.
+    /// Writes the trained parameters: a Hugging Face directory, see `Params::save`, or an adapter's directory.
     pub fn save(&self, directory: &std::path::Path) -> Result<()> {
         match &self.adapter {
             Some(adapter) => adapter.save(directory),
@@ -193,14 +193,14 @@ impl Policy {
         }
     }
 
-    /// The model without its adapter. The product is added to the weights in place, and so to those of policies that share them.
+    /// The model with its adapter merged in. The weights change in place, so policies that share them change too.
     pub fn merged(self) -> Result<Self> {
         self.adapter.as_ref().map_or(Ok(()), |adapter| adapter.add_to(&self.weights))?;
         Ok(Self { adapter: None, ..self })
     }
 
-    /// Refuses prompts and completions, the latter by the section of their setting, that together have more tokens than positions, or
-    /// of which `rows` at a time do not fit into memory.
+    /// Refuses prompts and completions whose total length in tokens exceeds the positions, or of which `rows` at a time do not fit into
+    /// memory. `section` is the configuration section that sets the completion length.
     pub fn check_lengths(&self, prompt: usize, (section, completion): (&str, usize), rows: usize) -> Result<()> {
         let (sum, limit) = (prompt.saturating_add(completion), self.config.max_position_embeddings);
         ensure!(
@@ -210,15 +210,15 @@ impl Policy {
         self.check_cache(rows, completion)
     }
 
-    /// Refuses completions, `rows` at a time, whose keys and values do not fit into memory.
+    /// Refuses completions whose keys and values, for `rows` rows at a time, do not fit into memory.
     pub fn check_cache(&self, rows: usize, tokens: usize) -> Result<()> {
         if self.counted { Ok(()) } else { size::fits_cache(&self.config, rows, tokens, self.dtype, &self.device) }
     }
 
-    /// Splits `rows` rows into equal parts of at most `most`, worked on side by side; one part unless the model is small.
+    /// Splits `rows` rows into equal parts of at most `most`, which run in parallel; a larger model gets one part.
     ///
-    /// Small matrix products do not gain from more threads, whole parts do. The split depends on nothing but the number
-    /// of rows, so neither do the bits of any result.
+    /// Small matrix products do not gain from more threads, but whole parts do. The split depends only on the number of
+    /// rows, so the number of threads does not affect the bits of any result.
     pub(super) fn split(&self, rows: usize, most: usize) -> Vec<Range<usize>> {
         let parts = if self.is_small() { (2 * rows.div_ceil(2 * most)).clamp(1, rows.max(1)) } else { 1 };
         (0..parts).map(|part| part * rows / parts..(part + 1) * rows / parts).collect()

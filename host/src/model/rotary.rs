@@ -1,4 +1,4 @@
-//! How fast heads turn from position to position: `rope_theta` with `rope_scaling`, or `rope_parameters`.
+//! Rotary position embedding and its scaling, from `rope_theta` with `rope_scaling`, or from `rope_parameters`.
 //!
 //! Source: `transformers.modeling_rope_utils`.
 
@@ -10,52 +10,52 @@ use serde_json::{Map, Value};
 use super::family::shown;
 use super::ops::Frequencies;
 
-/// Value of `rope_theta` where no key gives one.
+/// Default value of `rope_theta`.
 const DEFAULT_THETA: f64 = 10_000.0;
 
-/// The rotary embedding of a model.
+/// The rotary embedding of a model: base and scaling.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rotary {
     /// Base of the frequencies.
     pub theta: f64,
-    /// How they are stretched to more positions than the model was first trained on.
+    /// Rule that stretches the frequencies to more positions than in the model's first training.
     pub scaling: Scaling,
 }
 
 /// The kinds of scaling, under the names of `rope_type`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scaling {
-    /// `default`: none.
+    /// `default`: no scaling.
     Default,
     /// `linear`: every frequency is divided by the factor.
     Linear {
-        /// The divisor.
+        /// Divisor of every frequency.
         factor: f64,
     },
-    /// `llama3`: low frequencies are divided, high ones are kept, between them it is interpolated.
+    /// `llama3`: low frequencies are divided, high frequencies are unchanged, and frequencies between them are interpolated.
     Llama3 {
-        /// The divisor of low frequencies.
+        /// Divisor of low frequencies.
         factor: f64,
-        /// Turns over the original positions up to which a frequency is low.
+        /// Number of turns over the original positions below which a frequency is low.
         low_freq_factor: f64,
-        /// Turns from which it is high.
+        /// Number of turns above which a frequency is high.
         high_freq_factor: f64,
-        /// Positions of the first training.
+        /// Number of positions in the first training.
         original: f64,
     },
-    /// `yarn`: the same by the index of the frequency, and cosines and sines are multiplied.
+    /// `yarn`: like `llama3` by the index of the frequency; cosines and sines are also multiplied by a factor.
     Yarn {
-        /// The divisor of low frequencies.
+        /// Divisor of low frequencies.
         factor: f64,
-        /// Positions of the first training.
+        /// Number of positions in the first training.
         original: f64,
         /// Factor of cosines and sines.
         attention_factor: f64,
-        /// Turns over the original positions from which a frequency is kept.
+        /// Number of turns over the original positions from which a frequency is unchanged.
         beta_fast: f64,
-        /// Turns up to which it is divided.
+        /// Number of turns up to which a frequency is divided.
         beta_slow: f64,
-        /// True if the bounds between them are rounded to whole indices.
+        /// True if the two bounds are rounded to whole indices.
         truncate: bool,
     },
 }
@@ -63,7 +63,7 @@ pub enum Scaling {
 impl Rotary {
     /// The rotary embedding from `config.json`, as transformers 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`) writes it.
     ///
-    /// A setting that is not known of its kind, a missing or senseless one, and two places that differ are errors.
+    /// Errors: a setting that its kind does not know, a missing or invalid setting, and two places that differ.
     pub(super) fn of(json: &Map<String, Value>, positions: usize) -> Result<Self> {
         let theta = at_least_1("rope_theta", json.get("rope_theta"))?.unwrap_or(DEFAULT_THETA);
         let read = |place: &'static str| -> Result<Option<Self>> {
@@ -88,7 +88,7 @@ impl Rotary {
         }
     }
 
-    /// The frequencies of heads that are `width` wide, in 32-bit floats as transformers has them.
+    /// The frequencies for heads of `width`, in 32-bit floats as in transformers.
     pub(super) fn frequencies(&self, width: usize) -> Frequencies {
         let plain = Frequencies::new(width, self.theta);
         match self.scaling {
@@ -101,7 +101,7 @@ impl Rotary {
             }),
             Scaling::Yarn { factor, original, attention_factor, beta_fast, beta_slow, truncate } => {
                 let last = width as f64 - 1.0;
-                // The index of the frequency that turns so often over the original positions.
+                // Index of the frequency that makes `turns` turns over the original positions.
                 let index = |turns: f64| width as f64 * (original / (turns * TAU)).ln() / (2.0 * self.theta.ln());
                 let (low, high) = (index(beta_fast), index(beta_slow));
                 let (low, high) = if truncate { (low.floor(), high.ceil()) } else { (low, high) };
@@ -116,12 +116,12 @@ impl Rotary {
     }
 }
 
-/// A frequency of which the share `kept` stays as it is and the rest is divided by `factor`.
+/// Interpolates between `frequency` (share `kept`) and `frequency / factor` (the rest).
 fn mix(frequency: f64, factor: f64, kept: f64) -> f64 {
     frequency / factor * (1.0 - kept) + frequency * kept
 }
 
-/// An object of settings; what has been read is taken out.
+/// The settings that have not been read yet; reading a setting removes it.
 struct Settings {
     place: &'static str,
     left: Map<String, Value>,
@@ -157,7 +157,7 @@ impl Settings {
         }
     }
 
-    /// `rope_type`, which was `type` once.
+    /// The value of `rope_type`, or of its older name `type`.
     fn kind(&mut self) -> Result<String> {
         let [new, old] = ["rope_type", "type"].map(|key| self.left.remove(key).filter(|kind| !kind.is_null()));
         if let (Some(new), Some(old)) = (&new, &old) {
@@ -225,7 +225,7 @@ impl Settings {
     }
 }
 
-/// A number above 0; none where it is absent or null.
+/// A number above 0; `None` if it is absent or null.
 fn number(key: &str, value: Option<&Value>) -> Result<Option<f64>> {
     let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(None) };
     match value.as_f64().filter(|number| *number > 0.0 && *number <= f64::from(f32::MAX)) {
@@ -234,7 +234,7 @@ fn number(key: &str, value: Option<&Value>) -> Result<Option<f64>> {
     }
 }
 
-/// A number that is at least 1, so that all frequencies stay finite; none where it is absent or null.
+/// A number of at least 1, which keeps all frequencies finite; `None` if it is absent or null.
 fn at_least_1(key: &str, value: Option<&Value>) -> Result<Option<f64>> {
     let number = number(key, value)?;
     ensure!(

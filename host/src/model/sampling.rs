@@ -1,26 +1,26 @@
-//! Drawing one token from a row of logits.
+//! Sampling of one token from a row of logits.
 
 use anyhow::{Result, ensure};
 use candle_core::Tensor;
 
 use super::ops::{self, NOT_FINITE, argmax, fused, nucleus, pick, top_ids, top_k};
 
-/// How tokens are drawn: temperature first, then top-k, then top-p, as Hugging Face orders them.
+/// Settings of sampling. Temperature comes first, then top-k, then top-p, the order of Hugging Face.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingParams {
-    /// Divisor of the logits; 0 takes the largest logit (the lower id among equals) and draws nothing.
+    /// Divisor of the logits. 0 is greedy: it takes the largest logit (the lower id among equals), without a random number.
     pub temperature: f64,
     /// Number of largest logits kept; 0 keeps all.
     pub top_k: usize,
-    /// The fewest most likely tokens that together have at least this probability are kept; 1 keeps all.
+    /// Probability mass to keep: the fewest most likely tokens that together reach it; 1 keeps all.
     pub top_p: f64,
 }
 
 impl SamplingParams {
-    /// The most likely token, always.
+    /// Always takes the most likely token.
     pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0 };
 
-    /// A temperature below 0 or a `top_p` outside (0, 1] is an error.
+    /// Refuses a temperature below 0 and a `top_p` outside (0, 1].
     pub fn check(&self) -> Result<()> {
         ensure!(
             self.temperature.is_finite() && self.temperature >= 0.0,
@@ -35,8 +35,8 @@ impl SamplingParams {
         Ok(())
     }
 
-    /// A token from `logits` `[V]` and a `uniform` number in [0, 1), which greedy sampling does not use, with its log-probability where
-    /// `asked`; none where the largest logit is NaN or infinite.
+    /// Draws a token from `logits` `[V]` with a `uniform` number in [0, 1), which greedy sampling ignores. The log-probability is computed
+    /// if `asked`. `None` if the largest logit is NaN or infinite.
     pub(super) fn draw(&self, logits: &[f32], uniform: f64, asked: bool, scratch: &mut Scratch) -> Option<Drawn> {
         let best = argmax(logits);
         let largest = Some(f64::from(logits[best as usize])).filter(|largest| largest.is_finite())?;
@@ -55,13 +55,13 @@ impl SamplingParams {
         Some(self.among(ids, tops, largest, (uniform, asked), &mut scratch.weights))
     }
 
-    /// True if `draw_rows` can draw from `logits` on their device: top-p without top-k sorts them all.
+    /// True if `draw_rows` can draw from `logits` on their device. Top-p without top-k would have to sort all logits.
     pub(super) fn can_draw_rows(&self, logits: &Tensor) -> Result<bool> {
         let sorts = self.temperature > 0.0 && self.top_p < 1.0 && self.is_unlimited(logits.dim(1)?);
         Ok(!fused(logits) && !sorts)
     }
 
-    /// `draw` for every row of `logits` `[A, V]`, of which only what it takes comes to the host.
+    /// Applies `draw` to every row of `logits` `[A, V]`. Only the numbers that a draw needs are copied to the host.
     pub(super) fn draw_rows(
         &self,
         logits: &Tensor,
@@ -90,8 +90,8 @@ impl SamplingParams {
         Ok(ids.iter().zip(&tops).zip(uniform).map(draw).collect())
     }
 
-    /// The `k` most likely tokens of every row of `logits` `[A, V]` and their log-probabilities, given what was `drawn` from it with its own:
-    /// minus infinity for those that could not be drawn.
+    /// The `k` most likely tokens of each row of `logits` `[A, V]`, and their log-probabilities: minus infinity for tokens outside top-k or
+    /// top-p. `drawn` is the row's drawn token with its log-probability.
     pub(super) fn tops(&self, logits: &Tensor, k: usize, drawn: &[Drawn]) -> Result<Vec<(Vec<u32>, Vec<f32>)>> {
         let temperature = if self.temperature == 0.0 { 1.0 } else { self.temperature };
         let ids = top_ids(logits, k.min(logits.dim(1)?))?;
@@ -109,9 +109,9 @@ impl SamplingParams {
         Ok(ids.to_vec2::<u32>()?.into_iter().zip(logps).collect())
     }
 
-    /// `log_softmax(logits / temperature)` at `ids`, one for each row of `logits` `[A, V]`, computed where they lie.
+    /// `log_softmax(logits / temperature)` at `ids`, one id per row of `logits` `[A, V]`, computed on the logits' device.
     fn logps_of(&self, logits: &Tensor, ids: &[u32]) -> Result<Vec<f32>> {
-        // A row without an id has one outside the vocabulary.
+        // A row without a drawn token has an id outside the vocabulary.
         let last = logits.dim(1)? as u32 - 1;
         let ids: Vec<u32> = ids.iter().map(|id| (*id).min(last)).collect();
         let ids = Tensor::from_vec(ids, (logits.dim(0)?, 1), logits.device())?;
@@ -127,7 +127,7 @@ impl SamplingParams {
         ((f64::from(logit) - largest) / self.temperature).exp()
     }
 
-    /// One of `ids`, whose descending logits are `tops`.
+    /// Draws one of `ids`, whose descending logits are `tops`.
     fn among(
         &self,
         ids: &[u32],
@@ -144,7 +144,7 @@ impl SamplingParams {
     }
 }
 
-/// Buffers reused from row to row.
+/// Buffers that are reused for every row.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     order: Vec<u32>,
@@ -155,20 +155,20 @@ pub(super) struct Scratch {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Drawn {
     pub id: u32,
-    /// How many tokens could have been drawn: the most likely ones.
+    /// Number of most likely tokens that could have been drawn.
     candidates: usize,
-    /// The log-probability with which it was drawn, nats; 0 unless asked for.
+    /// Log-probability under the distribution that the token was drawn from, nats; 0 unless asked for.
     pub logp: f32,
 }
 
 impl Drawn {
-    /// The token `id`, which lies at `place` of the `weights` that it was drawn from.
+    /// The token `id`, drawn at index `place` of `weights`.
     fn new(id: u32, place: usize, weights: &[f64], asked: bool) -> Self {
         let logp = if asked { (weights[place] / weights.iter().sum::<f64>()).ln() as f32 } else { 0.0 };
         Self { id, candidates: weights.len(), logp }
     }
 
-    /// A token where nothing is left to chance.
+    /// A token that is drawn with probability 1.
     fn certain(id: u32) -> Self {
         Self { id, candidates: 1, logp: 0.0 }
     }
@@ -199,7 +199,7 @@ mod tests {
                 let close =
                     |logp: f32, id: usize| (f64::from(logp) - share(kept, id, sampling.temperature)).abs() < 1e-6;
                 assert!(close(drawn.logp, drawn.id as usize), "{sampling:?} {uniform}");
-                // The most likely tokens at this place, among which the drawn one is.
+                // The most likely tokens of this row; the drawn token is one of them.
                 let row = Tensor::new(&[logits], &candle_core::Device::Cpu).unwrap();
                 let (ids, logps) = sampling.tops(&row, 9, &[drawn]).unwrap().remove(0);
                 assert_eq!(ids, [1, 2, 0, 3]);

@@ -1,4 +1,4 @@
-//! Prompts with their completions as rows of token ids.
+//! Prompts and their completions as rows of token ids.
 
 use std::ops::Range;
 
@@ -15,12 +15,12 @@ pub struct Sequences {
     pub prompt_len: usize,
     /// Padded length of the completions, T, tokens.
     pub completion_len: usize,
-    /// Number of each row in the batch that it is of, `[B]`: what is drawn for a row is drawn by it, however the batch is split.
+    /// Number of each row in its whole batch, `[B]`. Random draws for a row use it, so they do not depend on how the batch is split.
     pub numbers: Vec<u64>,
 }
 
 impl Sequences {
-    /// The numbers of `rows` rows that are a whole batch.
+    /// Row numbers of a whole batch of `rows` rows.
     pub fn numbered(rows: usize) -> Vec<u64> {
         (0..rows as u64).collect()
     }
@@ -30,7 +30,7 @@ impl Sequences {
         self.starts.len()
     }
 
-    /// Checks the sizes against one another and the ids against `vocab_size`.
+    /// Checks that the sizes are consistent, and that the ids are below `vocab_size`.
     pub(super) fn check(&self, vocab_size: usize) -> Result<()> {
         let (rows, length) = (self.rows(), self.prompt_len + self.completion_len);
         ensure!(
@@ -50,7 +50,7 @@ impl Sequences {
         }
     }
 
-    /// Some of the rows.
+    /// A range of the rows.
     pub fn slice(&self, rows: Range<usize>) -> Self {
         let length = self.prompt_len + self.completion_len;
         let ids = self.ids[rows.start * length..rows.end * length].to_vec();
@@ -58,7 +58,7 @@ impl Sequences {
         Self { ids, starts, numbers, ..*self }
     }
 
-    /// The rows `rows`, in their order.
+    /// The rows with the indices `rows`, in this order.
     pub fn select(&self, rows: &[usize]) -> Self {
         let length = self.prompt_len + self.completion_len;
         let ids = rows.iter().flat_map(|row| self.ids[row * length..(row + 1) * length].iter().copied()).collect();

@@ -1,4 +1,4 @@
-//! How large a model is, compared with its files and with the memory there is before anything is allocated.
+//! Size of a model, compared with its files and the available memory before anything is allocated.
 
 use anyhow::{Result, bail, ensure};
 use candle_core::{DType, Device};
@@ -8,20 +8,20 @@ use super::config::{CONFIG_FILE, Config};
 use super::files::ModelFiles;
 use super::ops::chunk_rows;
 
-/// Bytes of weights that some machine may have: 64 TiB, half of what an address has room for.
+/// Upper limit of the weights' bytes on any machine: 64 TiB, half of a process's address space.
 const MOST_BYTES: u128 = 1 << 46;
-/// Bytes of a weight in memory.
+/// Bytes of one weight in memory.
 pub(super) const BYTES: u128 = 4;
-/// Longest sequence whose attention probabilities are made at once and stored, tokens.
+/// Longest sequence whose attention probabilities are computed at once and stored, tokens.
 pub(super) const LONGEST_WHOLE: usize = 256;
-/// Queries of one block of longer sequences.
+/// Number of queries in one block of a longer sequence.
 pub(super) const BLOCK: usize = 128;
-/// Bytes of a weight in a file, at least: bf16 and f16 take two.
+/// Fewest bytes of one weight in a file: bf16 and f16 take two.
 const LEAST_BYTES: u128 = 2;
 
-/// Number of weights of `config`, and of the largest matrix among them.
+/// Number of weights of `config`, and number in its largest matrix.
 ///
-/// Every factor is below 2^31, so that no product here leaves 128 bits.
+/// Every factor is below 2^31, so every product here fits into 128 bits.
 fn weights(config: &Config) -> (u128, u128) {
     let wide = |size: usize| size as u128;
     let (vocab, hidden, inner) = (wide(config.vocab_size), wide(config.hidden_size), wide(config.intermediate_size));
@@ -41,26 +41,26 @@ fn weights(config: &Config) -> (u128, u128) {
     (all, hidden * vocab.max(inner).max(queries))
 }
 
-/// How many sequences, and how long.
+/// Number and lengths of sequences.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
-    /// Completions.
+    /// Number of completions.
     pub rows: usize,
-    /// Tokens of the longest prompt.
+    /// Length of the longest prompt, tokens.
     pub prompt: usize,
-    /// Tokens of the longest completion.
+    /// Length of the longest completion, tokens.
     pub tokens: usize,
 }
 
 impl Shape {
-    /// Tokens that a forward pass reads, the last of a row being none, and those whose log-probabilities it gives.
+    /// Number of tokens that a forward pass reads (all but the last of each row), and number of log-probabilities that it returns.
     fn counts(self) -> (u128, u128) {
         let Self { rows, prompt, tokens } = self;
         (rows as u128 * (prompt + tokens).saturating_sub(1) as u128, rows as u128 * tokens as u128)
     }
 }
 
-/// Bytes of what a forward pass stores for its backward pass.
+/// Bytes of the activations that a forward pass stores for its backward pass.
 pub(super) fn activations(config: &Config, shape: Shape, dtype: DType, checkpointing: bool) -> u128 {
     let hidden = config.hidden_size as u128;
     let (heads, keys) = widths(config);
@@ -73,23 +73,23 @@ pub(super) fn activations(config: &Config, shape: Shape, dtype: DType, checkpoin
     numbers.saturating_mul(dtype.size_in_bytes() as u128).saturating_add((inputs + tokens) * BYTES)
 }
 
-/// Tokens of the longest sequence that a forward pass reads.
+/// Longest sequence that a forward pass reads, tokens.
 fn longest(shape: Shape) -> usize {
     (shape.prompt + shape.tokens).saturating_sub(1)
 }
 
-/// Widths of all queries and of all keys.
+/// Total widths of the queries and of the keys.
 fn widths(config: &Config) -> (u128, u128) {
     let width = |heads: usize| heads as u128 * config.head_dim() as u128;
     (width(config.num_attention_heads), width(config.num_key_value_heads))
 }
 
-/// Bytes that sampling takes; `copy` is those of weights that are copied.
+/// Bytes that sampling takes, by purpose; `copy` is the number of bytes of copied weights.
 pub(super) fn sampling(config: &Config, shape: Shape, dtype: DType, copy: u128) -> [(&'static str, u128); 3] {
     let Shape { rows, prompt, tokens } = shape;
     let (heads, keys) = widths(config);
     let cache = 2 * config.num_hidden_layers as u128 * keys * (rows * (prompt + tokens)) as u128;
-    // All prompts go through a layer at once, or all newest tokens through the head.
+    // Either all prompts are in one layer at once, or all newest tokens are in the head.
     let layer =
         (rows * prompt) as u128 * (4 * config.hidden_size as u128 + heads + 3 * config.intermediate_size as u128);
     let logits = 3 * (rows * config.vocab_size) as u128;
@@ -100,14 +100,14 @@ pub(super) fn sampling(config: &Config, shape: Shape, dtype: DType, copy: u128) 
     ]
 }
 
-/// Bytes of what is there for a moment only in a training pass, of `parts` side by side: a layer's own gradients, or logits and the head's.
+/// Peak bytes of temporary tensors in a training pass with `parts` in parallel: one layer's gradients, or logits and the head's gradients.
 pub(super) fn at_work(config: &Config, shape: Shape, trains_head: bool, parts: usize) -> u128 {
     let (inputs, tokens) = shape.counts();
     let (hidden, inner, vocab) =
         (config.hidden_size as u128, config.intermediate_size as u128, config.vocab_size as u128);
     let (heads, keys) = widths(config);
     let layer = inputs * (4 * inner + 4 * hidden + 2 * heads + 2 * keys);
-    // Attention's probabilities, and on the way back their gradients.
+    // Attention probabilities; in the backward pass, also their gradients.
     let queries = if longest(shape) <= LONGEST_WHOLE { longest(shape) } else { BLOCK };
     let scores = [shape.rows, config.num_attention_heads, queries, longest(shape)];
     let attention = scores.iter().fold(4_u128, |product, size| product.saturating_mul(*size as u128));
@@ -116,7 +116,7 @@ pub(super) fn at_work(config: &Config, shape: Shape, trains_head: bool, parts: u
     layer.saturating_add(attention).max(3 * chunk + 2 * head).saturating_mul(BYTES)
 }
 
-/// Refuses a configuration that is larger than the weights in the files `names`, or than the memory there is beside them.
+/// Refuses a configuration with more weights than the files `names` can hold.
 pub(super) fn fits_files(config: &Config, files: &ModelFiles, names: &[String]) -> Result<()> {
     let mut bytes = 0_u128;
     for name in names {
@@ -135,8 +135,8 @@ pub(super) fn fits_files(config: &Config, files: &ModelFiles, names: &[String]) 
     Ok(())
 }
 
-/// Refuses weights that do not fit into the memory there is, with the largest matrix once more, which each is made from; on a GPU that one alone
-/// goes through it.
+/// Refuses weights that do not fit into the available memory, together with a second copy of the largest matrix, needed for conversion.
+/// On a GPU, only that copy takes host memory.
 pub(super) fn fits_memory(config: &Config, device: &Device) -> Result<()> {
     let (count, largest) = weights(config);
     let needed = BYTES.saturating_mul(if device.is_cpu() { count + largest } else { largest });
@@ -148,11 +148,11 @@ pub(super) fn fits_memory(config: &Config, device: &Device) -> Result<()> {
             memory::text(free.into())
         );
     }
-    // A device's memory is its own.
+    // GPU memory is not checked here.
     fits_any_machine(config)
 }
 
-/// Refuses what does not even have a number.
+/// Refuses sizes that fit no machine.
 pub(super) fn fits_any_machine(config: &Config) -> Result<()> {
     let (count, _) = weights(config);
     let bytes = count.saturating_mul(BYTES);
@@ -160,7 +160,7 @@ pub(super) fn fits_any_machine(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Refuses `rows` completions of `tokens` tokens whose keys and values do not fit into the memory there is. A GPU's is its own.
+/// Refuses `rows` completions of `tokens` tokens whose keys and values exceed the available host memory. GPU memory is not checked.
 pub(super) fn fits_cache(config: &Config, rows: usize, tokens: usize, dtype: DType, device: &Device) -> Result<()> {
     let sizes =
         [config.num_hidden_layers, config.num_key_value_heads, config.head_dim(), tokens, dtype.size_in_bytes()];

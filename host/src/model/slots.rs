@@ -1,4 +1,4 @@
-//! The rows that are sampled at one time: each has a place in the key-value cache until it ends, and a waiting one takes it then.
+//! Rows that are sampled at the same time. Each has a slot in the KV cache until it ends; then a waiting row takes the slot.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use super::kv_cache::KvCache;
 use super::ops::{DecodeRows, Rope, RopeTable};
 use super::policy::Policy;
 
-/// Waiting rows are let in where one in so many places is free: prompts go through the model together.
+/// Waiting rows are admitted when one slot in `SHARE` is free, so that prompts run through the model together.
 const SHARE: usize = 8;
 
-/// Refuses prompts that no model reads.
+/// Refuses prompts that the model cannot read.
 pub(super) fn check_prompts(prompts: &[Vec<u32>], vocab_size: usize) -> Result<()> {
     for (row, prompt) in prompts.iter().enumerate() {
         ensure!(!prompt.is_empty(), "prompt {row} has no token (give at least one)");
@@ -25,14 +25,14 @@ pub(super) fn check_prompts(prompts: &[Vec<u32>], vocab_size: usize) -> Result<(
     Ok(())
 }
 
-/// Prompts padded on the left, each distinct one once.
+/// Distinct prompts, padded on the left.
 struct Prompts {
-    /// `[distinct, P]` row-major.
+    /// Token ids, `[distinct, P]` row-major.
     ids: Vec<u32>,
-    /// First real token of each distinct prompt.
+    /// Index of the first real token of each distinct prompt.
     starts: Vec<usize>,
     length: usize,
-    /// The distinct prompt of each row.
+    /// Index of each row's distinct prompt.
     prompt_of: Vec<u32>,
 }
 
@@ -55,37 +55,37 @@ impl Prompts {
     }
 }
 
-/// Features `[A, D]` and logits `[A, V]` of the next tokens of some rows.
+/// Features `[A, D]` and logits `[A, V]` for the next token of some rows.
 pub(super) struct Next {
     pub(super) rows: Vec<usize>,
     pub(super) features: Tensor,
     pub(super) logits: Tensor,
 }
 
-/// The model with its cache. The newest tokens of all rows lie in one column of it, wherever their first ones do.
+/// The model with its KV cache. The newest tokens of all rows share one column, wherever the rows begin.
 pub(super) struct Slots<'a> {
     policy: &'a Policy,
     model: &'a Decoder,
     prompts: &'a [Vec<u32>],
     cache: KvCache,
     table: Arc<RopeTable>,
-    /// The column of each row's first token.
+    /// Cache column of each row's first token.
     starts: Vec<usize>,
-    /// Each row's place in the cache.
+    /// Cache row of each row being sampled.
     places: Vec<usize>,
     free: Vec<usize>,
-    /// How many places there are.
+    /// Number of cache rows.
     count: usize,
-    /// The first row that waits.
+    /// Index of the first waiting row.
     waiting: usize,
-    /// The column of the next tokens, behind which the longest prompt has room at any time.
+    /// Cache column of the next tokens. The longest prompt always fits before it.
     column: usize,
     longest_prompt: usize,
     columns: usize,
 }
 
 impl<'a> Slots<'a> {
-    /// Places for `most` rows at a time, or for all where it is 0.
+    /// Makes slots for `most` rows at a time; 0 makes one for every row.
     pub(super) fn new(
         policy: &'a Policy,
         model: &'a Decoder,
@@ -97,7 +97,7 @@ impl<'a> Slots<'a> {
         let longest_prompt = prompts.iter().map(Vec::len).max().unwrap_or(0);
         let longest = longest_prompt + max_completion_length;
         let count = if most == 0 { prompts.len() } else { most.min(prompts.len()) };
-        // Rows that follow others begin where these are; room for two is enough, see `move_to_the_front`.
+        // Waiting rows end at the current column, so the cache has twice the longest row; see `move_to_the_front`.
         let columns = if count < prompts.len() { 2 * longest } else { longest };
         Ok(Self {
             cache: KvCache::new(config, count, columns, policy.dtype(), policy.device())?,
@@ -116,7 +116,7 @@ impl<'a> Slots<'a> {
         })
     }
 
-    /// Lets waiting rows in where enough places are free, or nobody else is there; none where they must wait, or nobody does.
+    /// Admits waiting rows if enough slots are free or no row is active. Returns `None` if they must wait, or if no row waits.
     pub(super) fn admit(&mut self, active: usize) -> Result<Option<Next>> {
         let count = self.free.len().min(self.prompts.len() - self.waiting);
         let enough = self.free.len() >= self.count.div_ceil(SHARE) || active == 0;
@@ -150,7 +150,7 @@ impl<'a> Slots<'a> {
         Ok(Some(Next { rows: rows.collect(), features: features.index_select(&prompt_of, 0)?, logits }))
     }
 
-    /// Feeds the newest tokens of `rows`.
+    /// Runs the newest tokens of `rows` through the model.
     pub(super) fn step(&mut self, rows: Vec<usize>, newest: &[u32]) -> Result<Next> {
         if self.column == self.columns {
             self.move_to_the_front(&rows)?;
@@ -174,13 +174,13 @@ impl<'a> Slots<'a> {
         Ok(Next { rows, features, logits })
     }
 
-    /// Gives the place of a row that has ended to the next.
+    /// Frees the slot of a row that has ended.
     pub(super) fn release(&mut self, row: usize) {
         self.free.push(self.places[row]);
     }
 
-    /// Makes room at the end of the cache: no row is longer than half of it, so the columns before the first of them are as many at least. Room for
-    /// the longest prompt stays.
+    /// Makes room at the end of the cache by dropping the columns before the first active row. No row is longer than half of the cache, so
+    /// at least half of the columns become free. Room for the longest prompt remains.
     fn move_to_the_front(&mut self, rows: &[usize]) -> Result<()> {
         let first = rows.iter().map(|row| self.starts[*row]).min().unwrap_or(0).min(self.column - self.longest_prompt);
         for row in rows {

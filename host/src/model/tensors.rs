@@ -1,4 +1,4 @@
-//! The tensors of a safetensors file, read one at a time: a large file is in memory nowhere as a whole.
+//! Reads the tensors of a safetensors file one at a time. A large file is never in memory as a whole.
 
 use std::io::{Read, Seek, SeekFrom};
 
@@ -9,21 +9,21 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 use super::files::{ModelFiles, Source};
 
-/// The bytes before the header: its length.
+/// Bytes before the header, which hold its length.
 const LENGTH: usize = 8;
-/// Longest header, bytes, as the safetensors crate has it.
+/// Longest header, bytes: the limit of the safetensors crate.
 const MOST_HEADER: u64 = 100_000_000;
 
 /// An open file and its header.
 pub struct TensorFile<'a> {
     source: Box<dyn Source + 'a>,
     header: Metadata,
-    /// Where the tensors begin.
+    /// Offset of the first tensor, bytes.
     start: u64,
 }
 
 impl<'a> TensorFile<'a> {
-    /// Opens the file `name`; one that cannot be read or is not whole is an error.
+    /// Opens the file `name`. An unreadable or incomplete file is an error.
     pub fn open(files: &'a ModelFiles, name: &str) -> Result<Self> {
         let source = files.open(name)?;
         Self::new(source).with_context(|| format!("cannot use {}", files.describe(name)))
@@ -38,19 +38,19 @@ impl<'a> TensorFile<'a> {
         Ok(Self { source, header, start })
     }
 
-    /// The names of its tensors, in order, so that of several mistakes always the same one is told.
+    /// Names of the tensors, sorted, so that among several errors the same one is always reported.
     pub fn names(&self) -> Vec<String> {
         let mut names = self.header.offset_keys();
         names.sort_unstable();
         names
     }
 
-    /// The shape of a tensor; an unknown name is an error.
+    /// The shape of a tensor. An unknown name is an error.
     pub fn shape(&self, name: &str) -> Result<&[usize]> {
         Ok(&self.info(name)?.shape)
     }
 
-    /// A tensor as it is kept, on `device`; an unknown name and a type that is not supported are errors.
+    /// A tensor in its stored dtype, on `device`. An unknown name or unsupported type is an error.
     pub fn tensor(&mut self, name: &str, device: &Device) -> Result<Tensor> {
         let info = self.info(name)?.clone();
         let dtype = match info.dtype {
@@ -72,7 +72,7 @@ impl<'a> TensorFile<'a> {
     }
 }
 
-/// The header of a file of `size` bytes, which is at its beginning, with the sentences of the safetensors crate.
+/// The header at the beginning of a file of `size` bytes. Errors have the messages of the safetensors crate.
 fn header(source: &mut impl Read, size: u64) -> Result<Metadata> {
     ensure!(size >= LENGTH as u64, SafeTensorError::HeaderTooSmall);
     let mut length = [0; LENGTH];

@@ -1,4 +1,4 @@
-//! The whole model without the fused CPU kernels, as other devices run it, and in bf16.
+//! Tests of the whole model in bf16, and without the fused CPU kernels, as on other devices.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -11,7 +11,7 @@ use crate::sgd::SgdConfig;
 
 const TEMPERATURE: f64 = 0.8;
 
-/// A random model whose norm weights and biases are random too; with small weights rounding matters little.
+/// A random model whose norm weights and biases are random too. Small weights reduce the influence of rounding.
 fn policy(tied: bool) -> Policy {
     random(tied, 0.3)
 }
@@ -20,7 +20,7 @@ fn random(tied: bool, scale: f64) -> Policy {
     of_family(&format!(r#""model_type": "qwen2", "tie_word_embeddings": {tied}"#), scale)
 }
 
-/// Settings that no Qwen2 has.
+/// Settings that a Qwen2 model never has.
 const SWITCHES: [&str; 2] = [
     r#""model_type": "qwen3", "head_dim": 8, "attention_bias": true"#,
     r#""model_type": "llama", "mlp_bias": true, "rope_scaling": {"type": "yarn", "factor": 4.0}"#,
@@ -53,7 +53,7 @@ fn d_logps() -> Vec<f32> {
     (0..15).map(|i| if i % 6 == 4 { 0.0 } else { (i as f32 * 0.9).sin() }).collect()
 }
 
-/// Outputs and gradients, as named tensors; `topk_ids` come as numbers.
+/// Outputs and gradients as named tensors; `topk_ids` are converted to floats.
 fn pass(policy: &Policy) -> Vec<(String, Tensor)> {
     let forward = policy.forward(&rows(), TEMPERATURE).unwrap();
     let outputs = forward.outputs(&Wants { entropy: true, last_layer_k: Some(7), ..Wants::default() }).unwrap();
@@ -131,7 +131,7 @@ fn parts_of_the_last_layer_join_wherever_they_lie() {
         let forward = policy.forward_detached(&rows().slice(range), TEMPERATURE).unwrap();
         forward.outputs(&Wants { last_layer_k: Some(7), ..Wants::default() }).unwrap().last_layer.unwrap()
     };
-    // Another device's tensors, as far as their owner can tell.
+    // Tensors marked as on another device, although they are on the CPU.
     let elsewhere = |data: LastLayerOutputs| {
         let LastLayerOutputs::Host(data) = data else { panic!("the policy is on the CPU") };
         let count = data.logsumexp.len();
@@ -182,7 +182,7 @@ fn completions_do_not_need_the_fused_kernels() {
             assert_eq!(actual.ids, expected.ids);
             assert!(actual.logps.iter().zip(&expected.logps).all(|(a, b)| (a - b).abs() < 1e-4));
         }
-        // Without log-probabilities before truncation, tokens are drawn where the logits lie.
+        // Unless log-probabilities before truncation are asked for, tokens are drawn on the logits' device.
         let drawn_there = generic(|| generate(&policy, sampling, false));
         assert!(drawn_there.iter().zip(&expected).all(|(a, b)| a.ids == b.ids && a.truncated == b.truncated));
         for (actual, expected) in drawn_there.iter().zip(&expected) {
@@ -220,7 +220,7 @@ fn activations_that_are_computed_again_change_no_bit() {
         };
         let mut some = d_logps();
         some[5..10].fill(0.0);
-        // Of some of the rows, products have other sizes when they are computed again.
+        // Recomputation for some of the rows has matrix products of other sizes, which round differently.
         let rounding = if dtype == DType::F32 { 1e-5 } else { 0.02 };
         for (by, tolerance) in [(d_logps(), f64::MIN_POSITIVE), (some, rounding)] {
             let stored = of(policy(true).with_dtype(dtype), &by);
@@ -229,7 +229,7 @@ fn activations_that_are_computed_again_change_no_bit() {
     }
 }
 
-/// The gradients of some rows alone, one way and the other.
+/// Gradients of some rows: from a backward pass over these rows alone, and over all rows.
 fn of_some_rows(dtype: DType) -> [Vec<(String, Tensor)>; 2] {
     let policy = policy(true).with_dtype(dtype);
     let forward = policy.forward(&rows(), TEMPERATURE).unwrap();
@@ -254,7 +254,7 @@ fn rows_of_0_can_be_left_out_of_the_backward_pass() {
     compare(&some, &all, 0.02);
 }
 
-/// The weights and moments after three steps.
+/// Weights and moments after three steps.
 fn optimize(config: OptimizerConfig, dtype: DType) -> Vec<(String, Tensor)> {
     let policy = policy(false).with_dtype(dtype);
     let mut optimizer = Optimizer::new(policy.params(), config).unwrap();
@@ -263,7 +263,7 @@ fn optimize(config: OptimizerConfig, dtype: DType) -> Vec<(String, Tensor)> {
         let gradients = forward.backward(&d_logps()).unwrap();
         let mut other = d_logps();
         other.rotate_left(3);
-        // Only Adam asks for what was rejected, and not in every step is there any.
+        // Only Adam uses gradients of rejected tokens, and not every step has rejected tokens.
         let rejected = matches!(config, OptimizerConfig::AdamW(_)) && step > 0;
         let rejected = rejected.then(|| forward.backward(&other).unwrap());
         let norm = global_norm(&gradients).unwrap();

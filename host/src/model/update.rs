@@ -1,4 +1,4 @@
-//! The step from one set of weights to another: how long it is, and how much of it is taken.
+//! The step from one set of weights to another: its length, and the share of it that is applied.
 
 use anyhow::Result;
 use candle_core::{CpuStorage, D, DType, Device, Layout, Storage, Tensor, Var};
@@ -8,22 +8,22 @@ use super::ops::optimizer::Shorten;
 use super::ops::{fused, sum_blocks};
 use super::params::Params;
 
-/// Elementwise factor of a tensor's squared change, by the tensor's name.
+/// Returns the elementwise factor of a tensor's squared change, given the tensor's name.
 pub type Factor<'a> = dyn Fn(&str) -> Result<Tensor> + 'a;
 
-/// `Σ (after - before)² factor` over each group's weights, in f64 and in a fixed order; without a factor it is 1.
+/// `Σ (after - before)² factor` over each group's weights, in f64 and in a fixed order. Without a factor, the factor is 1.
 pub fn squares(before: &Params, after: &Params, groups: &[Group], factor: Option<&Factor<'_>>) -> Result<Vec<f64>> {
     let mut sums = Vec::new();
     for tensor in groups.iter().flat_map(|group| &group.tensors) {
         let factor = factor.map(|factor| factor(tensor)).transpose()?;
         sums.push(square(before.get(tensor)?, after.get(tensor)?, factor.as_ref())?);
     }
-    // Elsewhere the sums cross over together.
+    // On another device, the sums are copied to the host together.
     let mut sums = Tensor::stack(&sums, 0)?.to_vec1::<f64>()?.into_iter();
     Ok(groups.iter().map(|group| sums.by_ref().take(group.tensors.len()).sum()).collect())
 }
 
-/// The sum of one tensor, as a scalar where the tensor lies.
+/// The sum for one tensor, as a scalar on the tensor's device.
 fn square(before: &Tensor, after: &Tensor, factor: Option<&Tensor>) -> Result<Tensor> {
     if !fused(after) {
         let square = (after - before)?.sqr()?;
@@ -46,7 +46,7 @@ fn square(before: &Tensor, after: &Tensor, factor: Option<&Tensor>) -> Result<Te
     Ok(Tensor::new(sum, &Device::Cpu)?)
 }
 
-/// The numbers of a contiguous f32 tensor in host memory; any other is an error.
+/// The numbers of a contiguous f32 tensor in host memory. Any other tensor is an error.
 pub fn values<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
     match (storage, layout.contiguous_offsets()) {
         (Storage::Cpu(CpuStorage::F32(values)), Some((from, to))) => Ok(&values[from..to]),
@@ -54,7 +54,7 @@ pub fn values<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
     }
 }
 
-/// Takes `scales`, one per group, of the step from `before`: 1 leaves a group as it is, 0 gives it the bits of `before`.
+/// Applies the share `scales`, one per group, of the step from `before`: 1 leaves a group unchanged, 0 restores the bits of `before`.
 pub fn scale(before: &Params, after: &Params, groups: &[Group], scales: &[f64]) -> Result<()> {
     for (group, &scale) in groups.iter().zip(scales).filter(|(_, scale)| **scale != 1.0) {
         for tensor in &group.tensors {
@@ -76,7 +76,7 @@ fn scale_tensor(before: &Tensor, after: &Var, scale: f64) -> Result<()> {
     Ok(())
 }
 
-/// Euclidean norm of the change of those rows of a matrix `[V, D]` whose `used` entry is false.
+/// Euclidean norm of the change in the rows of a matrix `[V, D]` whose `used` entry is false.
 pub fn unused_rows_norm(before: &Tensor, after: &Tensor, used: &[bool]) -> Result<f64> {
     let unused: Vec<f32> = used.iter().map(|used| f32::from(u8::from(!used))).collect();
     let unused = Tensor::from_vec(unused, used.len(), after.device())?;

@@ -1,13 +1,13 @@
-//! The best checkpoint by a metric, and when a run ends because it no longer improves.
+//! Finds the best checkpoint by a metric, and decides when a run ends because that metric no longer improves.
 
 use super::Run;
 use super::progress::Best;
 use crate::config::TrainConfig;
 
-/// Compares the step just done, which was evaluated, with the best so far.
+/// Compares the last step, which was evaluated, with the best so far.
 pub fn consider(run: &mut Run) {
     let Some(metric) = run.config.train.metric_for_best_model.as_deref() else { return };
-    // A step without the metric, or with none that is a number, is not the best.
+    // A step whose metric is missing or NaN is never the best.
     let value = run.metrics.value(metric).unwrap_or(f64::NAN);
     run.progress.best = compared(run.progress.best, run.progress.step, value, &run.config.train);
 }
@@ -22,7 +22,7 @@ fn compared(before: Option<Best>, step: u64, value: f64, train: &TrainConfig) ->
     Some(Best { step, value, without_improvement })
 }
 
-/// Why the run ends before its last step, in words; none where it goes on.
+/// The reason why the run ends before its last step; `None` if it continues.
 pub fn ending(run: &Run) -> Option<String> {
     let train = &run.config.train;
     if run.has_its_completions() {

@@ -1,8 +1,8 @@
-//! Checkpoints: model, optimizer, progress and every component's state, whole or absent.
+//! Checkpoints: model, optimizer, progress and every component's state. A checkpoint is complete or absent.
 //!
-//! `checkpoints/step-000040/` is a Hugging Face directory, or an adapter's as PEFT has it, with four things beside the model: `optimizer.safetensors`, the components'
-//! states, `progress.json`, and a manifest with the SHA-256 of every file. Random streams are functions of seed and position, so there
-//! is no generator to save.
+//! `checkpoints/step-000040/` is a Hugging Face directory, or a PEFT adapter's. Beside the model it has four things:
+//! `optimizer.safetensors`, the components' states, `progress.json`, and a manifest with the SHA-256 of every file. Random streams are
+//! functions of seed and position, so no generator needs saving.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,41 +21,41 @@ use super::states;
 use crate::data::{Tokenizer, fingerprint};
 use crate::model::{CONFIG_FILE, ModelFiles, TensorFile, save_tensors};
 
-/// The folder of checkpoints, in a run's directory.
+/// Folder of the checkpoints in a run's directory.
 pub const FOLDER: &str = "checkpoints";
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 const PROGRESS_FILE: &str = "progress.json";
 
-/// `progress.json`.
+/// Contents of `progress.json`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Saved {
     progress: Progress,
     /// Component ids, in the order of their files.
     components: Vec<String>,
-    /// Ids of reward components, in the order of theirs.
+    /// Ids of reward components, in the order of their files.
     rewards: Vec<String>,
-    /// A hash of the training data; none where they are made, and in checkpoints from before this was kept.
+    /// Hash of the training data; `None` for generated data, and in older checkpoints without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     data: Option<String>,
-    /// Hashes of the rows that the run is measured on, by what they are; as above.
+    /// Hashes of the evaluation rows, by purpose; they may be absent for the same reasons.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     measured: BTreeMap<String, String>,
 }
 
-/// True if a checkpoint is due after the step just done: every `train.save_steps`, at the end, and where it is the best.
+/// True if a checkpoint is due after the last step: every `train.save_steps`, at the end, and at the best evaluation.
 pub fn is_due(run: &Run) -> bool {
     let (step, every) = (run.progress.step, run.config.train.save_steps);
     let is_best = run.progress.best.is_some_and(|best| best.step == step);
     step >= run.config.train.max_steps || (every > 0 && step.is_multiple_of(every)) || is_best
 }
 
-/// The checkpoint's directory for the current step.
+/// Directory of the checkpoint for the current step.
 pub fn dir(run: &Run) -> PathBuf {
     path(&run.dir, run.progress.step)
 }
 
-/// The directory of the checkpoint of `step` of the run in `dir`.
+/// Directory of the checkpoint of `step`, for the run in `dir`.
 pub fn path(dir: &Path, step: u64) -> PathBuf {
     dir.join(FOLDER).join(name(step))
 }
@@ -64,13 +64,13 @@ fn name(step: u64) -> String {
     format!("step-{step:06}")
 }
 
-/// A checkpoint whose files are written, and that is not yet there.
+/// A checkpoint whose files are written, but which is not yet in place.
 pub struct Written {
     step: u64,
     new: NewFolder,
 }
 
-/// Writes the files of a checkpoint of the current step, at the end of a rollout; none where it is there already.
+/// Writes the files of a checkpoint of the current step, at the end of a rollout; `None` if this checkpoint exists.
 pub fn write(run: &Run) -> Result<Option<Written>> {
     if dir(run).exists() {
         return Ok(None);
@@ -78,7 +78,7 @@ pub fn write(run: &Run) -> Result<Option<Written>> {
     write_point(run, &RecoveryPoint::of(run), &States::save(run)?).map(Some)
 }
 
-/// Writes a checkpoint of the recovery point, where the run is still as it was then.
+/// Writes a checkpoint of the recovery point, if the components' states at that point are still available.
 pub fn save_last(run: &mut Run) -> Result<()> {
     let Some(mut point) = run.recovery.take() else { return Ok(()) };
     let states = match point.states.take() {
@@ -102,7 +102,7 @@ fn write_point(run: &Run, point: &RecoveryPoint, states: &States) -> Result<Writ
     Ok(Written { step: point.progress.step, new })
 }
 
-/// The checkpoint is there from now on; those beyond `train.save_total_limit` are deleted.
+/// Moves the checkpoint into place, then deletes old ones beyond `train.save_total_limit`.
 pub fn appear(run: &Run, Written { step, new }: &Written) -> Result<()> {
     let (step, folder) = (*step, run.dir.join(FOLDER));
     let target = folder.join(name(step));
@@ -127,7 +127,7 @@ fn fill(run: &Run, point: &RecoveryPoint, states: &States, dir: &Path) -> Result
     SealedFolder::seal(dir)
 }
 
-/// The steps of the checkpoints of the run in `dir`, oldest first.
+/// Steps of all checkpoints of the run in `dir`, oldest first.
 pub fn steps(dir: &Path) -> Result<Vec<u64>> {
     let folder = &dir.join(FOLDER);
     if !folder.exists() {
@@ -143,12 +143,12 @@ pub fn steps(dir: &Path) -> Result<Vec<u64>> {
     Ok(steps)
 }
 
-/// The step of the newest checkpoint of the run in `dir`; 0 where it has none.
+/// Step of the newest checkpoint of the run in `dir`; 0 if it has none.
 pub fn newest(dir: &Path) -> Result<u64> {
     Ok(steps(dir)?.pop().unwrap_or(0))
 }
 
-/// The step that the checkpoint of `step` of the run in `dir` knows as the best so far; none where no metric says so.
+/// Best step so far, according to the checkpoint of `step` of the run in `dir`; `None` without a metric for it.
 pub fn best(dir: &Path, step: u64) -> Result<Option<u64>> {
     let path = path(dir, step);
     let damaged = || format!("checkpoint `{}` cannot be used", path.display());
@@ -157,7 +157,7 @@ pub fn best(dir: &Path, step: u64) -> Result<Option<u64>> {
     Ok(saved.progress.best.map(|best| best.step))
 }
 
-/// Deletes the oldest beyond `train.save_total_limit`, the best one never.
+/// Deletes the oldest checkpoints beyond `train.save_total_limit`, but never the best.
 fn prune(run: &Run, folder: &Path, steps: &[u64]) -> Result<()> {
     let limit = run.config.train.save_total_limit;
     let surplus = if limit == 0 { 0 } else { steps.len().saturating_sub(limit) };
@@ -166,7 +166,7 @@ fn prune(run: &Run, folder: &Path, steps: &[u64]) -> Result<()> {
     old.copied().try_for_each(|step| folders::delete(&folder.join(name(step))))
 }
 
-/// Loads the checkpoint of `step` of the run's directory; the run begins at step 0, for which there is none.
+/// Loads the checkpoint of `step` from the run's directory. Step 0 is the beginning of the run and needs no checkpoint.
 pub fn load(run: &mut Run, step: u64, allow_changes: bool) -> Result<()> {
     if step == 0 {
         return Ok(());
@@ -189,11 +189,11 @@ pub fn load(run: &mut Run, step: u64, allow_changes: bool) -> Result<()> {
         );
         run.changed.push(format!("the {rows}{now}"));
     }
-    // A process that was killed before it pruned left one too many.
+    // If the process was killed before pruning, one checkpoint too many exists.
     prune(run, &folder, &steps(&run.dir)?)
 }
 
-/// Hashes of the rows that the run is measured on, by what they are.
+/// Hashes of the evaluation rows, by purpose.
 fn measured(run: &Run) -> BTreeMap<String, String> {
     let held_out = fingerprint(&run.held_out).map(|hash| ("held-out rows".to_owned(), hash));
     let benchmarks = run.benchmarks.iter().filter_map(|benchmark| {
@@ -202,7 +202,7 @@ fn measured(run: &Run) -> BTreeMap<String, String> {
     held_out.into_iter().chain(benchmarks).collect()
 }
 
-/// Takes up a checkpoint; returns its hashes of the training data and of what the run is measured on.
+/// Loads a checkpoint. Returns its hashes of the training data and of the evaluation rows.
 fn read(run: &mut Run, dir: &Path, step: u64) -> Result<(Option<String>, BTreeMap<String, String>)> {
     let checkpoint = SealedFolder::open(dir)?;
     let saved = checkpoint.read(PROGRESS_FILE)?;
@@ -210,7 +210,7 @@ fn read(run: &mut Run, dir: &Path, step: u64) -> Result<(Option<String>, BTreeMa
         serde_json::from_slice(&saved).with_context(|| format!("its `{PROGRESS_FILE}` cannot be read"))?;
     let found = progress.step;
     ensure!(found == step, "it is of step {found}, not {step} (give the folder its name back: `{}`)", name(found));
-    // A resume needs none of these files, but users of the model do: reading them checks their hashes.
+    // A resume does not need these files, but users of the model do. Reading them verifies their hashes.
     for companion in Tokenizer::FILES.into_iter().filter(|name| checkpoint.contains(name)) {
         checkpoint.read(companion)?;
     }

@@ -1,4 +1,4 @@
-//! A run's directory: made whole, locked, and cleaned of what an interruption left.
+//! A run's directory: created as a whole, locked, and cleaned after an interruption.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,12 +14,12 @@ use super::lock::{self, Lock};
 use super::{CONFIG_FILE, METRICS_FILE, Run, checkpoint, provenance};
 use crate::metrics::completions::COMPLETIONS_FILE;
 
-/// How the names of TensorBoard's files begin.
+/// Beginning of the names of TensorBoard's files.
 const EVENTS: &str = "events.out.tfevents";
-/// Where runs go that are given no folder.
+/// Parent folder of runs for which no folder is given.
 const RUNS: &str = "runs";
 
-/// Refuses a folder for a new run that exists, or that names nothing.
+/// Refuses a folder for a new run that exists or has no name.
 pub fn check_free(dir: &Path) -> Result<()> {
     if dir.as_os_str().is_empty() {
         bail!("`train.output_dir` is empty (name a folder, or leave it out: the run goes to `{RUNS}/`)");
@@ -27,7 +27,7 @@ pub fn check_free(dir: &Path) -> Result<()> {
     ensure!(dir.symlink_metadata().is_err() || is_blank(dir), exists_already(dir));
     let (parent, _) =
         folders::split(dir).context("`train.output_dir` cannot be used (name a folder that does not exist yet)")?;
-    // Folders that are made on the way to `..` would be left behind.
+    // Folders that are created on the way to `..` would remain.
     let climbs = parent.components().any(|part| part == Component::ParentDir);
     ensure!(
         !climbs || parent.is_dir(),
@@ -42,7 +42,7 @@ fn exists_already(dir: &Path) -> String {
     format!("`train.output_dir` `{dir}` exists already (choose another, or go on with `--resume {dir}`)")
 }
 
-/// True where `dir` holds a run that has done no step and at which no process works: nothing is lost where another takes its place.
+/// True if the run in `dir` has done no step and no process works in it. A new run may then replace it without loss.
 fn is_blank(dir: &Path) -> bool {
     const FILES: [&str; 5] = [CONFIG_FILE, METRICS_FILE, COMPLETIONS_FILE, provenance::FILE, lock::FILE];
     let known = |name: &str| FILES.contains(&name) || name == checkpoint::FOLDER || name.starts_with(EVENTS);
@@ -60,7 +60,7 @@ fn is_blank(dir: &Path) -> bool {
         && !lock::is_at_work(dir)
 }
 
-/// Refuses a disk that has no room for `bytes` in the folder `dir`, or the first one above it that exists. One that does not say is none.
+/// Refuses a disk without room for `bytes` in `dir`, or in its nearest existing ancestor. A disk of unknown free space is accepted.
 fn check_room(dir: &Path, bytes: u64) -> Result<()> {
     let there = dir.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
     let Ok(disk) = rustix::fs::statvfs(there) else { return Ok(()) };
@@ -75,15 +75,15 @@ fn check_room(dir: &Path, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Where a new run of this name would go that is given no folder.
+/// Directory of a new run called `name` for which no folder is given.
 pub fn free(name: &str) -> PathBuf {
     let numbered = (2_u32..).map(|number| format!("{name}-{number}"));
     let mut dirs = std::iter::once(name.to_owned()).chain(numbered).map(|name| Path::new(RUNS).join(name));
     dirs.find(|dir| dir.symlink_metadata().is_err()).unwrap_or_default()
 }
 
-/// Makes the directory of a new run, `dir` or else `runs/NAME`, `runs/NAME-2` and so on, with its settings and the plugins that it
-/// starts with. It appears whole, and locked by this process.
+/// Creates the directory of a new run, with its settings and initial plugins: `dir`, or else `runs/NAME`, `runs/NAME-2` and so on. It
+/// appears as a whole, locked by this process.
 pub fn make(
     dir: Option<&Path>,
     name: &str,
@@ -122,7 +122,7 @@ fn fill(dir: &Path, settings: &str, plugins: Vec<LoadedPlugin>) -> Result<Lock> 
     Ok(lock)
 }
 
-/// Locks the directory of a run that is to go on, and removes what an interruption left in it.
+/// Locks the directory of a run that continues, and removes leftovers of an interruption.
 pub fn reopen(dir: &Path) -> Result<Lock> {
     if !dir.join(CONFIG_FILE).is_file() {
         bail!(
@@ -142,15 +142,15 @@ pub fn reopen(dir: &Path) -> Result<Lock> {
     Ok(lock)
 }
 
-/// Refuses a folder for the batches of a new run that holds anything.
+/// Refuses a folder for a new run's batches that is not empty.
 pub fn check_unused(dir: &Path) -> Result<()> {
     let used = fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
     ensure!(!used, "`--dump-batches {}` is not empty (choose another folder)", dir.display());
     Ok(())
 }
 
-/// Makes the folder `dir` ready for the batches of a run from `step` on: those of coming steps will be written again, and what an
-/// interrupted process left of them goes.
+/// Prepares the folder `dir` for the batches of a run from `step` on. Batches of `step` and later steps are removed, because they will be
+/// written again. Leftovers of an interrupted process are removed too.
 fn ready_for_batches(dir: &Path, step: u64) -> Result<()> {
     let shown = dir.display();
     fs::create_dir_all(dir).with_context(|| format!("cannot make the folder `{shown}`"))?;
@@ -166,7 +166,7 @@ fn ready_for_batches(dir: &Path, step: u64) -> Result<()> {
 }
 
 impl Run {
-    /// From now on writes the batch of every step to `dir`, last layer and rollout's context included.
+    /// Writes the batch of every following step to `dir`, including the last layer and the rollout's context.
     pub fn dump_batches(&mut self, dir: Option<&Path>) -> Result<()> {
         if let Some(dir) = dir {
             ready_for_batches(dir, self.progress.step)?;

@@ -1,4 +1,4 @@
-//! How much memory a run takes, before it takes it.
+//! Estimates the memory of a run before the run allocates it.
 
 use anyhow::{Result, bail};
 use capo_loader::memory;
@@ -10,20 +10,20 @@ use crate::model::frozen::bytes_in_memory;
 use crate::model::{Policy, Shape, device, embedded};
 use crate::stages::control;
 
-/// Bytes of f32.
+/// Bytes of one f32.
 const F32: u128 = 4;
 /// Memory of the program, its tokenizer and its threads before a model is loaded, bytes.
 pub const PROGRAM: u128 = 80 << 20;
-/// Prompts that are looked at for their length.
+/// Number of prompts whose length is examined.
 const PROMPTS: u64 = 256;
 
-/// Bytes at the fullest point of a step, by what they are for. Completions are counted as long as they may get, prompts as long as the
-/// longest of the first ones.
+/// Bytes at the peak of a step, by purpose. Completions count with their maximum length. Prompts count with the longest of the
+/// first prompts.
 #[derive(Debug, Clone)]
 pub struct Estimate {
-    /// Name and bytes.
+    /// Name and bytes of each part.
     pub parts: Vec<(&'static str, u128)>,
-    /// Prompt tokens that were counted.
+    /// Prompt length that the estimate assumes, tokens.
     pub prompt_tokens: usize,
 }
 
@@ -40,7 +40,7 @@ impl Estimate {
         let rejected = train.second_moment == SecondMoment::KeptAndRejected;
         let mut training = policy.training_bytes(shape(micro), several, rejected).to_vec();
         if several {
-            // The log-probability pass stores activations of all micro-batches, up to the budget; those of the current one come on top.
+            // The log-probability pass stores activations of all micro-batches, up to the budget. The current micro-batch's are extra.
             let [_, (_, activations), _] = &mut training[..] else { unreachable!("three parts") };
             let all = *activations * (sizes.step / micro) as u128;
             *activations = all.min(*activations + (u128::from(train.activation_budget) << 20));
@@ -61,9 +61,9 @@ impl Estimate {
             ("the optimizer's moments", optimizer.bytes() as u128),
             ("models that are only read", read_only(config, policy, reference.is_some())?),
         ];
-        // Sampling has ended when training begins.
+        // Sampling has ended when training begins, so the larger of the two counts.
         parts.extend(if whole(&training) > whole(&sampling) { training } else { sampling.to_vec() });
-        // Memory of the backward pass is free by then, but in pieces of other sizes. Copies need memory of their own.
+        // The backward pass has freed its memory by then, but as blocks of other sizes. Copies need additional memory.
         if train.measure_step > 0 || !controls.is_empty() {
             parts.push(("the weights before a step", trained as u128 * F32));
         }
@@ -74,12 +74,12 @@ impl Estimate {
         Ok(Self { parts, prompt_tokens: prompt })
     }
 
-    /// All of it, bytes.
+    /// Sum of all parts, bytes.
     pub fn bytes(&self) -> u128 {
         self.parts.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// A line of the run's header and one per part.
+    /// Lines for the run's header: a total, and one line per part.
     pub fn lines(&self, run: &Run) -> Vec<String> {
         let (tokens, text) = (run.config.rollout.max_completion_length, |bytes: u128| memory::text(bytes));
         let free = free(run).map_or_else(String::new, |free| format!("; {} are free for it", text(free)));
@@ -93,13 +93,13 @@ impl Estimate {
     }
 }
 
-/// Bytes that a run may take, those that it has by now among them; none where that cannot be known, or the memory is a GPU's.
+/// Bytes that the run may use, including those that it uses now; `None` if unknown, or if the run is on a GPU.
 fn free(run: &Run) -> Option<u128> {
     let free = memory::available().filter(|_| run.config.train.device == device::CPU)?;
     Some(u128::from(free) + u128::from(memory::resident().unwrap_or(0)))
 }
 
-/// Refuses a run that takes more memory than is free. One without weights is for another machine.
+/// Refuses a run that takes more memory than is free. A run without weights is not checked: it is meant for another machine.
 pub fn check(run: &mut Run) -> Result<()> {
     if run.policy.is_counted() && !run.config.model.fresh_weights {
         return Ok(());
@@ -116,7 +116,7 @@ pub fn check(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of a reference and of a reward's model.
+/// Bytes of the reference model and the reward models.
 fn read_only(config: &Config, policy: &Policy, compares: bool) -> Result<u128> {
     let rewards = config.reward.iter().filter_map(|reward| reward.model_name()).map(str::to_owned);
     let named: Vec<String> = rewards.chain(config.model.ref_model_name_or_path.clone()).collect();
@@ -124,14 +124,14 @@ fn read_only(config: &Config, policy: &Policy, compares: bool) -> Result<u128> {
     for name in &named {
         bytes += u128::from(bytes_in_memory(&embedded::model_files(name)?)?);
     }
-    // The model that training started from is a copy, unless it is an adapter's base.
+    // The reference is a copy of the initial model, unless it is an adapter's base.
     if compares && config.model.ref_model_name_or_path.is_none() {
         bytes += policy.params().element_count() as u128 * policy.dtype().size_in_bytes() as u128;
     }
     Ok(bytes)
 }
 
-/// Tokens of the longest of the first prompts.
+/// Length of the longest of the first prompts, tokens.
 fn longest_prompt(run: &mut Run) -> Result<usize> {
     let Run { config, dataset, tokenizer, .. } = run;
     let limit = config.data.max_prompt_length;

@@ -1,7 +1,7 @@
-//! The lock of a run's directory: one process at a time works in it.
+//! The lock of a run's directory: only one process at a time works in it.
 //!
-//! It is the kernel's, through the standard library, so that it ends with the process however that ends; the file's text is only for
-//! whoever comes second. A file and not the directory is locked, because network file systems lock nothing else.
+//! It is a kernel lock, taken through the standard library, so it ends with the process however that ends. The file's text only informs
+//! a second process. The lock is on a file instead of the directory, because network file systems lock only files.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write};
@@ -11,13 +11,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use capo_loader::terminal;
 
-/// The lock's file, in the directory.
+/// Name of the lock's file in the run's directory.
 pub const FILE: &str = "lock";
 
-/// How often the lock's file is looked at before its holder has written who it is, and the pause between two looks.
+/// Number of attempts to read the holder's text from the lock's file, and the pause between two attempts.
 const LOOKS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(2);
-/// How often a lock that is held is tried.
+/// Number of attempts to take a lock that is held.
 const LOOKS_BESIDE: u32 = 5;
 
 /// Held while a process works in a run's directory.
@@ -25,7 +25,7 @@ const LOOKS_BESIDE: u32 = 5;
 pub struct Lock(#[expect(dead_code, reason = "held until it is dropped")] File);
 
 impl Lock {
-    /// Takes the lock of the run that will be or is in `dir`.
+    /// Takes the lock of the current or future run in `dir`.
     pub fn take(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
         let open = || OpenOptions::new().create(true).truncate(false).write(true).open(&path);
@@ -56,7 +56,7 @@ impl Lock {
     }
 }
 
-/// Takes the lock. Who only looks ([`is_at_work`]) has it for no longer than a moment, so it is tried a few times.
+/// Takes the lock in a few attempts, because a mere check ([`is_at_work`]) holds it for a moment.
 fn try_lock(file: &File) -> std::result::Result<(), TryLockError> {
     for _ in 1..LOOKS_BESIDE {
         match file.try_lock() {
@@ -67,13 +67,13 @@ fn try_lock(file: &File) -> std::result::Result<(), TryLockError> {
     file.try_lock()
 }
 
-/// True if a process works in the run's directory `dir`. Where that cannot be known, as without locks, it counts as no.
+/// True if a process works in the run's directory `dir`; false if this is unknown, for example without support for locks.
 pub fn is_at_work(dir: &Path) -> bool {
     let look = || File::open(dir.join(FILE)).ok().map(|file| file.try_lock_shared());
     matches!(look(), Some(Err(TryLockError::WouldBlock)))
 }
 
-/// The text that the holder of the lock wrote into its file at `path`. Empty where none appears within a moment.
+/// The text that the lock's holder wrote into its file at `path`; empty if none appears in time.
 fn holder(path: &Path) -> String {
     for _ in 0..LOOKS {
         let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -85,7 +85,7 @@ fn holder(path: &Path) -> String {
     String::new()
 }
 
-/// This machine's name.
+/// Name of this machine.
 fn machine() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     if name.trim().is_empty() { "this machine".to_owned() } else { name.trim().to_owned() }

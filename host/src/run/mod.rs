@@ -1,4 +1,4 @@
-//! A run: everything that the loop works with. `open` opens it, in a `directory` of its own; `checkpoint` keeps what lasts of it.
+//! A run: all state of the training loop. `open` opens it in its own `directory`, and `checkpoint` saves its persistent state.
 
 pub mod best;
 pub mod checkpoint;
@@ -36,32 +36,32 @@ pub use open::AbsentWeights;
 pub use progress::Progress;
 use progress::RecoveryPoint;
 
-/// The file that holds a run's settings, in its directory.
+/// Name of the settings file in a run's directory.
 pub const CONFIG_FILE: &str = "config.toml";
-/// The file of metrics, in a run's directory.
+/// Name of the metrics file in a run's directory.
 pub const METRICS_FILE: &str = "metrics.jsonl";
 
 /// A run, ready for its next step.
 pub struct Run {
-    /// Its settings.
+    /// Settings of the run.
     pub config: Config,
-    /// Where it writes.
+    /// Directory to which the run writes.
     pub dir: PathBuf,
-    /// How far it has come.
+    /// Progress so far.
     pub progress: Progress,
     /// The policy in training.
     pub policy: Policy,
-    /// The model that the policy is compared with, where a component asked for it.
+    /// The reference model; `None` unless a component asks for it.
     pub reference: Option<Reference>,
-    /// Text to ids and back.
+    /// Converts text to token ids and back.
     pub tokenizer: Tokenizer,
-    /// The model's own files, for what is copied along with its weights.
+    /// The model's files, of which some are copied along with saved weights.
     pub model_files: ModelFiles,
     /// Training prompts.
     pub dataset: Dataset,
     /// Held-out prompts.
     pub held_out: Vec<Example>,
-    /// Benchmarks that it is measured on.
+    /// Benchmarks on which the model is evaluated.
     pub benchmarks: Vec<Benchmark>,
     /// The reward components, with their weights.
     pub rewards: Rewards,
@@ -71,48 +71,48 @@ pub struct Run {
     pub needs: Needs,
     /// The optimizer.
     pub optimizer: Optimizer,
-    /// Its learning rate over time.
+    /// Learning-rate schedule.
     pub schedule: Schedule,
-    /// The current step's numbers.
+    /// Metrics of the current step.
     pub metrics: Metrics,
-    /// Completions with their rewards, where the config asks for them.
+    /// Log of completions and their rewards, if the config asks for it.
     pub completions: Completions,
-    /// The settings that a resume takes with others than before, in words.
+    /// Descriptions of settings that changed at the resume.
     pub changed: Vec<String>,
-    /// The run between the last two rollouts, while it can still be saved as it was then.
+    /// State between the last two rollouts, as long as it can still be saved.
     pub recovery: Option<RecoveryPoint>,
-    /// True if such a point holds the components' states.
+    /// True if a recovery point holds the components' states.
     pub remembers: bool,
-    /// Held while the run is open; none before it has a directory.
+    /// Held while the run is open; `None` before the run has a directory.
     lock: Option<Lock>,
-    /// Components' warnings already shown.
+    /// Warnings of components that were already shown.
     pub warned: BTreeSet<String>,
-    /// Ends the process where a component does not come back.
+    /// Ends the process if a component does not return.
     pub watchdog: Watchdog,
-    /// Where the batch of every step is written, if anywhere.
+    /// Folder to which the batch of every step is written, if any.
     pub dump: Option<PathBuf>,
 }
 
 impl Run {
-    /// The settings of the coming step, on a rollout that has been used `iteration` times before.
+    /// Settings of the coming step; its rollout has had `iteration` earlier uses.
     pub fn step_info(&self, iteration: u64) -> StepInfo {
         let learning_rate = self.schedule.learning_rate(self.progress.step);
         let optimizer = self.optimizer.info(learning_rate, self.config.train.max_grad_norm);
         StepInfo::new(&self.config, self.progress.step, iteration, self.components.objective.reduction(), optimizer)
     }
 
-    /// Completions sampled so far.
+    /// Number of completions sampled so far.
     pub fn completions_sampled(&self) -> u64 {
         self.progress.prompts.saturating_mul(self.config.rollout.num_generations as u64)
     }
 
-    /// True if `train.max_completions` are sampled.
+    /// True if `train.max_completions` completions have been sampled.
     pub fn has_its_completions(&self) -> bool {
         let most = self.config.train.max_completions;
         most > 0 && self.completions_sampled() >= most
     }
 
-    /// How forward and backward passes are split.
+    /// Split of forward and backward passes into micro-batches.
     pub fn work(&self) -> Work {
         let train = &self.config.train;
         Work {

@@ -1,4 +1,4 @@
-//! Opening a run, from a config or from a run directory.
+//! Opens a run from a config or from a run directory.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -33,20 +33,20 @@ use crate::warnings::{Setup, Watch};
 /// Treatment of a model directory that has no weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AbsentWeights {
-    /// It is an error.
+    /// Missing weights are an error.
     Refused,
-    /// They are counted, for an estimate.
+    /// Missing weights are counted, for an estimate.
     Counted,
 }
 
 impl Run {
-    /// Starts a run in a directory of its own.
+    /// Starts a run in its own directory.
     pub fn start(config: Config, registry: &Registry) -> Result<Self> {
         let (run, dir) = Self::prepare(config, registry, AbsentWeights::Refused)?;
         run.begin(dir, registry)
     }
 
-    /// Starts what [`Run::prepare`] opened, in `dir` or in a directory of its name.
+    /// Starts a run that [`Run::prepare`] opened, in `dir` or in a directory named after the run.
     pub fn begin(mut self, dir: Option<PathBuf>, registry: &Registry) -> Result<Self> {
         let settings = toml::to_string(&self.config)?;
         let parameters = self.policy.params().element_count() as u64;
@@ -60,21 +60,21 @@ impl Run {
         Ok(self)
     }
 
-    /// The name of a new run's directory where none is given.
+    /// Name of a new run's directory if none is given.
     pub fn name(&self) -> String {
         format!("{}-seed{}", self.config.recipe.as_deref().unwrap_or("run"), self.config.train.seed)
     }
 
-    /// A run with everything open that it needs, and the directory that its settings name; nothing is written.
+    /// Opens everything that a run needs, without writing. Also returns the directory that the settings name.
     pub fn prepare(mut config: Config, registry: &Registry, absent: AbsentWeights) -> Result<(Self, Option<PathBuf>)> {
         config.make_paths_absolute()?;
-        // The directory knows where it is; without this its settings can be used for another run.
+        // Stored settings without the directory can be used for another run.
         let dir = config.train.output_dir.take();
         dir.as_deref().map_or(Ok(()), directory::check_free)?;
         Ok((Self::open(config, registry, absent)?, dir))
     }
 
-    /// Takes up the run in `dir`, which `lock` was taken of, at its newest checkpoint, or from its start where it has none.
+    /// Resumes the run in `dir`, whose lock is `lock`, at its newest checkpoint, or at its beginning without one.
     pub fn resume(config: Config, registry: &Registry, dir: &Path, lock: Lock, allow_changes: bool) -> Result<Self> {
         let step = checkpoint::newest(dir)?;
         let settings = toml::to_string(&config)?;
@@ -103,21 +103,21 @@ impl Run {
         Ok(run)
     }
 
-    /// The run has a directory from now on.
+    /// Gives the run its directory and its lock.
     fn settle(&mut self, dir: &Path, lock: Lock) {
         self.watchdog.place().started(dir);
         self.dir = dir.to_owned();
         self.lock = Some(lock);
     }
 
-    /// Metrics and completions go on where they were at the checkpoint.
+    /// Continues metrics and completions from the checkpoint.
     fn take_up_journals(&mut self) -> Result<()> {
         let (path, step) = (self.dir.join(METRICS_FILE), self.progress.step);
         journal::cut(&path, step)?;
         self.completions = self.new_completions();
         self.completions.cut(step)?;
         let mut watch = Watch::new(Setup::of(&settings::keys(&toml::to_string(&self.config)?)?));
-        // Without lines that cannot be read, a warning may come again.
+        // If the lines cannot be read, a warning may appear twice.
         let lines = Lines::read(&path).unwrap_or_default();
         lines.rows().for_each(|(_, values)| watch.recall(&values));
         self.metrics = Metrics::new(path, self.progress.num_tokens);
@@ -125,12 +125,12 @@ impl Run {
         self.tell_trackers(step + 1)
     }
 
-    /// Completions of the run's directory, none so far.
+    /// The log of completions in the run's directory, still empty.
     fn new_completions(&self) -> Completions {
         Completions::new(&self.dir, &self.config.logging, self.config.sizes.steps_per_rollout)
     }
 
-    /// From now on, at the step `first`, metrics go where the config says besides.
+    /// Starts additional trackers of metrics that the config names, at the step `first`.
     fn tell_trackers(&mut self, first: u64) -> Result<()> {
         if self.config.logging.report_to.contains(&Tracker::Tensorboard) {
             self.metrics.tell(EventFile::begin(&self.dir, first)?);
@@ -138,7 +138,7 @@ impl Run {
         Ok(())
     }
 
-    /// Opens everything but the directory.
+    /// Opens all parts of the run except its directory.
     fn open(config: Config, registry: &Registry, absent: AbsentWeights) -> Result<Self> {
         let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
         let components = registry.build(config.choice(), &watchdog)?;
@@ -193,7 +193,7 @@ impl Run {
     }
 }
 
-/// Refuses journals that cannot be read, before anything is changed.
+/// Refuses unreadable journals before anything is changed.
 fn check_journals(dir: &Path) -> Result<()> {
     for path in [METRICS_FILE, COMPLETIONS_FILE].map(|name| dir.join(name)) {
         if path.symlink_metadata().is_ok() {
@@ -206,7 +206,7 @@ fn check_journals(dir: &Path) -> Result<()> {
 
 fn open_policy(config: &Config, files: &ModelFiles, absent: AbsentWeights) -> Result<Policy> {
     let train = &config.train;
-    // Products in f32 are rounded only where nothing but bf16 goes into them.
+    // Products in f32 may be rounded only if all their operands come from bf16.
     let widest = if config.sampler_dtype() == Dtype::F32 { Dtype::F32 } else { train.dtype };
     let device = device::open(&train.device, widest)?;
     if files.contains(ADAPTER_CONFIG_FILE) {
@@ -226,7 +226,7 @@ fn open_policy(config: &Config, files: &ModelFiles, absent: AbsentWeights) -> Re
     Ok(policy.with_dtype(train.dtype.into()).with_gradient_checkpointing(train.gradient_checkpointing))
 }
 
-/// The model that the policy is compared with, where a component asks for it: the one that is named, else the policy as it is now.
+/// The reference model, if a component asks for it: the model that the config names, else a frozen copy of the current policy.
 fn reference(config: &Config, needs: &Needs, policy: &Policy, files: &ModelFiles) -> Result<Option<Reference>> {
     ensure!(
         !needs.reference() || config.train.loss_distribution == LossDistribution::Full,
@@ -248,7 +248,7 @@ fn reference(config: &Config, needs: &Needs, policy: &Policy, files: &ModelFiles
     reference.context("`model.ref_model_name_or_path` names a model that cannot be the reference").map(Some)
 }
 
-/// The optimizer that the settings name.
+/// The optimizer's configuration from the settings.
 fn optimizer_config(train: &TrainConfig) -> OptimizerConfig {
     match train.optimizer {
         OptimizerName::AdamW => OptimizerConfig::AdamW(AdamWConfig {
@@ -267,7 +267,7 @@ fn optimizer_config(train: &TrainConfig) -> OptimizerConfig {
     }
 }
 
-/// Inputs that the components ask for, checked against the model and the settings.
+/// Inputs that the components ask for, validated against the model and the settings.
 fn needs(components: &Components, config: &Config, policy: &Policy) -> Result<Needs> {
     let Components { advantage, objective, masks, weights, step_controls } = components;
     let mut asked = vec![(advantage.id(), advantage.inputs()), (objective.id(), objective.inputs())];

@@ -1,40 +1,40 @@
-//! How far a run has come, and what of it can be saved.
+//! Progress of a run, and the parts of it that can be saved.
 
 use serde::{Deserialize, Serialize};
 
-/// How far a run has come: what a checkpoint says besides weights and components' state.
+/// Progress of a run: the contents of a checkpoint besides weights and components' states.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
-    /// Optimizer steps done, skipped ones included.
+    /// Number of optimizer steps done, including skipped steps.
     pub step: u64,
-    /// Training prompts consumed.
+    /// Number of training prompts used.
     pub prompts: u64,
-    /// Prompt and completion tokens processed.
+    /// Number of prompt and completion tokens processed.
     pub num_tokens: u64,
-    /// Completion tokens that reached the masks.
+    /// Number of completion tokens that reached the masks.
     pub completion_tokens: u64,
-    /// Of those, rejected ones.
+    /// Number of completion tokens that masks rejected.
     pub rejected_tokens: u64,
-    /// Steps without an update.
+    /// Number of steps without an update.
     pub skipped_steps: u64,
     /// Held-out accuracy before step 0.
     pub accuracy_before: Option<f64>,
-    /// The newest held-out accuracy since.
+    /// The newest held-out accuracy after step 0.
     pub accuracy: Option<f64>,
-    /// The mean reward of held-out prompts before step 0.
+    /// Mean reward of held-out prompts before step 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_out_reward_before: Option<f64>,
-    /// The newest since.
+    /// The newest mean reward of held-out prompts after step 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_out_reward: Option<f64>,
-    /// The best evaluation, where a metric says which it is.
+    /// The best evaluation; `None` without a metric for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<Best>,
 }
 
 impl Progress {
-    /// The share of completion tokens so far that masks rejected.
+    /// Share of all completion tokens so far that masks rejected.
     pub fn rejected_share(&self) -> f64 {
         self.rejected_tokens as f64 / self.completion_tokens.max(1) as f64
     }
@@ -44,28 +44,28 @@ impl Progress {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Best {
-    /// After which step.
+    /// Step after which it was evaluated.
     pub step: u64,
     /// The value of `train.metric_for_best_model`.
     pub value: f64,
-    /// Evaluations since the last one that improved by more than `train.early_stopping_threshold`.
+    /// Number of evaluations since the last one that improved by more than `train.early_stopping_threshold`.
     pub without_improvement: u64,
 }
 
-/// A run between two rollouts, which a checkpoint can still be made of. It is over once the weights change.
+/// State of a run between two rollouts, from which a checkpoint can still be made. A change of the weights invalidates it.
 pub struct RecoveryPoint {
-    /// How far the run had come.
+    /// Progress of the run at this point.
     pub progress: Progress,
-    /// How many calls of components had begun.
+    /// Number of component calls begun before this point.
     pub calls: u64,
-    /// States that the components saved, if they were asked.
+    /// States saved by the components, if they were asked.
     pub states: Option<States>,
 }
 
-/// Saved states of the components of a run, each with its id.
+/// Saved states of a run's components, each with the component's id.
 pub struct States {
-    /// Advantage, objective, masks, weights, step controls.
+    /// States of advantage estimator, objective, masks, weights and step controls.
     pub components: Vec<(String, Vec<u8>)>,
-    /// Rewards.
+    /// States of reward components.
     pub rewards: Vec<(String, Vec<u8>)>,
 }

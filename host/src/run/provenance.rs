@@ -1,4 +1,4 @@
-//! Plugins and settings that a run was made with, and from which step on: `provenance.json` in its directory.
+//! Plugins and settings with which a run was made, and the step from which each was used: `provenance.json` in its directory.
 
 use std::path::Path;
 
@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 
 use super::CONFIG_FILE;
 
-/// The file's name, in a run's directory.
+/// Name of the file in a run's directory.
 pub const FILE: &str = "provenance.json";
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Provenance {
-    /// Never empty, by steps.
+    /// Periods in the order of their steps; never empty.
     periods: Vec<Period>,
 }
 
-/// Plugins and settings of a stretch of steps.
+/// Plugins and settings of consecutive steps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Period {
-    /// Steps that were done before.
+    /// Number of steps done before the period.
     pub from_step: u64,
     /// The plugins that were loaded.
     pub plugins: Vec<LoadedPlugin>,
@@ -30,12 +30,12 @@ pub struct Period {
     pub settings: String,
 }
 
-/// The plugins that the run in `dir` used last.
+/// The plugins that the run in `dir` used most recently.
 pub fn latest(dir: &Path) -> Result<Vec<LoadedPlugin>> {
     Ok(read(dir)?.pop().map(|period| period.plugins).unwrap_or_default())
 }
 
-/// The settings that the run in `dir` has had since before step `step` was done: those that its checkpoint was made with.
+/// The settings of the run in `dir` when the checkpoint of `step` was made.
 pub fn settings_at(dir: &Path, step: u64) -> Result<String> {
     let periods = read(dir)?;
     let before = periods.into_iter().rev().find(|period| period.from_step <= step);
@@ -44,7 +44,7 @@ pub fn settings_at(dir: &Path, step: u64) -> Result<String> {
         .with_context(|| format!("`{}` knows nothing of step {step}", dir.join(FILE).display()))
 }
 
-/// Refuses to load `plugins`, which the run in `dir` names, where somebody else may have written them there.
+/// Refuses to load `plugins` that the run in `dir` names, if another user may have written them there.
 pub fn check_owner(dir: &Path, plugins: &[LoadedPlugin]) -> Result<()> {
     for path in [dir.to_owned(), dir.join(FILE), dir.join(CONFIG_FILE)] {
         let shown = path.display();
@@ -60,16 +60,16 @@ pub fn check_owner(dir: &Path, plugins: &[LoadedPlugin]) -> Result<()> {
     Ok(())
 }
 
-/// Writes down what a new run in `dir` starts with.
+/// Records the plugins and settings with which a new run in `dir` starts.
 pub fn start(dir: &Path, plugins: Vec<LoadedPlugin>, settings: String) -> Result<()> {
     write(dir, vec![Period { from_step: 0, plugins, settings }])
 }
 
-/// Writes down what the run in `dir` goes on with after `step`; nothing where that has not changed.
+/// Records the plugins and settings with which the run in `dir` continues after `step`; writes nothing if they are unchanged.
 pub fn go_on(dir: &Path, step: u64, plugins: Vec<LoadedPlugin>, settings: String) -> Result<()> {
     let before = read(dir)?;
     let mut periods = before.clone();
-    // Steps after this one are discarded, and so are their periods.
+    // Steps after `step` are discarded, and so are their periods.
     periods.retain(|period| period.from_step < step);
     if periods.last().is_none_or(|last| last.plugins != plugins || last.settings != settings) {
         periods.push(Period { from_step: step, plugins, settings });

@@ -1,34 +1,34 @@
-//! The recovery point between the last two rollouts: a run that breaks in the next one can still save it.
+//! The recovery point between the last two rollouts. If the run fails during the next rollout, it can still save this point.
 //!
-//! Until the optimizer's step the weights are those of the point. Components are not: each of their calls may have moved their state. So
-//! their states are held while they are small, and else the point lasts until the first of these calls.
+//! The weights match the point until the optimizer's step. Components do not: each call may change a component's state. Small states
+//! are therefore copied. Larger states keep the point valid only until the first call of a component.
 
 use super::Run;
 use super::progress::{Progress, RecoveryPoint, States};
 
-/// Largest states, of all components together, that are held at every rollout, bytes.
+/// Largest total size of all components' states that is copied at every rollout, bytes.
 const SMALL: usize = 1 << 20;
 
 impl RecoveryPoint {
-    /// That of now, without states.
+    /// The recovery point of the current state, without components' states.
     pub fn of(run: &Run) -> Self {
         let progress = Progress { num_tokens: run.metrics.num_tokens(), ..run.progress.clone() };
         Self { progress, calls: run.watchdog.calls(), states: None }
     }
 
-    /// True if states of so many bytes are held.
+    /// True if states of `bytes` bytes are copied.
     pub fn is_small(bytes: usize) -> bool {
         bytes <= SMALL
     }
 }
 
-/// Makes now the recovery point, unless it is saved or the run's beginning: there a resume finds it anyway.
+/// Records a recovery point now. The run's beginning and a saved state need none: a resume finds them anyway.
 pub fn remember(run: &mut Run) {
     run.recovery = None;
     if run.watchdog.place().is_saved() {
         return;
     }
-    // A component that cannot save its state now may never be asked for it.
+    // A failure to save is no error here, because the state may never be needed.
     let states = if run.remembers { States::save(run).ok().filter(|states| states.bytes() <= SMALL) } else { None };
     run.remembers = states.is_some();
     run.recovery = Some(RecoveryPoint { states, ..RecoveryPoint::of(run) });

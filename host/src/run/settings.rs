@@ -1,11 +1,11 @@
-//! Settings of a run key by key, and which of them have changed: `train.learning_rate: 0.0001 -> 0.0002`.
+//! Settings of a run as keys and values, and changes between them: `train.learning_rate: 0.0001 -> 0.0002`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 use toml::{Table, Value};
 
-/// Differences between two texts of settings, key by key.
+/// Differences between two settings texts, one entry per key.
 pub fn changes(before: &str, now: &str) -> Result<Vec<String>> {
     let (before, now) = (keys(before)?, keys(now)?);
     let all: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
@@ -15,7 +15,7 @@ pub fn changes(before: &str, now: &str) -> Result<Vec<String>> {
     Ok(changed.map(|key| format!("`{key}`: {} -> {}", shown(&before, key), shown(&now, key))).collect())
 }
 
-/// Every value by its dotted key, as `--set` takes it.
+/// Every value by its dotted key, in the form of `--set`.
 pub fn keys(text: &str) -> Result<BTreeMap<String, String>> {
     let mut keys = BTreeMap::new();
     collect(String::new(), &Value::Table(text.parse::<Table>().context("settings are not TOML")?), &mut keys);

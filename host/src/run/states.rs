@@ -1,5 +1,5 @@
-//! The states of a run's components, as a checkpoint holds them: `component-N.bin` in the order advantage, objective, masks,
-//! weights, step controls, and `reward-N.bin` in the order of the rewards.
+//! The states of a run's components in a checkpoint. `component-N.bin` follows the order advantage, objective, masks, weights,
+//! step controls; `reward-N.bin` follows the order of the rewards.
 
 use std::path::Path;
 
@@ -31,12 +31,12 @@ impl States {
         Ok(Self { components, rewards: rewards.collect::<Result<_>>()? })
     }
 
-    /// Their size.
+    /// Total size of the states, bytes.
     pub fn bytes(&self) -> usize {
         self.components.iter().chain(&self.rewards).map(|(_, state)| state.len()).sum()
     }
 
-    /// Writes them into the folder `dir`.
+    /// Writes the states into the folder `dir`.
     pub fn write(&self, dir: &Path) -> Result<()> {
         let numbered = |states: &[(String, Vec<u8>)], file: fn(usize) -> String| {
             states.iter().enumerate().try_for_each(|(i, (_, state))| files::write_atomic(&dir.join(file(i)), state))
@@ -70,8 +70,8 @@ fn check_size(id: &str, bytes: u64, limit: u64) -> Result<()> {
     Ok(())
 }
 
-/// Gives the components of a run the states that a checkpoint holds; `components` and `rewards` are the ids that it names. Returns the
-/// size of all.
+/// Loads the components' states from a checkpoint. `components` and `rewards` are the ids that the checkpoint names. Returns the total
+/// size of the states, bytes.
 pub fn load(run: &mut Run, checkpoint: &SealedFolder, components: &[String], rewards: &[String]) -> Result<usize> {
     let Components { advantage, objective, masks, weights, step_controls } = &mut run.components;
     let mut ids = vec![advantage.id(), objective.id()];

@@ -1,18 +1,18 @@
-//! Stage 2: rewards to advantages.
+//! Stage 2: computes advantages from rewards.
 
 use anyhow::Result;
 use capo_plugin::{Advantage, Sink};
 
 use crate::stages::batch::{BatchWithLogps, StepInfo};
 
-/// The advantages, `[B, T]`, reward units.
+/// Computes the advantages, `[B, T]`, reward units.
 pub fn estimate(
     estimator: &mut Advantage,
     sink: &mut dyn Sink,
     batch: &BatchWithLogps,
     info: &StepInfo,
 ) -> Result<Vec<f32>> {
-    // While the estimator runs, the batch shows zeros.
+    // While the estimator runs, the batch's advantages are zeros.
     let (zeros, mut advantages) = (vec![0.0; batch.dims.len()], vec![0.0; batch.dims.len()]);
     estimator.estimate(sink, &batch.view(info, &zeros), &mut advantages)?;
     Ok(advantages)

@@ -1,4 +1,4 @@
-//! Stage 5: the gradient of the reduced loss, over the accepted tokens, one micro-batch after another.
+//! Stage 5: the gradient of the reduced loss over the accepted tokens, one micro-batch at a time.
 
 use std::time::{Duration, Instant};
 
@@ -11,22 +11,22 @@ use crate::model::{Forward, Gradients, Policy};
 use crate::stages::batch::{Factored, StepBatch, StepInfo};
 use crate::stages::logps::Work;
 
-/// A reduced loss.
+/// A loss reduced to one number, with its derivatives.
 #[derive(Debug)]
 pub struct Reduced {
-    /// The loss.
+    /// The reduced loss.
     pub loss: f64,
-    /// `[B, T]`: its derivative by each token's log-probability; zero for rejected tokens.
+    /// `[B, T]`: derivative of the loss by each token's log-probability; zero for rejected tokens.
     pub d_logps: Vec<f32>,
-    /// `[B, T]`: that of the loss with nothing rejected, less `d_logps`; none where the optimizer does not ask for it or nothing was
+    /// `[B, T]`: derivative of the loss without rejection, minus `d_logps`. `None` if the optimizer does not ask for it or no token was
     /// rejected.
     pub rest: Option<Vec<f32>>,
-    /// `[B, T]`: its derivative by each token's entropy; none without [`Reduced::add_entropy_bonus`].
+    /// `[B, T]`: derivative of the loss by each token's entropy; `None` without [`Reduced::add_entropy_bonus`].
     pub d_entropy: Option<Vec<f32>>,
-    /// The share of the gradient's squares that each mask rejected, in the masks' order: squares of each token's derivative of the
-    /// unmasked loss by its own logit, `scale · dloss_dlogp · (1 − p)`. Terms that tokens share, and the layers below, are left out.
+    /// The share of the gradient's squares that each mask rejected, in the masks' order. A token's square is of the unmasked loss's
+    /// derivative by its own logit, `scale · dloss_dlogp · (1 − p)`. Terms between tokens and the layers below are ignored.
     pub rejected: Vec<f64>,
-    /// The share of the gradient's squares that each weight took from the tokens that reached it. It is below 0 where the weight adds to
+    /// The share of the gradient's squares that each weight removed from the tokens that reached it. It is negative if the weight increases
     /// them.
     pub weighted_away: Vec<f64>,
 }
@@ -34,18 +34,18 @@ pub struct Reduced {
 /// The gradients of one optimizer step.
 #[derive(Debug)]
 pub struct StepGradients {
-    /// Of the reduced loss: what was accepted.
+    /// Gradients of the reduced loss, over the accepted tokens.
     pub accepted: Gradients,
-    /// Of what was held back, [`Reduced::rest`]; none where nothing was, or the optimizer does not ask.
+    /// Gradients of the rejected part, [`Reduced::rest`]; `None` if no token was rejected, or the optimizer does not ask.
     pub rejected: Option<Gradients>,
-    /// How long the backward passes of `rejected` took.
+    /// Duration of the backward passes for `rejected`.
     pub second_pass: Duration,
 }
 
-/// Reduces the batch's loss over the accepted tokens, each times its weight, all at once, so that micro-batches only split the work.
+/// Reduces the whole batch's loss over the accepted tokens, each times its weight. Micro-batches therefore only split the work.
 ///
-/// Weights do not change what is counted: an accepted token is one token. Where there is a `factored` loss, that is reduced, by its own
-/// weights.
+/// Weights do not change the token count: an accepted token counts as one. If there is a `factored` loss, it is reduced instead, with
+/// its own weights.
 pub fn reduce(
     batch: &StepBatch,
     info: &StepInfo,
@@ -82,7 +82,7 @@ pub fn reduce(
     Ok(Reduced { loss, d_logps, rest, d_entropy: None, rejected, weighted_away })
 }
 
-/// [`Reduced::rest`].
+/// Computes [`Reduced::rest`].
 fn rest(batch: &StepBatch, info: &StepInfo, d_logps: &[f32], dloss_dlogp: &[f32]) -> Result<Option<Vec<f32>>> {
     if info.optimizer.kind != OptimizerKind::ADAMW_KEPT_AND_REJECTED {
         return Ok(None);
@@ -97,7 +97,7 @@ fn rest(batch: &StepBatch, info: &StepInfo, d_logps: &[f32], dloss_dlogp: &[f32]
 }
 
 impl Reduced {
-    /// Subtracts `coefficient` times the mean entropy of the accepted tokens from the loss, whatever its reduction (TRL `entropy_coef`).
+    /// Subtracts `coefficient` times the mean entropy of the accepted tokens from the loss, for every reduction (TRL `entropy_coef`).
     pub fn add_entropy_bonus(&mut self, batch: &StepBatch, accepted: &Accepted, coefficient: f64) {
         let scale = coefficient / accepted.tokens.max(1) as f64;
         let own = || batch.entropy.iter().zip(&accepted.mask).filter(|(_, accepted)| **accepted == 1);
@@ -105,7 +105,7 @@ impl Reduced {
         self.d_entropy = Some(accepted.mask.iter().map(|&accepted| -(scale as f32) * f32::from(accepted)).collect());
     }
 
-    /// How many completions have something in `rest`.
+    /// Number of completions with a nonzero entry in `rest`.
     pub fn completions_with_rest(&self, dims: &Dims) -> usize {
         let has_rest = |rest: &[f32], b| rest[dims.row(b)].iter().any(|&rest| rest != 0.0);
         let count = |rest: &Vec<f32>| (0..dims.completions as usize).filter(|&b| has_rest(rest, b)).count();
@@ -117,7 +117,7 @@ fn scales(batch: &StepBatch, info: &StepInfo, counted: &[u8]) -> Result<Vec<f64>
     reduction_scales(batch.dims, info.reduction, info.max_completion_length, counted)
 }
 
-/// Scale of each completion's tokens in the reduced loss, `[B]`; `counted`, `[B, T]`, is 1 for tokens that count.
+/// Scale of each completion's tokens in the reduced loss, `[B]`. `counted`, `[B, T]`, is 1 for tokens that count.
 pub fn reduction_scales(
     dims: Dims,
     reduction: Reduction,
@@ -138,7 +138,7 @@ pub fn reduction_scales(
     (0..dims.completions as usize).map(scale).collect()
 }
 
-/// `[B, T]`: the squares behind [`Reduced::rejected`]; 0 on padding.
+/// `[B, T]`: the squared derivatives behind [`Reduced::rejected`]; 0 on padding.
 fn squares(batch: &StepBatch, info: &StepInfo, dloss_dlogp: &[f32]) -> Result<Vec<f64>> {
     let scales = scales(batch, info, &batch.completion_mask)?;
     let square = |i: usize| {
@@ -149,8 +149,8 @@ fn squares(batch: &StepBatch, info: &StepInfo, dloss_dlogp: &[f32]) -> Result<Ve
     Ok((0..batch.dims.len()).map(square).collect())
 }
 
-/// The gradient of the reduced loss, and that of what was held back. `forwards` are the micro-batches' log-probability passes, where their activations
-/// were stored; the others run again.
+/// The gradients of the reduced loss and of its rejected part. `forwards` holds the micro-batches' log-probability passes that stored
+/// activations. The other micro-batches run their forward pass again.
 pub fn accumulate(
     policy: &Policy,
     forwards: Vec<Option<Forward>>,
@@ -174,7 +174,7 @@ pub fn accumulate(
 }
 
 impl StepGradients {
-    /// Adds those of one forward pass: the second backward pass is over the rows that have a rest.
+    /// Adds the gradients of one forward pass. The second backward pass covers only rows with a nonzero `rest`.
     fn add(
         &mut self,
         policy: &Policy,

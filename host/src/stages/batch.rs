@@ -1,4 +1,4 @@
-//! The batch of one optimizer step: what the stages fill in, and the view of it that components get.
+//! The batch of one optimizer step: its data, which the stages fill in, and the view of it that components get.
 
 use std::borrow::Cow;
 use std::ops::{Deref, Range};
@@ -13,11 +13,11 @@ use crate::model::{LastLayerData, LastLayerOutputs, Sequences, TokenOutputs};
 /// The settings of a step that components see.
 #[derive(Debug, Clone, Copy)]
 pub struct StepInfo {
-    /// Optimizer step, counted from 0.
+    /// Index of the optimizer step, from 0.
     pub step: u64,
-    /// Optimizer steps of the whole run.
+    /// Number of optimizer steps in the whole run.
     pub max_steps: u64,
-    /// How often the rollout has been used before.
+    /// Number of earlier uses of the rollout.
     pub iteration: u64,
     /// The run's seed.
     pub seed: u64,
@@ -29,13 +29,13 @@ pub struct StepInfo {
     pub sampling_top_p: f32,
     /// Divisor of the logits in the loss.
     pub loss_temperature: f32,
-    /// The limit on completion length, tokens.
+    /// Limit on completion length, tokens.
     pub max_completion_length: usize,
-    /// How the objective's losses become one number.
+    /// Rule that reduces the objective's losses to one number.
     pub reduction: Reduction,
-    /// Which tokens that reduction counts.
+    /// Tokens that the reduction counts.
     pub denominator: Denominator,
-    /// The optimizer at the coming step.
+    /// State of the optimizer before the coming step.
     pub optimizer: OptimizerInfo,
 }
 
@@ -68,43 +68,43 @@ impl StepInfo {
 pub struct SampledBatch {
     /// Prompts and completions, one row per completion.
     pub sequences: Sequences,
-    /// B, T and G.
+    /// The sizes B, T and G.
     pub dims: Dims,
-    /// `[B, T]`.
+    /// `[B, T]`: ids of the sampled tokens.
     pub completion_ids: Vec<u32>,
-    /// `[B, T]`: 1 for tokens of the completion.
+    /// `[B, T]`: 1 for tokens of the completion, 0 for padding.
     pub completion_mask: Vec<u8>,
     /// `[B]`: 1 where the length limit cut the completion off.
     pub truncated: Vec<u8>,
-    /// `[B]`, reward units.
+    /// `[B]`: reward of each completion, reward units.
     pub rewards: Vec<f32>,
-    /// Optimizer steps done when the completions were sampled.
+    /// Number of completed optimizer steps when the completions were sampled.
     pub sampled_at: u64,
-    /// `[B, T]`, nats, under the policy that sampled; none where the first log-probability pass is by that policy.
+    /// `[B, T]`, nats: log-probabilities under the sampling policy; `None` if the first log-probability pass uses this policy.
     pub old_logps: Option<Vec<f32>>,
-    /// `[B, T]`, nats: with what the sampler drew the tokens, 0 on padding; none unless a component asks.
+    /// `[B, T]`, nats: log-probabilities with which the sampler drew the tokens, 0 on padding; `None` unless a component asks.
     pub sampler_logps: Option<Vec<f32>>,
-    /// Texts, prompt numbers and columns of the dataset; none unless a component asks.
+    /// Texts, prompt numbers and columns of the dataset; `None` unless a component asks.
     pub context: Option<ContextData>,
 }
 
-/// A sampled batch after the forward passes of policy and reference: input of the advantage estimator.
+/// A sampled batch after the forward passes of policy and reference model: input of the advantage estimator.
 #[derive(Debug, Clone)]
 pub struct BatchWithLogps {
     sampled: SampledBatch,
-    /// `[B, T]`, nats, under the current policy.
+    /// `[B, T]`, nats: log-probabilities under the current policy.
     pub logps: Vec<f32>,
-    /// `[B, T]`, nats, under the policy that sampled.
+    /// `[B, T]`, nats: log-probabilities under the policy that sampled.
     pub old_logps: Vec<f32>,
-    /// `[B, T]`, nats.
+    /// `[B, T]`, nats: entropy of the current policy.
     pub entropy: Vec<f32>,
-    /// `[B, T]`, nats, under the reference model, where there is one.
+    /// `[B, T]`, nats: log-probabilities under the reference model, if there is one.
     pub ref_logps: Option<Vec<f32>>,
-    /// `[B * T, D]`: the features behind each token's logits, where the step is measured.
+    /// `[B * T, D]`: features from which the tokens' logits are computed; `None` unless the step is measured.
     pub hidden: Option<candle_core::Tensor>,
     last_layer: Option<LastLayerOutputs>,
     lent: Option<LentLayer>,
-    /// The head and the optimizer's moments of it, where a component asks.
+    /// The head and its moments in the optimizer; `None` unless a component asks.
     pub head_state: Option<HeadState>,
     shapes: Shapes,
 }
@@ -114,9 +114,9 @@ pub struct BatchWithLogps {
 pub struct StepBatch {
     /// The batch before advantages and loss.
     pub batch: BatchWithLogps,
-    /// `[B, T]`, reward units.
+    /// `[B, T]`: advantage of each token, reward units.
     pub advantages: Vec<f32>,
-    /// The objective's answer.
+    /// The objective's loss per token.
     pub loss: TokenLoss,
 }
 
@@ -136,16 +136,16 @@ impl Deref for StepBatch {
     }
 }
 
-/// A loss per token, not yet masked or reduced.
+/// A loss per token, before masking and reduction.
 #[derive(Debug, Clone)]
 pub struct TokenLoss {
-    /// `[B, T]`.
+    /// `[B, T]`: loss of each token.
     pub loss: Vec<f32>,
-    /// `[B, T]`: derivative by the token's log-probability.
+    /// `[B, T]`: derivative of the loss by the token's log-probability.
     pub dloss_dlogp: Vec<f32>,
 }
 
-/// A loss with factors in it, and what is left to multiply each token's own derivative.
+/// A loss with factors of masks and weights inside, and the weights that remain to be applied to each token's derivative.
 #[derive(Debug, Clone)]
 pub struct Factored {
     /// The loss with its factors.
@@ -154,7 +154,7 @@ pub struct Factored {
     pub token_weights: Vec<f32>,
 }
 
-/// Extents that tensors borrow.
+/// Extents of the view's tensors, which borrow them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Shapes {
     tokens: [i64; 2],
@@ -165,7 +165,7 @@ struct Shapes {
 impl SampledBatch {
     /// A batch of `completions`, sampled at step 0.
     ///
-    /// `completions[b]` holds the tokens of completion `b`, `truncated[b]` whether the limit cut it off.
+    /// `completions[b]` holds the tokens of completion `b`. `truncated[b]` is true if the length limit cut it off.
     pub fn new(
         sequences: Sequences,
         completions: &[&[u32]],
@@ -197,7 +197,7 @@ impl SampledBatch {
         }
     }
 
-    /// Completions `rows`, a whole number of groups, as a batch of its own.
+    /// The completions `rows`, a whole number of groups, as a batch.
     pub fn part(&self, rows: Range<usize>) -> Self {
         let tokens = rows.start * self.dims.tokens as usize..rows.end * self.dims.tokens as usize;
         let cut = |values: &Option<Vec<f32>>| values.as_ref().map(|values| values[tokens.clone()].to_vec());
@@ -222,7 +222,7 @@ impl SampledBatch {
 }
 
 impl BatchWithLogps {
-    /// `sampled` with what the policy's forward passes gave, without a reference model.
+    /// `sampled` with the outputs of the policy's forward passes, without a reference model.
     pub fn new(mut sampled: SampledBatch, outputs: TokenOutputs) -> Result<Self> {
         let TokenOutputs { logps, entropy, hidden, last_layer } = outputs;
         let (b, t) = (sampled.dims.completions as i64, sampled.dims.tokens as i64);
@@ -232,7 +232,7 @@ impl BatchWithLogps {
             _ => None,
         };
         Ok(Self {
-            // The first log-probability pass over a rollout that one step uses whole is by the policy that sampled it.
+            // If one step uses the whole rollout, its first log-probability pass is by the policy that sampled.
             old_logps: sampled.old_logps.take().unwrap_or_else(|| logps.clone()),
             sampled,
             logps,
@@ -246,12 +246,12 @@ impl BatchWithLogps {
         })
     }
 
-    /// The last layer's features and logits, where a component asks.
+    /// Features and logits of the last layer; `None` unless a component asks.
     pub fn last_layer(&self) -> Option<&LastLayerOutputs> {
         self.last_layer.as_ref()
     }
 
-    /// The batch as components see it, with `advantages`, `[B, T]`.
+    /// The batch as components see it, with the given `advantages`, `[B, T]`.
     pub(super) fn view<'a>(&'a self, info: &StepInfo, advantages: &'a [f32]) -> Batch<'a> {
         let mut batch = Batch::new(self.dims, info.optimizer);
         batch.step = info.step;

@@ -1,4 +1,4 @@
-//! Data of a rollout beside its batch, for the components that ask. These are prompts, texts, rewards per function, and the
+//! Data of a rollout that is not in its batch, for components that ask: prompts, texts, rewards of each function, and the
 //! log-probabilities with which tokens were drawn.
 
 use anyhow::Result;
@@ -19,25 +19,25 @@ pub struct SampledText {
     pub answer: String,
 }
 
-/// The completions of one rollout, `[B]` each, of `group` completions per prompt.
+/// The completions of one rollout, `[B]` each, with `group` completions per prompt.
 pub struct ContextSource<'a> {
-    /// Completions of each prompt.
+    /// Number of completions per prompt.
     pub group: usize,
-    /// The prompts' numbers in the run's order.
+    /// Numbers of the prompts in the run's order.
     pub numbers: &'a [u64],
     /// Token ids of the prompts.
     pub prompt_ids: &'a [Vec<u32>],
-    /// The prompts' rows.
+    /// Dataset rows of the prompts.
     pub examples: &'a [&'a Example],
     /// The sampled tokens, with the sampler's log-probabilities.
     pub completions: &'a [SampledTokens],
-    /// The samples as text.
+    /// The completions as text, with prompts and answers.
     pub texts: &'a [SampledText],
-    /// The rewards of the samples.
+    /// Rewards of the completions.
     pub rewards: &'a Scored,
 }
 
-/// Brings it together.
+/// Collects the data that components may ask for.
 pub fn gather(sampled: &ContextSource<'_>, tokenizer: &Tokenizer) -> Result<ContextData> {
     let ContextSource { group, numbers, prompt_ids, examples, completions, texts, rewards } = *sampled;
     let spans =
@@ -66,7 +66,7 @@ pub fn gather(sampled: &ContextSource<'_>, tokenizer: &Tokenizer) -> Result<Cont
     Ok(data)
 }
 
-/// All of `rows` at the same length.
+/// Concatenates `rows`, each padded with `padding` to `length`.
 fn padded<'a, T: Clone + 'a>(rows: impl Iterator<Item = &'a [T]>, length: usize, padding: T) -> Vec<T> {
     let mut all = Vec::new();
     for (number, row) in rows.enumerate() {

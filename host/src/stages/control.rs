@@ -1,4 +1,4 @@
-//! Stage 6, between gradient and new weights: how much of the optimizer's step is taken.
+//! Stage 6, between the gradient and the new weights: decides how much of the optimizer's step is applied.
 
 use anyhow::Result;
 use candle_core::DType;
@@ -14,45 +14,45 @@ use crate::metrics::sink::StepSink;
 use crate::model::{Gradients, Params, Policy, groups};
 use crate::optim::{Optimizer, StepOutcome};
 
-/// State before a step, to which the step can be taken back: held only where somebody looks at the step.
+/// State before a step, from which the step can be undone. It exists only if a control or a measurement examines the step.
 pub struct Before {
     weights: Params,
-    /// How the gradient agrees with the step before, where a control asks.
+    /// Agreement of the gradient with the previous step; `None` unless a control asks.
     alignment: Option<Alignment>,
-    /// Where a control gives the moments back.
+    /// The optimizer before the step; `None` unless a control may restore the moments.
     optimizer: Option<Optimizer>,
 }
 
-/// The step that was taken, with what it followed from.
+/// The step that was taken, with its inputs.
 pub struct Taken<'a> {
-    /// With the new weights.
+    /// The policy with the new weights.
     pub policy: &'a Policy,
-    /// With the new moments.
+    /// The optimizer with the new moments.
     pub optimizer: &'a mut Optimizer,
     /// The batch behind the gradient.
     pub batch: &'a StepBatch,
-    /// Its step's settings.
+    /// Settings of the step.
     pub info: &'a StepInfo,
-    /// `[B, T]`: what each token weighed in the gradient.
+    /// `[B, T]`: weight of each token in the gradient.
     pub token_weights: &'a [f32],
-    /// How forward passes are split.
+    /// Split of the forward passes.
     pub work: Work,
-    /// True if `train.measure_step` asks for the numbers of this step.
+    /// True if `train.measure_step` asks for measurements of this step.
     pub measured: bool,
 }
 
-/// Needs of the log-probability pass: those of the components, and those of step controls and measurements.
+/// Needs of the log-probability pass, for the components, the step controls and the measurements.
 pub fn needs(needs: Needs, controls: &[StepControlFn], measured: bool) -> Needs {
     let needs = needs.with_hidden(measured || !controls.is_empty());
     if measured { needs.with(Inputs::LAST_LAYER) } else { needs }
 }
 
-/// True where one of them gives the moments back.
+/// True if one of `controls` may restore the moments.
 pub fn restores_moments(controls: &[StepControlFn]) -> bool {
     controls.iter().any(StepControlFn::restores_moments)
 }
 
-/// Copies what the step will change, where a control may shorten it or it is `measured`.
+/// Copies the state that the step will change, if a control may shorten the step or it is `measured`.
 pub fn remember(
     policy: &Policy,
     optimizer: &Optimizer,
@@ -72,9 +72,9 @@ pub fn remember(
     Ok(Some(Before { weights: policy.params().deep_copy(DType::F32)?, alignment, optimizer }))
 }
 
-/// Lets each control in order see the step as those before it left it, and shortens it as each says; then measures what is left.
+/// Each control in order sees the step as the earlier controls left it, and shortens it. The remaining step is then measured.
 ///
-/// The outcome says that no step was taken where nothing of it is left and a control gives the moments back.
+/// If nothing of the step remains and a control restores the moments, the outcome is that no step was taken.
 pub fn apply(
     controls: &mut [StepControlFn],
     sink: &mut StepSink<'_>,

@@ -1,34 +1,34 @@
-//! Dynamic sampling (DAPO): groups whose completions all earn the same say nothing about what is better, and make room for others.
+//! Dynamic sampling (DAPO): groups whose completions all earn the same reward carry no signal. They are dropped, and others sampled.
 
 use anyhow::Result;
 
 use super::group::Group;
 use crate::metrics::Metrics;
 
-/// The groups of a rollout, and what it took to find them.
+/// The groups of a rollout, and the cost of sampling them.
 pub(super) struct Filled {
     pub groups: Vec<Group>,
-    /// Prompt and completion tokens together, those of dropped groups too.
+    /// Number of prompt and completion tokens, including those of dropped groups.
     pub tokens: u64,
     pub filtered: Filtered,
 }
 
-/// Numbers about the dynamic sampling of one rollout.
+/// Metrics of the dynamic sampling of one rollout.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Filtered {
-    /// How often completions were sampled.
+    /// Number of calls that sampled completions.
     pub batches: u64,
-    /// Groups that were sampled and are not in the rollout.
+    /// Number of sampled groups that are not in the rollout.
     pub dropped: u64,
-    /// Groups without a difference in reward that are in the rollout, since the limit was reached.
+    /// Number of groups in the rollout whose rewards do not differ; they fill it up after the last call.
     pub without_difference: u64,
-    /// Mean reward of all that was sampled.
+    /// Mean reward of all sampled completions, including those of dropped groups.
     pub reward: f64,
 }
 
-/// `wanted` groups with a difference in reward, from at most `most_batches` calls of `draw`, each for as many prompts as are missing still.
+/// Collects `wanted` groups whose rewards differ. Calls `draw` at most `most_batches` times, each time for the number of missing prompts.
 ///
-/// Where that does not yield enough, the first of the others follow.
+/// If too few groups differ, the first of the other groups fill the rollout up.
 pub(super) fn fill(
     wanted: u64,
     most_batches: usize,
@@ -58,7 +58,7 @@ pub(super) fn fill(
 }
 
 impl Filtered {
-    /// Records it as `dynamic_sampling/...`.
+    /// Records the metrics `dynamic_sampling/...`.
     pub fn record(&self, metrics: &mut Metrics) {
         metrics.record("dynamic_sampling/num_gen_batches", self.batches as f64);
         metrics.record("dynamic_sampling/dropped_groups", self.dropped as f64);
@@ -73,7 +73,7 @@ mod tests {
     use crate::data::Example;
     use crate::reward::Scored;
 
-    /// A group by its prompt's number: those of `informative` numbers differ.
+    /// A group with the prompt number `number`; its rewards differ if `informative` contains the number.
     fn group(number: u64, informative: &[u64]) -> Group {
         let text = String::new;
         let example =
@@ -83,7 +83,7 @@ mod tests {
         Group { number, example, prompt_ids: vec![], completions: vec![], texts: vec![], rewards }
     }
 
-    /// The numbers of the groups that are left, how many prompts each call asked for, and what is told.
+    /// Numbers of the groups in the rollout, number of prompts in each call, and the metrics.
     fn filled(wanted: u64, most: usize, informative: &[u64]) -> (Vec<u64>, Vec<u64>, Filtered) {
         let (mut next, mut calls) = (0, Vec::new());
         let filled = fill(wanted, most, |count| {

@@ -1,4 +1,4 @@
-//! Effect of a step, in numbers: the metrics `step/...`, every `train.measure_step` steps.
+//! Metrics of a step's effect: `step/...`, every `train.measure_step` steps.
 
 use anyhow::{Context, Result};
 use candle_core::{DType, Tensor};
@@ -11,12 +11,12 @@ use crate::model::LastLayerOutputs;
 /// The share of the batch on which the KL divergence is measured.
 const FRACTION: f64 = 0.25;
 
-/// True if the step after `steps` steps is measured, where every `every`-th is; 0 is none.
+/// True if the step after `steps` steps is measured. Every `every`-th step is; 0 measures none.
 pub fn is_due(steps: u64, every: u64) -> bool {
     every > 0 && (steps + 1).is_multiple_of(every)
 }
 
-/// Records what `step` does, as it is applied; `token_weights` `[B, T]` is what each token weighed in the gradient.
+/// Records the effect of `step` as it is applied. `token_weights` `[B, T]` holds each token's weight in the gradient.
 pub fn record(metrics: &mut Metrics, step: &mut Proposal<'_>, batch: &StepBatch, token_weights: &[f32]) -> Result<()> {
     metrics.record("step/kl", step.kl(FRACTION)?);
     metrics.record("step/update_norm", step.norm()?);
@@ -34,9 +34,9 @@ pub fn record(metrics: &mut Metrics, step: &mut Proposal<'_>, batch: &StepBatch,
     Ok(())
 }
 
-/// Probability outside the top K, mean over completion tokens, under the old policy.
+/// Probability outside the top K tokens under the old policy, averaged over completion tokens.
 fn tail_mass(batch: &StepBatch, temperature: f64) -> Result<f64> {
-    // Rounding may take the remaining probability below 0.
+    // Rounding may make the remaining probability negative.
     let outside: f64 = match batch.last_layer().context("the last layer's data was not kept")? {
         LastLayerOutputs::Host(data) => {
             let tokens = data.topk_logits.chunks(data.k.max(1)).zip(&data.logsumexp).zip(&batch.completion_mask);

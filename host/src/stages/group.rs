@@ -1,11 +1,11 @@
-//! A prompt with what was sampled for it.
+//! A prompt with its sampled completions.
 
 use super::context::SampledText;
 use crate::data::Example;
 use crate::model::SampledTokens;
 use crate::reward::Scored;
 
-/// A prompt with what was sampled for it, G completions and all that is known of them.
+/// A prompt with its G sampled completions and their data.
 pub(super) struct Group {
     /// The prompt's number in the run's order.
     pub number: u64,
@@ -17,13 +17,13 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Prompt and completion tokens together.
+    /// Number of prompt and completion tokens.
     pub fn tokens(&self) -> u64 {
         let tokens = |completion: &SampledTokens| (self.prompt_ids.len() + completion.ids.len()) as u64;
         self.completions.iter().map(tokens).sum()
     }
 
-    /// True if one completion earned more than another.
+    /// True if the rewards of the completions differ.
     pub fn differs(&self) -> bool {
         self.rewards.total.iter().any(|reward| *reward != self.rewards.total[0])
     }

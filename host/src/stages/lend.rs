@@ -1,4 +1,4 @@
-//! Tensors that components read where they lie, in host memory or on the policy's device.
+//! Tensors that components read without a copy, in host memory or on the policy's device.
 
 use anyhow::{Result, bail};
 use candle_core::{DType, Tensor};
@@ -6,7 +6,7 @@ use capo_plugin::{DeviceKind, LastLayer, OptimizerState};
 
 use crate::model::LastLayerTensors;
 
-/// A compact tensor in device memory, with what others need to read it there. It keeps the memory alive.
+/// A contiguous tensor in device memory, with the address and stream that other code needs to read it. It keeps the memory alive.
 #[derive(Debug, Clone)]
 pub struct Lent {
     tensor: Tensor,
@@ -18,7 +18,7 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// Lends `tensor`, whose values must not be updated as long as this lives.
+    /// Lends `tensor`. Its values must not change during the lifetime of the result.
     pub fn new(tensor: &Tensor) -> Result<Self> {
         let dtype = match tensor.dtype() {
             DType::F32 => capo_plugin::DType::F32,
@@ -40,8 +40,8 @@ impl Lent {
         let len = self.tensor.elem_count();
         assert_eq!(shape.iter().product::<i64>(), len as i64, "shape {shape:?} does not hold {len} values");
         let (data, stream) = (self.address as *const _, self.stream as *mut _);
-        // SAFETY: `new` took the address of `len` compact elements of this dtype in the primary context of this device, and
-        // the stream that wrote them; `self.tensor` keeps them alive for `'a`.
+        // SAFETY: `new` took the address of `len` contiguous elements of this dtype in the primary context of this device, and
+        // the stream that wrote them. `self.tensor` keeps them alive for `'a`.
         unsafe {
             capo_plugin::Tensor::from_raw(data, DeviceKind::CUDA, self.device_id, self.dtype, shape, &[], 0, stream)
         }
@@ -53,7 +53,7 @@ impl Lent {
     }
 }
 
-/// Address, number of the device and stream of a compact tensor.
+/// Address, device number and stream of a contiguous tensor.
 #[cfg(feature = "cuda")]
 fn place(tensor: &Tensor) -> Result<(u64, i32, usize)> {
     use candle_core::cuda_backend::CudaStorageSlice;
@@ -79,7 +79,7 @@ fn place(tensor: &Tensor) -> Result<(u64, i32, usize)> {
     bail!("a tensor on {:?} cannot be lent to components", tensor.device().location())
 }
 
-/// The last layer's data, lent.
+/// Data of the last layer in device memory, for components to read.
 #[derive(Debug, Clone)]
 pub(crate) struct LentLayer {
     hidden: Lent,
@@ -102,7 +102,7 @@ impl LentLayer {
         })
     }
 
-    /// The data with the extents `[B, T, D]`, `[B, T, K]` and `[B, T]`.
+    /// The data as components see them, with the extents `[B, T, D]`, `[B, T, K]` and `[B, T]`.
     pub(crate) fn view<'a>(&'a self, hidden: &'a [i64], topk: &'a [i64], tokens: &'a [i64]) -> LastLayer<'a> {
         LastLayer::new(
             self.hidden.view(hidden),
@@ -115,16 +115,16 @@ impl LentLayer {
     }
 }
 
-/// The last layer's weight and the optimizer's moments of it.
+/// The last layer's weight and its moments in the optimizer.
 #[derive(Debug, Clone)]
 pub struct HeadState {
     /// `weight`, `exp_avg` and `exp_avg_sq`, `[V, D]` each.
     matrices: [Matrix; 3],
-    /// V and D.
+    /// The extents V and D.
     shape: [i64; 2],
 }
 
-/// A matrix of f32, where it lies.
+/// An f32 matrix in host or device memory.
 #[derive(Debug, Clone)]
 enum Matrix {
     Host(Vec<f32>),
@@ -132,7 +132,7 @@ enum Matrix {
 }
 
 impl Matrix {
-    /// A snapshot: updates of `tensor` do not reach it.
+    /// A snapshot of `tensor`, which later updates do not change.
     fn new(tensor: &Tensor) -> Result<Self> {
         if tensor.device().is_cpu() {
             return Ok(Self::Host(tensor.flatten_all()?.to_vec1()?));
@@ -149,7 +149,7 @@ impl Matrix {
 }
 
 impl HeadState {
-    /// A snapshot of three matrices `[V, D]` of f32.
+    /// A snapshot of three f32 matrices `[V, D]`.
     pub fn new(weight: &Tensor, exp_avg: &Tensor, exp_avg_sq: &Tensor) -> Result<Self> {
         let (vocab_size, width) = weight.dims2()?;
         let matrices = [Matrix::new(weight)?, Matrix::new(exp_avg)?, Matrix::new(exp_avg_sq)?];
@@ -162,7 +162,7 @@ impl HeadState {
         OptimizerState::new(weight, exp_avg, exp_avg_sq)
     }
 
-    /// True if all three matrices lie in host memory.
+    /// True if all three matrices are in host memory.
     pub fn is_on_host(&self) -> bool {
         self.matrices.iter().all(|matrix| matches!(matrix, Matrix::Host(_)))
     }

@@ -1,4 +1,4 @@
-//! Before the components: what the current policy says about the sampled tokens.
+//! Before the components run: log-probabilities and other outputs of the current policy for the sampled tokens.
 
 use std::ops::Range;
 
@@ -16,30 +16,30 @@ use crate::stages::lend::HeadState;
 pub struct Needs {
     inputs: Inputs,
     last_layer_k: usize,
-    /// True if the features are held, for what is measured of a step.
+    /// True if the features are stored, for measurements of a step.
     hidden: bool,
 }
 
-/// How the work is split, and at which temperature.
+/// Split of the work into micro-batches, and the temperature of the loss.
 #[derive(Debug, Clone, Copy)]
 pub struct Work {
-    /// Completions of one forward pass.
+    /// Number of completions in one forward pass.
     pub micro_batch: usize,
-    /// Bytes of activations that the log-probability pass may store for the backward pass where there is more than one micro-batch.
+    /// Bytes of activations that the log-probability pass may store for the backward pass if there are several micro-batches.
     pub activation_budget: u64,
     /// Divisor of the logits.
     pub loss_temperature: f64,
 }
 
 impl Work {
-    /// The micro-batches of so many completions.
+    /// The micro-batches of `completions` completions, as ranges of rows.
     pub fn micro_batches(self, completions: usize) -> impl Iterator<Item = Range<usize>> {
         (0..completions).step_by(self.micro_batch).map(move |start| start..(start + self.micro_batch).min(completions))
     }
 }
 
 impl Needs {
-    /// Everything that `asked` names, by component id.
+    /// Collects all inputs that the components in `asked` need; each entry names a component id.
     pub fn new(
         asked: &[(&str, Inputs)],
         model: &Config,
@@ -68,33 +68,33 @@ impl Needs {
         Ok(Self { inputs, last_layer_k, hidden: false })
     }
 
-    /// These needs, and the inputs `more`.
+    /// These needs with the additional inputs `more`.
     pub fn with(self, more: Inputs) -> Self {
         Self { inputs: self.inputs | more, ..self }
     }
 
-    /// These needs, and the features of every token where `hidden`.
+    /// These needs, with the features of every token if `hidden` is true.
     pub fn with_hidden(self, hidden: bool) -> Self {
         Self { hidden, ..self }
     }
 
-    /// Outputs to compute of every token besides its log-probability.
+    /// Outputs to compute for every token besides its log-probability.
     pub fn wants(&self) -> Wants {
         let last_layer_k = self.inputs.contains(Inputs::LAST_LAYER).then_some(self.last_layer_k);
         Wants { entropy: true, hidden: self.hidden, last_layer_k }
     }
 
-    /// True if what the rollout knows besides its batch is needed.
+    /// True if rollout data outside the batch are needed.
     pub fn context(&self) -> bool {
         self.inputs.contains(Inputs::ROLLOUT_CONTEXT) || self.sampler_top_k() > 0
     }
 
-    /// How many of the sampler's most likely tokens are needed.
+    /// Number of the sampler's most likely tokens that are needed.
     pub fn sampler_top_k(&self) -> usize {
         if self.inputs.contains(Inputs::SAMPLER_TOP_K) { self.last_layer_k } else { 0 }
     }
 
-    /// Bytes that a token's data of the last layer take where the policy computes and on the way to components; 0 where nobody asks.
+    /// Bytes per token of the last layer's data, on the policy's device and in the copy for components; 0 if no component asks.
     pub fn last_layer_bytes(&self, model: &Config) -> u128 {
         let k = self.last_layer_k.min(model.vocab_size);
         if self.inputs.contains(Inputs::LAST_LAYER) { 2 * 4 * (model.hidden_size + 2 * k + 3) as u128 } else { 0 }
@@ -106,10 +106,10 @@ impl Needs {
     }
 }
 
-/// The batch with the current policy's log-probabilities and entropy, and whatever the components asked for.
+/// The batch with the current policy's log-probabilities and entropy, and all inputs that components asked for.
 ///
-/// Where the sampler's own passes gave `outputs`, nothing is computed again. Else the forward passes come back with their activations, for
-/// `backward`: that of an only micro-batch always, those of several as far as the budget goes, and nothing in place of the others.
+/// If the sampler's own passes gave `outputs`, nothing is recomputed. Otherwise the forward passes are returned for `backward`: always for
+/// a single micro-batch, and within the activation budget for several. Micro-batches beyond the budget get `None`.
 pub fn of_batch(
     policy: &Policy,
     reference: Option<&Reference>,
@@ -133,13 +133,13 @@ pub fn of_batch(
     Ok((batch, forwards))
 }
 
-/// Log-probabilities of the sampled tokens, `[B, T]`, nats, without a graph.
+/// Log-probabilities of the sampled tokens, `[B, T]`, nats, without stored activations.
 pub fn detached(policy: &Policy, batch: &SampledBatch, work: Work) -> Result<Vec<f32>> {
     let forward = |rows: &Sequences| Ok((policy.forward_detached(rows, work.loss_temperature)?, false));
     Ok(in_parts(batch, &Wants::default(), work, forward)?.0.logps)
 }
 
-/// The outputs, and the forward passes that stay.
+/// The outputs, and the forward passes that are stored for the backward pass.
 fn of_policy(
     policy: &Policy,
     batch: &SampledBatch,
@@ -157,7 +157,7 @@ fn of_policy(
     })
 }
 
-/// The outputs by `forward`, which says of each pass whether it is to stay, and those that do.
+/// Runs `forward` on each part. It also says if its pass is stored. Returns the joined outputs and the stored passes.
 fn in_parts(
     batch: &SampledBatch,
     wants: &Wants,

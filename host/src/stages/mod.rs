@@ -1,4 +1,4 @@
-//! The six stages of a step, in the order of the loop, and the log-probability pass that comes before the components.
+//! The six stages of a step in the order of the loop, and the log-probability pass before the components.
 
 pub mod advantage;
 pub mod backward;

@@ -1,4 +1,4 @@
-//! Stage 3: advantages and log-probabilities to a loss per token and its derivative.
+//! Stage 3: computes a loss per token and its derivative, from advantages and log-probabilities.
 
 use anyhow::Result;
 use capo_loader::mask::Accepted;
@@ -7,7 +7,7 @@ use capo_plugin::{ObjectiveFn, Sink};
 
 use crate::stages::batch::{BatchWithLogps, Factored, StepBatch, StepInfo, TokenLoss};
 
-/// The batch with its loss; `advantages` are `[B, T]`.
+/// The batch with its loss; `advantages` is `[B, T]`.
 pub fn evaluate(
     objective: &mut ObjectiveFn,
     sink: &mut dyn Sink,
@@ -32,14 +32,14 @@ fn ask(
     Ok(out)
 }
 
-/// The loss that is reduced in place of the batch's, where masks and weights among `names` did something: they are factors of the loss, as TRL's
-/// settings for them are.
+/// The loss to reduce in place of the batch's, if masks and weights among `names` changed any token. They are then factors of the loss, as
+/// in TRL's corresponding settings.
 ///
-/// Where the tokens of a completion share one ratio, the loss of a token moves with all of their log-probabilities, and so does its factor's part of
-/// it; no factor of each token's own derivative could say that. Losses are proportional to the advantages, so the objective is asked again with
-/// advantages times the factors. A penalty on distance from the reference is left as it is, as in TRL.
+/// If the tokens of a completion share one ratio, a token's loss depends on all their log-probabilities, and so does a factor's effect.
+/// No factor of each token's own derivative could express this. Losses are proportional to the advantages, so the objective is
+/// evaluated again with advantages times factors. A penalty on the distance from the reference stays unscaled, as in TRL.
 ///
-/// A token that another mask dropped before has no factor: it counts in full.
+/// A token that another mask rejected earlier has no factor: it counts fully.
 pub fn factor(
     objective: &mut ObjectiveFn,
     sink: &mut dyn Sink,

@@ -1,4 +1,4 @@
-//! Stage 1: prompts, completions, rewards.
+//! Stage 1: samples completions for prompts, and rewards them.
 
 use std::ops::Range;
 
@@ -17,56 +17,56 @@ use crate::stages::group::Group;
 
 /// Settings and components for sampling, besides the policy.
 pub struct Sampler<'a> {
-    /// `[rollout]`.
+    /// The section `[rollout]` of the configuration.
     pub config: &'a RolloutConfig,
     /// Longest prompt, tokens.
     pub max_prompt_length: usize,
-    /// Source of every draw.
+    /// Seed of all random draws.
     pub seed: u64,
-    /// Optimizer steps done.
+    /// Number of completed optimizer steps.
     pub step: u64,
-    /// Optimizer steps of the whole run.
+    /// Number of optimizer steps in the whole run.
     pub max_steps: u64,
-    /// Completions of one rollout, a multiple of `num_generations`.
+    /// Number of completions in one rollout, a multiple of `num_generations`.
     pub completions: usize,
-    /// True if a component asks for what the rollout knows besides its batch.
+    /// True if a component asks for rollout data outside the batch.
     pub context: bool,
-    /// True if the log-probabilities with which tokens were drawn are kept in any case.
+    /// True if the sampler's log-probabilities are stored even when no component asks.
     pub sampler_logps: bool,
-    /// Outputs to take from the sampler's passes, for a step that uses the rollout whole. With none, such a step has a forward pass of its own.
+    /// Outputs to collect in the sampler's passes, for a step that uses the whole rollout. If `None`, that step runs its own forward pass.
     pub capture: Option<Capture>,
-    /// How many of the most likely tokens are kept at each place, in the context; 0 is none.
+    /// Number of most likely tokens to store at each position in the context; 0 stores none.
     pub top_k: usize,
-    /// Text to ids and back.
+    /// Converts text to token ids and back.
     pub tokenizer: &'a Tokenizer,
     /// The reward components, with their weights.
     pub rewards: &'a mut Rewards,
-    /// Where the reward components report to.
+    /// Sink for reports of the reward components.
     pub sink: &'a mut dyn Sink,
 }
 
 /// One rollout.
 #[derive(Debug)]
 pub struct SampledRollout {
-    /// All completions, without log-probabilities of the policy.
+    /// All completions, without the policy's log-probabilities.
     pub batch: SampledBatch,
     /// Rewards, in total and per function.
     pub rewards: Scored,
     /// Prompt, completion text and answer of each completion.
     pub texts: Vec<SampledText>,
-    /// The outputs of the sampler's own passes, where they were asked for.
+    /// Outputs of the sampler's own passes; `None` unless asked for.
     pub outputs: Option<TokenOutputs>,
-    /// Prompt and completion tokens together, those of dropped groups too.
+    /// Number of prompt and completion tokens, including those of dropped groups.
     pub tokens: u64,
-    /// How many prompts it took, those of dropped groups too.
+    /// Number of prompts used, including those of dropped groups.
     pub prompts: u64,
-    /// Numbers about dropped groups, where groups without a difference in reward are dropped.
+    /// Metrics of dynamic sampling; `None` unless groups without a difference in reward are dropped.
     pub filtered: Option<Filtered>,
 }
 
 /// Samples `num_generations` completions for each of the next prompts, and scores them with the rewards.
 ///
-/// Completion `j` of the prompt at `cursor` draws from stream `rollout.sample [cursor, j]` alone.
+/// Completion `j` of the prompt at `cursor` draws from the random stream `rollout.sample [cursor, j]` alone.
 pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, mut sampler: Sampler<'_>) -> Result<SampledRollout> {
     let prompts = (sampler.completions / sampler.config.num_generations) as u64;
     if !sampler.config.filter_groups {
@@ -83,7 +83,7 @@ pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, mut sampler: 
     Ok(SampledRollout { tokens: sampled.tokens, prompts: next - cursor, filtered: Some(sampled.filtered), ..rollout })
 }
 
-/// Completions and their rewards for the prompts of these numbers.
+/// Samples and rewards completions for the prompts with the given numbers.
 fn draw(
     policy: &Policy,
     dataset: &mut Dataset,
@@ -134,7 +134,7 @@ fn draw(
     Ok((groups.collect(), outputs))
 }
 
-/// The rollout of these groups.
+/// Assembles a rollout from `groups`.
 fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<SampledRollout> {
     let (group, tokens) = (sampler.config.num_generations, groups.iter().map(Group::tokens).sum());
     let numbers: Vec<u64> = groups.iter().map(|group| group.number).collect();
@@ -171,7 +171,7 @@ fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<SampledRollout>
     Ok(SampledRollout { batch, rewards, texts, outputs: None, tokens, prompts, filtered: None })
 }
 
-/// `[B, T]`: the log-probabilities with which tokens were drawn, 0 on padding; none where they were not asked for.
+/// `[B, T]`: log-probabilities with which tokens were drawn, 0 on padding; `None` unless they were asked for.
 fn padded(completions: &[SampledTokens], dims: Dims) -> Option<Vec<f32>> {
     let asked = completions.iter().all(|completion| completion.sampler_logps.len() == completion.ids.len());
     let mut padded = vec![0.0; dims.len()];
@@ -181,7 +181,7 @@ fn padded(completions: &[SampledTokens], dims: Dims) -> Option<Vec<f32>> {
     asked.then_some(padded)
 }
 
-/// Prompt ids; a prompt beyond `limit` tokens is an error.
+/// Token ids of the prompts. A prompt beyond `limit` tokens is an error.
 pub(crate) fn encode(examples: &[&Example], tokenizer: &Tokenizer, limit: usize) -> Result<Vec<Vec<u32>>> {
     examples.iter().map(|example| example.prompt_ids(tokenizer, limit)).collect()
 }
@@ -194,7 +194,7 @@ pub(crate) fn decode(tokens: &[SampledTokens], rows: &[&Example], tokenizer: &To
     tokens.iter().zip(rows).map(text).collect()
 }
 
-/// Views of `completions` for reward components, `[B]` like the other two.
+/// Views of `completions` for reward components; all arguments are `[B]`.
 pub(crate) fn views<'a>(
     samples: &'a [SampledText],
     completions: &'a [SampledTokens],
@@ -211,7 +211,7 @@ pub(crate) fn views<'a>(
     samples.iter().zip(completions).zip(examples).map(view).collect()
 }
 
-/// Prompts padded on the left, completions padded on the right.
+/// Rows of prompts padded on the left and completions padded on the right.
 pub(crate) fn join(prompts: &[Vec<u32>], completions: &[&[u32]], pad: u32) -> Sequences {
     let prompt_len = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let completion_len = completions.iter().map(|ids| ids.len()).max().unwrap_or(0);
@@ -229,7 +229,7 @@ pub(crate) fn join(prompts: &[Vec<u32>], completions: &[&[u32]], pad: u32) -> Se
 }
 
 impl SampledRollout {
-    /// The parts that optimizer steps of `size` completions use, in order.
+    /// Splits the rollout into batches of `size` completions, one per optimizer step, in order.
     pub fn parts(&self, size: usize) -> impl Iterator<Item = SampledBatch> {
         let completions = self.batch.dims.completions as usize;
         let ranges: Vec<Range<usize>> = (0..completions).step_by(size).map(|start| start..start + size).collect();

@@ -6,7 +6,7 @@ use crate::model::Policy;
 use crate::optim::{Optimizer, StepOutcome};
 use crate::stages::backward::StepGradients;
 
-/// Clips and applies the gradients; one that is not finite changes nothing and is reported by `taken`.
+/// Clips and applies the gradients. A gradient that is not finite changes nothing; `taken` is then false.
 pub fn apply(
     optimizer: &mut Optimizer,
     policy: &Policy,

@@ -1,4 +1,4 @@
-//! Completions that a run writes down, where the config asks for them: `completions.jsonl`, or a file per step in `completions/`.
+//! Log of a run's completions, if the config asks for it: lines in `completions.jsonl`, or one file per step in `completions/`.
 
 #[cfg(feature = "datasets")]
 mod parquet;
@@ -16,25 +16,25 @@ use super::journal;
 use crate::config::{CompletionsFormat, LoggingConfig};
 pub use table::{Column, Table};
 
-/// The file of lines, in a run's directory.
+/// Name of the JSON Lines file in a run's directory.
 pub const COMPLETIONS_FILE: &str = "completions.jsonl";
-/// The folder of files per step.
+/// Name of the folder with one file per step.
 pub const FOLDER: &str = "completions";
 
-/// Where completions go.
+/// Writes completions in the configured format.
 #[derive(Debug)]
 pub struct Completions {
-    /// Of files per step.
+    /// Folder for one file per step.
     folder: PathBuf,
-    /// Of lines.
+    /// Path of the JSON Lines file.
     file: PathBuf,
     format: CompletionsFormat,
-    /// Of every so many steps, a multiple of those that use a rollout; none where nothing is logged.
+    /// Interval of logged steps, a multiple of the steps that share a rollout; `None` logs nothing.
     every: Option<u64>,
 }
 
 impl Completions {
-    /// None so far, of a run in `dir` whose rollouts are used by `steps_per_rollout` steps.
+    /// An empty log for a run in `dir`, where `steps_per_rollout` steps share a rollout.
     pub fn new(dir: &Path, logging: &LoggingConfig, steps_per_rollout: u64) -> Self {
         let uses = steps_per_rollout.max(1);
         Self {
@@ -45,7 +45,7 @@ impl Completions {
         }
     }
 
-    /// Takes them up after `step`: removes later ones, and what an interruption left.
+    /// Prepares the log for a resume after `step`: removes completions of later steps, and leftovers of an interruption.
     pub fn cut(&self, step: u64) -> Result<()> {
         journal::cut(&self.file, step)?;
         self.cut_files(step).with_context(|| format!("cannot take `{}` up again", self.folder.display()))
@@ -66,7 +66,7 @@ impl Completions {
         Ok(())
     }
 
-    /// True if those of a rollout are logged that was sampled when `sampled_at` steps were done.
+    /// True if the completions of a rollout are logged that was sampled after `sampled_at` steps.
     pub fn is_due(&self, sampled_at: u64) -> bool {
         self.every.is_some_and(|every| sampled_at.is_multiple_of(every))
     }
@@ -95,7 +95,7 @@ fn name(step: u64) -> String {
     format!("step-{step:06}.parquet")
 }
 
-/// The step that a file of completions is of.
+/// The step in the name of a completions file.
 pub fn step_of(path: &Path) -> Option<u64> {
     let found = path.file_name()?.to_str()?;
     let step = found.strip_prefix("step-")?.strip_suffix(".parquet")?.parse().ok()?;

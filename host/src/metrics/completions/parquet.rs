@@ -1,4 +1,4 @@
-//! Completions as parquet: a file per step, so that a run goes on where it was by leaving later ones out.
+//! Completions as Parquet, one file per step. A resume only removes the files of later steps.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use parquet::file::properties::WriterProperties;
 
 use super::table::{Column, Table};
 
-/// The file of `table`, the same bytes for the same table.
+/// The file for `table`. Equal tables give identical bytes.
 pub fn bytes(table: &Table) -> Result<Vec<u8>> {
     let columns = table.columns.iter().map(|(name, column)| (name, array(column, table.rows), true));
     let batch = RecordBatch::try_from_iter_with_nullable(columns)?;

@@ -1,11 +1,11 @@
-//! Logged completions as columns, which both formats write.
+//! Logged completions as columns, from which both formats are written.
 
 use anyhow::Result;
 
 /// A column, one entry per completion.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Column {
-    /// A single whole number, for all completions.
+    /// One whole number for all completions.
     Step(u64),
     /// Whole numbers.
     Whole(Vec<u32>),
@@ -13,27 +13,27 @@ pub enum Column {
     Text(Vec<String>),
     /// Numbers.
     Number(Vec<f32>),
-    /// Yes or no.
+    /// Booleans.
     Flag(Vec<bool>),
-    /// Whole numbers of each token.
+    /// Whole numbers, one per token.
     Wholes(Vec<Vec<u32>>),
-    /// Texts of each token; none where there is nothing to say.
+    /// Texts, one per token; `None` for a token without a text.
     Texts(Vec<Vec<Option<String>>>),
-    /// Numbers of each token.
+    /// Numbers, one per token.
     Numbers(Vec<Vec<f32>>),
 }
 
-/// The completions of a step that are logged.
+/// The logged completions of one step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
-    /// Of how many completions.
+    /// Number of completions.
     pub rows: usize,
     /// Columns by name.
     pub columns: Vec<(String, Column)>,
 }
 
 impl Table {
-    /// Each completion as a line of JSON; numbers that are not finite are null.
+    /// Each completion as a line of JSON. Numbers that are not finite become null.
     pub fn lines(&self) -> Result<Vec<String>> {
         (0..self.rows).map(|row| self.line(row)).collect()
     }

@@ -1,4 +1,4 @@
-//! Language models of other families: log-probabilities of completions, and nothing else.
+//! Language models of families that are not trained here. They only give log-probabilities of completions.
 
 use std::ops::Range;
 
@@ -19,14 +19,14 @@ use super::{contained, no_adapter};
 /// A language model of a family that is not trained here, in 32-bit floats.
 pub struct Causal {
     body: Body,
-    /// `[V, D]`.
+    /// Head, `[V, D]`.
     head: Tensor,
     most_rows: usize,
     device: Device,
 }
 
 impl Causal {
-    /// Reads a model of the family that `model_type` names, for sequences of at most `longest` tokens; none for another family.
+    /// Reads a model of the family that `model_type` names, for sequences of at most `longest` tokens; `None` for an unknown family.
     pub(super) fn load(
         files: &ModelFiles,
         json: &Map<String, Value>,
@@ -43,7 +43,7 @@ impl Causal {
             longest <= positions,
             "prompts and completions of {longest} tokens are longer than the {positions} positions of the reference (shorten them, or use another reference)"
         );
-        // Tables of rotations are as long as this says.
+        // The model's rotation tables have `max_position_embeddings` entries.
         settings.insert("max_position_embeddings".to_owned(), longest.into());
         contained(|| Self::build(files, family, &settings, device)).map(Some)
     }
@@ -59,7 +59,7 @@ impl Causal {
         Ok(Self { body, head, most_rows: family.most_rows, device: device.clone() })
     }
 
-    /// The forward pass for outputs alone; `loss_temperature` divides the logits.
+    /// The forward pass without stored activations, for outputs alone; `loss_temperature` divides the logits.
     pub(super) fn forward(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
         rows.check(self.head.dim(0)?).context("the reference cannot score a batch")?;
         let count = rows.rows();
@@ -75,7 +75,7 @@ impl Causal {
         Ok(Forward::new(starts.map(part).collect::<Result<_>>()?, rows.completion_len))
     }
 
-    /// The features that produce each completion token's logits, `[rows * T, D]`.
+    /// Features from which each completion token's logits are computed, `[rows * T, D]`.
     fn features(&self, rows: &Sequences) -> Result<Tensor> {
         let (ids, width) = left_aligned(rows);
         let ids = Tensor::from_vec(ids, (rows.rows(), width), &self.device)?;
@@ -89,7 +89,7 @@ impl Causal {
     }
 }
 
-/// Ids that begin with each row's first real token, all columns but the last, and how many columns these are.
+/// Token ids, shifted so that each row begins with its first real token, without the last column; and the number of columns.
 fn left_aligned(rows: &Sequences) -> (Vec<u32>, usize) {
     let length = rows.prompt_len + rows.completion_len;
     let least = rows.starts.iter().min().copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Models that score texts: a directory with a sequence classification, for rewards.
+//! Sequence classification models, which score texts for rewards.
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{Device, Tensor};
@@ -13,7 +13,7 @@ use super::no_adapter;
 use super::reference::unknown;
 use super::scorer::Scorer;
 
-/// A model that gives a text one number.
+/// A model that gives a text one score.
 pub struct Classifier {
     model: Model,
     device: Device,
@@ -25,7 +25,7 @@ enum Model {
 }
 
 impl Classifier {
-    /// Reads a model that scores texts; `label` is the name of the output to take, where it has several.
+    /// Reads a model that scores texts. `label` names the output to use if the model has several.
     pub fn load(files: &ModelFiles, label: Option<&str>, device: &Device) -> Result<Self> {
         let place = || format!("cannot use {}", files.describe(CONFIG_FILE));
         let bytes = files.read(CONFIG_FILE)?;
@@ -46,12 +46,12 @@ impl Classifier {
         Ok(Self { model, device: device.clone() })
     }
 
-    /// Longest text, tokens.
+    /// Maximum length of a text, tokens.
     pub fn positions(&self) -> usize {
         self.extents().1
     }
 
-    /// True if it reads a text as a whole, between tokens of its own.
+    /// True if the model is an encoder: it reads a text as a whole, between special tokens.
     pub fn is_encoder(&self) -> bool {
         matches!(self.model, Model::Encoder(_))
     }
@@ -63,7 +63,7 @@ impl Classifier {
         }
     }
 
-    /// The scores of the texts `rows`, token ids, as one batch that is filled up with `pad`.
+    /// Scores of the texts `rows` (token ids), computed as one batch that is padded with `pad`.
     pub fn score(&self, rows: &[Vec<u32>], pad: u32) -> Result<Vec<f32>> {
         let (vocab, positions) = self.extents();
         let width = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -75,7 +75,7 @@ impl Classifier {
         if let Some(id) = rows.iter().flatten().find(|id| **id as usize >= vocab) {
             bail!("token id {id} is outside the vocabulary of {vocab} (use the model's tokenizer)");
         }
-        // Padding after a text does not change its score.
+        // Padding after a text does not affect its score.
         let fill = if (pad as usize) < vocab { pad } else { 0 };
         let mut ids = Vec::with_capacity(rows.len() * width);
         for (number, row) in rows.iter().enumerate() {

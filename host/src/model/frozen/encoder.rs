@@ -1,4 +1,4 @@
-//! Encoders that score texts: a body of `candle-transformers` and the head that belongs to it.
+//! Encoders that score texts: a body of `candle-transformers` and its classification head.
 
 use anyhow::{Context, Result, bail};
 use candle_core::{DType, Device, Tensor};
@@ -15,19 +15,19 @@ use super::{contained, labels};
 /// An encoder with a head.
 pub(super) struct Encoder {
     body: Body,
-    /// True if the features of all tokens are averaged; else those of the first are read.
+    /// True if the features of all tokens are averaged; otherwise the first token's features are used.
     averages: bool,
     dense: Linear,
     activation: fn(&Tensor) -> candle_core::Result<Tensor>,
     norm: Option<(Tensor, Tensor, f32)>,
-    /// The chosen output.
+    /// Output projection, reduced to the chosen output.
     output: Linear,
     vocab: usize,
     positions: usize,
 }
 
 impl Encoder {
-    /// Reads a model of the family that `model_type` names; none for another family.
+    /// Reads a model of the family that `model_type` names; `None` for an unknown family.
     pub(super) fn load(
         files: &ModelFiles,
         json: &Map<String, Value>,
@@ -78,12 +78,12 @@ impl Encoder {
         Ok(Self { body, averages, dense, activation, norm, output, vocab, positions })
     }
 
-    /// How many ids and how many positions it knows.
+    /// Numbers of ids and of positions that the model supports.
     pub(super) fn extents(&self) -> (usize, usize) {
         (self.vocab, self.positions)
     }
 
-    /// The scores of `rows` of ids, padded on the right, `[B, S]`.
+    /// Scores of `rows` (token ids); `ids`, `[B, S]`, holds the rows padded on the right.
     pub(super) fn scores(&self, ids: &Tensor, rows: &[Vec<u32>]) -> Result<Vec<f32>> {
         contained(|| {
             let (count, width) = ids.dims2()?;

@@ -1,4 +1,4 @@
-//! The encoders of `candle-transformers` that read texts for a classification, each with what is known of its settings and of its head.
+//! Encoders of `candle-transformers` for text classification, with the known settings and the head of each.
 
 use candle_core::{Error, Result, Tensor};
 use candle_nn::VarBuilder;
@@ -7,29 +7,29 @@ use serde_json::{Map, Value, json};
 
 use super::known::{Known, read, size};
 
-/// Maps ids and mask `[B, S]` (u32; 1 is a token, 0 fills up) to features `[B, S, D]`.
+/// Maps ids and mask `[B, S]` (u32; 1 is a token, 0 is padding) to features `[B, S, D]`.
 pub(super) type Body = Box<dyn Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync>;
 
 /// A family of encoders.
 pub(super) struct Family {
     pub known: Known,
-    /// Makes its body of checked settings and weights.
+    /// Builds the body from checked settings and weights.
     pub build: fn(&Map<String, Value>, VarBuilder<'static>) -> Result<Body>,
     pub head: Head,
 }
 
 /// The head of a family: `output(norm(activation(dense(x))))` of features `x`.
 pub(super) struct Head {
-    /// The first matrix; it has a bias where nothing norms what comes of it.
+    /// Name of the first matrix. It has a bias unless a norm follows.
     pub dense: &'static str,
     pub activation: fn(&Tensor) -> Result<Tensor>,
-    /// A norm without a bias.
+    /// Name of a norm without a bias.
     pub norm: Option<&'static str>,
-    /// The matrix whose rows are the outputs.
+    /// Name of the matrix whose rows are the outputs.
     pub output: &'static str,
 }
 
-/// Positions that no text needs, for tables that are as long as a setting says.
+/// Upper limit of the positions, which bounds tables whose length is a setting.
 const MOST_POSITIONS: usize = 1 << 20;
 
 /// All families.
@@ -141,7 +141,7 @@ pub(super) const FAMILIES: &[Family] = &[
 ];
 
 impl Family {
-    /// Most tokens of a text.
+    /// Maximum length of a text, tokens.
     pub(super) fn positions(&self, settings: &Map<String, Value>) -> Result<usize> {
         let stated = size(settings, "max_position_embeddings");
         if stated > MOST_POSITIONS {
@@ -150,7 +150,7 @@ impl Family {
             );
             return Err(Error::msg(sentence));
         }
-        // Its positions begin after the one of what fills up.
+        // Positions of XLM-RoBERTa begin after that of the padding token.
         let before = if self.known.model_type == "xlm-roberta" { size(settings, "pad_token_id") + 1 } else { 0 };
         Ok(stated.saturating_sub(before))
     }
@@ -158,7 +158,7 @@ impl Family {
 
 fn bert(settings: &Map<String, Value>, weights: VarBuilder<'static>) -> Result<Body> {
     let mut settings = settings.clone();
-    // It would look for other names where these are missing.
+    // With a `model_type`, candle would try other tensor names when these are missing.
     settings.remove("model_type");
     let model = bert::BertModel::load(weights.pp("bert"), &read(&settings)?)?;
     Ok(Box::new(move |ids, mask| model.forward(ids, &ids.zeros_like()?, Some(mask))))

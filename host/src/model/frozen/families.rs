@@ -1,4 +1,4 @@
-//! The language models that `candle-transformers` computes at every position, each with what is known of its settings.
+//! Language models of which `candle-transformers` computes every position, with the known settings of each.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use serde_json::{Map, Value, json};
 
 use super::known::{Known, read, size};
 
-/// Maps ids `[B, S]` (u32) that are padded on the right to features `[B, S, D]` whose product with the head gives the logits.
+/// Maps ids `[B, S]` (u32), padded on the right, to features `[B, S, D]`. The product of features and head gives the logits.
 pub(super) type Body = Box<dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync>;
 
 /// A family of language models.
 pub(super) struct Family {
     pub known: Known,
-    /// Most rows of one forward pass.
+    /// Most rows in one forward pass.
     pub most_rows: usize,
-    /// Makes its body of checked settings and weights.
+    /// Builds the body from checked settings and weights.
     pub build: fn(&Map<String, Value>, VarBuilder<'static>) -> Result<Body>,
 }
 
-/// All families. Every pass runs a copy of the model whose cache of keys and values is empty; the weights are shared.
+/// All families. Every pass runs a clone of the model with an empty KV cache; clones share the weights.
 pub(super) const FAMILIES: &[Family] = &[
     Family {
         known: Known {
@@ -67,7 +67,7 @@ pub(super) const FAMILIES: &[Family] = &[
             ],
             aliases: &[],
         },
-        // It rotates the first row alone.
+        // Its rotation covers the first row only.
         most_rows: 1,
         build: glm4,
     },
@@ -123,7 +123,7 @@ pub(super) const FAMILIES: &[Family] = &[
 fn gemma(settings: &Map<String, Value>, weights: VarBuilder<'static>) -> Result<Body> {
     let mut settings = settings.clone();
     let act = settings.insert("hidden_act".to_owned(), json!("gelu_pytorch_tanh"));
-    // The first releases say `gelu` and mean its approximation, as transformers knows.
+    // The first releases write `gelu` but compute its tanh approximation, as transformers does for them.
     if !act.is_some_and(|act| act == "gelu" || act == "gelu_pytorch_tanh") {
         return Err(Error::msg("`hidden_act` of a `gemma` model is not `gelu_pytorch_tanh` (use another checkpoint)"));
     }
@@ -147,7 +147,7 @@ fn glm4(settings: &Map<String, Value>, weights: VarBuilder<'static>) -> Result<B
 
 fn qwen3_moe(settings: &Map<String, Value>, weights: VarBuilder<'static>) -> Result<Body> {
     let config: qwen3_moe::Config = read(settings)?;
-    // It selects without looking.
+    // candle does not check the number of selected experts.
     if config.num_experts_per_tok > config.num_experts || config.decoder_sparse_step == 0 {
         return Err(Error::msg(format!(
             "`num_experts_per_tok` is {} of `num_experts` {}, every `decoder_sparse_step` {} layers (correct `config.json`)",

@@ -1,4 +1,4 @@
-//! Known keys in the `config.json` of a family that is read and never trained.
+//! Known keys in `config.json`, for families that are read and never trained.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::de::DeserializeOwned;
@@ -7,11 +7,11 @@ use serde_json::{Map, Value};
 use super::super::config::{LARGEST, MOST_LAYERS};
 use super::super::family::{HARMLESS, may_pass_over, shown, shown_text, tell_passed_over};
 
-/// Keys that change nothing in a model that is not trained.
+/// Keys that do not affect a model that is not trained.
 const NOT_TRAINED: &str = "architectures attention_dropout attention_probs_dropout_prob bos_token_id classifier_dropout cls_dropout cls_token_id \
     decoder_bias eos_token_id hidden_dropout_prob initializer_cutoff_factor initializer_range legacy mlp_dropout embedding_dropout model_type \
     num_labels pooler_dropout";
-/// Keys that count something of which there is at least one.
+/// Keys whose values are counts of at least 1.
 const COUNTS: [&str; 6] = [
     "vocab_size",
     "hidden_size",
@@ -23,22 +23,22 @@ const COUNTS: [&str; 6] = [
 
 /// The keys of a family.
 pub(super) struct Known {
-    /// Its name in `model_type`.
+    /// The family's name in `model_type`.
     pub model_type: &'static str,
-    /// Its name in `architectures`.
+    /// The model's name in `architectures`.
     pub architecture: &'static str,
     /// Keys that the model reads.
     pub read: &'static str,
-    /// Keys that are known where they have one value, as JSON.
+    /// Keys that are supported with one value only, and that value as JSON.
     pub fixed: &'static [(&'static str, &'static str)],
-    /// Values of keys that are left out, as JSON.
+    /// Default values of absent keys, as JSON.
     pub defaults: &'static [(&'static str, &'static str)],
-    /// Names by which newer or older files call a key that the model reads.
+    /// Other names, in newer or older files, of keys that the model reads.
     pub aliases: &'static [(&'static str, &'static str)],
 }
 
 impl Known {
-    /// The settings that the model reads, defaults filled in; `rope_parameters` stand beside the others.
+    /// The settings that the model reads, with defaults filled in and `rope_parameters` merged into them.
     pub(super) fn settings(&self, json: &Map<String, Value>) -> Result<Map<String, Value>> {
         self.check_architectures(json)?;
         // A key with the value null counts as absent.
@@ -78,7 +78,7 @@ impl Known {
         }
     }
 
-    /// Refuses a setting that is not computed; false where it is not known and may be passed over.
+    /// Refuses a setting that is not computed. Returns false for an unknown setting that may be ignored.
     fn check(&self, key: &str, value: &Value) -> Result<bool> {
         if let Some((_, only)) = self.fixed.iter().find(|(fixed, _)| *fixed == key) {
             let same = |only: Value| value.as_f64().map_or(*value == only, |number| only.as_f64() == Some(number));
@@ -109,7 +109,7 @@ impl Known {
     }
 }
 
-/// Puts what transformers 5 writes as `rope_parameters` where release 4 has it. A scaling is an error: none of these models has it.
+/// Moves the `rope_parameters` of transformers 5 to the keys of release 4. Scaling is an error: none of these models supports it.
 fn spread_rope(settings: &mut Map<String, Value>) -> Result<()> {
     for place in ["rope_parameters", "rope_scaling"] {
         let parameters = match settings.remove(place) {
@@ -125,7 +125,7 @@ fn spread_rope(settings: &mut Map<String, Value>) -> Result<()> {
                     shown(&value)
                 ),
                 "rope_theta" | "partial_rotary_factor" => drop(settings.insert(key, value)),
-                // ModernBERT has one for each kind of layer.
+                // ModernBERT has rope parameters for each kind of layer.
                 "full_attention" | "sliding_attention" => {
                     let theta = value.get("rope_theta").cloned().unwrap_or(Value::Null);
                     let plain = value.get("rope_type").is_none_or(|kind| kind == "default");
@@ -148,12 +148,12 @@ fn spread_rope(settings: &mut Map<String, Value>) -> Result<()> {
     Ok(())
 }
 
-/// The size that a checked configuration has under `key`; 0 where it has none.
+/// The size under `key` of a checked configuration; 0 if the key is absent.
 pub(super) fn size(settings: &Map<String, Value>, key: &str) -> usize {
     settings.get(key).and_then(Value::as_u64).and_then(|size| usize::try_from(size).ok()).unwrap_or(0)
 }
 
-/// The crate's own form of the settings.
+/// The settings in the form that candle deserializes.
 pub(super) fn read<T: DeserializeOwned>(settings: &Map<String, Value>) -> candle_core::Result<T> {
     serde_json::from_value(Value::Object(settings.clone())).map_err(|error| candle_core::Error::msg(error.to_string()))
 }

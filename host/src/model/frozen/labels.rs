@@ -1,14 +1,14 @@
-//! Names of the outputs of a model that scores texts.
+//! Names of a scoring model's outputs.
 
 use anyhow::{Result, bail, ensure};
 use serde_json::{Map, Value};
 
 use super::super::family::shown;
 
-/// Most outputs of a model that scores texts.
+/// Upper limit of a scoring model's outputs.
 const MOST: usize = 4096;
 
-/// The names of a model's outputs, in order: those of `id2label`, else as many as `num_labels` says, else transformers' two.
+/// Names of a model's outputs, in order: from `id2label`, else as many as `num_labels` says, else the two of transformers.
 pub(super) fn names(json: &Map<String, Value>) -> Result<Vec<String>> {
     let numbered = |count: usize| (0..count).map(|label| format!("LABEL_{label}")).collect();
     match (json.get("id2label"), json.get("num_labels")) {
@@ -38,7 +38,7 @@ pub(super) fn names(json: &Map<String, Value>) -> Result<Vec<String>> {
     }
 }
 
-/// The number of the output that is the score: the only one, or the one called `label`.
+/// Index of the output that is the score: the only output, or the output named `label`.
 pub(super) fn chosen(names: &[String], label: Option<&str>) -> Result<usize> {
     let known = || format!("`{}`", names.join("`, `"));
     let Some(label) = label else {

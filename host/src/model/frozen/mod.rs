@@ -1,6 +1,6 @@
-//! Models that are only read: a reference to compare with, and models that score texts.
+//! Frozen models: a reference model for a KL penalty, and models that score texts.
 //!
-//! Those of the families that are trained here run in the same decoder; others through `candle-transformers`, in 32-bit floats. Its panics
+//! Models of the trained families run in the same decoder. Other families run through `candle-transformers`, in 32-bit floats. Its panics
 //! become errors in one place, `contained`.
 
 mod causal;
@@ -25,7 +25,7 @@ use super::files::ModelFiles;
 use super::lora::ADAPTER_CONFIG_FILE;
 use crate::data::contain::contain;
 
-/// Refuses an adapter, of which the base alone would be read.
+/// Refuses an adapter, because only its base would be read.
 fn no_adapter(files: &ModelFiles) -> Result<()> {
     ensure!(
         !files.contains(ADAPTER_CONFIG_FILE),
@@ -35,7 +35,7 @@ fn no_adapter(files: &ModelFiles) -> Result<()> {
     Ok(())
 }
 
-/// A call into `candle-transformers`, which may panic over sizes that do not fit one another.
+/// Calls into `candle-transformers`, which may panic on inconsistent sizes; a panic becomes an error.
 fn contained<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     contain(call).context("a model that is only read cannot be used")?
 }

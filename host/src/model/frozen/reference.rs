@@ -1,4 +1,4 @@
-//! The model that a penalty on the distance from a reference compares with.
+//! The reference model of a penalty on the distance from it.
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device};
@@ -14,17 +14,17 @@ use super::causal::Causal;
 use super::families::FAMILIES;
 use crate::data::vocabulary;
 
-/// A language model that is only read.
+/// A frozen language model.
 pub enum Reference {
-    /// Of a family that is trained here, in the same decoder.
+    /// A model of a family that is trained here, in the same decoder.
     Own(Box<Policy>),
-    /// Of another one.
+    /// A model of another family.
     Other(Causal),
 }
 
 impl Reference {
-    /// Reads a model for sequences of at most `longest` tokens. One of a family that is trained here computes in `dtype`, another one in
-    /// 32-bit floats.
+    /// Reads a model for sequences of at most `longest` tokens. A model of a trained family computes in `dtype`, any other in 32-bit
+    /// floats.
     pub fn load(files: &ModelFiles, longest: usize, dtype: DType, device: &Device) -> Result<Self> {
         let place = || format!("cannot use {}", files.describe(CONFIG_FILE));
         let bytes = files.read(CONFIG_FILE)?;
@@ -48,12 +48,12 @@ impl Reference {
         }
     }
 
-    /// A policy that no update reaches.
+    /// A reference model from a policy that no update changes.
     pub fn of(policy: Policy) -> Self {
         Self::Own(Box::new(policy))
     }
 
-    /// The forward pass for outputs alone; `loss_temperature` divides the logits.
+    /// The forward pass without stored activations, for outputs alone; `loss_temperature` divides the logits.
     pub fn forward(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
         match self {
             Self::Own(policy) => policy.forward_detached(rows, loss_temperature),
@@ -62,7 +62,7 @@ impl Reference {
     }
 }
 
-/// The sentence about a family that cannot be read, where `others` can besides those that are trained here.
+/// The message for a family that cannot be read; `others` are the readable families that are not trained here.
 pub(super) fn unknown(json: &Map<String, Value>, others: &[&str]) -> String {
     let name = json.get("model_type").map_or("missing".to_owned(), |name| format!("`{}`", shown(name)));
     format!(
@@ -71,7 +71,7 @@ pub(super) fn unknown(json: &Map<String, Value>, others: &[&str]) -> String {
     )
 }
 
-/// Refuses a reference that reads other tokens than the policy: every token of one must be the other's at the same id, added ones included.
+/// Refuses a reference with another vocabulary than the policy: both must have the same token at every id, added tokens included.
 pub fn same_tokens(policy: &ModelFiles, reference: &ModelFiles) -> Result<()> {
     let read = |files: &ModelFiles| -> Result<_> {
         let bytes = files.read("tokenizer.json")?;

@@ -1,4 +1,4 @@
-//! Decoders of our own families that score texts: `Qwen2ForSequenceClassification` and the like.
+//! Decoders of the trained families that score texts, such as `Qwen2ForSequenceClassification`.
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
@@ -15,7 +15,7 @@ use super::labels;
 /// The weight that maps features to scores, `[outputs, D]`.
 const SCORE: &str = "score.weight";
 
-/// A decoder with a score in place of a head.
+/// A decoder with a score projection in place of a head.
 pub(super) struct Scorer {
     config: Config,
     model: Decoder,
@@ -42,12 +42,12 @@ impl Scorer {
         Ok(Self { config, model, score })
     }
 
-    /// How many ids and how many positions it knows.
+    /// Numbers of ids and of positions that the model supports.
     pub(super) fn extents(&self) -> (usize, usize) {
         (self.config.vocab_size, self.config.max_position_embeddings)
     }
 
-    /// The scores of `rows` of ids, padded on the right, `[B, S]`: at each row's last id that is not `pad`, as transformers has it.
+    /// Scores of `rows` (token ids) at each row's last id that is not `pad`, as in transformers; `ids`, `[B, S]`, is padded on the right.
     pub(super) fn scores(&self, ids: &Tensor, rows: &[Vec<u32>], pad: u32) -> Result<Vec<f32>> {
         let (count, width) = ids.dims2()?;
         let rope = rope(&self.config, &vec![0; count], width);
@@ -60,7 +60,7 @@ impl Scorer {
     }
 }
 
-/// The configuration of the decoder below the score: it has no head, which is what a tied one is read as.
+/// Configuration of the decoder below the score. It has no head, so it is read with a tied head.
 fn config(json: &Map<String, Value>) -> Result<Config> {
     let family = Family::of(json)?;
     let wanted = family.classifier();

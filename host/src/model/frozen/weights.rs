@@ -1,4 +1,4 @@
-//! Weights for the models of `candle-transformers`: what they ask for is compared with what the files hold, and nothing is left over.
+//! Weights for the models of `candle-transformers`. Every requested tensor is checked against the files, and every tensor must be used.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,10 +14,10 @@ use super::super::config::CONFIG_FILE;
 use super::super::files::ModelFiles;
 use super::super::params::{HEAD, to_f32, weight_files};
 
-/// Endings of names of tensors that are computed, not read.
+/// Name endings of tensors that are computed, not read.
 const COMPUTED: [&str; 2] = ["rotary_emb.inv_freq", "position_ids"];
 
-/// All tensors of a checkpoint by name, 32-bit floats, and which of them were asked for.
+/// All tensors of a checkpoint by name, 32-bit floats, each with a flag whether it was requested.
 #[derive(Clone)]
 pub(super) struct Weights {
     held: Arc<Mutex<BTreeMap<String, Held>>>,
@@ -29,7 +29,7 @@ struct Held {
     used: bool,
 }
 
-/// Bytes that the weights in `files` take in 32-bit floats, going by the files' sizes and the dtype that the configuration names.
+/// Bytes of the weights in `files` as 32-bit floats, estimated from the files' sizes and the dtype in the configuration.
 pub fn bytes_in_memory(files: &ModelFiles) -> Result<u64> {
     let config: serde_json::Value = serde_json::from_slice(&files.read(CONFIG_FILE)?)?;
     let dtype = config.get("dtype").or_else(|| config.get("torch_dtype")).and_then(serde_json::Value::as_str);
@@ -38,7 +38,7 @@ pub fn bytes_in_memory(files: &ModelFiles) -> Result<u64> {
 }
 
 impl Weights {
-    /// Reads all files of weights.
+    /// Reads all weight files.
     pub(super) fn load(files: &ModelFiles, device: &Device) -> Result<Self> {
         let names = weight_files(files)?;
         let sizes = names.iter().map(|name| files.size(name)).sum::<Result<u64>>()?;
@@ -54,12 +54,12 @@ impl Weights {
         Ok(Self { held: Arc::new(Mutex::new(held)), place: files.describe(&names[0]) })
     }
 
-    /// A builder that hands them out by name and shape.
+    /// A builder that returns the tensors by name and shape.
     pub(super) fn builder(&self, device: &Device) -> VarBuilder<'static> {
         VarBuilder::from_backend(Box::new(self.clone()), DType::F32, device.clone())
     }
 
-    /// Refuses tensors that nothing asked for, but for a head that is the same as the `embedding` to which it is tied.
+    /// Refuses tensors that were not requested, except for a head equal to the `embedding` to which it is tied.
     pub(super) fn finish(&self, embedding: &str) -> Result<()> {
         let held = self.lock();
         let tied = |name: &str| -> Result<bool> {

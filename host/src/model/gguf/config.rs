@@ -1,4 +1,4 @@
-//! The settings of a model, as `config.json` has them.
+//! The settings of a model, in the form of `config.json`.
 
 use std::collections::HashMap;
 
@@ -11,9 +11,9 @@ use super::rope;
 use super::weights::Permuted;
 use crate::model::family::{Family, shown_text};
 
-/// Architectures that are read. Files of Mistral's models say `llama`.
+/// Supported architectures. Files of Mistral's models say `llama`.
 const ARCHITECTURES: [Family; 3] = [Family::Llama, Family::Qwen2, Family::Qwen3];
-/// Names of settings, in the file and in transformers. The first ones have to be there.
+/// Names of settings in the file and in transformers. The first `NEEDED` of them are required.
 const SETTINGS: [(&str, &str); 9] = [
     ("context_length", "max_position_embeddings"),
     ("embedding_length", "hidden_size"),
@@ -25,14 +25,14 @@ const SETTINGS: [(&str, &str); 9] = [
     ("attention.key_length", "head_dim"),
     ("rope.freq_base", "rope_theta"),
 ];
-/// How many of them have to be there.
+/// Number of required settings.
 const NEEDED: usize = 6;
-/// The base of the frequencies where the file has none.
+/// The rotary base if the file has none.
 const THETA: f64 = 10_000.0;
 
-/// Makes `config.json` of the metadata, of what tensors there are, and of the divisors of frequencies.
+/// Builds `config.json` from the metadata, the set of tensors, and the divisors of the rotary frequencies.
 ///
-/// An unknown setting of the architecture keeps its key. So it is refused like an unknown key of any `config.json`.
+/// An unknown setting of the architecture keeps its key, so it is refused like an unknown key of any `config.json`.
 pub(super) fn config(
     metadata: &Metadata,
     tensors: &HashMap<String, TensorInfo>,
@@ -63,7 +63,7 @@ pub(super) fn config(
         _ => bail!("it has both `{prefix}rope.scaling` and `{}` (use the original model)", rope::DIVISORS),
     };
     config.extend(scaling.map(|scaling| ("rope_scaling".to_owned(), scaling)));
-    // Settings that only repeat what is known already.
+    // Settings that only repeat known values.
     left.remove("vocab_size");
     let repeated = [("attention.value_length", &width), ("rope.dimension_count", &width), ("expert_count", &json!(0))];
     left.retain(|key, value| !repeated.contains(&(key.as_str(), value)));
@@ -88,7 +88,7 @@ pub(super) fn config(
     Ok(config)
 }
 
-/// The heads whose rows the file has in another order: those of a Llama.
+/// The heads whose rows the file stores in another order: those of a Llama model.
 pub(super) fn permuted(config: &Map<String, Json>) -> Option<Permuted> {
     let count = |key: &str| config.get(key).and_then(Json::as_u64).and_then(|count| usize::try_from(count).ok());
     let is_llama = config.get("model_type").is_some_and(|name| name == Family::Llama.name());

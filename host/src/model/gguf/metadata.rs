@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::model::family::shown;
 
-/// All keys with their values.
+/// All metadata keys with their values.
 pub(super) struct Metadata(HashMap<String, Value>);
 
 impl Metadata {
@@ -16,7 +16,7 @@ impl Metadata {
         Self(values)
     }
 
-    /// Refuses files that are not a whole model.
+    /// Refuses files that are not a complete model.
     pub(super) fn check_kind(&self) -> Result<()> {
         let kind = self.text("general.type")?.unwrap_or("model");
         ensure!(
@@ -31,37 +31,37 @@ impl Metadata {
         Ok(())
     }
 
-    /// The text under `key`; none where the key is absent.
+    /// The text under `key`; `None` if the key is absent.
     pub(super) fn text(&self, key: &str) -> Result<Option<&str>> {
         self.get(key, "a text", |value| value.to_string().ok().map(String::as_str))
     }
 
-    /// The text under `key`; an absent key is an error.
+    /// The text under `key`. An absent key is an error.
     pub(super) fn needed(&self, key: &str) -> Result<&str> {
         self.text(key)?.with_context(|| missing(key))
     }
 
-    /// The whole number under `key`.
+    /// The whole number under `key`; `None` if the key is absent.
     pub(super) fn number(&self, key: &str) -> Result<Option<u64>> {
         self.get(key, "a whole number", |value| scalar(value).as_u64())
     }
 
-    /// The switch under `key`.
+    /// The boolean under `key`; `None` if the key is absent.
     pub(super) fn switch(&self, key: &str) -> Result<Option<bool>> {
         self.get(key, "true or false", |value| value.to_bool().ok())
     }
 
-    /// The texts under `key`.
+    /// The texts under `key`; `None` if the key is absent.
     pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<&str>>> {
         self.list(key, "a list of texts", |value| value.to_string().ok().map(String::as_str))
     }
 
-    /// The numbers under `key`.
+    /// The numbers under `key`; `None` if the key is absent.
     pub(super) fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>> {
         self.list(key, "a list of numbers", |value| scalar(value).as_f64())
     }
 
-    /// The values of keys that begin with `prefix`, by the rest of the key.
+    /// Values whose keys begin with `prefix`, by the rest of the key.
     pub(super) fn under(&self, prefix: &str) -> Map<String, Json> {
         let named =
             self.0.iter().filter_map(|(key, value)| Some((key.strip_prefix(prefix)?.to_owned(), scalar(value))));
@@ -79,12 +79,12 @@ impl Metadata {
     }
 }
 
-/// The sentence about a key that has to be there.
+/// The message for a missing key.
 pub(super) fn missing(key: &str) -> String {
     format!("`{key}` is missing (fetch the file again)")
 }
 
-/// A value as JSON; of a list, how long it is.
+/// A value as JSON; a list becomes its length.
 fn scalar(value: &Value) -> Json {
     match value {
         Value::U8(number) => json!(number),
@@ -103,7 +103,7 @@ fn scalar(value: &Value) -> Json {
     }
 }
 
-/// The shortest number that is rounded to this one: 0.1 in place of 0.10000000149.
+/// The shortest decimal that rounds to this f32, such as 0.1 in place of 0.10000000149.
 pub(super) fn shortest(number: f32) -> Json {
     json!(number.to_string().parse::<f64>().ok())
 }

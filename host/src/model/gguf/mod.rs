@@ -1,5 +1,5 @@
-//! Models in GGUF files, the format of llama.cpp. Such a file is read as the Hugging Face directory that would hold the same model: settings and
-//! tokenizer are made of its metadata, and its tensors are 32-bit floats under the names of transformers.
+//! Models in GGUF files, the format of llama.cpp. Such a file is presented as the Hugging Face directory of the same model. Settings and
+//! tokenizer are built from its metadata; its tensors become 32-bit floats under the names of transformers.
 
 mod config;
 mod metadata;
@@ -20,27 +20,27 @@ use self::metadata::Metadata;
 use self::weights::{Reader, Weights};
 use crate::data::contain::contain;
 
-/// Longest header, bytes: tokens and merges take ten million at most. A value in memory has up to 32 times its bytes in the file.
+/// Longest header, bytes: tokens and merges take at most ten million. A value in memory takes up to 32 times its bytes in the file.
 const MOST_HEADER: u64 = 1 << 24;
-/// The file that the weights are read as.
+/// Name of the file that holds the weights.
 const WEIGHTS: &str = "model.safetensors";
 
 /// A GGUF file.
 #[derive(Debug)]
 pub struct Gguf {
     path: PathBuf,
-    /// The files that are made of its metadata.
+    /// The files that are built from the metadata.
     made: [(&'static str, Vec<u8>); 3],
     weights: Weights,
 }
 
-/// True of the path of a GGUF file, going by its name.
+/// True if `path` has the extension of a GGUF file.
 pub(super) fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
 
 impl Gguf {
-    /// Reads all but the weights of the file at `path`.
+    /// Reads the file at `path`, except for its weights.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let size = files::size(path).with_context(|| format!("cannot read `{}`", path.display()))?;
         Self::read(path, size).with_context(|| format!("cannot use `{}`", path.display()))
@@ -70,19 +70,19 @@ impl Gguf {
         Ok(Self { path: path.to_owned(), made, weights })
     }
 
-    /// The contents of the file `name` that is made of the metadata; none where there is no such file.
+    /// Contents of the file `name` that is built from the metadata; `None` for any other name.
     pub(super) fn made(&self, name: &str) -> Option<&[u8]> {
         self.made.iter().find(|(made, _)| *made == name).map(|(_, bytes)| bytes.as_slice())
     }
 
-    /// The weights, which are the file `name`; an unknown name is an error.
+    /// A reader of the weights, which are the file `name`. An unknown name is an error.
     pub(super) fn weights(&self, name: &str) -> Result<Reader<'_>> {
         self.check_is_weights(name)?;
         let file = File::open(&self.path).with_context(|| format!("cannot read `{}`", self.path.display()))?;
         Ok(self.weights.reader(file))
     }
 
-    /// All bytes of the weights. More of them than there is memory are an error too.
+    /// All bytes of the weights. An error if they exceed the available memory.
     pub(super) fn all_weights(&self, name: &str) -> Result<Vec<u8>> {
         let mut reader = self.weights(name)?;
         let size = self.weights.size();
@@ -95,7 +95,7 @@ impl Gguf {
         Ok(bytes)
     }
 
-    /// The size of the file `name`, bytes; an unknown name is an error.
+    /// Size of the file `name`, bytes. An unknown name is an error.
     pub(super) fn size(&self, name: &str) -> Result<u64> {
         if let Some(bytes) = self.made(name) {
             return Ok(bytes.len() as u64);
@@ -104,12 +104,12 @@ impl Gguf {
         Ok(self.weights.size())
     }
 
-    /// True if there is a file `name`.
+    /// True if the file `name` exists.
     pub(super) fn contains(&self, name: &str) -> bool {
         name == WEIGHTS || self.made(name).is_some()
     }
 
-    /// The name of the file `name` in sentences.
+    /// Name of the file `name` in messages.
     pub(super) fn describe(&self, name: &str) -> String {
         if name == WEIGHTS {
             return format!("`{}`", self.path.display());

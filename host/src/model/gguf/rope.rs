@@ -1,4 +1,4 @@
-//! The scaling of rotary embeddings, as `rope_scaling` of a `config.json` says it.
+//! The scaling of rotary embeddings, in the form of `rope_scaling` in `config.json`.
 
 use std::f64::consts::TAU;
 
@@ -8,18 +8,18 @@ use serde_json::{Map, Value as Json, json};
 
 use super::metadata::shortest;
 
-/// The tensor with the divisors of frequencies.
+/// Name of the tensor with the divisors of the rotary frequencies.
 pub(super) const DIVISORS: &str = "rope_freqs.weight";
-/// Bounds of the type `llama3` that all its models have: turns over the original positions.
+/// Bounds of the scaling type `llama3`, the same in all its models: turns over the original positions.
 const LOW: f64 = 1.0;
 const HIGH: f64 = 4.0;
-/// Original positions where the divisors do not tell them.
+/// Default number of original positions, used if the divisors do not determine it.
 const POSITIONS: f64 = 8192.0;
 
-/// Most divisors.
+/// Upper limit of the number of divisors.
 const MOST: usize = 1 << 12;
 
-/// Names of settings, here and in transformers.
+/// Names of settings in GGUF and in transformers.
 const SETTINGS: [(&str, &str); 4] = [
     ("type", "rope_type"),
     ("original_context_length", "original_max_position_embeddings"),
@@ -27,7 +27,7 @@ const SETTINGS: [(&str, &str); 4] = [
     ("yarn_beta_slow", "beta_slow"),
 ];
 
-/// Refuses more divisors than there are.
+/// Refuses a tensor with more than `MOST` divisors.
 pub(super) fn check(info: &TensorInfo) -> Result<()> {
     let shape = info.shape.dims();
     ensure!(
@@ -37,7 +37,7 @@ pub(super) fn check(info: &TensorInfo) -> Result<()> {
     Ok(())
 }
 
-/// Takes the settings of a scaling out of those of the architecture. Unknown ones stay in it, and are refused where it is read.
+/// Moves the scaling's settings out of the architecture's `settings`. Unknown keys stay in the scaling, and its reader refuses them.
 pub(super) fn scaling(settings: &mut Map<String, Json>) -> Option<Json> {
     let keys: Vec<String> = settings.keys().filter(|key| key.starts_with("rope.scaling.")).cloned().collect();
     let mut scaling = Map::new();
@@ -46,7 +46,7 @@ pub(super) fn scaling(settings: &mut Map<String, Json>) -> Option<Json> {
         let name = SETTINGS.iter().find(|(old, _)| *old == name).map_or(name, |(_, new)| new);
         scaling.extend(settings.remove(&key).map(|value| (name.to_owned(), value)));
     }
-    // It says how the model was made.
+    // The key only says how the model was made.
     scaling.remove("finetuned");
     if scaling.is_empty() || scaling.get("rope_type").is_some_and(|kind| kind == "none") {
         return None;
@@ -55,7 +55,7 @@ pub(super) fn scaling(settings: &mut Map<String, Json>) -> Option<Json> {
     Some(Json::Object(scaling))
 }
 
-/// The scaling of the type `llama3` that has these divisors, for heads of a width and frequencies of a base. There is none where all of them are 1.
+/// The `llama3` scaling that has these divisors, for heads of `width` and frequencies of base `theta`. `None` if all divisors are 1.
 pub(super) fn llama3(divisors: &[f32], width: u64, theta: f64) -> Result<Option<Json>> {
     let most = divisors.iter().copied().fold(1.0, f32::max);
     if divisors.len() as u64 * 2 != width {
@@ -66,7 +66,7 @@ pub(super) fn llama3(divisors: &[f32], width: u64, theta: f64) -> Result<Option<
     }
     let Some(factor) = shortest(most).as_f64().filter(|factor| factor.is_finite()) else { return refused() };
     let frequency = |index: usize| theta.powf(-(index as f64) / divisors.len() as f64);
-    // A divisor between the bounds says how many turns its frequency makes.
+    // A divisor between the bounds determines the number of turns of its frequency.
     let between = divisors.iter().map(|divisor| f64::from(*divisor)).enumerate();
     let between = between.filter(|(_, divisor)| *divisor > 1.001 && *divisor < 0.999 * factor);
     let kept = |divisor: f64| (1.0 / divisor - 1.0 / factor) / (1.0 - 1.0 / factor);
@@ -93,7 +93,7 @@ fn refused<T>() -> Result<T> {
 mod tests {
     use super::*;
 
-    /// The divisors of a model, as llama.cpp's converter makes them.
+    /// The divisors of a model, as llama.cpp's converter computes them.
     fn divisors(width: usize, theta: f64, factor: f64, original: f64) -> Vec<f32> {
         let divisor = |index: usize| {
             let length = TAU * theta.powf(2.0 * index as f64 / width as f64);
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn divisors_tell_their_scaling() {
-        // Llama 3.1 and 3.2, another length, and one without frequencies between the bounds.
+        // Llama 3.1 and 3.2, a model with another length, and a model without frequencies between the bounds.
         let cases = [(128, 5e5, 8.0, 8192.0), (64, 5e5, 32.0, 8192.0), (64, 1e4, 4.0, 2048.0), (4, 1e8, 8.0, 8192.0)];
         for (width, theta, factor, original) in cases {
             let divisors = divisors(width, theta, factor, original);

@@ -1,4 +1,4 @@
-//! The tokenizer, as `tokenizer.json` and `tokenizer_config.json` have it.
+//! The tokenizer, in the form of `tokenizer.json` and `tokenizer_config.json`.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -14,38 +14,38 @@ const CONTROL: f64 = 3.0;
 const USER_DEFINED: f64 = 4.0;
 const UNUSED: f64 = 5.0;
 
-/// Keys of ids, and what transformers calls their tokens.
+/// Keys of special token ids, and the names that transformers gives these tokens.
 const NAMED: [(&str, &str); 4] =
     [("bos", "bos_token"), ("eos", "eos_token"), ("unknown", "unk_token"), ("padding", "pad_token")];
-/// Keys of further ids that end a completion.
+/// Keys of additional ids that end a completion.
 const ENDS: [&str; 2] = ["eot", "eom"];
-/// Most characters of a token that is put together of two others.
+/// Longest token that a merge may produce, characters.
 const LONGEST: usize = 256;
-/// Most merges that scores imply; real files have a few times as many as tokens.
+/// Upper limit of the merges that scores imply. Real files have a few times as many merges as tokens.
 const MOST_MERGES: usize = 1 << 22;
 
-/// How text is split before its parts become tokens, by the names of llama.cpp. Sources: the `tokenizer.json` of the models.
+/// Patterns that split text before tokenization, named as in llama.cpp. Sources: the `tokenizer.json` of the models.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// The two files.
+/// The two files of a tokenizer.
 pub(super) struct Files {
     pub(super) tokenizer: Json,
     pub(super) config: Json,
 }
 
-/// The tokens of a file, in the order of their ids.
+/// The tokens of a file, ordered by id.
 struct Tokens<'a> {
     texts: Vec<&'a str>,
     kinds: Vec<f64>,
-    /// Ids of tokens that stand for no text.
+    /// Ids of special tokens, which stand for no text.
     special: BTreeSet<usize>,
 }
 
 impl Files {
-    /// Makes the files of the metadata, and adds the ids of special tokens to the model's `config.json`.
+    /// Builds the files from the metadata, and adds the ids of special tokens to the model's `config.json`.
     pub(super) fn new(metadata: &Metadata, model: &mut Map<String, Json>) -> Result<Self> {
         let tokens = Tokens::new(metadata)?;
         let mut config = Map::new();
@@ -88,7 +88,7 @@ impl<'a> Tokens<'a> {
         Ok(tokens)
     }
 
-    /// The id that the file names for a purpose.
+    /// The id that the file gives for a purpose.
     fn named(&self, metadata: &Metadata, purpose: &str) -> Result<Option<usize>> {
         let key = format!("tokenizer.ggml.{purpose}_token_id");
         let Some(id) = metadata.number(&key)? else { return Ok(None) };
@@ -100,7 +100,7 @@ impl<'a> Tokens<'a> {
             .map(Some)
     }
 
-    /// The `tokenizer.json`.
+    /// The contents of `tokenizer.json`.
     fn json(&self, metadata: &Metadata, config: &Map<String, Json>) -> Result<Json> {
         let kind = metadata.needed("tokenizer.ggml.model")?;
         let (is_bytes, steps, merges) = match kind {
@@ -127,7 +127,7 @@ impl<'a> Tokens<'a> {
         }))
     }
 
-    /// Ids and texts of the tokens that are in use.
+    /// Ids and texts of the tokens in use.
     fn used(&self) -> impl Iterator<Item = (usize, &'a str)> {
         let used = |(id, _): &(usize, &str)| self.kinds[*id] != UNUSED;
         self.texts.iter().copied().enumerate().filter(used)
@@ -140,7 +140,7 @@ impl<'a> Tokens<'a> {
         })
     }
 
-    /// The merges that scores imply: each token of two others, those of the best score first. Source: `generate_merges` of transformers.
+    /// The merges that scores imply: tokens that join two others, ordered by score, best first. Source: `generate_merges` of transformers.
     fn merges(&self, metadata: &Metadata) -> Result<Json> {
         if metadata.texts("tokenizer.ggml.merges")?.is_some() {
             return stated_merges(metadata);
@@ -170,7 +170,7 @@ impl<'a> Tokens<'a> {
                 "its tokens have more than {MOST_MERGES} merges (fetch the file again)"
             );
         }
-        // Of equal scores the longer parts come first, else the order of tokens is kept.
+        // At equal scores longer parts come first; otherwise the order of tokens is preserved.
         merges.sort_by(|a, b| {
             let right = |merge: &(f64, usize, &str, &str)| merge.3.chars().count();
             b.0.total_cmp(&a.0).then(b.1.cmp(&a.1)).then_with(|| right(b).cmp(&right(a)))
@@ -179,16 +179,16 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// The steps before and after the model of a tokenizer.
+/// The tokenizer's steps before and after its model.
 struct Steps {
     normalizer: Json,
     split: Json,
     decoder: Json,
-    /// True if a word that is a token is not put together of others.
+    /// True if a word that is a token skips the merges.
     whole_words: bool,
 }
 
-/// The steps of a tokenizer over bytes, by the name of its split.
+/// The steps of a byte-level tokenizer, by the name of its split pattern.
 fn byte_level(name: &str) -> Result<Steps> {
     let bytes = |splits: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": splits});
     let regex = |pattern: &str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
@@ -209,7 +209,7 @@ fn byte_level(name: &str) -> Result<Steps> {
     Ok(Steps { normalizer, split, decoder: bytes(true), whole_words })
 }
 
-/// The steps of a tokenizer of SentencePiece.
+/// The steps of a SentencePiece tokenizer.
 fn pieces(metadata: &Metadata) -> Result<Steps> {
     let key = "tokenizer.ggml.remove_extra_whitespaces";
     ensure!(metadata.switch(key)? != Some(true), "`{key}` is true, which is not supported (use the original model)");
@@ -229,7 +229,7 @@ fn pieces(metadata: &Metadata) -> Result<Steps> {
     })
 }
 
-/// The merges that the file has.
+/// The merges that the file lists.
 fn stated_merges(metadata: &Metadata) -> Result<Json> {
     let key = "tokenizer.ggml.merges";
     let merges = metadata.texts(key)?.with_context(|| missing(key))?;
@@ -241,7 +241,7 @@ fn stated_merges(metadata: &Metadata) -> Result<Json> {
     merges.iter().map(pair).collect()
 }
 
-/// The processor that adds the tokens which begin and end a text, where one asks for them.
+/// The processor that adds the begin and end tokens to a text on request.
 fn begun_and_ended(
     metadata: &Metadata,
     config: &Map<String, Json>,

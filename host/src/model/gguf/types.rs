@@ -1,4 +1,4 @@
-//! The types of tensors in GGUF files, and where the tensors lie.
+//! Tensor types in GGUF files, and checks of the tensors' positions.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,9 +8,9 @@ use candle_core::quantized::gguf_file::TensorInfo;
 
 use crate::model::family::shown_text;
 
-/// Types that are read, for sentences.
+/// Supported types, for messages.
 const READ: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K";
-/// Names of other types by their numbers. Source: `enum ggml_type` of ggml.h.
+/// Names of unsupported types by number. Source: `enum ggml_type` of ggml.h.
 const OTHERS: &[(u32, &str)] = &[
     (16, "IQ2_XXS"),
     (17, "IQ2_XS"),
@@ -31,10 +31,10 @@ const OTHERS: &[(u32, &str)] = &[
     (39, "MXFP4"),
     (40, "NVFP4"),
 ];
-/// How candle begins its sentence about a type that it does not know.
+/// Beginning of candle's message about an unknown type.
 const UNKNOWN: &str = "unknown dtype for tensor ";
 
-/// The sentence about a file that candle cannot read.
+/// The message for a file that candle cannot read.
 pub(super) fn unreadable(error: candle_core::Error) -> Error {
     let text = error.to_string();
     let Some(number) = text.split_once(UNKNOWN).map(|(_, rest)| rest) else {
@@ -52,9 +52,9 @@ fn other(name: String) -> Error {
     anyhow!("it has a tensor of the type {name}, supported are {READ} (use a file with one of these)")
 }
 
-/// Refuses a tensor of a type that is not read, of a shape that does not fit its type, or beyond the file's end.
+/// Refuses a tensor of an unsupported type, of a shape that does not fit its type, or beyond the file's end.
 pub(super) fn check(tensors: &HashMap<String, TensorInfo>, start: u64, size: u64) -> Result<()> {
-    // In order, so that of several mistakes always the same one is told.
+    // Tensors are checked in the order of their names, so that among several errors the same one is always reported.
     for (name, info) in tensors.iter().collect::<BTreeMap<_, _>>() {
         check_type(info.ggml_dtype)?;
         let shown = shown_text(name);

@@ -1,4 +1,4 @@
-//! The tensors of a GGUF file, read as a safetensors file of 32-bit floats. One tensor is in memory at a time.
+//! The tensors of a GGUF file, presented as a safetensors file of 32-bit floats. At most one tensor is in memory at a time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -9,13 +9,13 @@ use candle_core::Device;
 use candle_core::quantized::gguf_file::TensorInfo;
 use serde_json::{Map, json};
 
-/// Names of whole tensors, here and in transformers.
+/// Names of tensors outside layers, in GGUF and in transformers.
 const NAMES: [(&str, &str); 3] = [
     ("token_embd.weight", "model.embed_tokens.weight"),
     ("output_norm.weight", "model.norm.weight"),
     ("output.weight", "lm_head.weight"),
 ];
-/// Names of a layer's parts, here and in transformers.
+/// Names of a layer's tensors, in GGUF and in transformers.
 const PARTS: [(&str, &str); 11] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
@@ -30,33 +30,33 @@ const PARTS: [(&str, &str); 11] = [
     ("ffn_down", "mlp.down_proj"),
 ];
 
-/// Heads of queries and of keys whose rows llama.cpp has in another order.
+/// Numbers of query and key heads whose rows llama.cpp stores in another order.
 pub(super) struct Permuted {
     pub(super) queries: usize,
     pub(super) keys: usize,
 }
 
-/// Where the tensors lie, and where they would in a safetensors file.
+/// Positions of the tensors in the GGUF file and in the safetensors file.
 #[derive(Debug)]
 pub(super) struct Weights {
-    /// The length of the header and the header.
+    /// The header of the safetensors file, preceded by its length.
     head: Vec<u8>,
     tensors: Vec<Placed>,
-    /// Where tensors begin in the GGUF file.
+    /// Offset of the first tensor in the GGUF file, bytes.
     start: u64,
 }
 
 #[derive(Debug)]
 struct Placed {
     info: TensorInfo,
-    /// The number of heads whose rows have to be put in order.
+    /// Number of heads whose rows must be reordered; `None` if the rows are in order.
     heads: Option<usize>,
-    /// Where it ends, counted from the end of the header.
+    /// End of the tensor, counted in bytes from the end of the header.
     end: u64,
 }
 
 impl Weights {
-    /// The tensors of a file whose data begin at `start`.
+    /// The tensors of a file whose data begin at offset `start`.
     pub(super) fn new(tensors: HashMap<String, TensorInfo>, start: u64, permuted: Option<Permuted>) -> Result<Self> {
         let mut header = Map::new();
         let mut placed = Vec::new();
@@ -84,18 +84,18 @@ impl Weights {
         Ok(Self { head, tensors: placed, start })
     }
 
-    /// The size of the safetensors file.
+    /// Size of the safetensors file, bytes.
     pub(super) fn size(&self) -> u64 {
         self.head.len() as u64 + self.tensors.last().map_or(0, |tensor| tensor.end)
     }
 
-    /// The bytes of the safetensors file, made from the GGUF `file`.
+    /// A reader of the safetensors file's bytes, which are computed from the GGUF `file`.
     pub(super) fn reader(&self, file: File) -> Reader<'_> {
         Reader { weights: self, file, position: 0, held: None }
     }
 }
 
-/// A tensor's name in transformers; an unknown one keeps its own, and is refused where it is not expected.
+/// A tensor's name in transformers. An unknown tensor keeps its name, and is refused later if it is not expected.
 fn renamed(name: &str) -> String {
     if let Some((_, new)) = NAMES.iter().find(|(old, _)| *old == name) {
         return (*new).to_owned();
@@ -109,13 +109,13 @@ fn renamed(name: &str) -> String {
     name.to_owned()
 }
 
-/// The numbers of a tensor of a file whose data begin at `start`.
+/// The numbers of a tensor; the file's tensor data begin at offset `start`.
 pub(super) fn values(info: &TensorInfo, start: u64, file: &mut File) -> Result<Vec<f32>> {
     let tensor = info.read(file, start, &Device::Cpu)?.dequantize(&Device::Cpu)?;
     Ok(tensor.flatten_all()?.to_vec1()?)
 }
 
-/// Rows in transformers' order: the two halves of each head's rotation after one another, which the file has in turns.
+/// Reorders rows as in transformers: the two halves of each head's rotation follow one another, while the file interleaves them.
 /// Source: `LlamaTensorProcessor` of transformers.
 fn in_order(values: &[f32], rows: usize, heads: usize) -> Vec<f32> {
     let (half, width) = (rows / heads / 2, values.len() / rows);
@@ -126,17 +126,17 @@ fn in_order(values: &[f32], rows: usize, heads: usize) -> Vec<f32> {
     (0..rows).flat_map(|row| &values[source(row) * width..][..width]).copied().collect()
 }
 
-/// A safetensors file that is made as it is read.
+/// A safetensors file that is computed while it is read.
 pub(in crate::model) struct Reader<'a> {
     weights: &'a Weights,
     file: File,
     position: u64,
-    /// The number of the tensor that is being read, and its values.
+    /// The index of the tensor that is being read, and its values.
     held: Option<(usize, Vec<f32>)>,
 }
 
 impl Reader<'_> {
-    /// Makes the values of a tensor.
+    /// Computes the values of a tensor.
     fn hold(&mut self, index: usize) -> Result<(usize, Vec<f32>)> {
         let Placed { info, heads, .. } = &self.weights.tensors[index];
         let values = values(info, self.weights.start, &mut self.file)?;

@@ -1,4 +1,4 @@
-//! The model that an adapter belongs to: its name and what its files held.
+//! The base model of an adapter: its name and the hashes of its files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,28 +11,28 @@ use crate::model::config::CONFIG_FILE;
 use crate::model::files::ModelFiles;
 use crate::model::params::weight_files;
 
-/// The file in an adapter's folder that says what its base's files held.
+/// The file in an adapter's folder that records the hashes of its base's files.
 pub(crate) const BASE_FILE: &str = "base.json";
 
-/// A base model.
+/// The base model of an adapter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Base {
-    /// As `model_name_or_path` takes it.
+    /// Name in the form of `model_name_or_path`.
     name: String,
-    /// SHA-256 of its configuration and its weights, by file.
+    /// SHA-256 hashes of its configuration and weight files, by file name.
     files: BTreeMap<String, String>,
 }
 
 impl Base {
-    /// The model `name`, whose files are `files`.
+    /// The base model `name` with the files `files`.
     pub fn of(name: &str, files: &ModelFiles) -> Result<Self> {
         let names = weight_files(files)?.into_iter().chain([CONFIG_FILE.to_owned()]);
         let digest = |file: String| Ok((file.clone(), sha256_hex(&files.read(&file)?)));
         Ok(Self { name: name.to_owned(), files: names.map(digest).collect::<Result<_>>()? })
     }
 
-    /// The base that the adapter in `files` records; none where another program wrote the adapter.
+    /// The base that the adapter in `files` records; `None` if another program wrote the adapter.
     pub fn read(files: &ModelFiles) -> Result<Option<Self>> {
         if !files.contains(BASE_FILE) {
             return Ok(None);
@@ -41,12 +41,12 @@ impl Base {
         base.map(Some).with_context(|| format!("{} cannot be used (use another checkpoint)", files.describe(BASE_FILE)))
     }
 
-    /// Its name.
+    /// Name of the base model.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Refuses another base than this one.
+    /// Refuses a base `now` that differs from this one.
     pub fn check(&self, now: &Self) -> Result<()> {
         for (file, expected) in &self.files {
             let found = now.files.get(file).map_or("none", String::as_str);
@@ -59,7 +59,7 @@ impl Base {
         Ok(())
     }
 
-    /// Writes it into an adapter's folder.
+    /// Writes the record into an adapter's folder.
     pub(super) fn write(&self, directory: &Path) -> Result<()> {
         write_atomic(&directory.join(BASE_FILE), &serde_json::to_vec_pretty(self)?)
     }

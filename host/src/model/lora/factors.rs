@@ -1,4 +1,4 @@
-//! The two factors beside the weight of one module, forward and backward.
+//! The two factors beside one module's weight: forward and backward pass.
 
 use anyhow::Result;
 use candle_core::Tensor;
@@ -6,15 +6,15 @@ use candle_core::Tensor;
 use super::mask::DropoutMask;
 use crate::model::ops;
 
-/// `x -> s B A x`.
+/// The map `x -> s B A x`.
 #[derive(Clone)]
 pub(crate) struct Factors {
-    /// `[r, in]`.
+    /// First factor, `[r, in]`.
     a: Tensor,
-    /// `[out, r]`.
+    /// Second factor, `[out, r]`.
     b: Tensor,
     scale: f64,
-    /// In a training pass.
+    /// Dropout of a training pass; `None` in any other pass.
     pub(crate) dropout: Option<DropoutMask>,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct Factors {
 pub(crate) struct FactorGradients {
     pub(crate) a: Tensor,
     pub(crate) b: Tensor,
-    /// By the input, `[N, in]`.
+    /// Gradient by the input, `[N, in]`.
     pub(crate) x: Tensor,
 }
 
@@ -31,13 +31,13 @@ impl Factors {
         Self { a, b, scale, dropout: None }
     }
 
-    /// `y + s B A x` for `x` `[N, in]` and `y` `[N, out]`.
+    /// Returns `y + s B A x` for `x` `[N, in]` and `y` `[N, out]`.
     pub(crate) fn add_to(&self, y: &Tensor, x: &Tensor) -> Result<Tensor> {
         let inner = self.thinned(x)?.matmul(&self.a.t()?)?.affine(self.scale, 0.0)?;
         Ok(ops::add(&inner.matmul(&self.b.t()?)?, y)?)
     }
 
-    /// The gradients for `dy` `[N, out]`.
+    /// The gradients by the input and both factors; `dy` is `[N, out]`.
     pub(crate) fn backward(&self, x: &Tensor, dy: &Tensor) -> Result<FactorGradients> {
         let x = self.thinned(x)?;
         let inner = x.matmul(&self.a.t()?)?.affine(self.scale, 0.0)?;

@@ -1,4 +1,4 @@
-//! Dropout before the first factor, as a function of where a number stands: every pass of a step leaves out the same.
+//! Dropout before the first factor, as a function of a number's position: all passes of one step drop the same numbers.
 
 use std::sync::Arc;
 
@@ -9,43 +9,43 @@ use rayon::prelude::*;
 
 use crate::rng;
 
-/// Which step's dropout it is.
+/// Identifies the dropout of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dropout {
     /// The run's seed.
     pub seed: u64,
-    /// Its stream: `lora.dropout`, or another one for passes that no gradient follows.
+    /// Name of the random stream: `lora.dropout`, or another stream for passes without a gradient.
     pub stream: &'static str,
-    /// Optimizer steps done.
+    /// Number of completed optimizer steps.
     pub step: u64,
 }
 
 impl Dropout {
-    /// That of the optimizer step after `step` steps.
+    /// Dropout of the optimizer step that follows `step` completed steps.
     pub fn of_step(seed: u64, step: u64) -> Self {
         Self { seed, stream: "lora.dropout", step }
     }
 
-    /// That of the log-probability pass over a rollout for several steps, after `step` steps.
+    /// Dropout of the log-probability pass over a rollout for several steps, after `step` completed steps.
     pub fn of_rollout(seed: u64, step: u64) -> Self {
         Self { seed, stream: "lora.dropout.rollout", step }
     }
 }
 
-/// The dropout before the factors of one module.
+/// Dropout before the factors of one module.
 #[derive(Debug, Clone)]
 pub(crate) struct DropoutMask {
     pub(crate) dropout: Dropout,
-    /// Share that is left out.
+    /// Probability that a number is dropped.
     pub(crate) rate: f64,
     /// Numbers of the rows in their batch.
     pub(crate) rows: Arc<[u64]>,
-    /// Layer and place of the module.
+    /// Numbers of the layer and of the module in the layer.
     pub(crate) module: [u64; 2],
 }
 
 impl DropoutMask {
-    /// `x` `[rows * tokens, in]` with what is left multiplied by `1 / (1 - rate)`. Source: `torch.nn.Dropout`.
+    /// Drops entries of `x` `[rows * tokens, in]`, and multiplies the others by `1 / (1 - rate)`. Source: `torch.nn.Dropout`.
     pub(super) fn apply(&self, x: &Tensor) -> Result<Tensor> {
         let width = x.elem_count() / self.rows.len().max(1);
         let mut mask = vec![0.0_f32; x.elem_count()];

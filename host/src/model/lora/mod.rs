@@ -1,7 +1,7 @@
-//! LoRA: a product of two small matrices is trained beside the frozen weight of each module that is named, `y = W x + b + s B A x`.
+//! LoRA: trains a product of two small matrices beside the frozen weight of each target module, `y = W x + b + s B A x`.
 //!
-//! Names, defaults and files are PEFT's. The sum is never made but for an export: the sampler computes what the trainer does, a copy of
-//! the weights would take their memory, and in bf16 would round a young adapter away.
+//! Names, defaults and files are PEFT's. `W + s B A` is computed for an export only, and the sampler computes what the trainer does.
+//! Merged weights would take memory for a copy, and rounding to bf16 would erase a young adapter.
 
 mod base;
 mod factors;
@@ -40,8 +40,8 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// A fresh adapter of the model `config`, which changes nothing yet: A is uniform in `±1/√in`, drawn from the stream `lora.init` of
-    /// `seed` in the order of names, and B is 0. Source: `peft.LoraLayer.reset_lora_parameters`.
+    /// A fresh adapter of the model `config`. A is uniform in `±1/√in`, drawn from the stream `lora.init` of `seed` in the order of names.
+    /// B is 0, so the adapter has no effect yet. Source: `peft.LoraLayer.reset_lora_parameters`.
     pub fn fresh(lora: LoraConfig, base: Base, config: &Config, seed: u64, device: &Device) -> Result<Self> {
         let modules = targets::modules("model.lora_target_modules", &lora.targets, config)?;
         let count = modules.values().map(|(outputs, inputs)| lora.r as u128 * (*outputs as u128 + *inputs as u128));
@@ -68,10 +68,10 @@ impl Adapter {
         Ok(Self { config: lora, base, params: vars.into_iter().collect() })
     }
 
-    /// Reads an adapter of the model `config` from `files`, which name and hold its base too.
+    /// Reads an adapter of the model `config` from `files`, which also name and contain its base.
     pub fn load(files: &ModelFiles, config: &Config, device: &Device) -> Result<Self> {
         let (lora, name) = peft::read_config(files)?;
-        // So that what is saved finds it from any directory.
+        // An absolute path lets a saved adapter find its base from any directory.
         let name = if Path::new(&name).exists() { absolute(&name)?.to_string_lossy().into_owned() } else { name };
         let base = Base::of(&name, files)?;
         if let Some(known) = Base::read(files)? {
@@ -81,7 +81,7 @@ impl Adapter {
         Ok(Self { config: lora, base, params })
     }
 
-    /// The factors that a checkpoint of the same run has, over the same base.
+    /// Reads the factors from a checkpoint of the same run, over the same base.
     pub fn factors_of(&self, files: &ModelFiles, config: &Config, device: &Device) -> Result<Params> {
         if let Some(known) = Base::read(files)? {
             known.check(&self.base)?;
@@ -90,17 +90,17 @@ impl Adapter {
         peft::read_params(files, &lora, config, device)
     }
 
-    /// Its settings.
+    /// Settings of the adapter.
     pub fn config(&self) -> &LoraConfig {
         &self.config
     }
 
-    /// The model that it belongs to.
+    /// The adapter's base model.
     pub fn base(&self) -> &Base {
         &self.base
     }
 
-    /// Its factors, which are trained.
+    /// The adapter's factors, which are the trained parameters.
     pub fn params(&self) -> &Params {
         &self.params
     }
@@ -110,7 +110,7 @@ impl Adapter {
         Ok(Self { params: self.params.deep_copy(DType::F32)?, ..self.clone() })
     }
 
-    /// The factors of `module` in `dtype`, where it has any.
+    /// The factors of `module` in `dtype`; `None` if the module has no adapter.
     pub(super) fn factors(&self, module: &str, dtype: DType) -> Result<Option<Factors>> {
         let (a, b) = (format!("{module}.{A}"), format!("{module}.{B}"));
         if !self.params.contains(&a) {
@@ -131,7 +131,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// Writes `adapter_config.json`, `adapter_model.safetensors` and what is known of the base into `directory`.
+    /// Writes `adapter_config.json`, `adapter_model.safetensors` and the record of the base into `directory`.
     pub fn save(&self, directory: &Path) -> Result<()> {
         peft::write(&self.config, self.base.name(), &self.params, directory)?;
         self.base.write(directory)

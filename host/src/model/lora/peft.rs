@@ -17,22 +17,22 @@ use crate::model::family::shown;
 use crate::model::files::ModelFiles;
 use crate::model::params::{Params, to_f32};
 
-/// The file that makes a folder an adapter's.
+/// The file that identifies a folder as an adapter.
 pub const ADAPTER_CONFIG_FILE: &str = "adapter_config.json";
-/// The file with its weights.
+/// The file with the adapter's weights.
 pub const ADAPTER_FILE: &str = "adapter_model.safetensors";
 
-/// How tensors are called in the file: this, then the name of the module in the base.
+/// Prefix of tensor names in the file; the module's name in the base follows.
 const PREFIX: &str = "base_model.model.";
 
-/// Keys that are read, and those that change nothing about what an adapter computes; any other must be off.
+/// Keys that are read, and keys without effect on an adapter's computation. Any other key must be off.
 const KNOWN: &[&str] = &[
     "base_model_name_or_path bias init_lora_weights lora_alpha lora_dropout peft_type r target_modules use_rslora",
     "auto_mapping corda_config eva_config inference_mode loftq_config lora_ga_config megatron_config megatron_core",
     "peft_version qalora_group_size task_type",
 ];
 
-/// Ways to draw fresh factors that leave the base as it is.
+/// Initializations of fresh factors that leave the base unchanged.
 const INITIAL: &[&str] = &["gaussian", "eva", "orthogonal"];
 
 /// The base that the adapter in `files` names.
@@ -52,7 +52,7 @@ fn read_json(files: &ModelFiles) -> Result<Map<String, Value>> {
         .with_context(|| format!("cannot use {}: not a JSON object", files.describe(ADAPTER_CONFIG_FILE)))
 }
 
-/// The settings in `adapter_config.json`, and the base that it names.
+/// The settings in `adapter_config.json`, and the name of the base.
 pub(super) fn read_config(files: &ModelFiles) -> Result<(LoraConfig, String)> {
     let config =
         parse(read_json(files)?).with_context(|| format!("cannot use {}", files.describe(ADAPTER_CONFIG_FILE)))?;
@@ -120,7 +120,7 @@ fn check_key(key: &str, value: &Value) -> Result<()> {
     Ok(())
 }
 
-/// The factors of every module that the file has; those that `config` names must be there.
+/// The factors of every module in the file. The modules that `lora` targets must be there.
 pub(super) fn read_params(files: &ModelFiles, lora: &LoraConfig, config: &Config, device: &Device) -> Result<Params> {
     let place = || format!("cannot use {}", files.describe(ADAPTER_FILE));
     let bytes = files.read(ADAPTER_FILE)?;
@@ -151,14 +151,14 @@ pub(super) fn read_params(files: &ModelFiles, lora: &LoraConfig, config: &Config
     Ok(vars.into_iter().collect())
 }
 
-/// The shape of every factor, by its name in the base.
+/// The shape of every factor, by its name in the base model.
 fn expected<'a>(
     lora: &LoraConfig,
     config: &Config,
     found: impl Iterator<Item = &'a str>,
 ) -> Result<BTreeMap<String, Vec<usize>>> {
     let modules = match &lora.targets {
-        // The file is what the expression found in the base.
+        // The file has exactly the modules that the expression matched in the base.
         Targets::Pattern(_) => {
             let suffix = format!(".{A}");
             let names = found.filter_map(|name| name.strip_prefix(PREFIX)?.strip_suffix(&suffix)).map(str::to_owned);

@@ -1,39 +1,39 @@
-//! The numbers that make an adapter.
+//! Settings of an adapter.
 
 use serde_json::{Map, Value};
 
-/// The first factor of a module, `[r, in]`, after its name.
+/// Name suffix of a module's first factor, `[r, in]`.
 pub(super) const A: &str = "lora_A.weight";
-/// The second factor of a module, `[out, r]`, after its name.
+/// Name suffix of a module's second factor, `[out, r]`.
 pub(super) const B: &str = "lora_B.weight";
 
 /// Settings of an adapter, under PEFT's names.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoraConfig {
-    /// Rank.
+    /// Rank of the factors.
     pub r: usize,
-    /// Factor of the product of both factors, before the division by the rank.
+    /// Numerator of the scale of the factors' product; the rank divides it.
     pub alpha: f64,
-    /// Share of the inputs of A that a training pass leaves out.
+    /// Probability that an input of A is dropped in a training pass.
     pub dropout: f64,
-    /// Which modules have an adapter.
+    /// The modules that have an adapter.
     pub targets: Targets,
-    /// True if it is divided by the root of the rank instead. Source: <https://arxiv.org/abs/2312.03732>.
+    /// True if the root of the rank divides `alpha` instead. Source: <https://arxiv.org/abs/2312.03732>.
     pub rslora: bool,
-    /// The rest of an `adapter_config.json` that was read, to be written again.
+    /// All other keys of the `adapter_config.json` that was read, to be written again.
     pub rest: Map<String, Value>,
 }
 
-/// Which modules have an adapter.
+/// The modules that have an adapter.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Targets {
-    /// Those that PEFT takes in a model of this family.
+    /// PEFT's default modules for this family.
     OfFamily,
-    /// All in the layers.
+    /// All linear modules in the layers.
     AllLinear,
-    /// Those whose name is or ends in one of these, from a dot on.
+    /// Modules whose name equals one of these texts, or ends in a dot followed by one.
     Named(Vec<String>),
-    /// Those that a file has, by a regular expression that was theirs.
+    /// The modules in the adapter's file. The text is the regular expression that selected them.
     Pattern(String),
 }
 

@@ -1,4 +1,4 @@
-//! Which modules of a model have an adapter.
+//! Target modules: the modules of a model that have an adapter.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use crate::model::params::shapes;
 /// PEFT's targets in every family that can be trained here. Source:
 /// `peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING`.
 pub(super) const OF_FAMILY: [&str; 2] = ["q_proj", "v_proj"];
-/// Every linear module of a layer, as they are applied.
+/// Every linear module of a layer, in the order of the forward pass.
 pub(super) const ALL: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
 /// Modules that cannot be targets.
 const NEVER: [&str; 2] = ["lm_head", "embed_tokens"];
 
-/// The modules with an adapter, `[out, in]` by name; `key` is what a sentence calls the setting.
+/// The target modules by name, with their shapes `[out, in]`; `key` is the setting's name for messages.
 pub(super) fn modules(key: &str, targets: &Targets, config: &Config) -> Result<BTreeMap<String, (usize, usize)>> {
     let mut modules = linear(config);
     let names: Vec<String> = match targets {
@@ -37,7 +37,7 @@ pub(super) fn modules(key: &str, targets: &Targets, config: &Config) -> Result<B
     Ok(modules)
 }
 
-/// Every module that can be a target, `[out, in]` by name.
+/// Every module that can be a target, by name, with its shape `[out, in]`.
 pub(super) fn linear(config: &Config) -> BTreeMap<String, (usize, usize)> {
     let module = |(name, shape): (String, Vec<usize>)| match (name.strip_suffix(".weight"), shape.as_slice()) {
         (Some(name), &[outputs, inputs]) if NEVER.iter().all(|never| !is(name, never)) => {
@@ -48,7 +48,7 @@ pub(super) fn linear(config: &Config) -> BTreeMap<String, (usize, usize)> {
     shapes(config).into_iter().filter_map(module).collect()
 }
 
-/// True if `name` means `module`. Source: `peft.tuners.tuners_utils.check_target_module_exists`.
+/// True if the setting's entry `name` selects `module`. Source: `peft.tuners.tuners_utils.check_target_module_exists`.
 fn is(module: &str, name: &str) -> bool {
     module.strip_suffix(name).is_some_and(|front| front.is_empty() || front.ends_with('.'))
 }

@@ -1,4 +1,4 @@
-//! Effect of an optimizer step on the policy: measured between gradient and new weights, each number when first asked for.
+//! Measures the effect of an optimizer step on the policy, between the gradient and the new weights, each number on first request.
 
 use std::collections::BTreeMap;
 
@@ -12,31 +12,31 @@ use crate::model::{Group, Heads, Params, Policy, head_name, update};
 use crate::optim::Optimizer;
 use crate::rng;
 
-/// The step from the weights `before` to those that the policy has now.
+/// The step from the weights `before` to the policy's current weights.
 pub struct Proposal<'a> {
     policy: &'a Policy,
     before: &'a Params,
     optimizer: &'a Optimizer,
     groups: &'a [Group],
     batch: &'a BatchWithLogps,
-    /// Completions in the order in which measurements draw them.
+    /// Indices of the completions, in the order in which measurements take them.
     order: Vec<usize>,
     work: Work,
     known: Known,
 }
 
-/// Numbers that have been measured of the step as it stands.
+/// Cached measurements of the step at its current length.
 #[derive(Default)]
 struct Known {
     norms: Option<Vec<f64>>,
     fisher: Option<f64>,
     last_layer_kl: Option<f64>,
-    /// By number of completions.
+    /// KL divergence in nats, by number of completions.
     kl: BTreeMap<usize, f64>,
 }
 
 impl<'a> Proposal<'a> {
-    /// The step that `optimizer` proposed; `(seed, step)` decide on which completions it is measured.
+    /// The step that `optimizer` proposed. `(seed, step)` determine the completions on which it is measured.
     pub fn new(
         (policy, before): (&'a Policy, &'a Params),
         optimizer: &'a Optimizer,
@@ -49,7 +49,7 @@ impl<'a> Proposal<'a> {
         Self { policy, before, optimizer, groups, batch, order, work, known: Known::default() }
     }
 
-    /// Takes `scales`, one per group, of the step; the share of its length that is left.
+    /// Scales the step by `scales`, one per group. Returns the share of its length that remains.
     pub fn scale(&mut self, scales: &[f64]) -> Result<f64> {
         let applied = self.share(scales)?;
         if scales.iter().any(|scale| *scale != 1.0) {
@@ -59,7 +59,7 @@ impl<'a> Proposal<'a> {
         Ok(applied)
     }
 
-    /// The share of the step's length that `scales` leave; norms are computed only where they differ.
+    /// The share of the step's length that remains after `scales`. Norms are computed only if the scales differ.
     fn share(&mut self, scales: &[f64]) -> Result<f64> {
         if scales.iter().all(|scale| *scale == scales[0]) {
             return Ok(scales[0]);
@@ -89,7 +89,7 @@ impl<'a> Proposal<'a> {
         self.policy.adapter().is_none()
     }
 
-    /// Euclidean norm of what the step does to those rows of the head whose token occurs in no completion of the batch.
+    /// Euclidean norm of the step in the rows of the head whose tokens occur in no completion of the batch.
     pub fn unused_head_norm(&self) -> Result<f64> {
         let config = self.policy.config();
         let mut used = vec![false; config.vocab_size];
@@ -104,7 +104,7 @@ impl<'a> Proposal<'a> {
         self.work.loss_temperature
     }
 
-    /// `½ Σ Δ² v̂`.
+    /// Computes `½ Σ Δ² v̂`: half the squared step, weighted with Adam's second moment.
     fn adams_fisher(&mut self) -> Result<f64> {
         if let Some(fisher) = self.known.fisher {
             return Ok(fisher);
@@ -126,7 +126,7 @@ impl<'a> Proposal<'a> {
         self.batch.hidden.as_ref().context("the features of the old policy were not kept")
     }
 
-    /// Mean KL divergence over all completion tokens that the head's change alone causes, nats.
+    /// KL divergence that the head's change alone causes, averaged over all completion tokens, nats.
     pub fn kl_by_head(&mut self) -> Result<f64> {
         if let Some(kl) = self.known.last_layer_kl {
             return Ok(kl);
@@ -137,7 +137,7 @@ impl<'a> Proposal<'a> {
         Ok(*self.known.last_layer_kl.insert(sum / tokens.len().max(1) as f64))
     }
 
-    /// Mean KL divergence over the completion tokens of `fraction` of the completions, at least one, nats.
+    /// KL divergence averaged over the completion tokens of a share `fraction` of the completions, at least one, nats.
     pub fn kl(&mut self, fraction: f64) -> Result<f64> {
         ensure!(
             fraction > 0.0 && fraction <= 1.0,
@@ -172,7 +172,7 @@ impl<'a> Proposal<'a> {
     }
 }
 
-/// Where `mask` is 1.
+/// Indices at which `mask` is 1.
 fn places(mask: &[u8]) -> Vec<u32> {
     (0..mask.len()).filter(|&i| mask[i] == 1).map(|i| i as u32).collect()
 }

@@ -1,4 +1,4 @@
-//! Measurements against the same numbers computed densely in f64.
+//! Compares measurements with the same numbers computed densely in f64.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -35,7 +35,7 @@ fn batch(policy: &Policy) -> BatchWithLogps {
     BatchWithLogps::new(sampled, forward.outputs(&wants).unwrap()).unwrap()
 }
 
-/// Moves every weight by `size` times a standard normal.
+/// Changes every weight by `size` times a standard normal.
 fn move_by(policy: &Policy, size: f64) {
     let mut rng = rng::stream(11, "test", &[]);
     for (_, var) in policy.params().iter() {
@@ -67,7 +67,7 @@ impl Case {
         Proposal::new((&self.policy, &self.before), &self.optimizer, &self.groups, &self.batch, (5, 9), work)
     }
 
-    /// Log-probabilities over the vocabulary in f64, `[rows][V]`, from features and head as they are.
+    /// Log-probabilities over the vocabulary in f64, `[rows][V]`, from the features `hidden` and the head in `weights`.
     fn logps(&self, hidden: &Tensor, weights: &Params) -> Vec<Vec<f64>> {
         let head = weights.get(head_name(self.policy.config())).unwrap().as_detached_tensor();
         let wide = |tensor: &Tensor| tensor.to_dtype(DType::F64).unwrap();
@@ -81,7 +81,7 @@ impl Case {
         logits.into_iter().map(normal).collect()
     }
 
-    /// The mean KL divergence over the tokens of `completions`, straight from its definition; `new` are their features after the step.
+    /// The mean KL divergence over the tokens of `completions`, from its definition; `new` holds their features after the step.
     fn dense(&self, new: &Tensor, completions: &[usize]) -> f64 {
         let old = self.logps(self.batch.hidden.as_ref().unwrap(), &self.before);
         let new = self.logps(new, self.policy.params());
@@ -113,13 +113,13 @@ fn the_kl_divergence_is_that_of_a_dense_computation_for_steps_of_every_size() {
                 let new = case.policy.forward_detached(&rows, TEMPERATURE).unwrap().hidden().unwrap();
                 let found = whole.kl(fraction).unwrap();
                 assert_near(found, case.dense(&new, &drawn), 1e-6, &format!("size {size}, {count} completions"));
-                // Features of fewer rows at a time are added up in another order: some 1e-7 of them, a share of a step as small.
+                // Smaller micro-batches sum the features in another order. The relative difference of 1e-7 matters more for a smaller step.
                 for micro_batch in [1, 2, 3] {
                     let parts = case.proposal(micro_batch).kl(fraction).unwrap();
                     assert_near(parts, found, 3e-8 / size + 1e-6, &format!("{micro_batch} at a time"));
                 }
             }
-            // By the head alone the features stay.
+            // For the divergence by the head alone, the features are unchanged.
             let by_head = case.dense(case.batch.hidden.as_ref().unwrap(), &(0..ROWS).collect::<Vec<_>>());
             assert_near(case.proposal(2).kl_by_head().unwrap(), by_head, 1e-6, &format!("head, size {size}"));
         }
@@ -160,7 +160,7 @@ fn norms_and_adams_fisher_are_sums_over_weights() {
     for (norm, square) in proposal.group_norms().unwrap().iter().zip(&squares) {
         assert_near(norm * norm, *square, 1e-12, "norm");
     }
-    // Half of the step has a quarter of both, and is measured anew.
+    // At half the step, both numbers are a quarter; they are measured again.
     assert_eq!(proposal.scale(&[0.5; 4]).unwrap(), 0.5);
     assert_near(proposal.adams_fisher().unwrap(), 0.25 * fisher, 1e-4, "fisher of half");
     let share = (squares[0] / squares.iter().sum::<f64>()).sqrt();
