@@ -63,7 +63,7 @@ impl NewFolder {
         &self.whole
     }
 
-    /// Gives the folder, which must not be empty, the name `name` in its parent. A rename replaces an empty folder at most, never a full one.
+    /// Gives the folder, which must not be empty, the name `name` in its parent. A rename can replace an empty folder but never a full one.
     /// Of several processes that take one name, only the first succeeds.
     ///
     /// # Errors
