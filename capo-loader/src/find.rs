@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::terminal::warn;
 
-/// The folder of the plugins that came with this program. It is set where no executable lies beside them.
+/// The folder of the plugins that came with this program. It is set only if the plugins are not beside an executable.
 static CARRIED: OnceLock<PathBuf> = OnceLock::new();
 
 /// Sets the folder of the plugins that came with this program. A program that is loaded by another, such as a Python module, needs
