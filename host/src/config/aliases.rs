@@ -83,7 +83,7 @@ impl Alias {
         Value::Table(table)
     }
 
-    /// The component's id, if TRL applies it as a factor of the loss. The mask of truncated completions is none: they have no tokens there.
+    /// The component's id, if TRL applies it as a factor of the loss. Truncated completions have no tokens there, so their mask is none.
     pub(super) fn loss_factor(&self) -> Option<&'static str> {
         (self.section != "objective" && self.id != TRUNCATED).then_some(self.id)
     }

@@ -32,7 +32,7 @@ pub struct TrainConfig {
     /// needs a sampler that draws from the policy as it is trained, and one step per rollout.
     #[serde(skip_serializing_if = "is_default")]
     pub score_at_sampling: bool,
-    /// With several micro-batches: largest size in MiB of activations that the log-probability pass keeps for the backward pass.
+    /// With several micro-batches: MiB of activations that the log-probability pass keeps for the backward pass; others are recomputed.
     #[serde(skip_serializing_if = "is_default_budget")]
     pub activation_budget: u64,
     /// Number of micro-batches of one optimizer step.
@@ -52,7 +52,7 @@ pub struct TrainConfig {
     pub warmup_ratio: f64,
     /// Decoupled weight decay; it applies to matrices only.
     pub weight_decay: f64,
-    /// The optimizer: `adamw`, or `sgd`, for which a mask itself shortens the step.
+    /// The optimizer: `adamw`, or `sgd`, with which a mask that rejects tokens shortens the step.
     #[serde(skip_serializing_if = "is_default")]
     pub optimizer: OptimizerName,
     /// Momentum of SGD, as in `torch.optim.SGD`: the factor of the earlier sum of gradients in the next step.

@@ -1,4 +1,4 @@
-//! A prompt with what is known about it, and the row that it came from.
+//! A prompt with its answer and other data, and the row that it came from.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::files::Unit;
 
-/// One prompt and what is known about it.
+/// One prompt with its answer and other data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Example {
     /// The model's input as text; a conversation is formatted by the chat template.

@@ -1,7 +1,7 @@
 //! Prompts with known answers, from the embedded arithmetic task or from files.
 //!
 //! The order of training prompts is a pure function of the run's seed and of the cursor (prompts consumed so far), so a
-//! checkpoint needs the cursor alone.
+//! checkpoint needs only the cursor.
 
 mod arithmetic;
 mod boxed;

@@ -31,7 +31,7 @@ pub enum Setting {
         /// Why the search is incomplete.
         remark: Option<String>,
     },
-    /// No value for `key`: the mask found by the search acts on rounding, not on tokens.
+    /// No value for `key`: with the value that the search found, the mask would act on rounding alone.
     Nothing {
         /// Name of the key.
         key: String,

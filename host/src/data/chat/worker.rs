@@ -21,7 +21,7 @@ const COMMAND: &str = "apply-chat-template";
 const MOST_SECONDS: u64 = 2;
 /// Largest memory of a process beyond its size at start, in bytes.
 const MOST_BYTES: u64 = 512 << 20;
-/// Longest text of a conversation, in bytes: the tokenizer takes hundreds of bytes of memory for each.
+/// Longest text of a conversation, in bytes: the tokenizer takes hundreds of bytes of memory for each byte.
 const MOST_TEXT: usize = 2 << 20;
 /// Longest error message, in characters: a template chooses the text of its own refusals.
 const MOST_WORDS: usize = 4000;
