@@ -1,4 +1,4 @@
-//! Numbers to the bytes of a safetensors file and back.
+//! Conversion of numbers to the bytes of a safetensors file and back.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use half::{bf16, f16};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, View};
 
-/// Numbers with the dtype that they have in a file.
+/// A number type, with its dtype in a file.
 pub(crate) trait Number: NoUninit {
     const DTYPE: Dtype;
 }
@@ -23,7 +23,7 @@ impl Number for u32 {
     const DTYPE: Dtype = Dtype::U32;
 }
 
-/// As I64, which every reader of such files knows.
+/// Written as I64, a dtype that every reader of such files supports.
 impl Number for u64 {
     const DTYPE: Dtype = Dtype::I64;
 }
@@ -32,7 +32,7 @@ impl Number for u8 {
     const DTYPE: Dtype = Dtype::U8;
 }
 
-/// A borrowed array on its way into a file. Files are little-endian, as are the machines that this is built for.
+/// A borrowed array to write to a file. Files are little-endian, as are the machines that this crate is built for.
 pub(crate) struct Array<'a> {
     dtype: Dtype,
     shape: Vec<usize>,
@@ -44,7 +44,7 @@ impl<'a> Array<'a> {
         Self { dtype: T::DTYPE, shape: shape.to_vec(), bytes: cast_slice(values) }
     }
 
-    /// A compact tensor of f32 or u32 in host memory.
+    /// Borrows a compact tensor of f32 or u32 in host memory.
     pub(crate) fn of(tensor: &Tensor<'a>) -> Result<Self> {
         let shape: Vec<usize> = tensor.shape().iter().map(|&extent| extent as usize).collect();
         Ok(if tensor.dtype() == DType::U32 {
@@ -73,9 +73,9 @@ impl View for Array<'_> {
     }
 }
 
-/// The values of a tensor of any float type, as f32.
+/// Returns the values of a tensor of any float type, as f32.
 pub(crate) fn floats(name: &str, tensor: &TensorView<'_>) -> Result<Vec<f32>> {
-    // Bytes of a file have no alignment: they are collected, not cast.
+    // The bytes of a file have no alignment, so each value is collected instead of cast.
     let data = tensor.data();
     Ok(match tensor.dtype() {
         Dtype::F32 => pod_collect_to_vec(data),
@@ -90,7 +90,7 @@ pub(crate) fn floats(name: &str, tensor: &TensorView<'_>) -> Result<Vec<f32>> {
     })
 }
 
-/// The values of a tensor of any integer type, as token ids.
+/// Returns the values of a tensor of any integer type, as token ids.
 pub(crate) fn ids(name: &str, tensor: &TensorView<'_>) -> Result<Vec<u32>> {
     let id = |value: i64| u32::try_from(value).with_context(|| format!("`{name}` holds {value}, which is no token id"));
     let data = tensor.data();
@@ -103,7 +103,7 @@ pub(crate) fn ids(name: &str, tensor: &TensorView<'_>) -> Result<Vec<u32>> {
     }
 }
 
-/// The values of a tensor of any integer type, as counts.
+/// Returns the values of a tensor of any integer type, as counts.
 pub(crate) fn counts(name: &str, tensor: &TensorView<'_>) -> Result<Vec<u64>> {
     let count =
         |value: i64| u64::try_from(value).ok().with_context(|| format!("`{name}` holds {value} (counts are from 0)"));
@@ -114,7 +114,7 @@ pub(crate) fn counts(name: &str, tensor: &TensorView<'_>) -> Result<Vec<u64>> {
     }
 }
 
-/// The values of a tensor of bytes or booleans.
+/// Returns the values of a tensor of bytes or booleans.
 pub(crate) fn bytes(name: &str, tensor: &TensorView<'_>) -> Result<Vec<u8>> {
     match tensor.dtype() {
         Dtype::U8 | Dtype::BOOL => Ok(tensor.data().to_vec()),

@@ -1,7 +1,7 @@
-//! Batch files: the batch of one optimizer step as safetensors, for replay, tests and bug reports.
+//! Batch files: the batch of one optimizer step as a safetensors file, for replay, tests and bug reports.
 //!
-//! Tensors have the names and shapes of [`Batch`]; scalars are in the string metadata, `optimizer` as JSON. The rollout's context lies
-//! under `context/`. A SHA-256 in the metadata covers the whole file, so that a flipped bit cannot pass as a number.
+//! Tensors have the names and shapes of [`Batch`]. Scalars are in the string metadata, with `optimizer` as JSON. The rollout's context
+//! is under `context/`. A SHA-256 in the metadata covers the whole file, so that a flipped bit is noticed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::recorded::{RecordedBatch, RecordedLayer, RecordedState};
 use crate::tensor_file::TensorFile;
 use crate::terminal;
 
-/// The optimizer in the metadata.
+/// The optimizer's settings in the metadata.
 #[derive(Serialize, Deserialize)]
 struct Optimizer {
     kind: String,
@@ -34,7 +34,7 @@ struct Optimizer {
     steps_taken: u64,
 }
 
-/// Names of the update rules in files and settings.
+/// Update rules by their names in files and settings.
 pub const OPTIMIZERS: [(&str, OptimizerKind); 4] = [
     ("sgd", OptimizerKind::SGD),
     ("adam", OptimizerKind::ADAM),
@@ -42,24 +42,24 @@ pub const OPTIMIZERS: [(&str, OptimizerKind); 4] = [
     ("adamw_kept_and_rejected", OptimizerKind::ADAMW_KEPT_AND_REJECTED),
 ];
 
-/// The name of step `step`'s file.
+/// Name of the file of optimizer step `step`.
 #[must_use]
 pub fn name(step: u64) -> String {
     format!("batch-{step:06}.safetensors")
 }
 
-/// The step whose file is called `file`; none for any other name.
+/// The step whose file is called `file`; `None` for any other name.
 #[must_use]
 pub fn step(file: &str) -> Option<u64> {
     let step = file.strip_prefix("batch-")?.strip_suffix(".safetensors")?.parse().ok()?;
     (name(step) == file).then_some(step)
 }
 
-/// Writes a batch whose arrays lie in host memory, and its rollout's context where that is known, whole or not at all.
+/// Writes a batch whose arrays are in host memory, with its rollout's context if there is one. The file appears whole or not at all.
 ///
 /// # Errors
 ///
-/// An array on a device; a disk that refuses.
+/// When an array is on a device, or the disk reports an error.
 pub fn write(path: &Path, batch: &Batch<'_>, context: Option<&Lending<'_>>) -> Result<()> {
     let (b, t) = (batch.dims.completions as usize, batch.dims.tokens as usize);
     let mut arrays = BTreeMap::from([
@@ -104,14 +104,14 @@ pub fn write(path: &Path, batch: &Batch<'_>, context: Option<&Lending<'_>>) -> R
     files::write_atomic(path, &bytes)
 }
 
-/// The entry that says that there is a checksum. It stands apart from the checksum: were it the same entry, a flipped bit in its name would make the
-/// file one of those that have none.
+/// The metadata entry that says that the file has a checksum. It is separate from the checksum's own entry: a flipped bit in the name of a
+/// single entry would make the file look like an older one without a checksum.
 const CHECKSUM: (&str, &str) = ("checksum", "sha256");
-/// The entry of the checksum, and what stands there while it is computed.
+/// The metadata entry of the checksum, and its placeholder value while it is computed.
 const SHA256: &str = "sha256";
 const UNWRITTEN: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// Where the bytes of a file have its checksum; none where they have none.
+/// Byte range of the checksum in the file; `None` for a file without one.
 fn place_of_checksum(bytes: &[u8]) -> Option<Range<usize>> {
     let entry = format!("\"{SHA256}\":\"");
     let header = bytes.get(..8).map(|length| u64::from_le_bytes(length.try_into().expect("eight bytes")))?;
@@ -121,7 +121,7 @@ fn place_of_checksum(bytes: &[u8]) -> Option<Range<usize>> {
     bytes.get(place.clone()).map(|_| place)
 }
 
-/// Refuses bytes of which one has changed. False where they are those of a file from before there were checksums.
+/// Refuses bytes that do not match their checksum. Returns false for an older file without a checksum.
 fn check_sum(bytes: &[u8], file: &TensorFile<'_>) -> Result<bool> {
     let (marked, summed) = (file.text(CHECKSUM.0), file.text(SHA256));
     if marked.is_err() && summed.is_err() {
@@ -138,7 +138,7 @@ fn check_sum(bytes: &[u8], file: &TensorFile<'_>) -> Result<bool> {
     Ok(true)
 }
 
-/// Says once in a process that a file could be damaged without a word.
+/// Warns, once per process, that damage to a file without a checksum goes unnoticed.
 fn warn_unchecked(path: &Path) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {
@@ -174,11 +174,11 @@ fn metadata(batch: &Batch<'_>) -> Result<HashMap<String, String>> {
     Ok(scalars.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
-/// Reads a batch.
+/// Reads a batch from a file.
 ///
 /// # Errors
 ///
-/// A file that is not a batch: what is missing or has the wrong shape, with its path.
+/// When the file is not a batch. The message has its path and the part that is missing or has the wrong shape.
 pub fn read(path: &Path) -> Result<RecordedBatch> {
     let bytes = files::read(path)?;
     let (batch, checked) = parse(&bytes).with_context(|| format!("`{}` is not a batch file", path.display()))?;
@@ -188,7 +188,7 @@ pub fn read(path: &Path) -> Result<RecordedBatch> {
     Ok(batch)
 }
 
-/// The batch, and whether its bytes are known to be those that were written.
+/// Parses a batch. The boolean is true if a checksum confirmed its bytes.
 fn parse(bytes: &[u8]) -> Result<(RecordedBatch, bool)> {
     let file = TensorFile::parse(bytes)?;
     let checked = check_sum(bytes, &file)?;
@@ -287,21 +287,21 @@ fn optimizer(file: &TensorFile<'_>) -> Result<OptimizerInfo> {
 /// Effect of a replay's masks and weights on one batch.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// `[B, T]`.
+    /// `[B, T]`: 1 for tokens that the masks keep.
     pub keep: Vec<u8>,
-    /// `[B, T]`: the product of all weights, where there are any.
+    /// `[B, T]`: the product of all weights; `None` without weights.
     pub weights: Option<Vec<f32>>,
-    /// `component-id/name`: one number per token, `[B, T]`.
+    /// `[B, T]` arrays of one number per token, by `component-id/name`.
     pub tokens: BTreeMap<String, Vec<f32>>,
-    /// `component-id/name`: one number.
+    /// Single numbers, by `component-id/name`.
     pub numbers: BTreeMap<String, f64>,
 }
 
-/// Writes what they did: `keep`, `weights`, per-token arrays as tensors, numbers in the metadata.
+/// Writes an outcome: `keep`, `weights` and per-token arrays as tensors, single numbers in the metadata.
 ///
 /// # Errors
 ///
-/// When the disk refuses.
+/// When the disk reports an error.
 pub fn write_outcome(path: &Path, dims: Dims, outcome: &Outcome) -> Result<()> {
     let shape = [dims.completions as usize, dims.tokens as usize];
     let mut arrays = BTreeMap::from([("keep", Array::new(&outcome.keep, &shape))]);

@@ -9,12 +9,12 @@ pub struct ComponentConfig {
     /// The component's id.
     #[serde(rename = "use")]
     pub id: String,
-    /// Everything else, for the component to read.
+    /// All other keys, which the component reads.
     #[serde(flatten)]
     pub table: Table,
 }
 
-/// Names of a list's components, such as a run's masks, in reports. The name is the component's id, or `ID#2` where an id is used
+/// Names in reports for a list of components, such as a run's masks. A name is the component's id, or `ID#2` where an id is used
 /// again, so that no report hides another.
 #[must_use]
 pub fn component_names(list: &[ComponentConfig]) -> Vec<String> {
@@ -25,17 +25,17 @@ pub fn component_names(list: &[ComponentConfig]) -> Vec<String> {
     list.iter().enumerate().map(name).collect()
 }
 
-/// The components of a run besides its rewards, as its settings name them.
+/// The components of a run besides its rewards, as chosen in its settings.
 #[derive(Debug, Clone, Copy)]
 pub struct Choice<'a> {
-    /// `[advantage]`
+    /// Table `[advantage]`.
     pub advantage: &'a ComponentConfig,
-    /// `[objective]`
+    /// Table `[objective]`.
     pub objective: &'a ComponentConfig,
-    /// `[[mask]]`, in order.
+    /// Tables `[[mask]]`, in order.
     pub masks: &'a [ComponentConfig],
-    /// `[[weight]]`, in order.
+    /// Tables `[[weight]]`, in order.
     pub weights: &'a [ComponentConfig],
-    /// `[[step_control]]`, in order.
+    /// Tables `[[step_control]]`, in order.
     pub step_controls: &'a [ComponentConfig],
 }

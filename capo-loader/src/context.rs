@@ -1,4 +1,4 @@
-//! The rollout's context in a batch file: tensors under `context/`, names and age in the metadata.
+//! The rollout's context in a batch file: tensors under `context/`, and names and age in the metadata.
 //!
 //! The tensors are the arrays of [`ContextData`].
 
@@ -27,13 +27,13 @@ const AGE: &str = "context/age";
 /// The rollout's context of a recorded batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecordedContext {
-    /// The context that components are lent.
+    /// The context that components may read during a call.
     pub data: ContextData,
-    /// Optimizer steps from the sampling to the batch's step.
+    /// Number of optimizer steps between the sampling and the batch's step.
     pub age: u64,
 }
 
-/// The tensors of `context`, which belongs to a batch of `dims`.
+/// Returns the tensors of `context`, which belongs to a batch of `dims`.
 pub(crate) fn arrays<'a>(context: &Lending<'a>, dims: Dims) -> Vec<(&'static str, Array<'a>)> {
     let (data, b, t) = (context.data(), dims.completions as usize, dims.tokens as usize);
     let mut arrays = vec![
@@ -55,17 +55,17 @@ pub(crate) fn arrays<'a>(context: &Lending<'a>, dims: Dims) -> Vec<(&'static str
     arrays
 }
 
-/// Metadata entries that belong to these tensors: the names of the reward functions, and the age.
+/// Returns the metadata entries of these tensors: the names of the reward functions, and the age.
 pub(crate) fn metadata(context: &Lending<'_>) -> Result<[(String, String); 2]> {
     let names = serde_json::to_string(&context.reward_names().collect::<Vec<_>>())?;
     Ok([(REWARD_NAMES.to_owned(), names), (AGE.to_owned(), context.age().to_string())])
 }
 
-/// The context in `file`, whose batch has `dims`; none where it was recorded without.
+/// Reads the context of a batch of `dims` from `file`; `None` if the batch was recorded without one.
 ///
 /// # Errors
 ///
-/// A part that is missing, has another size than the batch or does not fit the other parts.
+/// When a part is missing, differs from the batch in size or does not fit the other parts.
 pub(crate) fn read(file: &TensorFile<'_>, dims: Dims) -> Result<Option<RecordedContext>> {
     if !file.has(SAMPLER_LOGPS) {
         return Ok(None);
@@ -105,7 +105,7 @@ pub(crate) fn read(file: &TensorFile<'_>, dims: Dims) -> Result<Option<RecordedC
     Ok(Some(RecordedContext { data, age }))
 }
 
-/// Refuses lists that are not cut into parts, and spans that are no part of their completion's text.
+/// Refuses lists whose ends do not cut them into parts, and spans outside their completion's text.
 fn check(data: &ContextData) -> Result<()> {
     parts((PROMPT_ENDS, &data.prompt_ends), (PROMPT_IDS, data.prompt_ids.len()))?;
     let mut texts = Vec::with_capacity(data.text_ends.len());
@@ -125,7 +125,7 @@ fn check(data: &ContextData) -> Result<()> {
     Ok(())
 }
 
-/// The parts of a list of `len` entries that end at `ends`.
+/// Cuts a list of `len` entries into parts that end at `ends`.
 fn parts((name, ends): (&str, &[u64]), (list, len): (&str, usize)) -> Result<Vec<Range<usize>>> {
     let ascending = ends.windows(2).all(|pair| pair[0] <= pair[1]);
     ensure!(
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use crate::batch_file;
 
-    /// Four completions of three tokens to two prompts: empty text, a character of two bytes, a prompt without a line.
+    /// Four completions of three tokens for two prompts, with an empty text, a two-byte character and a prompt without a dataset line.
     fn data() -> ContextData {
         let prompt = |ids, number, line| PromptContext { ids, number, line };
         let prompts = [prompt(&[1, 2][..], 7, Some(3)), prompt(&[4][..], 8, None)];
@@ -180,7 +180,7 @@ mod tests {
         let (_folder, path) = written(&data(), 5);
         let read = batch_file::read(&path).unwrap();
         assert_eq!(read.context, Some(RecordedContext { data: data(), age: 5 }));
-        // Nothing of it where it is not known.
+        // A batch without a context writes no part of one.
         batch_file::write(&path, &read.view(), None).unwrap();
         assert!(batch_file::read(&path).unwrap().context.is_none());
         assert!(!std::fs::read(&path).unwrap().windows(8).any(|bytes| bytes == b"context/"));
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(batch_file::read(&path).unwrap().context, Some(RecordedContext { data, age: 0 }));
     }
 
-    /// A tensor of a file on its way to being another.
+    /// An owned tensor of a file that a test changes: dtype, shape and bytes.
     #[derive(Clone)]
     struct Loose(Dtype, Vec<usize>, Vec<u8>);
 
@@ -219,13 +219,13 @@ mod tests {
 
     type Metadata = std::collections::HashMap<String, String>;
 
-    /// The sentence about the file after `damage` has changed it.
+    /// Error message for the file after `damage` has changed it.
     fn said(damage: impl FnOnce(&mut BTreeMap<String, Loose>, &mut Metadata)) -> String {
         let (_folder, path) = written(&data(), 5);
         let bytes = std::fs::read(&path).unwrap();
         let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
         let mut metadata = header.metadata().clone().unwrap();
-        // A file from before there were checksums: what is wrong besides is seen.
+        // Without a checksum, as in older files, the reader gets to the other errors.
         metadata.retain(|name, _| !["checksum", "sha256"].contains(&name.as_str()));
         let loose = |view: TensorView<'_>| Loose(view.dtype(), view.shape().to_vec(), view.data().to_vec());
         let mut tensors: BTreeMap<String, Loose> =
@@ -236,7 +236,7 @@ mod tests {
         error.split_once("is not a batch file: ").unwrap().1.to_owned()
     }
 
-    /// The file with the numbers of `name` replaced.
+    /// Error message for the file after its numbers `name` are replaced by `values`.
     fn with<T: crate::arrays::Number>(name: &str, values: &[T]) -> String {
         said(|tensors, _| {
             let tensor = tensors.get_mut(name).unwrap();

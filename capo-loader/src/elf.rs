@@ -1,8 +1,8 @@
-//! Checks of a library's bytes, made before the system's loader sees them.
+//! Checks of a library's bytes, made before the system's loader reads them.
 
 use anyhow::{Result, bail};
 
-/// Kinds of files that are mistaken for a library: how they begin, what they are, what to do.
+/// Kinds of files that are mistaken for a library: first bytes, description, advice.
 const OTHERS: [(&[u8], &str, &str); 6] = [
     (
         b"!<arch>",
@@ -21,7 +21,7 @@ const OTHERS: [(&[u8], &str, &str); 6] = [
 ///
 /// # Errors
 ///
-/// A sentence that says what the bytes are instead, with `shown` as their name.
+/// When the bytes are no such library. The message says what they are instead; `shown` is their name.
 pub fn check(bytes: &[u8], shown: &str) -> Result<()> {
     if bytes.is_empty() {
         bail!("`{shown}` is empty (build or copy it again)");
@@ -49,7 +49,7 @@ pub fn check(bytes: &[u8], shown: &str) -> Result<()> {
     Ok(())
 }
 
-/// The little-endian number of `size` bytes at `at`.
+/// Reads the little-endian number of `size` bytes at offset `at`.
 fn number(bytes: &[u8], at: u64, size: usize) -> Option<u64> {
     let field = bytes.get(usize::try_from(at).ok()?..)?.get(..size)?;
     Some(field.iter().rev().fold(0_u64, |number, &byte| number << 8 | u64::from(byte)))
@@ -59,7 +59,7 @@ fn is_elf64(bytes: &[u8]) -> bool {
     bytes.starts_with(b"\x7fELF\x02\x01")
 }
 
-/// ELF's number of the kind of CPU that a library is for; none for any other file.
+/// ELF's number for the kind of CPU that a library is built for; `None` for any other file.
 fn machine(bytes: &[u8]) -> Option<u64> {
     number(bytes, 18, 2).filter(|_| is_elf64(bytes))
 }
@@ -81,7 +81,7 @@ fn cpu(machine: u64) -> String {
     }
 }
 
-/// Where the last segment of a 64-bit little-endian ELF file ends, in bytes; none for any other file.
+/// Offset in bytes at which the last segment of a 64-bit little-endian ELF file ends; `None` for any other file.
 fn end_of_segments(bytes: &[u8]) -> Option<u64> {
     if !is_elf64(bytes) {
         return None;

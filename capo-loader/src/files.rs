@@ -1,4 +1,4 @@
-//! Files that survive interruptions: whole or absent, never half-written. Files that are read: regular ones alone.
+//! Writing files so that an interruption leaves them whole or absent, and reading regular files only.
 
 use std::fs::{self, FileType, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, IntoInnerError, Read, Write};
@@ -10,15 +10,15 @@ use tempfile::NamedTempFile;
 
 use crate::memory;
 
-/// Replaces the file at `path` by `bytes` in one step: after an interruption it holds either the old bytes or the new ones.
+/// Replaces the file at `path` by `bytes` in one step: after an interruption it holds either the old bytes or the new bytes.
 ///
 /// Writes a temporary file in the same directory, syncs it, renames it over `path` and syncs the directory. An error
-/// names `path` and leaves the old file as it was. Only a plain file is replaced, never a device, a pipe, a link or a folder.
+/// names `path` and leaves the old file unchanged. Only a plain file is replaced, never a device, a pipe, a link or a folder.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     replace(path, bytes).with_context(|| format!("cannot write `{}`", path.display()))
 }
 
-/// Refuses what [`write_atomic`] would: something at `path` that exists and is not a plain file.
+/// Refuses a `path` that [`write_atomic`] would refuse: an entry that exists and is not a plain file.
 pub fn check_replaceable(path: &Path) -> Result<()> {
     let other = path.symlink_metadata().is_ok_and(|found| !found.is_file());
     ensure!(!other, "`{}` exists and is not a plain file (choose another name)", path.display());
@@ -31,7 +31,7 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     file.finish()
 }
 
-/// A file that is written piece by piece and appears under its name when it is whole, as by [`write_atomic`]; dropped before that, it leaves nothing.
+/// A file that is written piece by piece. As with [`write_atomic`], it gets its name when it is whole; dropped earlier, it leaves nothing.
 #[derive(Debug)]
 pub struct NewFile {
     path: PathBuf,
@@ -39,29 +39,29 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// A temporary file beside `path`; errors as of [`check_replaceable`], and a directory that cannot be written to.
+    /// Creates a temporary file beside `path`. Fails as [`check_replaceable`] does, and when the directory cannot be written to.
     pub fn create(path: &Path) -> Result<Self> {
         check_replaceable(path)?;
         let mut builder = tempfile::Builder::new();
         builder.prefix(".partial-");
-        // The process's umask applies, as for any new file; the default would be readable by the owner alone.
+        // The process's umask applies, as for any new file; the default mode would let only the owner read it.
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
         let file = BufWriter::new(builder.tempfile_in(folder(path))?);
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// Where it lies until then.
+    /// Path of the temporary file, valid until [`Self::finish`].
     pub fn partial(&self) -> &Path {
         self.file.get_ref().path()
     }
 
-    /// Gives the file its name; what was there is replaced.
+    /// Gives the file its final name and replaces any file of that name.
     pub fn finish(self) -> Result<()> {
         let temporary = self.file.into_inner().map_err(IntoInnerError::into_error)?;
         temporary.as_file().sync_all()?;
         temporary.persist(&self.path)?;
-        // A rename is durable once its directory is; only Unix can open a directory to say so.
+        // A rename is durable once its directory is synced; only Unix can open a directory to sync it.
         #[cfg(unix)]
         fs::File::open(folder(&self.path))?.sync_all()?;
         Ok(())
@@ -83,9 +83,9 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Appends `line` and a line break to the file at `path`, created if absent, with one write call.
+/// Appends `line` and a line break to the file at `path` with one write call. The file is created if absent.
 ///
-/// A line that holds a line break itself is an error, as is any failure to write; both name `path`.
+/// A line that contains a line break is an error, as is any failure to write; both messages name `path`.
 pub fn append_line(path: &Path, line: &str) -> Result<()> {
     ensure!(!line.contains('\n'), "a line for `{}` contains a line break", path.display());
     let append = || OpenOptions::new().create(true).append(true).open(path)?.write_all(format!("{line}\n").as_bytes());
@@ -97,7 +97,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     bytes(path).with_context(|| format!("cannot read `{}`", path.display()))
 }
 
-/// The bytes of the regular file at `path`; errors as of [`size`], and a file that is larger than the memory there is.
+/// Returns the bytes of the regular file at `path`. Fails as [`size`] does, and when the file is larger than the available memory.
 pub fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     let size = size(path)?;
     if let Some(free) = memory::available().filter(|free| size > *free) {
@@ -108,9 +108,9 @@ pub fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     fs::read(path)
 }
 
-/// The size of the regular file at `path`, bytes.
+/// Returns the size of the regular file at `path`, in bytes.
 ///
-/// A pipe, a device or a folder is an error and is not opened: opening a pipe would wait for a writer, and a device need not end.
+/// A pipe, a device or a folder is an error and is not opened: opening a pipe would wait for a writer, and a device may have no end.
 pub fn size(path: &Path) -> io::Result<u64> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() {
@@ -120,7 +120,7 @@ pub fn size(path: &Path) -> io::Result<u64> {
     Ok(metadata.len())
 }
 
-/// The text of the regular file at `path`, which must be UTF-8; errors as of [`bytes`].
+/// Returns the text of the regular file at `path`, which must be UTF-8. Fails as [`bytes`] does.
 pub fn text(path: &Path) -> io::Result<String> {
     String::from_utf8(bytes(path)?)
         .map_err(|_| io::Error::new(ErrorKind::InvalidData, "stream did not contain valid UTF-8"))
@@ -143,7 +143,7 @@ fn kind(kind: FileType) -> &'static str {
     if kind.is_dir() { "a directory" } else { "something else" }
 }
 
-/// The SHA-256 of the regular file at `path` in hexadecimal, read piece by piece; errors as of [`size`], each with its path.
+/// Returns the SHA-256 of the regular file at `path` in hexadecimal, read piece by piece. Fails as [`size`] does, with the path.
 pub fn sha256_of(path: &Path) -> Result<String> {
     let digest = || -> io::Result<Sha256> {
         size(path)?;
@@ -160,7 +160,7 @@ pub fn sha256_of(path: &Path) -> Result<String> {
     Ok(hex(&digest.finalize()))
 }
 
-/// The SHA-256 of `bytes` as 64 lowercase hexadecimal digits.
+/// Returns the SHA-256 of `bytes` as 64 lowercase hexadecimal digits.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }

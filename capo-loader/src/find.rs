@@ -1,4 +1,4 @@
-//! Finding the file that a plugin's name means, and the files that are installed.
+//! Finding a plugin's file by its name, and listing the installed plugins.
 
 use std::env;
 use std::ffi::OsString;
@@ -10,29 +10,29 @@ use anyhow::{Context, Result, bail};
 
 use crate::terminal::warn;
 
-/// The folder of the plugins that came with this program, where it is no executable that they lie beside.
+/// The folder of the plugins that came with this program. It is set only if the plugins are not beside an executable.
 static CARRIED: OnceLock<PathBuf> = OnceLock::new();
 
-/// Says where the plugins that came with this program lie, for one that is loaded by another, as a Python module is. The first folder
-/// that is named counts.
+/// Sets the folder of the plugins that came with this program. A program that is loaded by another, such as a Python module, needs
+/// this. Only the first call has an effect.
 pub fn carried_in(folder: PathBuf) {
     CARRIED.get_or_init(|| folder);
 }
 
-/// The libraries in that folder, by name; none where none was named. None of them is opened.
+/// Lists the libraries in the folder that [`carried_in`] set, by name; empty if it was not called. No library is opened.
 #[must_use]
 pub fn carried() -> Vec<PathBuf> {
     CARRIED.get().map(|folder| libraries(folder)).unwrap_or_default()
 }
 
-/// Where to look for a plugin, in this order: as given, `./`, each folder of `$CAPO_PLUGIN_PATH`, beside the executable, in the folder
+/// Paths to try for a plugin, in this order: as given, `./`, each folder of `$CAPO_PLUGIN_PATH`, beside the executable, in the folder
 /// of plugins that came with the program, in the folder of installed plugins.
 ///
-/// Places that the user names go first. Installed plugins go last, so that none takes the place of a plugin that came with the
+/// Places that the user names come first. Installed plugins come last, so that none takes the place of a plugin that came with the
 /// executable.
 fn candidates(name: &Path) -> Vec<PathBuf> {
-    // `dlopen` searches the system's folders for a bare name, not the working directory; so a bare name is never given
-    // to it.
+    // `dlopen` searches the system's folders for a bare name, not the working directory. Therefore it is never given a
+    // bare name.
     if name.components().count() > 1 {
         return vec![name.to_owned()];
     }
@@ -42,31 +42,31 @@ fn candidates(name: &Path) -> Vec<PathBuf> {
     folders.map(|folder| folder.join(name)).collect()
 }
 
-/// The folders of `$CAPO_PLUGIN_PATH`.
+/// Returns the folders of `$CAPO_PLUGIN_PATH`.
 fn listed_folders() -> Vec<PathBuf> {
     let listed = env::var_os("CAPO_PLUGIN_PATH").unwrap_or_default();
     env::split_paths(&listed).filter(|folder| !folder.as_os_str().is_empty()).collect()
 }
 
-/// The user's folder of installed plugins; none without a home.
+/// Returns the user's folder of installed plugins; `None` without a home.
 fn data_folder() -> Option<PathBuf> {
     data_folder_of(env::var_os("XDG_DATA_HOME"), env::var_os("HOME"))
 }
 
-/// The folder of installed plugins for these values of `$XDG_DATA_HOME` and `$HOME`; relative paths do not count.
+/// The folder of installed plugins for these values of `$XDG_DATA_HOME` and `$HOME`; relative paths are ignored.
 fn data_folder_of(data: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let absolute = |path: Option<OsString>| path.map(PathBuf::from).filter(|path| path.is_absolute());
     let data = absolute(data).or_else(|| Some(absolute(home)?.join(".local/share")));
     Some(data?.join("capo/plugins"))
 }
 
-/// The libraries that lie in the folders of `$CAPO_PLUGIN_PATH` and in the user's folder, by folder and name. None of them is opened.
+/// Lists the libraries in the folders of `$CAPO_PLUGIN_PATH` and in the user's folder, by folder and name. No library is opened.
 #[must_use]
 pub fn installed() -> Vec<PathBuf> {
     listed_folders().into_iter().chain(data_folder()).flat_map(|folder| libraries(&folder)).collect()
 }
 
-/// The files in `folder` that are called like libraries, by name; none, and a warning, where it cannot be read.
+/// Lists the files in `folder` that are named like libraries, by name. A folder that cannot be read gives a warning and no files.
 fn libraries(folder: &Path) -> Vec<PathBuf> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -83,11 +83,11 @@ fn libraries(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The file that `--plugin name` means, absolute.
+/// Finds the file of `--plugin name` and returns its absolute path.
 ///
 /// # Errors
 ///
-/// When there is none: every place that was tried, or what lies there instead.
+/// When there is no such file. The message lists every path that was tried, or says what is there instead.
 pub fn find(name: &Path) -> Result<PathBuf> {
     let candidates = candidates(name);
     let cannot = |path: &Path| format!("plugin `{}` cannot be opened", path.display());

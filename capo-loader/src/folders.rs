@@ -1,7 +1,7 @@
-//! Folders that survive interruptions: they appear whole by one rename, and leave by one.
+//! Folders that survive interruptions: one rename makes a whole folder appear, and one rename removes it.
 //!
-//! A folder that is not whole has a name that begins with [`PARTIAL`] or [`DELETED`]. The next process removes such folders that a
-//! dead process left. Several processes may work in one parent folder, so each holds a lock on its own folder. The kernel releases
+//! A folder that is not whole has a name that begins with [`PARTIAL`] or [`DELETED`]. The next process removes such folders of dead
+//! processes. Several processes may work in one parent folder, so each holds a lock on its own folder. The kernel releases
 //! the lock when the process ends.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -11,32 +11,32 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-/// How the names of folders in the making begin.
+/// Prefix of the names of unfinished folders.
 pub const PARTIAL: &str = ".partial-capo-";
-/// How the names of folders on their way out begin.
+/// Prefix of the names of folders that are being deleted.
 pub const DELETED: &str = ".deleted-capo-";
 
-/// The lock of a folder in the making.
+/// Name of the lock file of an unfinished folder.
 const LOCK: &str = "lock";
-/// Name of the folder in the making, beside the lock.
+/// Name of the unfinished folder itself, beside its lock file.
 const WHOLE: &str = "whole";
 
-/// A folder in the making. Dropped before it appeared, it leaves nothing behind.
+/// An unfinished folder. Dropped before [`Self::appear_as`], it leaves nothing behind.
 #[derive(Debug)]
 pub struct NewFolder {
     parent: PathBuf,
     whole: PathBuf,
-    // Declared before the folder that the lock lies in: fields are dropped in this order.
+    // Fields are dropped in order: the lock file is closed before the folder that contains it is removed.
     _lock: File,
     _workshop: TempDir,
 }
 
 impl NewFolder {
-    /// An empty folder that is to appear in the folder `parent`, which is made if absent. Removes what dead processes left there.
+    /// Makes an empty folder that will appear in the folder `parent`, which is made if absent. Removes what dead processes left there.
     ///
     /// # Errors
     ///
-    /// When the disk refuses.
+    /// When the disk reports an error.
     pub fn in_folder(parent: &Path) -> io::Result<Self> {
         fs::create_dir_all(parent).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => ErrorKind::NotADirectory.into(),
@@ -45,7 +45,7 @@ impl NewFolder {
         sweep(parent);
         loop {
             let workshop = tempfile::Builder::new().prefix(PARTIAL).tempdir_in(parent)?;
-            // Until the lock is held, a process that sweeps the parent takes the folder for a dead one's.
+            // Until this process holds the lock, another process that sweeps the parent takes this folder for an abandoned one.
             let lock = match lock(workshop.path()) {
                 Ok(lock) => lock,
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotFound) => continue,
@@ -57,18 +57,18 @@ impl NewFolder {
         }
     }
 
-    /// Where it is filled.
+    /// Path of the folder in which the caller puts its files.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.whole
     }
 
-    /// Gives the folder, which must not be empty, the name `name` in its parent. Nothing is replaced: a rename replaces at most an empty folder, and
-    /// of several processes that take the same name one alone finds it empty.
+    /// Gives the folder, which must not be empty, the name `name` in its parent. A rename can replace an empty folder but never a full one.
+    /// Of several processes that take one name, only the first succeeds.
     ///
     /// # Errors
     ///
-    /// `AlreadyExists` when something has that name, after which another may be tried; what the disk says.
+    /// `AlreadyExists` when the name is taken, after which the caller may try another name; any other error of the disk.
     pub fn appear_as(&self, name: &Path) -> io::Result<()> {
         let target = self.parent.join(name);
         if target.symlink_metadata().is_ok() {
@@ -79,16 +79,16 @@ impl NewFolder {
             ErrorKind::DirectoryNotEmpty | ErrorKind::NotADirectory => ErrorKind::AlreadyExists.into(),
             _ => error,
         })?;
-        // A rename is durable once its directory is.
+        // A rename is durable once its directory is synced.
         File::open(&self.parent)?.sync_all()
     }
 }
 
-/// Parent and name of a folder that is to be made at `path`; the parent of a plain name is `.`.
+/// Splits the path of a new folder into parent and name; the parent of a plain name is `.`.
 ///
 /// # Errors
 ///
-/// When `path` ends in no name, as an empty one.
+/// When `path` does not end in a name, such as an empty path.
 pub fn split(path: &Path) -> Result<(PathBuf, PathBuf)> {
     let Some(name) = path.file_name() else {
         bail!("`{}` names no folder", path.display());
@@ -97,8 +97,8 @@ pub fn split(path: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((parent.unwrap_or(Path::new(".")).to_owned(), name.into()))
 }
 
-/// Takes the lock of a folder in the making, for good: whoever removes the folder holds the lock, so one that is still there is ours. A file
-/// system without locks has none to take: nothing is swept there.
+/// Takes the lock of an unfinished folder. A process removes a folder only while it holds its lock, so a folder that still exists is ours.
+/// On a file system without locks none is taken, and nothing is swept.
 fn lock(workshop: &Path) -> io::Result<File> {
     let file = lock_file(workshop)?;
     match file.try_lock() {
@@ -113,8 +113,8 @@ fn lock_file(workshop: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).truncate(false).write(true).open(workshop.join(LOCK))
 }
 
-/// Removes unfinished folders that dead processes left in the folder `parent`. A folder that cannot be removed stays, such as one of
-/// another user.
+/// Removes unfinished folders that dead processes left in the folder `parent`. Folders that cannot be removed, such as another user's,
+/// stay.
 pub fn sweep(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
@@ -125,17 +125,17 @@ pub fn sweep(parent: &Path) {
             && let Ok(lock) = lock_file(&entry.path())
             && lock.try_lock().is_ok()
         {
-            // Another process may be sweeping it too.
+            // Another process may be removing this folder at the same time.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// Deletes the folder at `path` with all that it holds: from the first moment on it is whole or has another name.
+/// Deletes the folder at `path` and its contents. A rename comes first, so that `path` never names a half-deleted folder.
 ///
 /// # Errors
 ///
-/// When the disk refuses.
+/// When the disk reports an error.
 pub fn delete(path: &Path) -> Result<()> {
     let delete = || -> io::Result<()> {
         let parent = path.parent().unwrap_or(Path::new("."));
@@ -146,11 +146,11 @@ pub fn delete(path: &Path) -> Result<()> {
     delete().with_context(|| format!("cannot delete `{}`", path.display()))
 }
 
-/// Removes what an interruption left in the folder `dir`, in which no other process is at work: files and folders that are partial or half deleted.
+/// Removes partial and half-deleted files and folders from the folder `dir`, in which no other process may be at work.
 ///
 /// # Errors
 ///
-/// When the disk refuses.
+/// When the disk reports an error.
 pub fn clean(dir: &Path) -> Result<()> {
     let clean = || -> io::Result<()> {
         for entry in fs::read_dir(dir)? {
@@ -230,7 +230,7 @@ mod tests {
     fn what_the_dead_left_is_swept_and_the_living_are_left_alone() {
         let parent = tempfile::tempdir().unwrap();
         let living = filled(parent.path());
-        // Killed before it had a lock, with one, and while it was swept.
+        // Each folder is of a process that was killed: before it had a lock, with a lock, or during removal.
         for (number, files) in [&[][..], &["lock"], &["whole"]].into_iter().enumerate() {
             let dead = parent.path().join(format!("{PARTIAL}{number}"));
             fs::create_dir(&dead).unwrap();

@@ -1,8 +1,8 @@
-//! Inputs that a component asks the trainer for, in words.
+//! Names of the inputs that a component asks the trainer for.
 
 use capo_plugin::Inputs;
 
-/// The inputs by the names that the fields of a batch have.
+/// Names of the inputs, as the fields of a batch are called.
 pub(crate) fn input_names(inputs: Inputs) -> Vec<&'static str> {
     let named = [
         (Inputs::OLD_LOGPS, "old_logps"),

@@ -1,8 +1,8 @@
-//! The last words of a process that ends before its time: in the middle of a plugin's call or beside all of them, by a signal, by `exit`, or because
-//! a call took too long.
+//! The last message of a process that ends early: by a signal, by `exit`, or because a call took too long. This may happen during
+//! call or outside all calls.
 //!
-//! A signal's handler may do little more than read atomics and write bytes. So what it needs to say lies ready: every call's name, and where
-//! the run stands. These are never freed; there are a few hundred bytes of them for each [`Watchdog`](crate::watchdog::Watchdog).
+//! A signal handler may do little more than read atomics and write bytes. So the names of all calls and the progress of the run are
+//! prepared in advance. They are never freed; each [`Watchdog`](crate::watchdog::Watchdog) leaks a few hundred bytes.
 
 use std::ptr::{from_ref, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -13,16 +13,16 @@ use libc::{c_int, c_void, siginfo_t};
 use crate::place::{Place, Words};
 use crate::terminal::escape;
 
-/// The name of the call that is running, as it stands in sentences; null between calls.
+/// Name of the running call, as messages show it; null between calls.
 static CALL: AtomicPtr<String> = AtomicPtr::new(null_mut());
-/// Where the run stands that the newest watchdog watches over.
+/// Progress of the run that the newest watchdog belongs to.
 static PLACE: AtomicPtr<Place> = AtomicPtr::new(null_mut());
-/// Set once the last words are spoken.
+/// True once the last message is written.
 static TOLD: AtomicBool = AtomicBool::new(false);
-/// True until the program comes to its own end.
+/// True until the program ends by its own decision.
 static AWAITED: AtomicBool = AtomicBool::new(false);
 
-/// The signals of a crash, with their names and what they mean.
+/// The signals of a crash, with their names and meanings.
 const SIGNALS: [(c_int, &str); 5] = [
     (libc::SIGILL, "SIGILL: an instruction that does not exist"),
     (libc::SIGABRT, "SIGABRT: an abort, as of a panic in a library that was built with `panic = \"abort\"`"),
@@ -31,28 +31,28 @@ const SIGNALS: [(c_int, &str); 5] = [
     (libc::SIGSEGV, "SIGSEGV: memory that is not its own, or a stack that is too deep"),
 ];
 
-/// Action at each of [`SIGNALS`] before this process listened: the standard library has a handler for stacks that overflow.
+/// Action at each of [`SIGNALS`] before this process set its own: the standard library has a handler for stack overflow.
 static BEFORE: [OnceLock<libc::sigaction>; SIGNALS.len()] = [const { OnceLock::new() }; SIGNALS.len()];
 
-/// A call's name that outlives the process.
+/// A call's name that lives as long as the process.
 pub(crate) type Name = &'static String;
 
-/// The name of calls of `method` of the `kind` `id`: a component, or a plugin.
+/// Name of calls of `method` of `id`, which is a component or a plugin as `kind` says.
 pub(crate) fn name(kind: &str, id: &str, method: &str) -> Name {
     Box::leak(Box::new(format!("{kind} `{}`: `{method}`", escape(id))))
 }
 
-/// The call of this name begins.
+/// Notes that a call of this name begins.
 pub(crate) fn enter(call: Name) {
     CALL.store(from_ref(call).cast_mut(), Ordering::SeqCst);
 }
 
-/// The call has come back.
+/// Notes that the call has returned.
 pub(crate) fn leave() {
     CALL.store(null_mut(), Ordering::SeqCst);
 }
 
-/// Listens to crashes and to `exit` from now on, in the run that stands at `place`.
+/// From now on, handles crashes and `exit` for the run whose progress is `place`.
 pub(crate) fn listen(place: &Arc<Place>) {
     static ONCE: Once = Once::new();
     PLACE.store(Arc::into_raw(Arc::clone(place)).cast_mut(), Ordering::SeqCst);
@@ -62,7 +62,7 @@ pub(crate) fn listen(place: &Arc<Place>) {
                 let _ = before.set(action);
             }
         }
-        // SAFETY: `at_exit` is a function of this executable, which is there as long as the process.
+        // SAFETY: `at_exit` is a function of this executable, which stays loaded as long as the process lives.
         let _ = unsafe { libc::atexit(at_exit) };
         #[cfg(target_os = "linux")]
         // SAFETY: as above.
@@ -72,20 +72,20 @@ pub(crate) fn listen(place: &Arc<Place>) {
 
 #[cfg(target_os = "linux")]
 unsafe extern "C" {
-    /// As `atexit`, for `quick_exit`; the crate of libc's functions has it not.
+    /// `atexit` for `quick_exit`; the crate `libc` does not declare it.
     fn at_quick_exit(function: extern "C" fn()) -> c_int;
 }
 
-/// Ends the process without last words: for ends that are the host's own. Exit handlers of libraries do not run: they could hang, or change
-/// the exit code.
+/// Ends the process without a last message, by the host's own decision. Exit handlers of libraries do not run: they could hang or
+/// change the exit code.
 pub fn exit(code: i32) -> ! {
     TOLD.store(true, Ordering::SeqCst);
     // SAFETY: ends the process.
     unsafe { libc::_exit(code) }
 }
 
-/// Ends the process with a sentence because `bytes` of memory were asked for and not given: exit code 1 in a run, 2 before it. Whoever asked cannot go on,
-/// and nothing here asks for any.
+/// Ends the process with a message because an allocation of `bytes` bytes failed. The exit code is 1 in a run and 2 before it. The caller
+/// cannot go on; this function allocates nothing.
 pub fn no_memory(bytes: usize) -> ! {
     TOLD.store(true, Ordering::SeqCst);
     Stderr.text("error: ");
@@ -104,7 +104,7 @@ pub fn no_memory(bytes: usize) -> ! {
     unsafe { libc::_exit(if runs { 1 } else { 2 }) }
 }
 
-/// From now on a file that grows beyond `ulimit -f` is an error of whoever writes it, and no signal that ends the process.
+/// From now on a file that grows beyond `ulimit -f` gives its writer an error, instead of a signal that ends the process.
 pub fn survive_file_limit() {
     let mut ignore = action();
     ignore.sa_sigaction = libc::SIG_IGN;
@@ -112,11 +112,11 @@ pub fn survive_file_limit() {
     exchange(libc::SIGXFSZ, &ignore);
 }
 
-/// To be held by a program's `main`: an `exit` before this is dropped is none of its own, such as one of a plugin's thread.
+/// A guard that a program's `main` holds. An `exit` before it is dropped is not the program's own: it may come from a plugin's thread.
 pub struct End(());
 
 impl End {
-    /// From now on the program's end is its own.
+    /// Makes the guard; from now on any other end of the process is reported.
     #[must_use]
     pub fn awaited() -> Self {
         AWAITED.store(true, Ordering::SeqCst);
@@ -130,14 +130,14 @@ impl Drop for End {
     }
 }
 
-/// Ends the process at once, after last words.
+/// Ends the process at once, after its last message.
 pub(crate) fn end() -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(1) }
 }
 
-/// Says what `happened` to the call that is running, or what happened `beside` all calls. False where there is nothing to say of that, or
-/// the last words are spoken.
+/// Writes what `happened` to the running call, or, between calls, what happened `beside` all calls. Returns false if there is no message
+/// for that, or the last message was written before.
 pub(crate) fn tell(happened: &[&str], beside: &[&str]) -> bool {
     let call = read(&CALL);
     if (call.is_none() && beside.is_empty()) || TOLD.swap(true, Ordering::SeqCst) {
@@ -157,30 +157,30 @@ pub(crate) fn tell(happened: &[&str], beside: &[&str]) -> bool {
 }
 
 fn read<T>(pointer: &AtomicPtr<T>) -> Option<&'static T> {
-    // SAFETY: what is stored is null or was leaked, and is shared alone.
+    // SAFETY: the stored pointer is null or was leaked, and only shared references to it exist.
     unsafe { pointer.load(Ordering::SeqCst).as_ref() }
 }
 
-/// The action at a signal of [`SIGNALS`].
+/// The action that this process sets for each signal of [`SIGNALS`].
 fn action() -> libc::sigaction {
-    // SAFETY: all zeros is a value of this structure of numbers and an optional pointer.
+    // SAFETY: all zeros is a valid value of this structure of numbers and an optional pointer.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = at_signal;
     action.sa_sigaction = handler as usize;
-    // On the stack that the standard library has set aside, for the usual one may be used up.
+    // Runs on the alternate stack that the standard library has set up, for the usual stack may have overflowed.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     action
 }
 
-/// Does `new` at `signal` from now on; what was done before.
+/// Sets the action `new` for `signal` and returns the previous action.
 fn exchange(signal: c_int, new: &libc::sigaction) -> Option<libc::sigaction> {
     let mut old = action();
-    // SAFETY: both point to whole structures; the system refuses what it does not like.
+    // SAFETY: both pointers refer to whole structures; the system refuses invalid values.
     let done = unsafe { libc::sigaction(signal, new, &raw mut old) } == 0;
     done.then_some(old)
 }
 
-/// Calls only what a handler may: atomics, `write`, `sigaction`, `raise`.
+/// The signal handler. It calls only functions that a handler may call: atomics, `write`, `sigaction`, `raise`.
 extern "C" fn at_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     let words = SIGNALS.iter().find(|(known, _)| *known == signal).map_or("a signal", |(_, words)| words);
     let beside = [
@@ -189,28 +189,28 @@ extern "C" fn at_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
         " (no call of a component was running: a plugin's own thread, or the host)",
     ];
     tell(&["was running when the process was ended by ", words], &beside);
-    // From here on a crash is for those who listened before: a second handler would not fit on the small stack of the first.
+    // From here on a crash goes to the earlier handlers: a second handler would not fit on the small stack of the first.
     for ((signal, _), before) in SIGNALS.iter().zip(&BEFORE) {
         if let Some(before) = before.get() {
             exchange(*signal, before);
         }
     }
-    // SAFETY: the system gives a whole structure to a handler that is set with `SA_SIGINFO`.
+    // SAFETY: the system passes a whole structure to a handler that is set with `SA_SIGINFO`.
     let is_fault = unsafe { (*info).si_code } > 0;
     if is_fault {
-        // It happens again as soon as this handler is done.
+        // The fault occurs again as soon as this handler returns.
         return;
     }
-    // Somebody has sent it, as `abort` does: it ends the process.
+    // A process sent the signal, as `abort` does. Its default action ends this process.
     let mut default = action();
     default.sa_sigaction = libc::SIG_DFL;
     default.sa_flags = 0;
     exchange(signal, &default);
-    // SAFETY: a signal is sent to the own thread, and waits until this handler is done.
+    // SAFETY: the signal goes to this thread, and waits until this handler returns.
     unsafe { libc::raise(signal) };
 }
 
-/// A plugin that calls `exit` ends the process, but not in silence and not as if all were well.
+/// Exit handler. A plugin that calls `exit` still ends the process, but with a message and an exit code of failure.
 extern "C" fn at_exit() {
     const BESIDE: &str = "something ended the process with `exit` while no call of a component was running (a plugin's own thread may not)";
     let beside: &[&str] = if AWAITED.load(Ordering::SeqCst) { &[BESIDE] } else { &[] };
@@ -219,12 +219,12 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Standard error, without a lock or a buffer: the stack on which a handler runs is small.
+/// Standard error without a lock or a buffer: the stack on which a handler runs is small.
 struct Stderr;
 
 impl Words for Stderr {
     fn text(&mut self, text: &str) {
-        // SAFETY: the bytes are there. Bytes that cannot be written are lost.
+        // SAFETY: the pointer and the length describe `text`. Bytes that cannot be written are lost.
         let _ = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
     }
 }

@@ -1,14 +1,14 @@
-//! Lending to components what a batch does not hold.
+//! Gives components access to data that a batch does not hold.
 
 use capo_plugin::{Connection, Extension, Lending, Sink};
 
-/// A sink that lends a rollout's context as well, and connects ranks.
+/// A sink that also gives access to a rollout's context, and connects ranks.
 pub struct Lender<'a> {
-    /// Where reports go.
+    /// The sink for reports.
     pub sink: &'a mut dyn Sink,
-    /// The rollout's context, where it is known.
+    /// The rollout's context; `None` if it is not known.
     pub context: Option<Lending<'a>>,
-    /// The connection between the ranks, where there are several.
+    /// The connection between the ranks; `None` for a single rank.
     pub ranks: Option<Connection<'a>>,
 }
 

@@ -1,4 +1,4 @@
-//! All that a registry offers, as lines for a person; for programs it is in [`json`].
+//! The contents of a registry as lines for a person; [`json`] gives them to programs.
 
 use capo_plugin::Inputs;
 use capo_plugin::abi_keys::KeyInfo;
@@ -12,10 +12,10 @@ use crate::warning::one_line;
 
 pub use crate::listing_json::json;
 
-/// Where the second column begins.
+/// Column at which the second column begins, in characters.
 const INDENT: usize = 27;
 
-/// Components and recipes; with `verbose`, a line per key, what components ask for and the text of recipes.
+/// Lists components and recipes. With `verbose`, adds a line per key, the inputs of components and the text of recipes.
 #[must_use]
 pub fn lines(registry: &Registry, verbose: bool) -> Vec<String> {
     let (mut lines, mut point) = (Vec::new(), None);
@@ -40,7 +40,7 @@ pub fn lines(registry: &Registry, verbose: bool) -> Vec<String> {
     lines
 }
 
-/// A line per plugin that was loaded: its file with its hash, as a pin.
+/// Returns a line per loaded plugin: its file with its hash, as a pin.
 #[must_use]
 pub fn pins(registry: &Registry) -> Vec<String> {
     let plugins = registry.plugins().into_iter();
@@ -49,12 +49,12 @@ pub fn pins(registry: &Registry) -> Vec<String> {
         .collect()
 }
 
-/// The names of a component's keys.
+/// Joins the names of a component's keys.
 fn in_one_line(offer: &Offer) -> String {
     if offer.keys.is_empty() { "no keys".to_owned() } else { format!("keys: {}", offer.keys.join(", ")) }
 }
 
-/// Inputs that a component asks the trainer for, and a line per key.
+/// Returns the inputs that a component asks the trainer for, and a line per key.
 fn in_full(registry: &Registry, offer: &Offer) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(inputs) = registry.inputs(offer).filter(|inputs| *inputs != Inputs::NONE) {
@@ -65,7 +65,7 @@ fn in_full(registry: &Registry, offer: &Offer) -> Vec<String> {
     lines
 }
 
-/// A line per key, with its default, what it means and between which values to search, where its author says so.
+/// Returns a line per key: its default, meaning and range for a search, as far as its author gave them.
 fn key_lines(docs: &[KeyInfo], sweeps: &[SweepRange], keys: &[String]) -> Vec<String> {
     let range = |key: &String| {
         let range = sweeps.iter().find(|range| range.key.as_str() == key)?;

@@ -1,4 +1,4 @@
-//! A registry's offers as JSON; docs/distribution.md says what each field means.
+//! A registry's contents as JSON; docs/distribution.md explains each field.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::input_names::input_names;
 use crate::offer::{Offer, OfferedRecipe, Origin};
 use crate::registry::Registry;
 
-/// All that [`lines`](super::listing::lines) says, and the libraries that are installed. `program`, of `version`, is who asks.
+/// The contents of [`lines`](super::listing::lines), and the installed libraries. `program` and its `version` name the caller.
 #[must_use]
 pub fn json(registry: &Registry, program: &str, version: &str) -> Value {
     let plugins = registry.plugins().into_iter().map(
@@ -43,14 +43,14 @@ fn component(registry: &Registry, offer: &Offer) -> Value {
     })
 }
 
-/// A key, and what its author says of it: nothing is `null`.
+/// A key with its author's description; absent parts are `null`.
 fn key(name: &str, doc: Option<&KeyInfo>, range: Option<&SweepRange>) -> Value {
     let default = doc.and_then(KeyInfo::default);
     json!({
         "name": name,
         "about": doc.map(|doc| doc.about.as_str()),
         "required": doc.map(|_| default.is_none()),
-        // Another author's text may not be JSON.
+        // The default is another author's text, which may not be JSON.
         "default": default.map(|text| serde_json::from_str(text).unwrap_or_else(|_| json!(text))),
         "search": range.map(|range| json!({ "low": range.low, "high": range.high, "whole": range.whole })),
     })
@@ -66,7 +66,7 @@ fn recipe(registry: &Registry, recipe: &OfferedRecipe) -> Value {
     })
 }
 
-/// File and hash; `null` for what is built in.
+/// File and hash; `null` for a built-in component.
 fn origin(registry: &Registry, origin: &Origin) -> Value {
     let Origin::File(path) = origin else { return Value::Null };
     let sha256 = registry.plugins().into_iter().find(|plugin| plugin.path == *path).map(|plugin| plugin.sha256);

@@ -1,4 +1,4 @@
-//! A folder whose files are known: the SHA-256 of each, in a manifest that is sealed itself.
+//! A folder with a manifest: a sealed file that holds the SHA-256 of each file of the folder.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::files::{self, sha256_hex};
 use crate::seal;
 
-/// The manifest's own name: one that no other tool writes into a model's folder.
+/// Name of the manifest file; no other tool writes a file of this name into a model's folder.
 pub const FILE: &str = "capo-manifest.json";
 
 const HINT: &str =
@@ -18,11 +18,11 @@ const HINT: &str =
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Manifest {
-    /// SHA-256 by name.
+    /// SHA-256 of each file, by name.
     files: BTreeMap<String, String>,
 }
 
-/// A folder with a manifest. Whatever is read of it is compared with it; files that it does not name are not there.
+/// A folder with a manifest. Every file is compared with the manifest when it is read; files that it does not name are ignored.
 #[derive(Debug, Clone)]
 pub struct SealedFolder {
     dir: PathBuf,
@@ -30,11 +30,11 @@ pub struct SealedFolder {
 }
 
 impl SealedFolder {
-    /// Writes the manifest of the folder `dir`, which holds plain files alone.
+    /// Writes the manifest of the folder `dir`, which holds only plain files.
     ///
     /// # Errors
     ///
-    /// When a file cannot be read, or the disk refuses.
+    /// When a file cannot be read, or the disk reports an error.
     pub fn seal(dir: &Path) -> Result<()> {
         let mut known = BTreeMap::new();
         for entry in std::fs::read_dir(dir).with_context(|| format!("cannot list `{}`", dir.display()))? {
@@ -63,13 +63,13 @@ impl SealedFolder {
         Ok(Self { dir: dir.to_owned(), files })
     }
 
-    /// The folder's path.
+    /// Path of the folder.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The names of its files, the manifest left out.
+    /// Names of the folder's files, without the manifest.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.files.keys().map(String::as_str)
     }
@@ -80,11 +80,11 @@ impl SealedFolder {
         self.files.contains_key(name)
     }
 
-    /// The bytes of the file `name`, which are those that the manifest knows.
+    /// Returns the bytes of the file `name`, compared with the manifest.
     ///
     /// # Errors
     ///
-    /// When the manifest does not name it, it cannot be read, or it has changed.
+    /// When the manifest does not name the file, or the file cannot be read or has changed.
     pub fn read(&self, name: &str) -> Result<Vec<u8>> {
         let (mut bytes, path) = (Vec::new(), self.dir.join(name));
         self.compare(name, || {
@@ -94,7 +94,7 @@ impl SealedFolder {
         Ok(bytes)
     }
 
-    /// The path of the file `name`, whose bytes are those that the manifest knows; they are read piece by piece.
+    /// Returns the path of the file `name` after comparing its bytes with the manifest; they are read piece by piece.
     ///
     /// # Errors
     ///
@@ -105,7 +105,7 @@ impl SealedFolder {
         Ok(path)
     }
 
-    /// Refuses the file `name` where it does not have the SHA-256 of the manifest.
+    /// Refuses the file `name` if its SHA-256 differs from the manifest's.
     fn compare(&self, name: &str, sha256: impl FnOnce() -> Result<String>) -> Result<()> {
         let Some(expected) = self.files.get(name) else {
             bail!("`{}` has no file `{name}`", self.dir.display());

@@ -1,33 +1,33 @@
-//! Masks, one after another: which tokens reach the backward pass.
+//! Applies masks in order to choose the tokens that reach the backward pass.
 
 use anyhow::Result;
 use capo_plugin::{Batch, Mask, Sink};
 
-/// Which tokens the masks left.
+/// The tokens that all masks keep.
 #[derive(Debug)]
 pub struct Accepted {
-    /// `[B, T]`: 1 for tokens that are left, the wire's `keep`.
+    /// `[B, T]`: 1 for tokens that are kept; called `keep` in the plugin interface.
     pub mask: Vec<u8>,
-    /// Tokens that each mask dropped, in the masks' order.
+    /// The tokens that each mask rejected, in the masks' order.
     pub rejected: Vec<Rejected>,
-    /// Tokens that are left.
+    /// Number of tokens that are kept.
     pub tokens: u64,
 }
 
-/// Tokens that one mask dropped, of those that the masks before it had left.
+/// Tokens that one mask rejected, among those that the earlier masks kept.
 #[derive(Debug)]
 pub struct Rejected {
     /// The mask's name in reports.
     pub by: String,
-    /// Places in `[B, T]`, in order.
+    /// Indices into the flat `[B, T]` array, ascending.
     pub tokens: Vec<usize>,
 }
 
-/// Applies the masks in order; each sees what the ones before it left.
+/// Applies the masks in order. Each mask sees the tokens that the earlier masks kept.
 ///
 /// # Errors
 ///
-/// A mask's own sentence, or the rule that it broke.
+/// A mask's own error, or a rule of the interface that it broke.
 pub fn apply(masks: &mut [Mask], sink: &mut dyn Sink, batch: &Batch<'_>) -> Result<Accepted> {
     let mut accepted = batch.completion_mask.to_vec();
     let mut rejected = Vec::with_capacity(masks.len());
@@ -41,11 +41,11 @@ pub fn apply(masks: &mut [Mask], sink: &mut dyn Sink, batch: &Batch<'_>) -> Resu
     Ok(Accepted { mask: accepted, rejected, tokens })
 }
 
-/// Tells every mask how the step ended, and which tokens were left.
+/// Tells every mask how the step ended, and which tokens were kept.
 ///
 /// # Errors
 ///
-/// A mask's own sentence.
+/// A mask's own error.
 pub fn step_end(masks: &mut [Mask], sink: &mut dyn Sink, batch: &Batch<'_>, keep: &[u8], taken: bool) -> Result<()> {
     for mask in masks {
         mask.step_end(sink, batch, keep, taken)?;

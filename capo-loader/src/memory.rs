@@ -1,4 +1,4 @@
-//! How much memory there is, so that a size which cannot be is refused before it is tried.
+//! Memory of this machine and process, so that an allocation that cannot succeed is refused in advance.
 
 use std::fs;
 use std::path::Path;
@@ -6,35 +6,35 @@ use std::path::Path;
 #[cfg(unix)]
 use rustix::process::{Resource, getrlimit};
 
-/// Bytes that this process may still take, swap included: what the machine has free, or what the limits of its control group and of `ulimit -v` leave
-/// where that is less. None where the system does not say.
+/// Bytes that this process may still allocate, swap included: the machine's free memory, or less if the control group or `ulimit -v` leaves
+/// less. `None` where the system does not say.
 #[must_use]
 pub fn available() -> Option<u64> {
-    // Files of the kernel, not of a user: none of them waits.
+    // A file of the kernel, not of a user: reading it does not block.
     let free = free(&fs::read_to_string("/proc/meminfo").ok()?)?;
     Some([group(), address_space()].into_iter().flatten().fold(free, u64::min))
 }
 
-/// The most memory that this process has had, bytes; none where the system does not say.
+/// Peak memory of this process in bytes; `None` where the system does not say.
 #[must_use]
 pub fn peak() -> Option<u64> {
     status("VmHWM:")
 }
 
-/// The memory that this process has, bytes; none where the system does not say.
+/// Current memory of this process in bytes; `None` where the system does not say.
 #[must_use]
 pub fn resident() -> Option<u64> {
     status("VmRSS:")
 }
 
-/// A size in what the kernel says of this process, bytes.
+/// The size called `name` in the kernel's status of this process, in bytes.
 fn status(name: &str) -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Addresses that `ulimit -v` leaves, in use or not, bytes; none without such a limit.
+/// Bytes of address space that `ulimit -v` leaves; reserved addresses count as used. `None` without such a limit.
 #[must_use]
 pub fn addresses() -> Option<u64> {
     Some(address_limit()?.saturating_sub(status("VmSize:").unwrap_or(0)))
@@ -47,12 +47,12 @@ fn address_limit() -> Option<u64> {
     None
 }
 
-/// Bytes that `ulimit -v` leaves. Addresses that are set aside and not in use count as free, for the allocator uses them first.
+/// Bytes that `ulimit -v` leaves. Reserved addresses that are not in use count as free, for the allocator uses them first.
 fn address_space() -> Option<u64> {
     Some(address_limit()?.saturating_sub(resident().unwrap_or(0)))
 }
 
-/// `MemAvailable` and `SwapFree` of `/proc/meminfo`, bytes.
+/// Sum of `MemAvailable` and `SwapFree` of `/proc/meminfo`, in bytes.
 fn free(meminfo: &str) -> Option<u64> {
     let entry = |name: &str| -> Option<u64> {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -61,7 +61,7 @@ fn free(meminfo: &str) -> Option<u64> {
     entry("MemAvailable")?.checked_add(entry("SwapFree").unwrap_or(0))
 }
 
-/// Bytes that the limit of this process's control group leaves, version 2 or 1.
+/// Bytes that the limit of this process's control group leaves, for version 2 or 1.
 fn group() -> Option<u64> {
     const NEW: [&str; 3] = ["memory.max", "memory.current", "inactive_file"];
     const OLD: [&str; 3] = ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"];
@@ -72,7 +72,7 @@ fn group() -> Option<u64> {
     folders.iter().find_map(|(folder, names)| left(folder, *names))
 }
 
-/// Limit less usage, as the files of a control group say; pages of files that nobody has looked at lately are no usage, for the kernel gives them up.
+/// Limit less usage, from the files of a control group. File pages not used lately do not count as usage, for the kernel frees them.
 fn left(folder: &Path, [limit, usage, given_up]: [&str; 3]) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
     let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
@@ -81,14 +81,14 @@ fn left(folder: &Path, [limit, usage, given_up]: [&str; 3]) -> Option<u64> {
     Some(number(limit)?.saturating_sub(number(usage).unwrap_or(0).saturating_sub(cached)))
 }
 
-/// Bytes as people read them.
+/// Formats a number of bytes for people.
 #[must_use]
 pub fn text(bytes: u128) -> String {
     let (unit, name) = [(1_u128 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")]
         .into_iter()
         .find(|(unit, _)| bytes >= *unit)
         .unwrap_or((1, "bytes"));
-    // Tenths, rounded up: what needs more than there is does not read as the same.
+    // Rounds tenths up, so that a size slightly above the available memory does not read as equal to it.
     let tenths = bytes.saturating_mul(10).div_ceil(unit);
     if unit == 1 { format!("{bytes} {name}") } else { format!("{}.{} {name}", tenths / 10, tenths % 10) }
 }

@@ -1,11 +1,11 @@
-//! An offer of a plugin: a component or a recipe, and the image that it came from.
+//! A component or recipe that an image offers, and the image that it came from.
 
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use capo_plugin::Point;
 
-/// An image's name in sentences.
+/// The image that a component or recipe came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// Linked into the executable.
@@ -15,7 +15,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The file's name without its folder, or `built in`.
+    /// Name for messages: the file's name without its folder, or `built in`.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -34,14 +34,14 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// Longest name of a component or a recipe, bytes.
+/// Longest name of a component or a recipe, in bytes.
 const LONGEST_NAME: usize = 100;
 
-/// Refuses a name that could be read as something else where it is shown, or as part of a path.
+/// Refuses a name that could mislead where it is shown, or be read as part of a path.
 ///
 /// # Errors
 ///
-/// The name, its control characters shown, and what it may be.
+/// When the name is not allowed. The message shows it with its control characters escaped, and the rule.
 pub(crate) fn check_name(kind: &str, name: &str, origin: &Origin) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let named = name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(plain);
@@ -53,36 +53,36 @@ pub(crate) fn check_name(kind: &str, name: &str, origin: &Origin) -> Result<()> 
     Ok(())
 }
 
-/// One component on offer.
+/// One component that an image offers.
 #[derive(Debug, Clone)]
 pub struct Offer {
     /// Its extension point.
     pub point: Point,
     /// Its id.
     pub id: String,
-    /// One line for a person.
+    /// A description in one line.
     pub about: String,
-    /// The crate that registered it, with its version.
+    /// The crate that registered the component, with its version.
     pub package: String,
-    /// The configuration keys it reads.
+    /// The configuration keys that the component reads.
     pub keys: Vec<String>,
-    /// Where it came from.
+    /// The image that the component came from.
     pub origin: Origin,
     pub(crate) image: usize,
 }
 
-/// One recipe on offer.
+/// One recipe that an image offers.
 #[derive(Debug, Clone)]
 pub struct OfferedRecipe {
-    /// Its name in `recipe = "..."`.
+    /// The recipe's name in `recipe = "..."`.
     pub name: String,
-    /// One line for a person.
+    /// A description in one line.
     pub about: String,
-    /// Component tables and, where there are `settings`, defaults of other keys.
+    /// Component tables in TOML; with `settings`, also defaults of other keys.
     pub toml: String,
-    /// True if the text may hold more than component tables.
+    /// True if `toml` may hold more than component tables.
     pub settings: bool,
-    /// Where it came from.
+    /// The image that the recipe came from.
     pub origin: Origin,
 }
 

@@ -11,7 +11,7 @@ use capo_plugin::abi_sweep::SWEEP_POINT;
 use capo_plugin::abi_traits::TRAITS_POINT;
 use capo_plugin::{Image, Point, guarded};
 
-/// How a library names the folder that it lies in, to look for others there. A plugin is opened from a copy, which lies elsewhere.
+/// Variable by which a library names its own folder, to find other libraries there. A plugin is opened from a copy in another place.
 const ORIGIN: &[u8] = b"$ORIGIN";
 
 /// Loads the plugin at `path`. It stays loaded until the process ends.
@@ -24,13 +24,13 @@ pub fn load(path: &Path) -> Result<Image> {
     guarded(|| load_bytes(path, &bytes))
 }
 
-/// Loads the plugin that `bytes` are; `path`, where they came from, gives it a name and is not read again. It stays loaded until
+/// Loads a plugin from its `bytes`. Their file `path` gives the plugin its name and is not read again. The plugin stays loaded until
 /// the process ends.
 ///
 /// # Errors
 ///
-/// When they are not a shared library, not a plugin, built for another ABI, or a plugin that offers nothing: one sentence, with
-/// abi_stable's account as its cause where there is one.
+/// When the bytes are not a shared library, not a plugin, built for another ABI, or a plugin that offers nothing. The message is one
+/// sentence; abi_stable's own message, if any, is its cause.
 pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<Image> {
     let shown = path.display();
     elf::check(bytes, &shown.to_string())?;
@@ -43,10 +43,10 @@ pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<Image> {
         };
         anyhow!("`{shown}` cannot be opened as a shared library: {error}{advice}")
     })?;
-    // SAFETY: a symbol of this name is abi_stable's header; its magic bytes are checked by `upgrade` before anything else
-    // is read.
+    // SAFETY: a symbol of this name is abi_stable's header. `upgrade` checks its magic bytes before it reads anything
+    // else.
     let header = unsafe { library.get::<AbiHeaderRef>(HEADER_SYMBOL.as_bytes()) }.map(|symbol| *symbol);
-    // Never unloaded: components, their strings and their layouts live in it.
+    // Never unloaded: components, their strings and their layouts are part of the library.
     std::mem::forget(library);
     let Ok(header) = header else {
         bail!(

@@ -1,5 +1,5 @@
-//! Who may change a file, or put another in its place. The rule is the one by which `ssh` takes its own files: nobody but their
-//! user and root.
+//! Checks who may change a file or replace it. The rule is that of `ssh` for its own files: only the user
+//! and root.
 
 use std::fs::Metadata;
 use std::path::Path;
@@ -8,14 +8,14 @@ use anyhow::Result;
 #[cfg(unix)]
 use anyhow::{Context, bail};
 
-/// Somebody other than this user and root.
+/// Somebody other than this user and root who may write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stranger {
-    /// The owner, by number.
+    /// The owner, by user id.
     User(u32),
-    /// A group that may write, by number.
+    /// A group that may write, by group id.
     Group(u32),
-    /// Everybody may write.
+    /// Everybody.
     Anybody,
 }
 
@@ -29,8 +29,8 @@ impl std::fmt::Display for Stranger {
     }
 }
 
-/// Who else may write what this is said of: its owner, its group or everybody, in this order. In a folder with the sticky bit, such as
-/// `/tmp`, its owner alone may replace what is not theirs.
+/// Returns who else may write the file or folder of `metadata`: its owner, its group or everybody, checked in this order. In a folder with
+/// the sticky bit, such as `/tmp`, only the folder's owner may replace files of others.
 #[cfg(unix)]
 #[must_use]
 pub fn stranger(metadata: &Metadata) -> Option<Stranger> {
@@ -56,18 +56,18 @@ pub fn stranger(metadata: &Metadata) -> Option<Stranger> {
     None
 }
 
-/// Elsewhere a file's rights are not looked at.
+/// Returns `None`: systems other than Unix are not checked.
 #[cfg(not(unix))]
 #[must_use]
 pub fn stranger(_: &Metadata) -> Option<Stranger> {
     None
 }
 
-/// Refuses the open file at the absolute `path`, of the kind `what`, that somebody else may change, or replace in a folder above it.
+/// Refuses the open file at the absolute `path`, of the kind `what`, if somebody else may change it or replace it from a folder above it.
 ///
 /// # Errors
 ///
-/// Who may, and where. `accept` is the flag that takes it as it is.
+/// When somebody else may. The message says who and where; `accept` is the flag that allows such a file.
 #[cfg(unix)]
 pub fn check(what: &str, path: &Path, file: &Metadata, accept: &str) -> Result<()> {
     use std::os::unix::fs::MetadataExt;
@@ -102,20 +102,20 @@ pub fn check(what: &str, path: &Path, file: &Metadata, accept: &str) -> Result<(
     Ok(())
 }
 
-/// Elsewhere a file's rights are not looked at.
+/// Accepts every file: systems other than Unix are not checked.
 ///
 /// # Errors
 ///
-/// None.
+/// Never fails.
 #[cfg(not(unix))]
 pub fn check(_: &str, _: &Path, _: &Metadata, _: &str) -> Result<()> {
     Ok(())
 }
 
-/// True if `group` is the private group of `user` or of root, as the lists `/etc/group` and `/etc/passwd` tell: it has the user's name,
-/// is the user's first one, and nobody else is in it. Systems that give each user such a group let new files be writable by it.
+/// True if `group` is the private group of `user` or of root, by the lists `/etc/group` and `/etc/passwd`. Such a group has the user's
+/// name, is the user's first group, and has no other member. Systems with such groups let new files be group-writable.
 ///
-/// Who is not in these lists is not known here, so that groups from a directory service are never private.
+/// Groups from a directory service are not in these lists, so they never count as private.
 #[cfg(unix)]
 fn is_own_group(groups: &str, users: &str, group: u32, user: u32) -> bool {
     let fields = |line: &str| line.split(':').map(str::to_owned).collect::<Vec<_>>();
@@ -173,7 +173,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().canonicalize().unwrap().join("libmine.so");
         fs::write(&path, "").unwrap();
-        // Only root can give files away.
+        // Only root can change a file's owner.
         if !rustix::process::geteuid().is_root() {
             return;
         }

@@ -1,52 +1,52 @@
-//! Where a run stands, for whoever has to say how it ended and where it goes on.
+//! Progress of a run, for messages about how it ended and where a resume continues.
 
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Steps done and steps saved. Threads may look at it while the run goes on.
+/// Number of steps done and saved. Other threads may read it during the run.
 #[derive(Debug, Default)]
 pub struct Place {
-    /// The run's directory, once there is one, as it is shown.
+    /// The run's directory for messages, once it exists.
     dir: OnceLock<String>,
-    /// Steps done.
+    /// Number of steps done.
     step: AtomicU64,
-    /// The step of the newest checkpoint; 0 where there is none.
+    /// Step of the newest checkpoint; 0 if there is none.
     saved: AtomicU64,
 }
 
 impl Place {
-    /// The run in `dir` exists.
+    /// Notes that the run's directory `dir` exists.
     pub fn started(&self, dir: &Path) {
-        // A run has one directory.
+        // A run has one directory, so a second call changes nothing.
         let _ = self.dir.set(dir.display().to_string());
     }
 
-    /// `step` steps are done.
+    /// Notes that `step` steps are done.
     pub fn at(&self, step: u64) {
         self.step.store(step, Ordering::Relaxed);
     }
 
-    /// The newest checkpoint is of `step`.
+    /// Notes that the newest checkpoint is of step `step`.
     pub fn saved(&self, step: u64) {
         self.saved.store(step, Ordering::Relaxed);
     }
 
-    /// True if a resume would go on exactly here: there is a checkpoint of this step, or none is needed at step 0.
+    /// True if a resume would continue exactly here: a checkpoint of this step exists, or the run is at step 0.
     #[must_use]
     pub fn is_saved(&self) -> bool {
         self.saved.load(Ordering::Relaxed) == self.step.load(Ordering::Relaxed)
     }
 
-    /// How the run ends here, and where a resume goes on; none before it has a directory.
+    /// Message about where the run ends and where a resume continues; `None` before the run has a directory.
     #[must_use]
     pub fn stopped(&self) -> Option<String> {
         let mut sentence = String::new();
         self.tell(&mut sentence).then_some(sentence)
     }
 
-    /// Writes the sentence of [`Self::stopped`] to `words`; false before there is a directory. A signal's handler may
-    /// call it.
+    /// Writes the message of [`Self::stopped`] to `words`; returns false before the run has a directory. A signal handler may
+    /// call this.
     pub(crate) fn tell(&self, words: &mut impl Words) -> bool {
         let Some(dir) = self.dir.get() else { return false };
         let (step, saved) = (self.step.load(Ordering::Relaxed), self.saved.load(Ordering::Relaxed));
@@ -66,11 +66,11 @@ impl Place {
     }
 }
 
-/// Where a sentence is put together.
+/// A writer for the parts of a message.
 pub(crate) trait Words {
     fn text(&mut self, text: &str);
 
-    /// Digit by digit, so that nothing is allocated.
+    /// Writes a number digit by digit, without allocating.
     fn number(&mut self, number: u64) {
         if number > 9 {
             self.number(number / 10);

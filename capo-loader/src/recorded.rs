@@ -1,4 +1,4 @@
-//! A batch that owns its arrays, as one read from a file does.
+//! A batch that owns its arrays, such as one that was read from a file.
 
 use anyhow::Result;
 use capo_plugin::{Batch, LastLayer, OptimizerState, Tensor};
@@ -9,33 +9,33 @@ use crate::sound;
 /// The batch of one optimizer step, in host memory.
 #[derive(Debug, Clone)]
 pub struct RecordedBatch {
-    /// Extents, settings and scalars; its arrays are empty.
+    /// Shape, settings and scalars; the arrays of this batch are empty.
     pub scalars: Batch<'static>,
-    /// `[B, T]`.
+    /// `[B, T]`: ids of the sampled tokens.
     pub completion_ids: Vec<u32>,
     /// `[B, T]`: 1 for tokens of the completion.
     pub completion_mask: Vec<u8>,
     /// `[B]`: 1 where the length limit cut the completion off.
     pub truncated: Vec<u8>,
-    /// `[B]`, reward units.
+    /// `[B]`: reward of each completion, reward units.
     pub rewards: Vec<f32>,
-    /// `[B, T]`, reward units.
+    /// `[B, T]`: advantage of each token, reward units.
     pub advantages: Vec<f32>,
-    /// `[B, T]`, nats.
+    /// `[B, T]`, nats: log-probability of each token under the current policy.
     pub logps: Vec<f32>,
-    /// `[B, T]`, the objective's loss per token.
+    /// `[B, T]`: the objective's loss per token.
     pub losses: Option<Vec<f32>>,
-    /// `[B, T]`, its derivative.
+    /// `[B, T]`: derivative of the loss by `logps`.
     pub dloss_dlogp: Option<Vec<f32>>,
-    /// `[B, T]`, nats.
+    /// `[B, T]`, nats: log-probability of each token when it was sampled.
     pub old_logps: Option<Vec<f32>>,
-    /// `[B, T]`, nats.
+    /// `[B, T]`, nats: log-probability of each token under the reference model.
     pub ref_logps: Option<Vec<f32>>,
-    /// `[B, T]`, nats.
+    /// `[B, T]`, nats: entropy of the current policy.
     pub entropy: Option<Vec<f32>>,
-    /// Features and logits.
+    /// Features and top logits of the last layer.
     pub last_layer: Option<RecordedLayer>,
-    /// The last layer's weight and the optimizer's moments of it.
+    /// The last layer's weight and its moments in the optimizer.
     pub optimizer_state: Option<RecordedState>,
     /// The rollout's context.
     pub context: Option<RecordedContext>,
@@ -44,17 +44,17 @@ pub struct RecordedBatch {
 /// The last layer's features and logits; names and shapes as in [`LastLayer`].
 #[derive(Debug, Clone)]
 pub struct RecordedLayer {
-    /// `[B, T, D]`.
+    /// `[B, T, D]`: features.
     pub hidden: Vec<f32>,
-    /// `[B, T, K]`.
+    /// `[B, T, K]`: vocabulary ids of the largest logits.
     pub topk_ids: Vec<u32>,
-    /// `[B, T, K]`.
+    /// `[B, T, K]`: the largest logits.
     pub topk_logits: Vec<f32>,
-    /// `[B, T]`.
+    /// `[B, T]`: logsumexp over the vocabulary.
     pub logsumexp: Vec<f32>,
-    /// `[B, T]`.
+    /// `[B, T]`: logit of the sampled token.
     pub action_logits: Vec<f32>,
-    /// V.
+    /// V: number of vocabulary entries.
     pub vocab_size: usize,
     pub(crate) hidden_shape: [i64; 3],
     pub(crate) topk_shape: [i64; 3],
@@ -66,15 +66,15 @@ pub struct RecordedLayer {
 pub struct RecordedState {
     /// The weight.
     pub weight: Vec<f32>,
-    /// Running mean of gradients.
+    /// First moment: running mean of gradients.
     pub exp_avg: Vec<f32>,
-    /// Running mean of squared gradients.
+    /// Second moment: running mean of squared gradients.
     pub exp_avg_sq: Vec<f32>,
     pub(crate) shape: [i64; 2],
 }
 
 impl RecordedBatch {
-    /// The batch as components see it.
+    /// Borrows the batch in the form that components see.
     #[must_use]
     pub fn view(&self) -> Batch<'_> {
         let mut batch: Batch<'_> = self.scalars;
@@ -94,7 +94,7 @@ impl RecordedBatch {
         batch
     }
 
-    /// Refuses what no run records: scalars out of range, ids outside the vocabulary, parts that do not fit together.
+    /// Refuses values that no run records: scalars out of range, ids outside the vocabulary, parts that do not fit together.
     pub(crate) fn check(&self) -> Result<()> {
         let data = self.context.as_ref().map(|context| &context.data);
         let (prompt_ids, top_ids) = data.map_or((&[][..], &[][..]), |data| (&data.prompt_ids, &data.top_ids));
@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// One completion of one token, of a vocabulary of three.
+    /// One completion of one token, from a vocabulary of three.
     fn batch() -> RecordedBatch {
         let optimizer = OptimizerInfo {
             kind: OptimizerKind::SGD,
@@ -184,7 +184,7 @@ mod tests {
         batch.check().unwrap_err().to_string()
     }
 
-    /// The last layer of a batch that has one.
+    /// The last layer of a batch, which must have one.
     fn last(batch: &mut RecordedBatch) -> &mut RecordedLayer {
         batch.last_layer.as_mut().unwrap()
     }

@@ -1,4 +1,4 @@
-//! Every component and recipe that this run knows, whichever image it came from.
+//! The registry of all components and recipes that a run can use, from every image.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub struct Registry {
     offers: Vec<Offer>,
     recipes: Vec<OfferedRecipe>,
     plugins: Vec<LoadedPlugin>,
-    /// Over the plugins, while they are opened or say what they have.
+    /// Watches over the plugins while they are opened or answer questions about their components.
     watchdog: Watchdog,
 }
 
@@ -44,17 +44,17 @@ pub struct Components {
 }
 
 impl Registry {
-    /// A registry of the components linked into this executable and of the plugins `names`, in order.
+    /// Opens a registry of the components linked into this executable and of the plugins `names`, in order.
     ///
     /// # Errors
     ///
-    /// When a plugin is not found, is not to be trusted, cannot be loaded, or offers an id that is taken or is not valid.
+    /// When a plugin is not found, not trusted or cannot be loaded, or an id that it offers is taken or invalid.
     pub fn open(names: &[PathBuf]) -> Result<Self> {
         Self::open_with(names, &Trust::default(), None)
     }
 
-    /// As `open`, with other demands on the files. Opening one ends the process, with a sentence, where it takes longer than `seconds`, 0
-    /// being without a limit, or where the plugin ends the process; none does not watch.
+    /// As `open`, with the checks of `trust`. With `seconds`, the process ends with a message if opening a plugin takes longer, or if the
+    /// plugin ends the process; 0 is no time limit. `None` does not watch.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl Registry {
         for point in Point::ALL {
             let mut offered: Vec<_> =
                 image.components(point).map_err(|differences| anyhow!(differences))?.into_iter().collect();
-            // The linker orders what is registered, and another build may order it otherwise.
+            // The linker decides the order of registration, which may differ in another build.
             offered.sort_by(|one, other| one.id.cmp(&other.id));
             for info in offered {
                 let id = info.id.into_string();
@@ -125,7 +125,7 @@ impl Registry {
         offers
     }
 
-    /// Inputs that a component asks of a batch, where it can be built without keys. None for a reward, which sees no
+    /// Inputs that a component asks of a batch, if it can be built without keys. `None` for a reward, which sees no
     /// batch.
     #[must_use]
     pub fn inputs(&self, offer: &Offer) -> Option<Inputs> {
@@ -139,7 +139,7 @@ impl Registry {
         })
     }
 
-    /// Asks the image of an offer for what it says of it.
+    /// Asks the image of an offer a question about it.
     fn ask<R>(&self, offer: &Offer, question: impl FnOnce(&Image) -> R) -> R {
         let path = match &offer.origin {
             Origin::BuiltIn => String::new(),
@@ -151,18 +151,18 @@ impl Registry {
     /// Descriptions of a component's keys by its author; empty where the author gave none.
     #[must_use]
     pub fn key_docs(&self, offer: &Offer) -> Vec<KeyInfo> {
-        // Another layout was refused when the image was opened.
+        // An image whose layout differs was refused when it was opened.
         self.ask(offer, |image| image.key_docs(offer.point, &offer.id)).unwrap_or_default()
     }
 
-    /// Keys of a component for which a search makes sense, in the order of its author; none where nothing was said.
+    /// Keys of a component for which a search makes sense, in the author's order; empty if the author named none.
     #[must_use]
     pub fn sweeps(&self, offer: &Offer) -> Vec<SweepRange> {
-        // Another layout was refused when the image was opened.
+        // An image whose layout differs was refused when it was opened.
         self.ask(offer, |image| image.sweeps(offer.point, &offer.id)).unwrap_or_default()
     }
 
-    /// Declarations of a mask or a weight with this table about its decisions; none where its author made none.
+    /// Declarations of a mask or a weight, built with this table, about its decisions; none if its author made none.
     ///
     /// # Errors
     ///
@@ -171,7 +171,7 @@ impl Registry {
         self.make(point, config, watchdog, |image, id, json| image.mask_traits(point, id, json))
     }
 
-    /// All recipes, in the order of their names.
+    /// All recipes, ordered by name.
     #[must_use]
     pub fn recipes(&self) -> Vec<&OfferedRecipe> {
         let mut recipes = self.recipes.iter().collect::<Vec<_>>();
@@ -185,7 +185,7 @@ impl Registry {
         self.plugins.clone()
     }
 
-    /// Notes the plugin at `path`, whose components have been added.
+    /// Records the plugin at `path`, whose components have been added.
     fn note(&mut self, path: PathBuf, sha256: String) {
         let origin = Origin::File(path.clone());
         let offers: Vec<&Offer> = self.offers.iter().filter(|offer| offer.origin == origin).collect();
@@ -194,7 +194,7 @@ impl Registry {
         self.plugins.push(LoadedPlugin { path, packages: packages.into_iter().collect(), sha256, components });
     }
 
-    /// A sentence about each plugin that was loaded for nothing: none of its components is among `used`, nor its recipe.
+    /// A message for each plugin that the run does not use: none of its components is among `used`, and its recipe is not `recipe`.
     #[must_use]
     pub fn unused(&self, used: &[String], recipe: Option<&str>) -> Vec<String> {
         let sentence = |plugin: &LoadedPlugin| {
@@ -220,7 +220,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// When no image carries it: the nearest one, or all there are.
+    /// When no image offers it. The message suggests the nearest name, or lists all names.
     pub fn recipe(&self, name: &str) -> Result<&OfferedRecipe> {
         let names = || self.recipes().into_iter().map(|recipe| recipe.name.as_str());
         self.recipes.iter().find(|recipe| recipe.name == name).ok_or_else(|| {
@@ -232,12 +232,12 @@ impl Registry {
         })
     }
 
-    /// The one recipe that a plugin carries, else the built-in one called `built_in`. `NAME-...` beside `NAME` in one plugin is a
-    /// variant of it, which a config has to name.
+    /// The only recipe that a plugin offers, else the built-in recipe `built_in`. A recipe `NAME-...` beside `NAME` in one plugin is a
+    /// variant, which a config must name.
     ///
     /// # Errors
     ///
-    /// When several plugins carry a recipe.
+    /// When several plugins offer a recipe.
     pub fn default_recipe(&self, built_in: &str) -> Result<&OfferedRecipe> {
         let is_variant = |recipe: &OfferedRecipe| {
             let of = |base: &OfferedRecipe| {
@@ -277,7 +277,7 @@ impl Registry {
         })
     }
 
-    /// Builds components of a point that has any number of them, each under its name in reports.
+    /// Builds the components of a point that takes any number of them, each under its name in reports.
     ///
     /// # Errors
     ///
@@ -296,7 +296,7 @@ impl Registry {
         self.make(W::POINT, config, watchdog, Image::create)
     }
 
-    /// Calls `make` with a component's image, its id and its table as JSON text; returns its result.
+    /// Calls `make` with a component's image, id and table as JSON text; returns its result.
     fn make<R>(
         &self,
         point: Point,
@@ -331,7 +331,7 @@ impl Registry {
     }
 }
 
-/// The point's name in a sentence.
+/// The point's name in messages.
 fn words(point: Point) -> String {
     point.name().replace('_', " ")
 }
@@ -344,7 +344,7 @@ fn section(point: Point) -> String {
     }
 }
 
-/// Sentence about an id that two images offer, or that one image offers twice.
+/// Message about an id that two images offer, or that one image offers twice.
 fn twice(first: &Origin, second: &Origin) -> String {
     if first == second {
         return format!("is offered twice by {first} (the library registers it twice: give each its own id)");

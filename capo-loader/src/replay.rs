@@ -1,4 +1,4 @@
-//! Masks and weights over recorded batches: how thresholds are tried out without training.
+//! Applies masks and weights to recorded batches, to try out thresholds without training.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::warning::WarningSink;
 use crate::watchdog::Watchdog;
 use crate::weight::{self, Weighed};
 
-/// Masks and weights, built: the components that decide over tokens.
+/// Built masks and weights: the components that decide over tokens.
 pub struct Deciders {
     /// The masks, in order.
     pub masks: Vec<Mask>,
@@ -23,25 +23,25 @@ pub struct Deciders {
     pub weights: Vec<Weight>,
 }
 
-/// Numbers of the optimizer that take the place of those that were recorded: what a mask makes of a step depends on them.
+/// Settings of the optimizer that replace the recorded ones: a mask's decisions may depend on them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct OptimizerSettings {
-    /// `train.learning_rate`
+    /// `train.learning_rate`: learning rate.
     pub learning_rate: Option<f64>,
-    /// `train.adam_beta1`
+    /// `train.adam_beta1`: decay rate of the first moment.
     pub adam_beta1: Option<f64>,
-    /// `train.adam_beta2`
+    /// `train.adam_beta2`: decay rate of the second moment.
     pub adam_beta2: Option<f64>,
-    /// `train.adam_epsilon`
+    /// `train.adam_epsilon`: term added to the root of the second moment.
     pub adam_epsilon: Option<f64>,
 }
 
 impl OptimizerSettings {
-    /// Reads the batch of the file `path`, with these numbers.
+    /// Reads the batch of the file `path`, with these settings.
     ///
     /// # Errors
     ///
-    /// A file that is not a batch, a number out of its range, one of Adam's for another optimizer.
+    /// When the file is not a batch, a setting is out of its range, or a setting of Adam is given for another optimizer.
     pub fn read(&self, path: &Path) -> Result<RecordedBatch> {
         let mut batch = batch_file::read(path)?;
         if *self != Self::default() {
@@ -69,7 +69,7 @@ impl OptimizerSettings {
     }
 }
 
-/// Keeps what masks and weights report of one batch.
+/// Collects the reports of masks and weights on one batch.
 struct Collector<'a> {
     outcome: Outcome,
     warnings: WarningSink<'a>,
@@ -89,11 +89,11 @@ impl Sink for Collector<'_> {
     }
 }
 
-/// One batch of a replay. Its text is a line for a person.
+/// One batch of a replay. Its text form is a line for a person.
 pub struct Replayed<'a> {
-    /// Its file.
+    /// The batch's file.
     pub path: &'a Path,
-    /// Where the result was written, if it was.
+    /// File to which the result was written; `None` if it was not written.
     pub target: Option<&'a Path>,
     /// The recorded batch.
     pub batch: &'a RecordedBatch,
@@ -112,15 +112,15 @@ impl std::fmt::Display for Replayed<'_> {
     }
 }
 
-/// Runs masks and weights over the batch files in order, with their state, and tells `each` what became of every one. With `out`, a
-/// file per batch, named like it, is written there.
+/// Applies masks and weights, with their state, to the batch files in order, and calls `each` with the result of every file. With
+/// `out`, writes a file per batch there, of the same name.
 ///
-/// Advantages and losses are those that the files hold; so is the optimizer, but for what `optimizer` names. With a device, they find the
-/// large arrays in its memory.
+/// Advantages, losses and the optimizer are those of the files, except for settings in `optimizer`. With a device, the components
+/// find the large arrays in its memory.
 ///
 /// # Errors
 ///
-/// A file that is not a batch or lacks what a component asks for, two files of one name, a component's own sentence, a device that
+/// When a file is not a batch or lacks an input of a component, two files have one name, a component returns an error, or a device
 /// fails.
 pub fn replay(
     deciders: &mut Deciders,
@@ -148,7 +148,7 @@ pub fn replay(
         let weights = (!deciders.weights.is_empty()).then_some(weighed.token_weights);
         let outcome = Outcome { keep: accepted.mask, weights, ..sink.outcome };
         if let (Some(target), Some(out)) = (target, out) {
-            // Not before there is something to write: a file that is no batch leaves nothing.
+            // The folder is made only when there is a result: a file that is no batch leaves nothing.
             std::fs::create_dir_all(out).with_context(|| format!("cannot make `{}`", out.display()))?;
             batch_file::write_outcome(target, batch.scalars.dims, &outcome)?;
         }
@@ -157,11 +157,11 @@ pub fn replay(
     Ok(())
 }
 
-/// Checks that there is something to replay.
+/// Checks that there is a mask or a weight to replay.
 ///
 /// # Errors
 ///
-/// When there is neither mask nor weight.
+/// When there is neither a mask nor a weight.
 pub fn check_any(deciders: &Deciders) -> Result<()> {
     ensure!(
         !deciders.masks.is_empty() || !deciders.weights.is_empty(),
@@ -170,12 +170,12 @@ pub fn check_any(deciders: &Deciders) -> Result<()> {
     Ok(())
 }
 
-/// Runs masks and weights over one batch of the file `path`, with its large arrays on `device` if there is one; during their calls they
-/// are lent the context that it was recorded with. The step counts as taken where a token is left.
+/// Applies masks and weights to one batch of the file `path`, with its large arrays on `device` if there is one. Their calls can read
+/// the context that was recorded with the batch. The step counts as taken if any token is kept.
 ///
 /// # Errors
 ///
-/// Where the batch lacks what a component asks for; a component's own sentence; a device that fails.
+/// When the batch lacks an input of a component, a component returns an error, or a device fails.
 pub fn replay_step(
     deciders: &mut Deciders,
     sink: &mut dyn Sink,
@@ -211,7 +211,7 @@ fn target(path: &Path, out: &Path) -> Result<PathBuf> {
     Ok(target)
 }
 
-/// A part of a line: the mean weight of all completion tokens, dropped ones as 0.
+/// Part of a line: the mean weight over all completion tokens, with rejected tokens as 0.
 fn mean_weight(weights: &[f32], tokens: u64) -> String {
     format!("  mean weight {:.3}", weights.iter().map(|&weight| f64::from(weight)).sum::<f64>() / tokens.max(1) as f64)
 }
@@ -220,13 +220,13 @@ fn mean_weight(weights: &[f32], tokens: u64) -> String {
 ///
 /// # Errors
 ///
-/// A sentence that names the missing inputs.
+/// When an input is missing; the message names all that are missing.
 pub fn check_held(mask: &Mask, path: &Path, batch: &RecordedBatch) -> Result<()> {
     check_inputs([(mask.id(), mask.inputs())].into_iter(), batch)
         .with_context(|| format!("batch file `{}`", path.display()))
 }
 
-/// Refuses a batch that lacks what a component, by its id, asked for.
+/// Refuses a batch that lacks an input of a component; `asked` pairs each component's id with its inputs.
 fn check_inputs<'a>(asked: impl Iterator<Item = (&'a str, Inputs)>, batch: &RecordedBatch) -> Result<()> {
     let held = [
         (Inputs::OLD_LOGPS, "`old_logps`", batch.old_logps.is_some()),

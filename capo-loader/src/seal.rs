@@ -1,4 +1,4 @@
-//! JSON files that notice a change: their last field is the SHA-256 of every byte before it.
+//! Sealed JSON files, in which a change is noticed: the last field is the SHA-256 of every byte before it.
 
 use std::path::Path;
 
@@ -12,20 +12,20 @@ use crate::files::{self, sha256_hex};
 const SEAL: &str = ",\n  \"sha256\": \"";
 const END: &str = "\"\n}\n";
 
-/// Writes `value`, an object with at least one field and none called `sha256`, whole or not at all.
+/// Writes `value`, an object with at least one field and none called `sha256`. The file appears whole or not at all.
 ///
 /// # Errors
 ///
-/// When the disk refuses.
+/// When the disk reports an error.
 pub fn write(path: &Path, value: &impl Serialize) -> Result<()> {
     files::write_atomic(path, seal(value)?.as_bytes())
 }
 
-/// Reads what [`write()`] wrote.
+/// Reads a file that [`write()`] wrote.
 ///
 /// # Errors
 ///
-/// When the file is missing, any byte of it has changed, or it holds something else than a `T`.
+/// When the file is missing, any byte has changed, or the content is not a `T`.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
     unseal(&files::read(path)?).with_context(|| format!("`{}` is damaged", path.display()))
 }

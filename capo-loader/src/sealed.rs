@@ -1,4 +1,4 @@
-//! Opening a library from bytes: what was hashed and checked is what runs, whatever happens to its file in the meantime.
+//! Opens a library from bytes: the code that runs is the code that was checked, even if its file changes in the meantime.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow};
 use libloading::Library;
 
-/// Opens the library that `bytes` are, under `name` as far as debuggers and profilers show one.
+/// Opens the library in `bytes`. Debuggers and profilers that show a name show `name`.
 ///
-/// It is opened from memory that can no longer be written. Where the system has none, or refuses to run what lies there, it is
-/// opened from a file in a folder that only this user can enter.
+/// The library is opened from memory that can no longer be written. If the system has no such memory, or refuses to run code from it,
+/// the library is opened from a file in a folder that only this user can enter.
 ///
 /// # Errors
 ///
-/// When the system's loader refuses it: the reason, in one line.
+/// When the system's loader refuses the library; the message gives the reason in one line.
 pub fn open(bytes: &[u8], name: &OsStr) -> Result<Library> {
     #[cfg(target_os = "linux")]
     if let Ok(library) = from_memory(bytes, name) {
@@ -31,20 +31,20 @@ fn from_memory(bytes: &[u8], name: &OsStr) -> Result<Library> {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // A system may be set to refuse executable memory files. The loader maps this one and never executes it. Linux before 6.3 does
+    // A system may refuse executable memory files. The loader maps this file and never executes it. Linux before 6.3 does
     // not know the flag.
     let memory = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL).or_else(|_| memfd_create(name, flags))?;
     let mut memory = std::fs::File::from(memory);
     memory.write_all(bytes)?;
     fcntl_add_seals(&memory, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
     let library = load(&path_of(&memory, memory.as_raw_fd())?)?;
-    // Kept open to the end: the loader knows the library by this path, which must not come to mean another file, and
-    // debuggers and backtraces read it again.
+    // Kept open until the process ends: the loader knows the library by this path, which must not come to name another file.
+    // Debuggers and backtraces read it again.
     let _ = memory.into_raw_fd();
     Ok(library)
 }
 
-/// A path of the open file: by this process's number, so that a debugger finds it too, unless `/proc` counts processes otherwise.
+/// Path of the open file. It contains this process's id, so that a debugger finds it too, unless `/proc` numbers processes otherwise.
 #[cfg(target_os = "linux")]
 fn path_of(file: &std::fs::File, fd: std::os::fd::RawFd) -> Result<std::path::PathBuf> {
     use std::os::unix::fs::MetadataExt;
@@ -55,7 +55,7 @@ fn path_of(file: &std::fs::File, fd: std::os::fd::RawFd) -> Result<std::path::Pa
     Ok(found.context("there is no `/proc`")?.into())
 }
 
-/// Opens the library from a copy that is gone again when this returns, where an open library can be deleted.
+/// Opens the library from a private copy. The copy is deleted on return, where the system can delete an open library.
 fn from_private_copy(bytes: &[u8], name: &OsStr) -> Result<Library> {
     // On Unix such a folder has mode 700.
     let folder = tempfile::Builder::new().prefix("capo-plugin-").tempdir().context("cannot make a temporary folder")?;
@@ -68,7 +68,7 @@ fn load(path: &Path) -> Result<Library> {
     // SAFETY: loading runs the library's initialisers. A plugin is native code that the user chose to run with their own
     // rights.
     unsafe { Library::new(path) }.map_err(|error| {
-        // libloading says only that opening failed; the reason is its source. The path is one that the user never saw.
+        // libloading says only that opening failed; its source has the reason. The user never saw the path of the copy.
         let source = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
         let name = path.display().to_string();
         anyhow!(source.replace('\n', " ").replace(&format!("{name}: "), "").replace(&name, "it"))
@@ -79,7 +79,7 @@ fn load(path: &Path) -> Result<Library> {
 mod tests {
     use super::*;
 
-    /// A library that is on any machine with a loader: this test's own C library, from the list of what is mapped.
+    /// Bytes of a library that exists on any machine with a loader: this test's own C library, found in the process's memory map.
     #[cfg(target_os = "linux")]
     fn some_library() -> Vec<u8> {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -93,7 +93,7 @@ mod tests {
         let bytes = some_library();
         for open in [from_memory, from_private_copy] {
             let library = open(&bytes, OsStr::new("libsome.so")).unwrap();
-            // SAFETY: the type of `getpid` in C.
+            // SAFETY: this is the type of `getpid` in C.
             let pid = unsafe { library.get::<extern "C" fn() -> i32>(b"getpid") }.map(|getpid| getpid()).unwrap();
             assert_eq!(pid.unsigned_abs(), std::process::id());
             std::mem::forget(library);

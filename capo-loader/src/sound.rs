@@ -1,14 +1,14 @@
-//! Checks that a run could have a batch: scalars within their ranges, ids of the vocabulary, parts that fit together.
+//! Checks that a batch is possible in a run: scalars within their ranges, ids of the vocabulary, parts that fit together.
 
 use anyhow::{Result, bail, ensure};
 use capo_plugin::{Batch, DeviceKind, Tensor};
 
-/// Refuses values that no run has. `context` holds token ids of the rollout's context, each with its name. Ids that lie on a device are
+/// Refuses values that no run has. `context` holds token ids of the rollout's context, each list with its name. Ids on a device are
 /// not checked.
 ///
 /// # Errors
 ///
-/// A sentence with the wrong value and its limit.
+/// When a value is impossible; the message has the value and its limit.
 pub fn check(batch: &Batch<'_>, context: &[(&str, &[u32])]) -> Result<()> {
     let &Batch { dims, max_completion_length, .. } = batch;
     ensure!(
@@ -40,7 +40,7 @@ pub fn check(batch: &Batch<'_>, context: &[(&str, &[u32])]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses NaN where there is a token: every comparison with it is false, so that masks would decide by it without a word.
+/// Refuses NaN at a token: every comparison with NaN is false, so masks would decide by it unnoticed.
 fn check_numbers(batch: &Batch<'_>) -> Result<()> {
     let arrays = [
         ("logps", Some(batch.logps)),

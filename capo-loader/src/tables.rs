@@ -1,15 +1,15 @@
-//! Components' tables in a TOML text.
+//! Reads components' tables from a TOML text.
 
 use anyhow::{Result, bail};
 use toml::{Table, Value};
 
 use crate::component::ComponentConfig;
 
-/// Reads a TOML text; `origin` says in sentences where it came from.
+/// Parses a TOML text; messages name its `origin`.
 ///
 /// # Errors
 ///
-/// The line that is not TOML.
+/// When the text is not TOML; the message has the line.
 pub fn parse(text: &str, origin: &str) -> Result<Table> {
     text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
@@ -17,11 +17,11 @@ pub fn parse(text: &str, origin: &str) -> Result<Table> {
     })
 }
 
-/// The entries of the list `section`; none where it is absent.
+/// The entries of the list `section`; empty if it is absent.
 ///
 /// # Errors
 ///
-/// One table in place of a list.
+/// When `section` is one table instead of a list.
 pub fn list(table: &Table, section: &str, origin: &str) -> Result<Vec<Value>> {
     match table.get(section) {
         None => Ok(Vec::new()),
@@ -40,7 +40,7 @@ pub fn components(table: &Table, section: &str, origin: &str) -> Result<Vec<Comp
     list(table, section, origin)?.into_iter().map(one).collect()
 }
 
-/// A component's table; `section` as sentences name it, such as `[[mask]]`.
+/// A component's table; `section` is its name in messages, such as `[[mask]]`.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! A safetensors file as it is read: tensors by name and shape, scalars by name, with a sentence about what is missing or wrong.
+//! Reads a safetensors file: tensors by name and shape, scalars by name. Errors say what is missing or wrong.
 
 use std::collections::HashMap;
 
@@ -15,11 +15,11 @@ pub(crate) struct TensorFile<'a> {
 }
 
 impl<'a> TensorFile<'a> {
-    /// The file that `bytes` are.
+    /// Parses the bytes of a file.
     ///
     /// # Errors
     ///
-    /// When they are none.
+    /// When the bytes are not a safetensors file.
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self> {
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| anyhow!("{error}"))?;
         let tensors = SafeTensors::deserialize(bytes).map_err(|error| anyhow!("{error}"))?;
@@ -44,7 +44,7 @@ impl<'a> TensorFile<'a> {
         Ok(tensor)
     }
 
-    /// Values as f32, whatever float type the file holds.
+    /// Returns values as f32, whatever float type the file holds.
     pub(crate) fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         floats(name, &self.shaped(name, shape)?)
     }
@@ -53,7 +53,7 @@ impl<'a> TensorFile<'a> {
         if self.has(name) { self.floats(name, shape).map(Some) } else { Ok(None) }
     }
 
-    /// Zeros and ones.
+    /// Returns values that must be 0 or 1.
     pub(crate) fn bits(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>> {
         let values = bytes(name, &self.shaped(name, shape)?)?;
         match values.iter().find(|&&value| value > 1) {
@@ -62,7 +62,7 @@ impl<'a> TensorFile<'a> {
         }
     }
 
-    /// A string of the metadata.
+    /// Returns a string of the metadata.
     pub(crate) fn text(&self, name: &str) -> Result<&str> {
         self.scalars.get(name).map(String::as_str).with_context(|| format!("its metadata has no `{name}`"))
     }
@@ -72,7 +72,7 @@ impl<'a> TensorFile<'a> {
         text.parse().map_err(|_| anyhow!("`{name}` in its metadata is `{text}` (it must be a number)"))
     }
 
-    /// A scalar that older files leave out.
+    /// Returns a scalar of the metadata, or `default` for older files without it.
     pub(crate) fn scalar_or<T: std::str::FromStr>(&self, name: &str, default: T) -> Result<T> {
         if self.scalars.contains_key(name) { self.scalar(name) } else { Ok(default) }
     }

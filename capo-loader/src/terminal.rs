@@ -1,13 +1,13 @@
-//! Lines on the terminal: control characters in what others wrote are shown, not obeyed.
+//! Writes lines to the terminal. Control characters in text from others are shown as escapes, so that the terminal does not obey them.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-/// `text` with every control character as `\u001b`, line breaks and tabs excepted.
+/// `text` with every control character written as an escape such as `\u001b`, except line breaks and tabs.
 ///
-/// Controls of the direction of text are among them: they can make a line read as another one. The result is still JSON where
-/// `text` is.
+/// Characters that control text direction are escaped too, for they can make a line read as another line. If `text` is JSON, the
+/// result is still JSON.
 #[must_use]
 pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(is_control) {
@@ -25,7 +25,7 @@ pub fn escape(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// C0 and C1, separators of lines, and what Unicode's bidirectional algorithm obeys.
+/// True for C0 and C1 controls, line separators and controls of Unicode's bidirectional algorithm.
 fn is_control(c: char) -> bool {
     match c {
         '\n' | '\t' => false,
@@ -34,7 +34,7 @@ fn is_control(c: char) -> bool {
     }
 }
 
-/// Writes a line to standard error. Where that fails, there is nobody to tell.
+/// Writes a line to standard error. A failure to write is ignored.
 pub fn note(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{}", escape(line));
 }

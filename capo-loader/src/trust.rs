@@ -1,4 +1,4 @@
-//! Which files may be loaded as plugins: pins, permissions, and what a resumed run was made with.
+//! Checks of the files that may be loaded as plugins: pins, permissions, and the plugins that a resumed run began with.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -11,19 +11,19 @@ use crate::files::sha256_hex;
 use crate::find::find;
 use crate::owner;
 
-/// Separator between a plugin's name and the SHA-256 that it is pinned to, as in `libcapo.so@sha256:5ce1...`.
+/// Separator between a plugin's name and the SHA-256 to which it is pinned, as in `libcapo.so@sha256:5ce1...`.
 pub const PIN: &str = "@sha256:";
 
-/// The flag that stands for [`Trust::unsafe_path`].
+/// The command-line flag that sets [`Trust::unsafe_path`].
 const UNSAFE_PATH: &str = "--allow-unsafe-plugin-path";
 
-/// Checks of a plugin's file before it is loaded. The default refuses files that other users may change, and takes any
+/// Checks of a plugin's file before it is loaded. The default refuses files that other users may change, and accepts any
 /// hash.
 #[derive(Debug, Clone, Default)]
 pub struct Trust {
-    /// Accept a file that other users may change or replace.
+    /// Accept files that other users may change or replace.
     pub unsafe_path: bool,
-    /// Accept these files alone, by their hashes: the plugins of the run that goes on.
+    /// Accept only these files, by their hashes: the plugins of the run that is resumed.
     pub known: Option<Vec<LoadedPlugin>>,
 }
 
@@ -31,33 +31,33 @@ pub struct Trust {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadedPlugin {
-    /// Absolute.
+    /// Absolute path of the file.
     pub path: PathBuf,
-    /// The crates that registered its components, each with its version.
+    /// The crates that registered the plugin's components, each with its version.
     pub packages: Vec<String>,
-    /// Of the file.
+    /// SHA-256 of the file.
     pub sha256: String,
-    /// The ids that it offers.
+    /// Ids of the components that the plugin offers.
     pub components: Vec<String>,
 }
 
-/// A file that may be loaded: the bytes that were checked. Later changes of the file do not matter.
+/// A file that passed the checks, with the bytes that were checked. Later changes of the file have no effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustedFile {
-    /// Absolute.
+    /// Absolute path of the file.
     pub path: PathBuf,
-    /// Of the bytes.
+    /// SHA-256 of the bytes.
     pub sha256: String,
-    /// The bytes to load.
+    /// The bytes to load as a plugin.
     pub bytes: Vec<u8>,
 }
 
 impl Trust {
-    /// Finds the plugin that `--plugin name` means and checks it. Nothing of it has run yet.
+    /// Finds the plugin of `--plugin name` and checks it. None of its code has run yet.
     ///
     /// # Errors
     ///
-    /// When it is not found, another user may change or replace it, or its hash is not the one that it is pinned to or that the
+    /// When the plugin is not found, another user may change or replace it, or its hash differs from its pin or from the hash that the
     /// run began with.
     pub fn check(&self, name: &Path) -> Result<TrustedFile> {
         let (name, pin) = split_pin(name)?;
@@ -76,7 +76,7 @@ impl Trust {
         Ok(TrustedFile { path, sha256, bytes })
     }
 
-    /// Opens the file once: whose it is is asked of the very file whose bytes are read.
+    /// Reads the file through one open handle, so that the owner is checked of the very file whose bytes are read.
     fn read(&self, path: &Path) -> Result<Vec<u8>> {
         let unreadable = || format!("plugin `{}` cannot be read", path.display());
         let mut file = File::open(path).with_context(unreadable)?;
@@ -86,7 +86,7 @@ impl Trust {
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).with_context(unreadable)?;
-        // A file that is written anew in place may be read half old, half new.
+        // A file that is being rewritten in place may be read half old, half new.
         let mut again = Vec::with_capacity(bytes.len());
         file.rewind().and_then(|()| file.read_to_end(&mut again)).with_context(unreadable)?;
         ensure!(bytes == again, "plugin `{}` changed while it was read (run again when it is whole)", path.display());
@@ -94,7 +94,7 @@ impl Trust {
     }
 }
 
-/// Takes the pin off a name.
+/// Splits a name from its pin.
 fn split_pin(name: &Path) -> Result<(PathBuf, Option<String>)> {
     let Some((file, pin)) = name.to_str().and_then(|name| name.rsplit_once(PIN)) else {
         return Ok((name.to_owned(), None));
@@ -108,7 +108,7 @@ fn split_pin(name: &Path) -> Result<(PathBuf, Option<String>)> {
     Ok((PathBuf::from(file), Some(pin.to_ascii_lowercase())))
 }
 
-/// Refuses a file that the run was not made with so far.
+/// Refuses a file that is not among the run's plugins.
 fn check_known(known: &[LoadedPlugin], path: &Path, sha256: &str) -> Result<()> {
     if known.iter().any(|plugin| plugin.sha256 == sha256) {
         return Ok(());

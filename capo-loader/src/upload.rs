@@ -1,6 +1,6 @@
-//! Recorded batches in the memory of a CUDA device, where masks find them as in training on that device.
+//! Copies recorded batches to the memory of a CUDA device, where masks find them as in training on that device.
 //!
-//! It needs the driver alone, which is loaded when the first device is opened: candle has no part in it.
+//! It needs only the driver, which is loaded when the first device is opened, and does not use candle.
 
 use std::ffi::c_void;
 use std::sync::OnceLock;
@@ -11,31 +11,31 @@ use cudarc::driver::result::stream::StreamKind;
 use cudarc::driver::{result as driver, sys};
 use half::{bf16, f16};
 
-/// Type that features are converted to on their way to a device.
+/// Float type to which features are converted when they are copied to a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Dtype {
-    /// 32-bit floats, as recorded.
+    /// f32, as recorded.
     #[default]
     F32,
-    /// 16-bit brain floats.
+    /// bfloat16.
     Bf16,
-    /// 16-bit IEEE floats.
+    /// IEEE float16.
     F16,
 }
 
 impl Dtype {
-    /// All of them, with what `--dtype` calls them.
+    /// All types with their names in `--dtype`.
     pub const NAMES: [(&'static str, Self); 3] = [("f32", Self::F32), ("bf16", Self::Bf16), ("f16", Self::F16)];
 }
 
 /// Name of the CPU in `--device`.
 pub const CPU: &str = "cpu";
 
-/// The number of the CUDA device called `name`; none for `cpu`.
+/// Number of the CUDA device called `name`; `None` for `cpu`.
 ///
 /// # Errors
 ///
-/// Any other name.
+/// When `name` is any other name.
 pub fn cuda_number(name: &str) -> Result<Option<usize>> {
     if name == CPU {
         return Ok(None);
@@ -46,7 +46,7 @@ pub fn cuda_number(name: &str) -> Result<Option<usize>> {
     }
 }
 
-/// A CUDA device with a stream of its own. It must outlive what components do with batches on it.
+/// A CUDA device with its own stream. It must outlive the work of components on its batches.
 #[derive(Debug)]
 pub struct Device {
     number: i32,
@@ -57,11 +57,11 @@ pub struct Device {
 }
 
 impl Device {
-    /// The device called `name`, none for `cpu`; features come to it as `features`.
+    /// Opens the device called `name`, `None` for `cpu`. Features are copied to it as the type `features`.
     ///
     /// # Errors
     ///
-    /// A name of no device, a machine without the driver or this device, and `features` other than f32 on the CPU.
+    /// When the name is no device, the machine lacks the driver or the device, or `features` is not f32 on the CPU.
     pub fn open(name: &str, features: Dtype) -> Result<Option<Self>> {
         match cuda_number(name)? {
             Some(number) => {
@@ -94,17 +94,17 @@ impl Device {
         Ok(device)
     }
 
-    /// Makes its context this thread's.
+    /// Makes the device's context current in this thread.
     fn enter(&self) -> Result<()> {
         // SAFETY: the context is retained for as long as `self` lives.
         unsafe { driver::ctx::set_current(self.context) }.map_err(|error| failed("entering its context", error))
     }
 
-    /// Copies the last layer and the optimizer's state of `batch`, which lie in host memory, to this device.
+    /// Copies the last layer and the optimizer's state of `batch` from host memory to this device.
     ///
     /// # Errors
     ///
-    /// When the device fails, as for want of memory.
+    /// When the device fails, for example because its memory is full.
     pub fn upload(&self, batch: &Batch<'_>) -> Result<Upload<'_>> {
         self.copy(batch).with_context(|| format!("device `cuda:{}`", self.number))
     }
@@ -137,7 +137,7 @@ impl Device {
         }
     }
 
-    /// A copy of `values`: the numbers of `dtype`, or their bytes, of a tensor of this shape.
+    /// Copies `values` to the device, as a tensor of this dtype and shape. The values are numbers of `dtype` or their bytes.
     fn memory<T: Copy>(&self, values: &[T], dtype: DType, shape: &[i64]) -> Result<Memory<'_>> {
         let bytes = size_of_val(values);
         assert_eq!(shape.iter().product::<i64>() * i64::from(dtype.bits) / 8, bytes as i64, "{dtype}, {shape:?}");
@@ -149,7 +149,7 @@ impl Device {
         let address = address.map_err(|error| failed(&taking(), error))?;
         let memory = Memory { device: self, address, dtype, shape: shape.to_vec() };
         if bytes > 0 {
-            // SAFETY: there are as many bytes at `address`. Pageable memory has been read when the call returns.
+            // SAFETY: `address` has that many bytes. Pageable memory has been read when the call returns.
             unsafe { driver::memcpy_htod_async(address, values, self.stream) }
                 .map_err(|error| failed("copying a batch to it", error))?;
         }
@@ -158,7 +158,7 @@ impl Device {
 }
 
 impl Drop for Device {
-    /// Failures leave the driver what it has.
+    /// Releases the stream and the context. Failures are ignored, and the driver keeps the resources.
     fn drop(&mut self) {
         let _ = self.enter();
         // SAFETY: the stream, if any, and the context were made in `opened`, and every `Memory` borrows `self`.
@@ -174,14 +174,14 @@ impl Drop for Device {
 /// The large arrays of a batch in a device's memory, until dropped.
 #[derive(Debug)]
 pub struct Upload<'d> {
-    /// In the order of [`LastLayer::new`].
+    /// Tensors in the order of [`LastLayer::new`].
     last_layer: Option<[Memory<'d>; 5]>,
-    /// In the order of [`OptimizerState::new`].
+    /// Tensors in the order of [`OptimizerState::new`].
     state: Option<[Memory<'d>; 3]>,
 }
 
 impl Upload<'_> {
-    /// `batch` with these arrays in place of its own.
+    /// Returns `batch` with these arrays in place of its own.
     #[must_use]
     pub fn view<'a>(&'a self, mut batch: Batch<'a>) -> Batch<'a> {
         if let (Some(last), Some(copies)) = (&mut batch.last_layer, &self.last_layer) {
@@ -196,7 +196,7 @@ impl Upload<'_> {
     }
 }
 
-/// A tensor in a device's memory, which is freed when it is dropped.
+/// A tensor in a device's memory, which is freed on drop.
 #[derive(Debug)]
 struct Memory<'d> {
     device: &'d Device,
@@ -209,14 +209,14 @@ impl Memory<'_> {
     fn view(&self) -> Tensor<'_> {
         let &Self { device, address, dtype, ref shape } = self;
         let (data, stream) = (address as *const c_void, device.stream.cast());
-        // SAFETY: at `address` of the primary context are the compact elements of this shape, ready when the copy queued on
-        // this stream is done, and `self` keeps them.
+        // SAFETY: `address` in the primary context holds the compact elements of this shape. They are ready when the copy queued
+        // on this stream is done, and `self` keeps them.
         unsafe { Tensor::from_raw(data, DeviceKind::CUDA, device.number, dtype, shape, &[], 0, stream) }
     }
 }
 
 impl Drop for Memory<'_> {
-    /// Waits for what is queued with it. A failure leaves the memory taken.
+    /// Waits for queued work that uses the memory, then frees it. After a failure the memory stays allocated.
     fn drop(&mut self) {
         if self.device.enter().is_ok() {
             // SAFETY: the stream lives in `device`; the address is from `malloc_sync`, and no tensor of it is left.
@@ -228,11 +228,11 @@ impl Drop for Memory<'_> {
     }
 }
 
-/// Looks for the driver's library before cudarc does, which panics where it is missing.
+/// Looks for the driver's library before cudarc does, which panics if the library is missing.
 fn probe() -> Result<()> {
     static PRESENT: OnceLock<bool> = OnceLock::new();
     let name = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
-    // SAFETY: the driver's initialisers are sound to run at any time. It is kept, so that it is not unloaded under cudarc.
+    // SAFETY: the driver's initialisers are sound to run at any time. It is never unloaded, for cudarc uses it.
     let present = || unsafe { libloading::Library::new(name) }.map(std::mem::forget).is_ok();
     ensure!(
         PRESENT.get_or_init(present),

@@ -1,4 +1,4 @@
-//! Sentences of components for the person at the terminal.
+//! Warnings of components, shown at the terminal.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,12 @@ use capo_plugin::Sink;
 use crate::terminal;
 use crate::watchdog::Watchdog;
 
-/// Most sentences of components that one process shows.
+/// Largest number of warnings of components that one process shows.
 const MOST: usize = 100;
-/// Longest of them, characters.
+/// Largest length of a warning, in characters.
 const LONGEST: usize = 1000;
 
-/// Shows what `component` says, on one line, unless it stands in `shown` already.
+/// Shows a warning of `component` on one line, unless `shown` already contains it.
 pub fn show(shown: &mut BTreeSet<String>, component: &str, text: &str) {
     let sentence = format!("component `{component}`: {}", one_line(text));
     if shown.len() < MOST && shown.insert(sentence.clone()) {
@@ -23,7 +23,7 @@ pub fn show(shown: &mut BTreeSet<String>, component: &str, text: &str) {
     }
 }
 
-/// `text` with a blank for every stretch of blanks, line ends and control characters, cut where it is very long.
+/// `text` on one line: every run of blanks, line ends and control characters becomes one blank, and a very long text is cut.
 pub(crate) fn one_line(text: &str) -> String {
     let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
     let line = words.collect::<Vec<_>>().join(" ");
@@ -33,11 +33,11 @@ pub(crate) fn one_line(text: &str) -> String {
     }
 }
 
-/// The sink of calls that belong to no step, as of a measurement on held-out prompts: warnings are shown, calls are watched.
+/// The sink for calls outside of steps, such as a measurement on held-out prompts. It shows warnings and watches calls.
 pub struct WarningSink<'a> {
-    /// Sentences already shown.
+    /// Warnings that were already shown.
     pub warned: &'a mut BTreeSet<String>,
-    /// Told of every call.
+    /// The watchdog that is told of every call.
     pub watchdog: &'a Watchdog,
 }
 

@@ -1,8 +1,8 @@
-//! Watches over the calls of components: one that does not come back ends the process with a sentence, and one that ends the process is
-//! named.
+//! Watches over the calls of components. A call that does not return ends the process with a message. If a call ends the process, a
+//! message names it.
 //!
-//! The calls are made by the thread that trains, so nothing can be done about such a call but to end the process. Entering
-//! and leaving a call are atomic stores; a thread looks at them from time to time.
+//! The thread that trains makes the calls, so a call that hangs can only be ended with the process. Entering and leaving a call are
+//! atomic stores, which another thread checks from time to time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
@@ -16,34 +16,34 @@ use crate::place::Place;
 
 pub use crate::last_words::{End, exit, no_memory, survive_file_limit};
 
-/// The methods that are watched.
+/// Names of the methods that are watched.
 const METHODS: [&str; 13] = [
     "open", "describe", "create", "score", "estimate", "evaluate", "mask", "weigh", "control", "step_end", "save",
     "load", "drop",
 ];
 
-/// Who watches over the components of this process: a drop comes without a word of who it is for.
+/// The newest watchdog of this process. The drop of a component does not say which watchdog it belongs to.
 static NEWEST: Mutex<Option<Watchdog>> = Mutex::new(None);
 
-/// Counts the seconds of the current call. The thread behind it ends when this is dropped.
+/// Measures the seconds of the current call. Its thread ends when this is dropped.
 #[derive(Debug, Clone)]
 pub struct Watchdog(Arc<Watched>);
 
 #[derive(Debug)]
 struct Watched {
-    /// The names of the calls of each component, in the order of [`METHODS`].
+    /// For each component, its id and the names of its calls in the order of [`METHODS`].
     names: Vec<(String, [Name; METHODS.len()])>,
-    /// Calls so far.
+    /// Number of calls so far.
     calls: AtomicU64,
     /// The number of the current call, from 1; 0 between calls.
     current: AtomicU64,
-    /// Where the run stands.
+    /// Progress of the run.
     place: Arc<Place>,
 }
 
 impl Watchdog {
-    /// Ends the process when a call of one of the components `ids` takes longer than `seconds`; 0 waits without a limit. The newest one
-    /// watches over drops as well, also once it is gone itself.
+    /// Starts a watchdog that ends the process if a call of one of the components `ids` takes longer than `seconds`; 0 is no limit. The
+    /// newest watchdog also watches drops, even after it is dropped itself.
     #[must_use]
     pub fn start(seconds: u64, ids: Vec<String>) -> Self {
         let watches = !ids.is_empty();
@@ -58,7 +58,7 @@ impl Watchdog {
         watchdog
     }
 
-    /// As `start`, over whole libraries, by their paths.
+    /// As `start`, for whole libraries, by their paths.
     pub(crate) fn over_plugins(seconds: u64, paths: Vec<String>) -> Self {
         Self::over(seconds, "plugin", paths)
     }
@@ -79,31 +79,31 @@ impl Watchdog {
             let weak = Arc::downgrade(&watched);
             let (ready, started) = mpsc::channel();
             std::thread::spawn(move || watch(&weak, seconds, &ready));
-            // A thread that begins takes the lock of the system's loader, which a library may keep for ever while it is opened.
+            // A new thread takes the lock of the system's loader, which a library may hold for ever while it is opened.
             let _ = started.recv();
         }
         Self(watched)
     }
 
-    /// One that watches nothing.
+    /// A watchdog that watches nothing.
     #[must_use]
     pub fn off() -> Self {
         Self::start(0, Vec::new())
     }
 
-    /// Where the run stands, which the sentence tells: whoever moves the run on says so here.
+    /// Progress of the run, for the message. The training code must update it.
     #[must_use]
     pub fn place(&self) -> &Arc<Place> {
         &self.0.place
     }
 
-    /// How many calls have begun.
+    /// Number of calls that have begun.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.0.calls.load(Ordering::Relaxed)
     }
 
-    /// A call of `method` of component `id` begins.
+    /// Notes that a call of `method` of component `id` begins.
     pub fn enter(&self, id: &str, method: &'static str) {
         let names = self.0.names.iter().find(|(known, _)| known == id).map(|(_, names)| names);
         let method = METHODS.iter().position(|known| *known == method);
@@ -114,13 +114,13 @@ impl Watchdog {
         }
     }
 
-    /// The call has come back.
+    /// Notes that the call has returned.
     pub fn leave(&self) {
         self.0.current.store(0, Ordering::Relaxed);
         last_words::leave();
     }
 
-    /// Runs one call, in arithmetic of its own.
+    /// Runs one call under watch, with floating-point settings of its own.
     pub fn watch<R>(&self, id: &str, method: &'static str, call: impl FnOnce() -> R) -> R {
         self.enter(id, method);
         let result = guarded(call);
@@ -135,9 +135,9 @@ impl Default for Watchdog {
     }
 }
 
-/// How often a call is looked at: every `interval`, and `most` times in a row at most.
+/// Interval between checks of a call, and `most`, the number of checks in a row that one call may last.
 ///
-/// Looks are counted, not time: a process that was stopped for a while, or had no turn, has not been in one call for so long.
+/// Checks are counted instead of time, so that a pause of the whole process does not count as a long call.
 struct Looks {
     interval: Duration,
     most: u64,
@@ -150,7 +150,7 @@ impl Looks {
     }
 }
 
-/// How long one call has been seen for.
+/// The last call that was checked, and the number of checks in a row that saw it.
 #[derive(Default)]
 struct Seen {
     call: u64,
@@ -158,7 +158,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// True if `current` has now been seen more than `most` times in a row.
+    /// True if more than `most` checks in a row have seen the call `current`.
     fn too_long(&mut self, current: u64, most: u64) -> bool {
         let same = current != 0 && current == self.call;
         *self = Self { call: current, looks: if same { self.looks + 1 } else { 0 } };
@@ -166,10 +166,10 @@ impl Seen {
     }
 }
 
-/// Looks at the current call until the watchdog is gone, and ends the process when it is the same one for too long.
+/// Checks the current call until the watchdog is gone. Ends the process if one call lasts too long.
 fn watch(watched: &Weak<Watched>, seconds: u64, ready: &Sender<()>) {
     let (looks, mut seen, limit) = (Looks::within(seconds), Seen::default(), seconds.to_string());
-    // Nobody listens where the process ends.
+    // The receiver may be gone if the process is ending.
     let _ = ready.send(());
     loop {
         std::thread::sleep(looks.interval);
@@ -177,7 +177,7 @@ fn watch(watched: &Weak<Watched>, seconds: u64, ready: &Sender<()>) {
         if seen.too_long(watched.current.load(Ordering::Relaxed), looks.most) {
             let way_out = " s (the limit is `train.component_timeout`; 0 waits without one)";
             last_words::tell(&["did not come back within ", &limit, way_out], &[]);
-            // Not `exit`: the system's loader has a lock while it opens a library, and would wait for it here.
+            // Not `exit`: the system's loader holds a lock while it opens a library, and `exit` would wait for it.
             last_words::end();
         }
     }

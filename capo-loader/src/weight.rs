@@ -1,35 +1,35 @@
-//! Weights, one after another: how much each token that the masks left counts in the gradient.
+//! Applies weights in order: each scales the gradient of the tokens that the masks kept.
 
 use anyhow::{Result, bail};
 use capo_plugin::{Batch, Sink, Weight};
 
 use crate::mask::Accepted;
 
-/// Weights of the tokens that the masks left.
+/// Weights of the tokens that the masks kept.
 #[derive(Debug)]
 pub struct Weighed {
-    /// `[B, T]`: the product of all weights; 0 for dropped tokens and padding.
+    /// `[B, T]`: the product of all weights; 0 for rejected tokens and padding.
     pub token_weights: Vec<f32>,
-    /// The factors of each weight, in the weights' order.
+    /// The factors of each weight component, in order.
     pub given: Vec<Given>,
 }
 
-/// The factors of one weight, for the tokens that were left to it.
+/// The factors of one weight component, for the tokens that reached it.
 #[derive(Debug)]
 pub struct Given {
     /// The weight's name in reports.
     pub weight: String,
-    /// `[B, T]`.
+    /// `[B, T]`: factor of each token.
     pub factors: Vec<f32>,
     /// `[B, T]`: 1 for the tokens that reached it.
     pub reached: Vec<u8>,
 }
 
-/// Applies the weights in order to the tokens that are `left` and multiplies them; weight 0 drops a token as a mask does.
+/// Applies the weights in order to the tokens that are `left` and multiplies them; weight 0 rejects a token as a mask does.
 ///
 /// # Errors
 ///
-/// A weight's own sentence, or the rule that it broke; a product that is too large.
+/// A weight's own error, a rule of the interface that it broke, or a product that is too large.
 pub fn apply(weights: &mut [Weight], sink: &mut dyn Sink, batch: &Batch<'_>, left: &mut Accepted) -> Result<Weighed> {
     let mut product: Vec<f32> = left.mask.iter().map(|&accepted| f32::from(accepted)).collect();
     let mut given = Vec::with_capacity(weights.len());
@@ -58,7 +58,7 @@ pub fn apply(weights: &mut [Weight], sink: &mut dyn Sink, batch: &Batch<'_>, lef
 ///
 /// # Errors
 ///
-/// A weight's own sentence.
+/// A weight's own error.
 pub fn step_end(
     weights: &mut [Weight],
     sink: &mut dyn Sink,

@@ -1,4 +1,4 @@
-//! The files under test, built when a test first asks for them, so that they are never older than the sources.
+//! The files under test. They are built when a test first asks for them, so that they are never older than the sources.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,8 +10,8 @@ pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace").to_owned()
 }
 
-/// The folder that holds `host` and every plugin of the workspace, all of the profile of this test run. Where the sources did not come
-/// along, as on a machine with a GPU, what was built before.
+/// The folder that holds `host` and every plugin of the workspace, all of the profile of this test run. On a machine without the sources,
+/// such as one with a GPU, it holds the earlier build.
 #[must_use]
 pub fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
@@ -25,14 +25,14 @@ pub fn folder() -> &'static Path {
         if !manifest.exists() {
             return folder;
         }
-        // With the tests, so that dependencies have the features that `cargo test` has already built them with.
+        // Built with the tests, so that dependencies keep the features that `cargo test` has already built them with.
         cargo(&manifest, &target(), &["--workspace", "--lib", "--bins", "--tests", "--profile", profile])
             .expect("the workspace builds");
         folder
     })
 }
 
-/// A file of [`folder`].
+/// Path of a file in [`folder`].
 #[must_use]
 pub fn file(name: &str) -> PathBuf {
     folder().join(name)
@@ -49,7 +49,7 @@ pub fn example(name: &str, profile: &str) -> PathBuf {
     target.join(if profile == "dev" { "debug" } else { profile }).join(format!("lib{}.so", name.replace('-', "_")))
 }
 
-/// `target/<profile>`: test executables lie in its `deps`.
+/// The folder `target/<profile>`; test executables are in its `deps`.
 fn profile_folder() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     test.parent().and_then(Path::parent).expect("a test lies in `target/<profile>/deps`").to_owned()
@@ -61,13 +61,13 @@ pub fn target() -> PathBuf {
     profile_folder().parent().expect("a profile's folder lies in the target folder").to_owned()
 }
 
-/// Runs `cargo build`; what it said when it fails.
+/// Runs `cargo build`; an error has its output.
 pub fn cargo(manifest: &Path, target: &Path, args: &[&str]) -> Result<(), String> {
     let folder = manifest.parent().expect("a manifest lies in a folder");
     cargo_in(folder, target, &[&["build", "--quiet"], args].concat())
 }
 
-/// Runs `cargo ARGS` in `folder`; what it said when it fails.
+/// Runs `cargo ARGS` in `folder`; an error has its output.
 pub fn cargo_in(folder: &Path, target: &Path, args: &[&str]) -> Result<(), String> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(folder);
@@ -77,10 +77,10 @@ pub fn cargo_in(folder: &Path, target: &Path, args: &[&str]) -> Result<(), Strin
     if output.status.success() { Ok(()) } else { Err(said()) }
 }
 
-/// Sets the target folder of a cargo that `command` starts, and takes away what concerns this test alone.
+/// Sets the target folder of a cargo that `command` starts, and removes variables of this test alone.
 pub fn clean(command: &mut Command, target: &Path) {
     command.env("CARGO_TARGET_DIR", target);
-    // Variables that cargo set for this test's own package are not for that build.
+    // Variables that cargo set for this test's own package must not reach that build.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         let ours = ["CARGO_PKG_", "CARGO_MANIFEST_", "INSTA_"].iter().any(|prefix| name.starts_with(prefix));

@@ -1,21 +1,21 @@
-//! Pages as a browser without a window shows them.
+//! Evaluates pages in a headless browser.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
-/// Under these names Chromium is looked for.
+/// Names of the Chromium executable.
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome-stable", "google-chrome"];
-/// Where the value stands in the page that the browser writes.
+/// Text before and after the value in the page that the browser writes.
 const MARK: &str = "capo-found";
 
-/// Value of the JavaScript `expression` in `page`, or of its promise, once the page has loaded. None where there is no browser, which is
-/// reported; with `CAPO_REQUIRE_CHROMIUM=1` that is a failure.
+/// Value of the JavaScript `expression` in `page`, or of its promise, once the page has loaded. Without a browser it is `None`, with
+/// a note; with `CAPO_REQUIRE_CHROMIUM=1` that is a failure.
 ///
 /// # Panics
 ///
-/// Where the browser cannot show the page, or the expression throws.
+/// If the browser cannot show the page, or the expression throws.
 #[must_use]
 pub fn evaluate(page: &Path, expression: &str) -> Option<Value> {
     let Some(browser) = browser() else {
@@ -47,7 +47,7 @@ pub fn evaluate(page: &Path, expression: &str) -> Option<Value> {
     Some(serde_json::from_str(&unescape(found)).expect("JSON"))
 }
 
-/// Text from `encodeURIComponent`.
+/// Decodes text from `encodeURIComponent`.
 fn unescape(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,25 +1,25 @@
-//! The CUDA device of these tests: a real one where `CAPO_TEST_DEVICE` is `cuda`, else the emulator.
+//! The CUDA device of these tests: a real one if `CAPO_TEST_DEVICE` is `cuda`, else the emulator.
 
 use cuda_emulator::Emulator;
 
 use crate::Folder;
 use crate::artifacts::workspace;
 
-/// True if these tests are to run on a real device.
+/// True if these tests run on a real device.
 #[must_use]
 pub fn is_real() -> bool {
     std::env::var_os("CAPO_TEST_DEVICE").is_some_and(|device| device == "cuda")
 }
 
-/// The emulator, loaded into this process too. None, with a line on stderr, where there is no compiler for it.
+/// The emulator, loaded into this process too. Without a compiler for it, returns `None` and prints a line to stderr.
 #[must_use]
 pub fn emulator() -> Option<Emulator> {
     cuda_emulator::for_tests(&workspace().join("capo-core/kernels"))
 }
 
-/// A fresh folder whose processes find the device; under the emulator, host code that reads the device's memory ends them.
+/// A fresh folder whose processes find the device. The emulator ends processes whose host code reads the device's memory.
 ///
-/// None, with a line on stderr, where there is no device: the test is to return.
+/// Without a device, returns `None` and prints a line to stderr; the test should then return.
 #[must_use]
 pub fn folder() -> Option<Folder> {
     if is_real() {

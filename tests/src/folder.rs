@@ -1,4 +1,4 @@
-//! A fresh folder in which `host` runs, and what came of a run.
+//! A fresh folder in which `host` runs, and the outcome of a run.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::artifacts;
 use crate::run_dir::RunDir;
 
-/// Variables that would change what `host` finds or does; without a home, no plugin is installed.
+/// Variables that would affect `host`. Without a home, no plugin is installed.
 const NOT_INHERITED: [&str; 7] = [
     "LD_LIBRARY_PATH",
     "CAPO_PLUGIN_PATH",
@@ -28,14 +28,14 @@ pub struct Folder {
     program: PathBuf,
 }
 
-/// Results of a `host` process that ended.
+/// Result of a `host` process that ended.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Its exit code; none when a signal ended it.
+    /// Exit code; `None` if a signal ended the process.
     pub code: Option<i32>,
-    /// Its standard output.
+    /// Standard output.
     pub stdout: String,
-    /// Its standard error: errors and warnings.
+    /// Standard error, with errors and warnings.
     pub stderr: String,
 }
 
@@ -68,13 +68,13 @@ impl Folder {
         self
     }
 
-    /// Its path.
+    /// Path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes a file into it, and returns its name.
+    /// Writes a file into the folder, and returns its name.
     pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> String {
         let path = self.path.join(name);
         std::fs::create_dir_all(path.parent().expect("a file has a folder")).expect("a folder");
@@ -100,7 +100,7 @@ impl Folder {
         self.outcome(self.command(args).output().expect("`host` starts"))
     }
 
-    /// Results of a process that [`command`](Self::command) made.
+    /// Result of a process that [`command`](Self::command) made.
     #[must_use]
     pub fn outcome(&self, output: Output) -> Outcome {
         let text = |bytes: Vec<u8>| self.normal(&String::from_utf8(bytes).expect("`host` prints UTF-8"));
@@ -139,7 +139,7 @@ impl Folder {
     }
 }
 
-/// `HASH` in place of a SHA-256 at the end of a word.
+/// The word with `HASH` in place of a SHA-256 at its end.
 fn unhash(word: &str) -> String {
     let digits = word.trim_end_matches(',');
     let start = digits.trim_end_matches(|c: char| c.is_ascii_hexdigit()).len();
@@ -154,20 +154,20 @@ impl Outcome {
         self
     }
 
-    /// Expects exit code 2, bad input, and returns the sentence.
+    /// Expects exit code 2, bad input, and returns the error message.
     #[must_use]
     pub fn refused(&self) -> String {
         assert!(!self.stderr.contains("panicked at"), "{self:#?}");
         self.sentence(2)
     }
 
-    /// Expects exit code 1, a run that failed, and returns the sentence.
+    /// Expects exit code 1, a run that failed, and returns the error message.
     #[must_use]
     pub fn failed(&self) -> String {
         self.sentence(1)
     }
 
-    /// Expects `code` and one error, and returns its sentence.
+    /// Expects `code` and one error, and returns the error message.
     #[must_use]
     pub fn sentence(&self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{self:#?}");

@@ -1,4 +1,4 @@
-//! Helpers of the whole-project tests: build what they run, run it in fresh folders, compare what it left behind.
+//! Helpers of the whole-project tests: they build the programs, run them in fresh folders, and compare the results.
 
 pub mod artifacts;
 pub mod browser;

@@ -24,19 +24,19 @@ impl RunDir {
         Self { path }
     }
 
-    /// Its path.
+    /// Path of the run.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The lines of the steps in `metrics.jsonl`, durations left out.
+    /// The lines of steps in `metrics.jsonl`, without durations.
     #[must_use]
     pub fn metrics(&self) -> Vec<Line> {
         self.lines().into_iter().filter(|line| line["step"] != 0).collect()
     }
 
-    /// All lines of `metrics.jsonl`, durations left out: steps, and the measurement before the first.
+    /// All lines of `metrics.jsonl`, without durations: steps, and the measurement before the first step.
     #[must_use]
     pub fn lines(&self) -> Vec<Line> {
         let text = std::fs::read_to_string(self.path.join("metrics.jsonl")).expect("a run has metrics");
@@ -45,13 +45,13 @@ impl RunDir {
         text.lines().map(parse).map(untimed).collect()
     }
 
-    /// The values of one metric, step by step; a step without it is left out.
+    /// The values of one metric in step order; steps without it are left out.
     #[must_use]
     pub fn metric(&self, name: &str) -> Vec<f64> {
         self.metrics().iter().filter_map(|line| line.get(name)).map(|value| value.as_f64().expect("a number")).collect()
     }
 
-    /// The steps of its checkpoints.
+    /// The steps of the run's checkpoints.
     #[must_use]
     pub fn checkpoints(&self) -> Vec<u64> {
         let Ok(entries) = std::fs::read_dir(self.path.join("checkpoints")) else { return Vec::new() };
@@ -61,14 +61,14 @@ impl RunDir {
         steps
     }
 
-    /// The directory of the newest checkpoint.
+    /// Path of the newest checkpoint.
     #[must_use]
     pub fn last_checkpoint(&self) -> PathBuf {
         let step = self.checkpoints().pop().expect("a run has a checkpoint");
         self.path.join("checkpoints").join(format!("step-{step:06}"))
     }
 
-    /// The SHA-256 of every file of the newest checkpoint, by name, with the checkpoint's own name.
+    /// Name of the newest checkpoint, and the SHA-256 of every file in it, by file name.
     #[must_use]
     pub fn files(&self) -> (String, BTreeMap<String, String>) {
         let dir = self.last_checkpoint();
@@ -85,19 +85,19 @@ impl RunDir {
         ["model.safetensors", "optimizer.safetensors"].map(|name| files[name].clone())
     }
 
-    /// Every number of `file` of the newest checkpoint, by tensor.
+    /// Every number in `file` of the newest checkpoint, by tensor.
     #[must_use]
     pub fn tensors(&self, file: &str) -> BTreeMap<String, Vec<f32>> {
         tensors(&self.last_checkpoint().join(file))
     }
 
-    /// Asserts that both runs came to the same bits and wrote the same metrics.
+    /// Asserts that both runs have bitwise equal weights and optimizer states, and equal metrics.
     pub fn assert_same(&self, other: &Self) {
         self.assert_same_metrics(other);
         assert_eq!(self.weights(), other.weights());
     }
 
-    /// Asserts that both runs also left the same checkpoint, file by file.
+    /// Asserts that both runs also have equal checkpoints, file by file.
     pub fn assert_same_files(&self, other: &Self) {
         self.assert_same_metrics(other);
         assert_eq!(self.files(), other.files());
@@ -114,7 +114,7 @@ impl RunDir {
     }
 }
 
-/// True if a metric is a duration, which no run repeats.
+/// True if a metric is a duration, which differs between runs.
 fn is_time(name: &str) -> bool {
     name == "step_time" || name.starts_with("timing_s/")
 }
@@ -123,7 +123,7 @@ fn is_time(name: &str) -> bool {
 ///
 /// # Panics
 ///
-/// Where the file cannot be read, or holds other types than the project writes.
+/// If the file cannot be read, or holds other types than the project writes.
 #[must_use]
 pub fn tensors(path: &Path) -> BTreeMap<String, Vec<f32>> {
     let bytes = std::fs::read(path).expect("a file");

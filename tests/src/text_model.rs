@@ -1,18 +1,18 @@
-//! A small model that reads any text, byte by byte.
+//! A small model that reads any text, one byte per token.
 
 use serde_json::{Map, Value, json};
 
 use crate::Folder;
 
-/// Positions of the model.
+/// Largest number of positions of the model.
 const POSITIONS: usize = 1024;
 
-/// Writes the files of a model of one layer into the folder `model`: settings and a tokenizer that has an id for each byte. It has no weights:
-/// `--set model.fresh_weights=true`.
+/// Writes the files of a one-layer model into the folder `model`: settings, and a tokenizer with an id for each byte. There are no
+/// weights, so use `--set model.fresh_weights=true`.
 pub fn write(folder: &Folder) {
     let mut vocab: Map<String, Value> =
         [("<pad>", 0), ("<eos>", 1)].into_iter().map(|(token, id)| (token.to_owned(), id.into())).collect();
-    // The characters by which byte-level tokenizers write bytes.
+    // The characters that byte-level tokenizers use for bytes.
     let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let mut others = 256_u32;
     for byte in 0..=u8::MAX {
@@ -58,6 +58,6 @@ pub fn write(folder: &Folder) {
     );
 }
 
-/// Settings that train it.
+/// Settings that train the model.
 pub const SETTINGS: &str = "--set model={model_name_or_path=\"model\",fresh_weights=true} --set rollout.max_completion_length=8 \
     --set data.max_prompt_length=400 --set rollout.num_generations=2 --set train.per_device_train_batch_size=4";

@@ -1,4 +1,4 @@
-//! The checks by name: those of a component, which `capo_plugin::testing` holds, and what only a host can ask.
+//! The checks by name: those of a component, from `capo_plugin::testing`, and those that only a host can make.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use super::conduct;
 use super::library::{self, Loaded};
 use crate::metrics::names;
 
-/// The check that lists a library's components; all others need its answer.
+/// The check that lists a library's components; all other checks need its result.
 pub const ENTRY_POINT: &str = "entry-point";
-/// The check with random batches, which runs with `--fuzz` alone.
+/// The check with random batches, which runs only with `--fuzz`.
 pub const FUZZ: &str = "fuzz";
 
-/// A check of a library: its name, what it asks, and how.
+/// A check of a library: its name, its question, and its function.
 pub type LibraryCheck = (&'static str, &'static str, fn(&Loaded) -> Verdict);
 
 /// The checks of a library, in order.
@@ -26,7 +26,7 @@ pub const LIBRARY: [LibraryCheck; 5] = [
     ("recipes", "recipes are TOML and hold what a recipe may", library::recipes),
 ];
 
-/// The check of names that only a host knows.
+/// The check of metric names that the host reserves.
 static RECORD_NAMES: Check =
     Check::new("record-names", "no number of the host is recorded under its name", record_names);
 
@@ -37,7 +37,7 @@ pub fn of_components() -> impl Iterator<Item = &'static Check> {
     before.iter().chain([&RECORD_NAMES]).chain(after).chain(&conduct::ALL)
 }
 
-/// The names that it records under.
+/// Checks the names under which a component records metrics.
 fn record_names(subject: &Subject<'_>) -> Verdict {
     let (mut instance, mut names) = (subject.create()?, BTreeSet::new());
     for input in subject.ordinary() {
@@ -51,7 +51,7 @@ fn record_names(subject: &Subject<'_>) -> Verdict {
     }
 }
 
-/// Every check with what it asks.
+/// Every check with its question.
 pub fn all() -> Vec<(&'static str, &'static str)> {
     let mut all = vec![(ENTRY_POINT, "the library loads, has the entry point and speaks this ABI")];
     all.extend(LIBRARY.iter().map(|(name, about, _)| (*name, *about)));
@@ -60,7 +60,7 @@ pub fn all() -> Vec<(&'static str, &'static str)> {
     all
 }
 
-/// Refuses names that no check has.
+/// Refuses names of checks that do not exist.
 pub fn check_names(names: &[String]) -> Result<()> {
     let known: Vec<&str> = all().into_iter().map(|(name, _)| name).collect();
     if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {

@@ -1,4 +1,4 @@
-//! Checks of how a component behaves towards the process that it lives in, which is the check's own.
+//! Checks of a component's behaviour towards its process, which belongs to the check alone.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use capo_plugin::testing::check::{Check, Subject, Verdict, failed, skipped, succ
 use capo_plugin::{PluginError, Point};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The check of what is written to standard output.
+/// The check that nothing is written to standard output.
 pub const STDOUT_QUIET: &str = "stdout-quiet";
-/// How often threads are looked at that are left after their component is gone, and do nothing.
+/// Number of times that idle threads are counted after their component is dropped.
 const LOOKS: u32 = 100;
-/// The pause between two looks.
+/// The pause between two counts.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How much work such threads may do before they count as left.
+/// Largest CPU time of such threads before they count as left behind.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// The checks, in order.
@@ -23,15 +23,15 @@ pub static ALL: [Check; 3] = [
     Check::new("call-time", "how much work one step on a small batch is", call_time),
 ];
 
-/// Threads of this process before the library was loaded.
+/// Number of threads of this process before the library was loaded.
 static BEFORE: OnceLock<usize> = OnceLock::new();
 
-/// Counts the threads that are no library's.
+/// Counts the threads that do not belong to a library.
 pub fn remember_threads() {
     BEFORE.get_or_init(|| count_threads().unwrap_or(0));
 }
 
-/// Two instances' lives, one after another; the threads that are left.
+/// Runs two instances' whole lives, one after another, and checks for threads that remain.
 fn threads(subject: &Subject<'_>) -> Verdict {
     if count_threads().is_none() {
         return skipped("this system does not list threads in `/proc/self/task`");
@@ -56,17 +56,17 @@ fn threads(subject: &Subject<'_>) -> Verdict {
     }
 }
 
-/// Threads of this process, where the system says.
+/// Number of threads of this process; `None` if the system does not say.
 fn count_threads() -> Option<usize> {
     std::fs::read_dir("/proc/self/task").ok().map(Iterator::count)
 }
 
-/// The time that this process has worked, all its threads together: other processes do not make it longer.
+/// CPU time of this process, over all its threads; other processes do not affect it.
 pub fn cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
 }
 
-/// The number of threads, once it has fallen to `wanted`, or all that are left have rested or worked for a while.
+/// Number of threads, once it has fallen to `wanted`, or once all remaining threads have been idle or working for a while.
 fn settle(wanted: usize) -> usize {
     let (start, mut looks) = (cpu_time(), 0);
     loop {
@@ -74,13 +74,13 @@ fn settle(wanted: usize) -> usize {
         if now <= wanted || looks == LOOKS || cpu_time().saturating_sub(start) > GRACE {
             return now;
         }
-        // One that is about to end, and waits for its turn, is not left.
+        // A thread that is about to end and waits for its turn does not count as left.
         looks = if running() > 1 { 0 } else { looks + 1 };
         std::thread::sleep(PAUSE);
     }
 }
 
-/// Threads that run or wait for their turn, this one among them.
+/// Number of threads that run or wait for their turn, this one included.
 fn running() -> usize {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
     let runs = |task: &std::fs::DirEntry| {
@@ -90,7 +90,7 @@ fn running() -> usize {
     tasks.flatten().filter(runs).count()
 }
 
-/// A whole life; the parent reads what was written meanwhile.
+/// Runs a whole life; the parent reads the output.
 fn stdout_quiet(subject: &Subject<'_>) -> Verdict {
     let mut instance = subject.create()?;
     for step in 0..3 {
@@ -101,7 +101,7 @@ fn stdout_quiet(subject: &Subject<'_>) -> Verdict {
     success("nothing was written to standard output")
 }
 
-/// The work of one step on a batch of a usual size, the least of several. It only informs.
+/// Measures the CPU time of one step on a batch of usual size, the least of several runs; it never fails.
 fn call_time(subject: &Subject<'_>) -> Verdict {
     let mut instance = subject.create()?;
     let mut least = Duration::MAX;

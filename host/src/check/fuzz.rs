@@ -1,4 +1,4 @@
-//! Random batches, each a function of a seed and a number, so that one of them can be run alone.
+//! Random batches for checks. Each is a function of a seed and a number, so that a single one can be run again.
 
 use anyhow::{Context, Result};
 use capo_plugin::testing::check::{Subject, take_random};
@@ -11,7 +11,7 @@ pub struct Cases {
     pub seed: u64,
     /// The first case.
     pub first: u64,
-    /// How many.
+    /// Number of cases.
     pub count: u64,
 }
 
@@ -32,7 +32,7 @@ pub fn parse(text: &str) -> Result<(String, Cases)> {
     })
 }
 
-/// Runs the cases, each told to `begin` first; how many were refused with a sentence, or what is wrong with one.
+/// Runs the cases and passes each to `begin` first. Returns the number of cases that were refused with an error, or what failed.
 pub fn run(subject: &Subject<'_>, cases: Cases, begin: &mut dyn FnMut(u64)) -> Result<u64, String> {
     let mut refused = 0;
     for case in cases.first..cases.first + cases.count {

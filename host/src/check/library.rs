@@ -12,23 +12,23 @@ use capo_plugin::{Image, PluginError, Point};
 use super::conduct::cpu_time;
 use crate::config::{self, Draft};
 
-/// Name of the system function that begins an unwinding panic; libraries that unwind contain it.
+/// Name of the system function that begins an unwinding panic; only libraries that unwind contain it.
 const UNWINDING: &[u8] = b"_Unwind_RaiseException";
 /// Text that every library that may panic contains.
 const PANICKING: &[u8] = b"panicked at ";
 
-/// An image, and what loading it took.
+/// A loaded image, with the cost of loading it.
 pub struct Loaded {
     /// The image.
     pub image: Image,
-    /// The work of loading it.
+    /// CPU time of loading it.
     pub time: Duration,
-    /// Its file; none for this executable, whose ids need no vendor.
+    /// The image's file; `None` for this executable, whose ids need no vendor.
     pub path: Option<PathBuf>,
 }
 
 impl Loaded {
-    /// Loads the library at `path`, or takes this executable, and takes the time.
+    /// Loads the library at `path`, or takes this executable if there is none, and measures the CPU time.
     pub fn by(path: Option<&Path>) -> anyhow::Result<Self> {
         let start = cpu_time();
         let image = path.map_or_else(|| Ok(Image::own()), open::load)?;
@@ -36,12 +36,12 @@ impl Loaded {
     }
 }
 
-/// How much work loading is. It only informs.
+/// Reports the CPU time of loading; it never fails.
 pub fn load_time(loaded: &Loaded) -> Verdict {
     success(format!("loading it is {:.1} ms of work", 1e3 * loaded.time.as_secs_f64()))
 }
 
-/// Its panics must unwind, so that they can be contained.
+/// Checks that panics unwind, so that they can be contained.
 pub fn panic_strategy(loaded: &Loaded) -> Verdict {
     let unwinds = match &loaded.path {
         None => cfg!(panic = "unwind"),
@@ -61,7 +61,7 @@ fn holds(bytes: &[u8], wanted: &[u8]) -> bool {
     bytes.windows(wanted.len()).any(|window| window == wanted)
 }
 
-/// Extension ids that nobody knows.
+/// Checks for extension ids that no host knows.
 pub fn unknown_extensions(loaded: &Loaded) -> Verdict {
     let long = "x".repeat(100_000);
     let ids =
@@ -76,14 +76,14 @@ pub fn unknown_extensions(loaded: &Loaded) -> Verdict {
     success("ids that do not exist are answered with none")
 }
 
-/// Ids, descriptions and keys of all components.
+/// Checks ids, descriptions and keys of all components.
 pub fn component_ids(loaded: &Loaded) -> Verdict {
     let mut seen = BTreeSet::new();
     for point in Point::ALL {
         let own = Image::own().components(point)?;
         for info in loaded.image.components(point)? {
             let id = info.id.as_str();
-            // A library may be a part of this trainer, for other hosts.
+            // A library for other hosts may contain components that are also built into this trainer.
             let built_in = own.iter().any(|own| own.id == info.id && own.package == info.package);
             if loaded.path.is_some() && !built_in && !is_well_formed(id) {
                 return failed(format!(
@@ -108,7 +108,7 @@ pub fn component_ids(loaded: &Loaded) -> Verdict {
     success("well formed and unique")
 }
 
-/// `vendor.name`, of lower-case letters, digits, `-` and `_`.
+/// True for `vendor.name`, made of lower-case letters, digits, `-` and `_`.
 fn is_well_formed(id: &str) -> bool {
     let word = |word: &str| {
         word.starts_with(|c: char| c.is_ascii_lowercase())
@@ -117,12 +117,12 @@ fn is_well_formed(id: &str) -> bool {
     id.len() <= 100 && id.contains('.') && id.split('.').all(word)
 }
 
-/// Recipes must hold nothing but what recipes may hold.
+/// Checks that recipes hold only what recipes may hold.
 pub fn recipes(loaded: &Loaded) -> Verdict {
     let (plain, with_settings) = (loaded.image.recipes()?, loaded.image.recipes_with_settings()?);
     let plain = plain.iter().map(|recipe| (recipe, false));
     let mut recipes: Vec<_> = plain.chain(with_settings.iter().map(|recipe| (recipe, true))).collect();
-    // The order in which an image lists them is its linker's.
+    // The linker decides the order in which an image lists them.
     recipes.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
     for (recipe, settings) in &recipes {
         let merged = Draft::read(None, config::DEFAULT, &[])

@@ -1,7 +1,7 @@
-//! `host check`: whether a library keeps the rules of its extension points.
+//! `host check`: tests if a library keeps the rules of its extension points.
 //!
-//! Named checks, each in a process of its own, so that a crash or a call that does not come back is a result too. The parent
-//! never loads the library. The checks of a component are those of `capo_plugin::testing`; `catalog` lists them, and what a host asks besides.
+//! Each named check runs in its own process, so that a crash or a call that does not return is a result too. The parent
+//! never loads the library. The checks of a component come from `capo_plugin::testing`; `catalog` adds those of the host.
 
 mod catalog;
 mod conduct;
@@ -30,12 +30,12 @@ use process::End;
 use report::Report;
 use task::{Component, Reply, Task, perform};
 
-/// How many checks of a component may not come back before the rest is left out.
+/// Number of checks of a component that may hang before the remaining ones are left out.
 const MOST_HANGS: usize = 2;
-/// Random inputs of one process.
+/// Number of random inputs that one process checks.
 const CASES_PER_PROCESS: u64 = 200;
 
-/// Checks libraries, or does one check as the child of such a process; whether nothing is bad.
+/// Checks libraries, or does one check as the child of such a process. Returns true if no result is bad.
 pub fn run(args: &CheckArgs, verbose: bool) -> Result<bool> {
     match &args.run_one {
         Some(task) => perform(task).map(|()| true),
@@ -73,12 +73,12 @@ fn check(args: &CheckArgs, verbose: bool) -> Result<bool> {
     Ok(session.report.close())
 }
 
-/// A library as it is known before its checks.
+/// A library and the result of loading it.
 struct Library {
-    /// Its file; none for what is built in.
+    /// The library's file; `None` for the built-in components.
     path: Option<PathBuf>,
     components: Vec<Component>,
-    /// The outcome of loading it, and how long that took.
+    /// Outcome of loading it, and the duration in seconds.
     entry: (Outcome, f64),
 }
 
@@ -89,7 +89,7 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Loads the library in a child.
+    /// Loads the library in a child process.
     fn open(&self, path: Option<PathBuf>) -> Result<Library> {
         let mut library = Library { path, components: Vec::new(), entry: (Outcome::new(Status::Success, ""), 0.0) };
         let end = self.run(&library, ENTRY_POINT, None, None)?;
@@ -147,7 +147,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Runs the cases in portions; the first bad one is the outcome.
+    /// Runs the random cases in portions; the first bad case is the outcome.
     fn fuzz(&mut self, library: &Library, component: &Component, cases: Cases) -> Result<()> {
         let (mut refused, mut seconds, last) = (0, 0.0, cases.first + cases.count);
         let mut bad = None;
@@ -173,7 +173,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Runs one check in a child.
+    /// Runs one check in a child process.
     fn outcome(&self, library: &Library, check: &str, component: Option<&Component>) -> Result<(Outcome, f64)> {
         let end = self.run(library, check, component, None)?;
         let outcome = match self.ended(&end) {
@@ -202,7 +202,7 @@ impl Session<'_> {
         Ok(end)
     }
 
-    /// The child's answer, or the outcome of a child that did not live to give one.
+    /// The child's answer, or an outcome if the child ended without an answer.
     fn ended(&self, end: &End) -> Result<Reply, Outcome> {
         let Some(exit) = end.exit else {
             return Err(Outcome::new(Status::Failed, format!("it did not come back within {} s", self.args.timeout)));
@@ -214,7 +214,7 @@ impl Session<'_> {
     }
 }
 
-/// The outcome, corrected by what the child wrote: only the parent hears that.
+/// The outcome, corrected by the child's output, which only the parent sees.
 fn heard(check: &str, outcome: Outcome, end: &End) -> Outcome {
     if check == STDOUT_QUIET && !end.stdout.is_empty() {
         let beginning: String = end.stdout.chars().take(40).collect();
@@ -234,7 +234,7 @@ fn heard(check: &str, outcome: Outcome, end: &End) -> Outcome {
     outcome
 }
 
-/// The outcome of a child that died of a random batch, with the case that it was at.
+/// The outcome of a child that crashed on a random batch, with the number of that case.
 fn with_case(outcome: Outcome, end: &End, component: &Component, seed: u64) -> Outcome {
     let Some(Reply::Case(case)) = end.reply else { return outcome };
     let name = fuzz::name(&component.id, seed, case);
@@ -242,7 +242,7 @@ fn with_case(outcome: Outcome, end: &End, component: &Component, seed: u64) -> O
 }
 
 impl CheckArgs {
-    /// The files to check, or one none for what is built in.
+    /// The files to check; a single `None` is the built-in components.
     fn libraries(&self) -> Result<Vec<Option<PathBuf>>> {
         if self.library.is_empty() {
             return Ok(vec![None]);

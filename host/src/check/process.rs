@@ -1,4 +1,4 @@
-//! The parent's side of a check: a child process, its output, and a limit on its time.
+//! The parent's side of a check: a child process, its output, and a time limit.
 
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
@@ -10,26 +10,26 @@ use anyhow::{Context, Result};
 
 use super::task::{Reply, Task};
 
-/// The signal of an abort.
+/// Number of the signal of an abort.
 const ABORT: i32 = 6;
-/// How much of a child's output is kept, bytes.
+/// Largest part of a child's output that is kept, in bytes.
 const MOST_OUTPUT: u64 = 64 << 10;
 
-/// How a child ended.
+/// Result of a child process.
 pub struct End {
-    /// Its exit; none where it was ended because its time was over.
+    /// Exit status; `None` if the child exceeded the time limit and was ended.
     pub exit: Option<ExitStatus>,
-    /// Its last answer.
+    /// The child's last answer.
     pub reply: Option<Reply>,
-    /// The beginning of what it wrote to standard output.
+    /// Beginning of the child's standard output.
     pub stdout: String,
-    /// The beginning of what it wrote to standard error.
+    /// Beginning of the child's standard error.
     pub stderr: String,
-    /// How long it took, seconds.
+    /// Duration of the child, in seconds.
     pub seconds: f64,
 }
 
-/// Runs `task` in a process of its own, for at most `limit`.
+/// Runs `task` in a child process, for at most `limit`.
 pub fn run(mut task: Task, limit: Duration) -> Result<End> {
     let file = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
     task.reply = file.path().to_owned();
@@ -81,7 +81,7 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     }
 }
 
-/// How a process ended that should have answered and exited with 0, having written `stderr`.
+/// Description of the end of a process that should have answered and exited with 0; `stderr` is its output.
 pub fn describe(exit: ExitStatus, stderr: &str) -> String {
     let Some(signal) = exit.signal() else {
         return format!("its process ended with exit code {} before the check was over", exit.code().unwrap_or(-1));

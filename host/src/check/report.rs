@@ -9,19 +9,19 @@ use serde_json::json;
 use super::task::Component;
 use crate::report::terminal::say;
 
-/// One check and what came of it.
+/// One check and its outcome.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// The component's point; none for checks of the library.
+    /// Name of the component's point; `None` for checks of the library.
     pub point: Option<String>,
-    /// The component's id; none for checks of the library.
+    /// Id of the component; `None` for checks of the library.
     pub component: Option<String>,
-    /// The check.
+    /// Name of the check.
     pub check: String,
-    /// Its result.
+    /// Outcome of the check.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// How long its process took.
+    /// Duration of its process, in seconds.
     pub seconds: f64,
 }
 
@@ -31,28 +31,28 @@ pub struct Report {
     libraries: Vec<(String, Vec<Row>)>,
 }
 
-/// The name of the host itself among the libraries.
+/// Name of the host itself among the libraries.
 pub const BUILT_IN: &str = "built in";
 
 impl Report {
-    /// An empty report; lines are shown as they come, unless `json`.
+    /// An empty report. Unless `json`, every line is printed when it is added.
     pub fn new(json: bool) -> Self {
         Self { json, libraries: Vec::new() }
     }
 
-    /// The checks of `library` follow.
+    /// Begins the checks of `library`.
     pub fn library(&mut self, library: &str) {
         let gap = if self.libraries.is_empty() { "" } else { "\n" };
         self.show(&format!("{gap}library {library}"));
         self.libraries.push((library.to_owned(), Vec::new()));
     }
 
-    /// The checks of `component` follow.
+    /// Begins the checks of `component`.
     pub fn component(&self, component: &Component) {
         self.show(&format!("\n{} {}", component.point, component.id));
     }
 
-    /// One more check.
+    /// Adds one check.
     pub fn add(&mut self, component: Option<&Component>, check: &str, outcome: Outcome, seconds: f64) {
         self.show(&format!("  {check:<20}{:<9}{}", outcome.status.name(), outcome.sentence));
         let point = component.map(|component| component.point.clone());
@@ -62,7 +62,7 @@ impl Report {
         }
     }
 
-    /// The summary, and the whole report where it is JSON; whether nothing is bad.
+    /// Prints the summary, or the whole report as JSON. Returns true if no outcome is bad.
     pub fn close(&self) -> bool {
         let rows = || self.libraries.iter().flat_map(|(_, rows)| rows);
         let count = |status| rows().filter(|row| row.outcome.status == status).count();
@@ -77,12 +77,12 @@ impl Report {
             self.say_unchecked();
             say(&format!("\nchecks: {}", words.join(", ")));
         }
-        // Of what is built in, the model that scores texts waits for one to be named: nobody's plugin is untested for it.
+        // The built-in reward model is unchecked until a model is named for it, which is no failure of any plugin.
         let is_bad = |library: &str, outcome: &Outcome| outcome.is_bad() && !(outcome.unchecked && library == BUILT_IN);
         !self.libraries.iter().any(|(library, rows)| rows.iter().any(|row| is_bad(library, &row.outcome)))
     }
 
-    /// Names the components of which nothing is known.
+    /// Lists the components that no check could test.
     fn say_unchecked(&self) {
         let rows = self.libraries.iter().flat_map(|(_, rows)| rows);
         let ids: BTreeSet<&str> =

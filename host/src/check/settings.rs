@@ -49,7 +49,7 @@ pub struct CheckArgs {
 }
 
 impl CheckArgs {
-    /// True if a check is to run.
+    /// True if this check is to run.
     pub fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|wanted| wanted == name)
     }
@@ -65,7 +65,7 @@ pub fn apply<'a>(sets: &[String], components: impl Iterator<Item = &'a mut Compo
     let mut components: Vec<&mut Component> = components.collect();
     for text in sets {
         let (path, value) = parse_set(text)?;
-        // Components get their tables as JSON, which has no number for `nan` and `inf`: these are words.
+        // Components get their tables as JSON, which has no number for `nan` and `inf`, so these become strings.
         let value = match value {
             Value::Float(number) if !number.is_finite() => {
                 Value::String(text[text.find('=').unwrap_or(0) + 1..].into())
@@ -74,7 +74,7 @@ pub fn apply<'a>(sets: &[String], components: impl Iterator<Item = &'a mut Compo
         };
         let key_of = |id: &str| path.strip_prefix(id)?.strip_prefix('.').map(str::to_owned);
         let owner = components.iter_mut().filter_map(|component| Some((key_of(&component.id)?, component)));
-        // The longest id, where one is the beginning of another.
+        // The longest id, in case one id begins with another.
         let Some((key, component)) = owner.max_by_key(|(_, component)| component.id.len()) else {
             bail!(
                 "`--set {text}` names no component (write `--set COMPONENT.KEY=VALUE` with one of {})",
@@ -92,7 +92,7 @@ fn ids(components: &[&mut Component]) -> String {
     components.iter().map(|component| format!("`{}`", component.id)).collect::<Vec<_>>().join(", ")
 }
 
-/// Refuses an id that no component has.
+/// Refuses the id of a component that does not exist.
 pub fn known<'a>(id: &str, components: impl Iterator<Item = &'a Component>) -> Result<()> {
     let ids: Vec<&str> = components.map(|component| component.id.as_str()).collect();
     if ids.contains(&id) {

@@ -1,4 +1,4 @@
-//! One check in a process of its own: what the parent asks, what the child answers.
+//! One check in its own process: the parent's task and the child's answer.
 
 use std::path::PathBuf;
 
@@ -13,35 +13,35 @@ use super::fuzz::{self, Cases};
 use super::library::Loaded;
 use crate::data::{self, Example};
 
-/// The work that a child process is asked to do.
+/// The task of a child process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Task {
-    /// The library, or none for what is built in.
+    /// Path of the library; `None` for the built-in components.
     pub library: Option<PathBuf>,
-    /// The check's name.
+    /// Name of the check.
     pub check: String,
     /// The component, for checks of a component.
     pub component: Option<Component>,
     /// The cases of a [`FUZZ`] check.
     pub cases: Option<Cases>,
-    /// A dataset file whose rows rewards see; none for rows that are made up.
+    /// A dataset file with the rows for rewards; `None` for generated rows.
     pub rows: Option<PathBuf>,
-    /// The file to answer in.
+    /// The file for the answer.
     pub reply: PathBuf,
-    /// True if a refusal comes with all its causes.
+    /// True if a refusal includes all its causes.
     pub verbose: bool,
 }
 
-/// A component of a library, and the table to build it from.
+/// A component of a library, and the configuration table to build it from.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Component {
-    /// Its point's name.
+    /// Name of the component's point.
     pub point: String,
-    /// Its id.
+    /// Id of the component.
     pub id: String,
-    /// Its keys.
+    /// Configuration keys of the component.
     pub keys: Vec<String>,
-    /// Its table.
+    /// Configuration table of the component.
     pub table: serde_json::Map<String, serde_json::Value>,
 }
 
@@ -49,19 +49,19 @@ pub struct Component {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// The library cannot be loaded.
+    /// The library cannot be loaded; the text is the reason.
     Refused(String),
     /// The components that the library offers.
     Components(Vec<Component>),
     /// The result of the check.
     Outcome(Outcome),
-    /// All cases ran; so many were refused with a sentence.
+    /// All random cases ran; the number counts cases that were refused with an error.
     Fuzzed(u64),
-    /// This case is running.
+    /// The random case of this number is running.
     Case(u64),
 }
 
-/// The child's whole work: does the task that `json` describes.
+/// The child's whole work: performs the task in `json`.
 pub fn perform(json: &str) -> Result<()> {
     let task: Task = serde_json::from_str(json).context("`--run-one` is for `host check` itself")?;
     remember_threads();
@@ -114,14 +114,14 @@ impl Task {
             return Reply::Outcome(Outcome::unchecked(sentence));
         }
         let fuzzed = fuzz::run(subject, cases, &mut |case| {
-            // Only a crash needs it, and it is written again before the next case.
+            // Only a crash needs this reply, and the next case writes it again.
             let _ = self.write(&Reply::Case(case));
         });
         fuzzed.map_or_else(|sentence| Reply::Outcome(Outcome::new(Status::Failed, sentence)), Reply::Fuzzed)
     }
 }
 
-/// A dataset row in the form in which a reward sees it.
+/// A dataset row as a reward sees it.
 fn row(example: Example) -> Row {
     let solution = example.target().to_owned();
     Row { prompt: example.prompt, answer: example.answer, solution, columns: example.columns }
@@ -131,7 +131,7 @@ fn list(image: &Image) -> Result<Vec<Component>> {
     let mut components = Vec::new();
     for point in Point::ALL {
         let mut infos = image.components(point).map_err(|differences| anyhow!(differences))?;
-        // The order in which an image lists them is its linker's.
+        // The linker decides the order in which an image lists them.
         infos.sort_by(|a, b| a.id.cmp(&b.id));
         for info in infos {
             components.push(Component {

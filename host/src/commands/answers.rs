@@ -1,4 +1,4 @@
-//! The answers of an evaluation, as JSON lines that grow while it runs: one that was killed goes on where it was.
+//! The answers of an evaluation as JSON lines, appended while it runs. An evaluation that was killed continues from them.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
@@ -10,27 +10,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::benchmark::{Answer, Benchmark, Outcome};
 
-/// The first line of the file that grows.
+/// The first line of the partial file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Head {
-    /// A hash of the model, the settings and the questions.
+    /// Hash of the model, the settings and the questions.
     evaluation: String,
 }
 
-/// The file that grows, and what is in it.
+/// The partial file and its contents.
 pub(super) struct Answers {
     path: PathBuf,
     partial: PathBuf,
     file: File,
-    /// A hash of the model, the settings and the questions, which each line's seal holds.
+    /// Hash of the model, the settings and the questions; each line's hash includes it.
     evaluation: String,
-    /// Outcomes of the answers that the file already holds, a list per benchmark.
+    /// Outcomes of the answers that the file already holds, one list per benchmark.
     done: Vec<Vec<Outcome>>,
 }
 
 impl Answers {
-    /// Takes up the answers beside `path`, `PATH.partial`, where there are some of the same `evaluation`.
+    /// Opens `PATH.partial` beside `path`, and continues it if it holds answers of the same `evaluation`.
     pub(super) fn open(path: &Path, evaluation: &str, benchmarks: &[Benchmark]) -> Result<Self> {
         files::check_replaceable(path)?;
         let partial = with_ending(path);
@@ -62,7 +62,7 @@ impl Answers {
         Ok(answers)
     }
 
-    /// Reads what is there; returns how many bytes of it are whole lines.
+    /// Reads the existing answers; returns the number of bytes in whole lines.
     fn take_up(&mut self, benchmarks: &[Benchmark]) -> Result<u64> {
         let shown = self.partial.display();
         let mut lines = BufReader::new(&self.file);
@@ -99,17 +99,17 @@ impl Answers {
         }
     }
 
-    /// Takes the outcomes that the file already held for the benchmark with this `index`.
+    /// Takes the outcomes that the file already held for the benchmark of this `index`.
     pub(super) fn done(&mut self, index: usize) -> Vec<Outcome> {
         std::mem::take(&mut self.done[index])
     }
 
-    /// The hash that stands before an answer: one that was edited is not what was measured.
+    /// Hash that is written before an answer, so that an edited answer is noticed.
     fn seal(&self, answer: &str) -> String {
         sha256_hex(format!("{}{answer}", self.evaluation).as_bytes())
     }
 
-    /// Adds answers, so that they outlast this process.
+    /// Appends answers and syncs them to disk.
     pub(super) fn append(&mut self, answers: &[Answer]) -> Result<()> {
         let sealed = |answer: &Answer| {
             let answer = serde_json::to_string(answer)?;
@@ -123,7 +123,7 @@ impl Answers {
         written.with_context(|| format!("cannot write `{}`", self.partial.display()))
     }
 
-    /// All answers are there: they get the file's own name.
+    /// Gives the file its own name, once all answers are there.
     pub(super) fn finish(mut self) -> Result<()> {
         let cannot = || format!("cannot write `{}`", self.path.display());
         let mut whole = NewFile::create(&self.path)?;

@@ -1,4 +1,4 @@
-//! Recorded batches that are gone through again and again.
+//! Recorded batches that are read several times.
 
 use std::path::{Path, PathBuf};
 
@@ -6,24 +6,24 @@ use anyhow::Result;
 use capo_loader::RecordedBatch;
 use capo_loader::replay::OptimizerSettings;
 
-/// Batch files up to this size, all together, are held in memory.
+/// Largest total size in bytes of batch files that are held in memory.
 const HELD_BYTES: u64 = 1 << 30;
 
 /// Batch files, in order.
 pub struct Batches<'a> {
     paths: &'a [PathBuf],
     optimizer: OptimizerSettings,
-    /// The batches, where they are small enough to be read only once.
+    /// The batches, if they are small enough to be read only once.
     held: Option<Vec<RecordedBatch>>,
 }
 
 impl<'a> Batches<'a> {
-    /// The batches of `paths`, read when they are gone through, with these numbers of the optimizer.
+    /// The batches of `paths`, read on demand, with these settings of the optimizer.
     pub fn new(paths: &'a [PathBuf], optimizer: OptimizerSettings) -> Self {
         Self { paths, optimizer, held: None }
     }
 
-    /// Reads them now, where they are small enough to be held in memory.
+    /// Reads the batches now, if they are small enough to be held in memory.
     pub fn hold(&mut self) -> Result<()> {
         let bytes: u64 = self.paths.iter().filter_map(|path| path.metadata().ok()).map(|file| file.len()).sum();
         if bytes <= HELD_BYTES {
@@ -32,12 +32,12 @@ impl<'a> Batches<'a> {
         Ok(())
     }
 
-    /// Their files.
+    /// Paths of the batch files.
     pub fn paths(&self) -> &'a [PathBuf] {
         self.paths
     }
 
-    /// Takes every batch, in order.
+    /// Calls `take` with every batch, in order.
     pub fn each(&self, mut take: impl FnMut(&Path, &RecordedBatch) -> Result<()>) -> Result<()> {
         match &self.held {
             Some(held) => self.paths.iter().zip(held).try_for_each(|(path, batch)| take(path, batch)),

@@ -1,4 +1,4 @@
-//! The card of an exported model: what it was made from, how, and what was measured.
+//! The model card of an exported model: its base, its training and its measurements.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,10 +12,10 @@ use toml::{Table, Value as Toml};
 use crate::model::{ModelFiles, embedded};
 use crate::run::{CONFIG_FILE, METRICS_FILE};
 
-/// Metrics that a card names, before those of benchmarks.
+/// Metrics that a card shows first, before those of benchmarks.
 const FIRST: [&str; 4] = ["eval_accuracy", "eval_reward", "reward", "entropy"];
 
-/// Settings that a card shows beside the components, by their sections.
+/// Settings, by section, that a card shows besides the components.
 const SETTINGS: [(&str, &str); 7] = [
     ("train", "per_device_train_batch_size"),
     ("train", "gradient_accumulation_steps"),
@@ -65,7 +65,7 @@ fn head(from: &str, license: Option<&str>) -> String {
     let mut head = String::from(
         "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- reinforcement-learning\n",
     );
-    // A path on one machine says nothing on another.
+    // A path on one machine means nothing on another.
     if let Some(id) = base_id(from) {
         let _ = writeln!(head, "base_model: {id}");
     }
@@ -75,7 +75,7 @@ fn head(from: &str, license: Option<&str>) -> String {
     head + "---\n\n"
 }
 
-/// The components at a point: one, or a list of them.
+/// Ids of the components at a point, from one table or a list of tables.
 fn ids(point: Option<&Toml>) -> Vec<String> {
     let tables = match point {
         Some(Toml::Array(tables)) => tables.iter().collect(),
@@ -85,13 +85,13 @@ fn ids(point: Option<&Toml>) -> Vec<String> {
     tables.into_iter().filter_map(|table| Some(format!("`{}`", table.get("use")?.as_str()?))).collect()
 }
 
-/// The id on the Hub of a model that was named by it, or by the path of its snapshot.
+/// The Hub id of a model that was named by its id, or by the path of its snapshot.
 fn base_id(name: &str) -> Option<String> {
     let folder = Path::new(name).components().find_map(|part| part.as_os_str().to_str()?.strip_prefix("models--"));
     folder.map(|folder| folder.replacen("--", "/", 1))
 }
 
-/// The license in the base model's own card; none where the card names none.
+/// The license in the base model's own card; `None` if the card names none.
 fn license(base: &ModelFiles) -> Option<String> {
     let card = base.contains("README.md").then(|| base.read("README.md").ok()).flatten()?;
     let text = String::from_utf8(card.into_owned()).ok()?;
@@ -101,7 +101,7 @@ fn license(base: &ModelFiles) -> Option<String> {
     (!license.is_empty() && license.chars().all(plain)).then(|| license.to_owned())
 }
 
-/// The run's metrics of a step: those of [`FIRST`], then those of evaluations. Empty where the step has no line.
+/// Metrics of the run at a step: those of [`FIRST`], then those of evaluations. Empty if the step has no line.
 fn metrics(path: &Path, step: u64) -> Result<Vec<(String, f64)>> {
     let text = files::text(path).with_context(|| format!("cannot read `{}`", path.display()))?;
     let line = text.lines().filter_map(|line| serde_json::from_str::<BTreeMap<String, Value>>(line).ok());

@@ -1,4 +1,4 @@
-//! `host diagnose`: what happened in runs, in words.
+//! `host diagnose`: explains the findings about runs.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -16,7 +16,7 @@ struct Verdict {
     findings: Vec<Diagnosis>,
 }
 
-/// Says what happened.
+/// Prints the findings.
 pub(super) fn run(args: &DiagnoseArgs) -> Result<()> {
     let runs = found(&args.runs)?;
     let of = |run: &FoundRun| Verdict { summary: Summary::of(run), findings: diagnose(run) };

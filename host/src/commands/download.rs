@@ -7,7 +7,7 @@ use super::failure::Failure;
 use crate::model::download::Download;
 use crate::report::terminal::say;
 
-/// Fetches a model into the Hub's cache, with a bar where there is a terminal.
+/// Downloads a model into the Hub's cache, with a progress bar if there is a terminal.
 pub(super) fn run(args: &DownloadArgs) -> Result<(), Failure> {
     let download = Download::ask(&args.id, &args.revision).map_err(Failure::Input)?;
     let style = ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {eta} {msg}");

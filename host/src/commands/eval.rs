@@ -24,10 +24,10 @@ use crate::report::terminal::say;
 use crate::reward::Rewards;
 use crate::run::{CONFIG_FILE, checkpoint};
 
-/// The beginning of names of models in this executable.
+/// Prefix of the names of models in this executable.
 const EMBEDDED: &str = "embedded:";
 
-/// Everything that an evaluation needs.
+/// All that an evaluation needs.
 struct Open {
     policy: Policy,
     tokenizer: Tokenizer,
@@ -35,7 +35,7 @@ struct Open {
     questions: Vec<Benchmark>,
     config: Config,
     watchdog: Watchdog,
-    /// The model's name.
+    /// Name of the model.
     model: String,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
     measure(open, answers).map_err(Failure::Run)
 }
 
-/// The folder of a run that `model` is, or is a checkpoint of.
+/// The folder of the run that `model` is, or is a checkpoint of.
 fn run_of(model: &str) -> Option<&Path> {
     let dir = Path::new(model);
     let is_checkpoints = |folder: &&Path| folder.file_name().is_some_and(|name| name == checkpoint::FOLDER);
@@ -60,7 +60,7 @@ fn open(args: &EvalArgs) -> Result<Open> {
         files::check_replaceable(path)?;
     }
     let registry = args.config.open(&args.plugins)?;
-    // A run is measured as it was while it trained.
+    // A run is measured with the settings of its training.
     let run = args.model.as_deref().filter(|_| args.config.config.is_none()).and_then(run_of);
     let settings = run.map(|run| run.join(CONFIG_FILE)).or_else(|| args.config.config.clone());
     let draft = Draft::read(settings.as_deref(), config::DEFAULT, &args.config.set)?;
@@ -119,7 +119,7 @@ fn open(args: &EvalArgs) -> Result<Open> {
     Ok(Open { policy, tokenizer, rewards, questions, config, watchdog, model })
 }
 
-/// Asks every benchmark, and says a line about each, and about their mean.
+/// Measures every benchmark; prints a line for each and for their mean.
 fn measure(mut open: Open, mut answers: Option<Answers>) -> Result<()> {
     let mut sink = WarningSink { warned: &mut BTreeSet::new(), watchdog: &open.watchdog };
     let right = Right::of(&open.config);
@@ -160,7 +160,7 @@ fn asked(benchmark: &Benchmark) -> String {
     format!("{} prompts{left_out}", benchmark.examples.len())
 }
 
-/// `NAME  pass@1 12.5%  maj@8 20.0%  reward 0.125  (30 prompts)`, and each reward where there are several.
+/// The line `NAME  pass@1 12.5%  maj@8 20.0%  reward 0.125  (30 prompts)`, with each reward if there are several.
 fn line(name: &str, metrics: &Values, of: &str) -> String {
     let own = |metric: &str| metric.splitn(3, '/').last().unwrap_or_default().to_owned();
     let part = |metric: &str| Some(metric.strip_prefix("rewards/")?.strip_suffix("/mean")?.to_owned());
@@ -183,7 +183,7 @@ fn line(name: &str, metrics: &Values, of: &str) -> String {
 }
 
 impl Open {
-    /// A hash of what decides the answers: the model, the settings and the questions.
+    /// Hash of all that determines the answers: the model, the settings and the questions.
     fn identity(&self) -> Result<String> {
         let mut hash = Sha256::new();
         let mut add = |text: &str| {
@@ -203,7 +203,7 @@ impl Open {
     }
 }
 
-/// The files of a model with their sizes and when they were written: large ones are not read again for this.
+/// The files of a model with their sizes and modification times, because hashing large files would take long.
 fn weights(model: &Path) -> Result<Vec<String>> {
     let mut files = vec![std::path::absolute(model)?.display().to_string()];
     let mut add = |path: &Path| -> Result<()> {

@@ -14,7 +14,7 @@ use crate::model::{ModelFiles, Policy, device, embedded};
 use crate::report::terminal::{grouped, say};
 use crate::run::{CONFIG_FILE, checkpoint};
 
-/// Writes a model as a Hugging Face folder, an adapter's product added to its base; that of a run with a card.
+/// Writes a model as a Hugging Face folder. An adapter's product is added to its base, and a run's model gets a card.
 pub(super) fn run(args: &ExportArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
         folders::split(&args.out).context("`--out` cannot be used")?;
@@ -39,7 +39,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The checkpoint that is meant of the run `model`, and its step: the best where none is said; none where the model is no run.
+/// The checkpoint of the run `model` at `step`, by default the best or else the newest, and its step. `None` if the model is no run.
 pub(super) fn chosen(model: &str, step: Option<u64>) -> Result<Option<(PathBuf, u64)>> {
     let dir = Path::new(model);
     if !dir.join(CONFIG_FILE).is_file() || !dir.join(checkpoint::FOLDER).is_dir() {
@@ -60,7 +60,7 @@ pub(super) fn chosen(model: &str, step: Option<u64>) -> Result<Option<(PathBuf, 
     Ok(Some((checkpoint::path(dir, step), step)))
 }
 
-/// The folder appears whole.
+/// Writes the folder, which appears only when it is whole.
 fn write(policy: &Policy, from: &ModelFiles, card: Option<&str>, out: &Path) -> Result<()> {
     let (parent, name) = folders::split(out)?;
     let cannot = || format!("cannot write `{}`", out.display());

@@ -1,9 +1,9 @@
-//! How a command fails.
+//! The failures of a command.
 
-/// A failure, by what the user can do about it.
+/// A failure, classified by what the user can do about it.
 pub(super) enum Failure {
-    /// Exit code 2: settings, files or plugins are wrong, and nothing has been done.
+    /// Exit code 2: settings, files or plugins are wrong, and no work has been done.
     Input(anyhow::Error),
-    /// Exit code 1: the run broke on the way.
+    /// Exit code 1: the run failed after it began.
     Run(anyhow::Error),
 }

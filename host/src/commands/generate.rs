@@ -22,22 +22,22 @@ struct Prompt {
     ids: Vec<u32>,
 }
 
-/// A completion that is asked for.
+/// A completion to sample.
 struct Row<'a> {
     prompt: &'a Prompt,
     rng: ChaCha12Rng,
 }
 
-/// The model, tokenizer and settings that complete prompts.
+/// Model, tokenizer and settings for completing prompts.
 struct Writer {
     policy: Policy,
     tokenizer: Tokenizer,
     generation: Generation,
-    /// True if prompts are messages, whose text is not for the terminal.
+    /// True if prompts are messages; the terminal then shows only the answers.
     chat: bool,
 }
 
-/// Completes prompts, on the terminal or into a file.
+/// Completes prompts, with output to the terminal or a file.
 pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
         ensure!(args.batch_size > 0, "`--batch-size` is 0, expected at least 1");
@@ -88,12 +88,12 @@ fn generation(args: &GenerateArgs, tokenizer: &Tokenizer) -> Generation {
     }
 }
 
-/// A prompt as the model reads it.
+/// Formats a prompt as the model reads it.
 fn written(text: &str, chat: Option<&Chat>) -> Result<String> {
     chat.map_or_else(|| Ok(text.to_owned()), |chat| chat.prompt(&Messages::user(text)))
 }
 
-/// The prompts of a file: of `.jsonl` the column `prompt`, of any other its lines.
+/// Reads the prompts of a file: the column `prompt` of a `.jsonl` file, the lines of any other.
 fn read(path: &Path, chat: Option<&Chat>) -> Result<Vec<String>> {
     let text = files::text(path).with_context(|| format!("cannot read `{}`", path.display()))?;
     let rows = path.extension().is_some_and(|extension| extension == "jsonl");
@@ -119,7 +119,7 @@ fn read(path: &Path, chat: Option<&Chat>) -> Result<Vec<String>> {
     Ok(prompts)
 }
 
-/// A note about the sampling settings that the model's authors propose, which are not applied. None where they propose none.
+/// A note about the sampling settings that the model's authors propose, which are not applied; `None` if they propose none.
 fn suggestion(files: &ModelFiles) -> Result<Option<String>> {
     const FILE: &str = "generation_config.json";
     let config = files.json(FILE)?;
@@ -148,7 +148,7 @@ impl Writer {
         Ok(Prompt { text, ids })
     }
 
-    /// Writes prompt and completion to the terminal, piece by piece, of a chat the answer alone; after another one, an empty line first.
+    /// Writes prompt and completion to the terminal, piece by piece; in a chat, only the answer. An empty line separates it from `another`.
     fn stream(&self, Row { prompt, rng }: Row<'_>, another: bool) -> Result<()> {
         terminal::print(if another { "\n" } else { "" });
         if !self.chat {
@@ -163,7 +163,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a JSON line for each completion; rows are drawn `batch_size` at a time.
+    /// Writes a JSON line for each completion; `batch_size` completions are sampled at a time.
     fn write<'a>(
         &self,
         mut rows: impl Iterator<Item = Row<'a>>,

@@ -1,4 +1,4 @@
-//! The command line: what each subcommand does, a file each.
+//! The command line, with one file per subcommand.
 
 mod answers;
 mod args;
@@ -40,7 +40,7 @@ use crate::report::terminal::{self, say, sentence};
 use crate::sft::Sft;
 use crate::{check, data};
 
-/// Runs the command line; the exit code is 0, 2 for bad input, 1 for a run that failed or whose output could not be written.
+/// Runs the command line. The exit code is 0, 2 for bad input, or 1 for a run that failed or whose output could not be written.
 pub fn main(started: Instant) -> i32 {
     let _end = End::awaited();
     let cli = match Cli::try_parse() {
@@ -85,7 +85,7 @@ pub fn main(started: Instant) -> i32 {
     code
 }
 
-/// Starts the threads that compute, where it can still be told that they cannot be.
+/// Starts the compute threads early, so that a failure can still be reported.
 fn start_threads() -> Result<()> {
     const MOST: usize = 4096;
     for name in ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"] {
@@ -94,7 +94,7 @@ fn start_threads() -> Result<()> {
             bail!("`{name}` is {threads} (it must be at most {MOST}; more threads than cores are of no use)");
         }
     }
-    // Threads that find no room for their stacks panic where nobody can tell why.
+    // Threads without room for their stacks panic where no error can be reported.
     const LEAST: u64 = 512 << 20;
     if let Some(addresses) = memory::addresses().filter(|addresses| *addresses < LEAST) {
         bail!(
@@ -108,7 +108,7 @@ fn start_threads() -> Result<()> {
     )
 }
 
-/// Prints the help or the version that was asked for, or what is wrong with the command line.
+/// Prints the help or the version, or the error in the command line.
 fn not_run(error: &clap::Error) -> i32 {
     if error.use_stderr() {
         terminal::note(error.to_string().trim_end());

@@ -1,6 +1,6 @@
-//! `host new-plugin`: a crate with one component that builds and passes its tests as it is.
+//! `host new-plugin`: makes a crate with one component that builds and passes its tests as it is.
 //!
-//! The files are those in `templates/`; `plugin-name` and a few words like it are replaced in them.
+//! The files are copies of those in `templates/`, with `plugin-name` and a few similar words replaced.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ const TAKEN: [&str; 46] = [
     "insta",
 ];
 
-/// Makes the crate, and says what comes next.
+/// Makes the crate, and prints the next steps.
 pub(super) fn run(args: &NewPluginArgs) -> Result<()> {
     let point = Point::ALL.into_iter().find(|point| flag_name(*point) == args.point).unwrap_or(Point::Mask);
     let new = NewPlugin { name: &args.name, point, capo_plugin: args.capo_plugin.as_deref(), dir: &args.dir };
@@ -79,13 +79,13 @@ pub(super) fn run(args: &NewPluginArgs) -> Result<()> {
 /// A request for a new plugin crate.
 #[derive(Debug)]
 struct NewPlugin<'a> {
-    /// The crate's name.
+    /// Name of the crate.
     pub name: &'a str,
-    /// The extension point of its component.
+    /// Extension point of the crate's component.
     pub point: Point,
-    /// A folder, a version or a git URL of `capo-plugin`; none takes the copy that this host carries.
+    /// A folder, a version or a git URL of `capo-plugin`; `None` uses the copy in this host.
     pub capo_plugin: Option<&'a str>,
-    /// Where the crate's folder goes.
+    /// Parent of the crate's folder.
     pub dir: &'a Path,
 }
 
@@ -103,7 +103,7 @@ fn create(new: &NewPlugin<'_>) -> Result<PathBuf> {
         .prefix(".partial-")
         .tempdir_in(new.dir)
         .with_context(|| format!("cannot make a folder in `{}`", new.dir.display()))?;
-    // A folder in the temporary one: that one is private to its owner.
+    // A folder inside the temporary one, because the temporary folder itself is private to its owner.
     let whole = partial.path().join(new.name);
     fs::create_dir_all(whole.join("src")).with_context(|| format!("cannot make `{}`", whole.display()))?;
     for (file, template) in templates(new.point) {
@@ -116,7 +116,7 @@ fn create(new: &NewPlugin<'_>) -> Result<PathBuf> {
     Ok(target)
 }
 
-/// How a run uses the component, as arguments of `host train`.
+/// Arguments of `host train` that use the component.
 fn setting(name: &str, point: Point) -> String {
     let point_name = point.name();
     match point {
@@ -126,7 +126,7 @@ fn setting(name: &str, point: Point) -> String {
     }
 }
 
-/// The library's file name.
+/// File name of the library.
 fn library(name: &str) -> String {
     format!("lib{}.so", name.replace('-', "_"))
 }
@@ -187,7 +187,7 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// `text` as a dependency's source: a folder that holds `capo-plugin`, the URL of a repository that does, else a version.
+/// `text` as a dependency's source: a folder that contains `capo-plugin`, the URL of a repository with it, else a version.
 fn given_source(text: &str) -> Result<String> {
     if let Ok(path) = fs::canonicalize(text) {
         let manifest = fs::read_to_string(path.join("Cargo.toml")).unwrap_or_default();
@@ -209,7 +209,7 @@ fn given_source(text: &str) -> Result<String> {
     Ok(source("version", text))
 }
 
-/// The URL that cargo takes for a repository: `git@server:path`, which git also takes, is none.
+/// The URL of a repository in cargo's form: `git@server:path` becomes an `ssh` URL. `None` if `text` is not the URL of a repository.
 fn git_url(text: &str) -> Option<String> {
     const SCHEMES: [&str; 5] = ["https://", "http://", "ssh://", "git://", "file://"];
     if SCHEMES.iter().any(|scheme| text.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty())) {

@@ -8,14 +8,14 @@ use anyhow::{Context, Result};
 use capo_loader::files::NewFile;
 use capo_loader::watchdog;
 
-/// The file as long as it is not whole.
+/// Path of the file while it is not whole.
 static PARTIAL: OnceLock<PathBuf> = OnceLock::new();
 
-/// The file at `path`, yet to be written; for one file of a process.
+/// Creates the file at `path`; a process may create only one.
 pub(super) fn create(path: &Path) -> Result<NewFile> {
     let interrupted = || {
         if let Some(partial) = PARTIAL.get() {
-            // Where that fails, or it is whole by now, nothing is left to be done.
+            // If this fails, or the file is already whole, there is nothing left to do.
             let _ = fs::remove_file(partial);
         }
         watchdog::exit(130);

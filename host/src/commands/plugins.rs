@@ -6,7 +6,7 @@ use capo_loader::listing;
 use super::args::ListArgs;
 use crate::report::terminal::say;
 
-/// Lists components and recipes, as lines or as JSON, or pins.
+/// Lists components and recipes as lines or JSON, or prints the plugins' pins.
 pub(super) fn run(args: &ListArgs, verbose: bool) -> Result<()> {
     let registry = args.plugins.open()?;
     if args.json {

@@ -1,4 +1,4 @@
-//! `host report`: runs as one page.
+//! `host report`: shows runs on one page.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub(super) fn run(args: &ReportArgs) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what cannot be written before the work is done.
+/// Refuses a path that cannot be written, before the work is done.
 fn check(path: &Path) -> Result<()> {
     let shown = path.display();
     if path.extension().is_none_or(|ending| ending != "html") {

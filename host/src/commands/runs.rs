@@ -1,4 +1,4 @@
-//! `host runs`: what there is in a folder of runs.
+//! `host runs`: lists the runs in a folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub(super) fn run(args: &RunsArgs) -> Result<()> {
     Ok(())
 }
 
-/// The runs that `dirs` are, or that lie in them, by the names within each.
+/// The runs at `dirs`: each is a run or a folder of runs, sorted by name within it.
 pub(super) fn found(dirs: &[PathBuf]) -> Result<Vec<FoundRun>> {
     let mut runs = Vec::new();
     for dir in dirs {
@@ -43,7 +43,7 @@ fn inside(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut runs = Vec::new();
     for entry in entries {
         let path = entry.with_context(|| format!("cannot list `{shown}`"))?.path();
-        // A folder whose name begins with a dot is being made or deleted.
+        // A folder whose name begins with a dot is unfinished or being deleted.
         let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         if !hidden && FoundRun::is_run(&path) {
             runs.push(path);

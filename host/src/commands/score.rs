@@ -13,7 +13,7 @@ use crate::data::Pairs;
 use crate::report::terminal::{grouped, say};
 use crate::score::score;
 
-/// Scores the completions of a file, a line for each.
+/// Computes log-probabilities for the completions of a file, with one output line each.
 pub(super) fn run(args: &ScoreArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
         ensure!(args.batch_tokens > 0, "`--batch-tokens` is 0, expected at least 1");

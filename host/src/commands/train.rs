@@ -17,7 +17,7 @@ use crate::run::estimate::{self, Estimate};
 use crate::run::{AbsentWeights, CONFIG_FILE, Run, best, directory, provenance};
 use crate::train::train;
 
-/// Trains a new run, or goes on with one.
+/// Trains a new run, or resumes one.
 pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
     if args.dry_run {
         return dry_run(args, started).map_err(Failure::Input);
@@ -45,7 +45,7 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The run, and lines about where its settings came from and what is loaded for nothing.
+/// Opens the run. The lines are about the origin of its settings and about unused plugins.
 fn open_run(args: &TrainArgs) -> Result<(Run, Vec<String>)> {
     if let Some(dir) = &args.resume {
         let lock = directory::reopen(dir)?;
@@ -68,7 +68,7 @@ fn check_memory(args: &TrainArgs, run: &mut Run) -> Result<()> {
     if args.allow_more_memory { Ok(()) } else { estimate::check(run) }
 }
 
-/// Says what a new run would be.
+/// Describes a new run without starting it.
 fn dry_run(args: &TrainArgs, started: Instant) -> Result<()> {
     let (config, registry, sources) = settings(args)?;
     let (mut run, dir) = Run::prepare(config, &registry, AbsentWeights::Counted)?;
@@ -82,7 +82,7 @@ fn dry_run(args: &TrainArgs, started: Instant) -> Result<()> {
     check_memory(args, &mut run)
 }
 
-/// The settings of a new run, the plugins, and lines about where they came from.
+/// The settings of a new run, the plugins, and lines about their origin.
 fn settings(args: &TrainArgs) -> Result<(Config, Registry, Vec<String>)> {
     let registry = args.config.open(&args.plugins)?;
     let resolved = args.config.resolve(&registry, args.appended())?;
@@ -98,7 +98,7 @@ fn settings(args: &TrainArgs) -> Result<(Config, Registry, Vec<String>)> {
     Ok((config, registry, sources))
 }
 
-/// Where the settings came from, and the plugins that are loaded for nothing, as lines of a run's header.
+/// Lines of a run's header about the origin of its settings and about unused plugins.
 fn sources(resolved: &Resolved, registry: &Registry) -> Vec<String> {
     let config = &resolved.config;
     let unused = registry.unused(&config.component_ids(), config.recipe.as_deref());
@@ -106,7 +106,7 @@ fn sources(resolved: &Resolved, registry: &Registry) -> Vec<String> {
     resolved.sources.iter().cloned().chain(unused).collect()
 }
 
-/// The plugins of the run in `dir`, or those that the command line names in their place.
+/// Opens the plugins of the run in `dir`, or those that the command line names instead.
 fn reopen_plugins(args: &TrainArgs, dir: &Path) -> Result<Registry> {
     let known = provenance::latest(dir)?;
     let given = &args.plugins.plugin;
@@ -120,7 +120,7 @@ fn reopen_plugins(args: &TrainArgs, dir: &Path) -> Result<Registry> {
     Registry::open_with(&names, &trust, Some(seconds))
 }
 
-/// The first Ctrl-C ends the run after the current rollout; the second ends the process.
+/// Handles Ctrl-C: the first ends the run after the current rollout, the second ends the process.
 fn watch_interrupts(stop: &Arc<AtomicBool>, place: &Arc<Place>) -> Result<()> {
     let (stop, place) = (Arc::clone(stop), Arc::clone(place));
     ctrlc::set_handler(move || {

@@ -1,21 +1,21 @@
-//! `capo-plugin` as a folder of its own, with a manifest that needs no workspace: what `cargo package` makes of it, so that a
-//! plugin's crate builds where no checkout is.
+//! `capo-plugin` as a separate folder whose manifest needs no workspace, as `cargo package` would make it. With it, a plugin's
+//! crate builds on a machine without a checkout.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use toml::{Table, Value};
 
-/// Where it goes in a new crate.
+/// Place of the folder in a new crate.
 pub(super) const FOLDER: &str = "vendor/capo-plugin";
 
-/// Its files, by their paths, but for tests and benches.
+/// Files of `capo-plugin` with their paths, except tests and benches.
 const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/capo_plugin.rs"));
 
-/// The manifest of its workspace.
+/// Manifest of the workspace of `capo-plugin`.
 const WORKSPACE: &str = include_str!("../../../Cargo.toml");
 
-/// Writes it into `folder`.
+/// Writes the crate into `folder`.
 pub(super) fn write(folder: &Path) -> Result<()> {
     for (name, text) in FILES {
         let path = folder.join(name);
@@ -27,7 +27,7 @@ pub(super) fn write(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The manifest with the values that it takes from its workspace, and without what needs tests and benches.
+/// The manifest with the workspace's values filled in, and without the parts for tests and benches.
 fn manifest(text: &str) -> Result<String> {
     let (mut own, workspace): (Table, Table) = (text.parse()?, WORKSPACE.parse()?);
     let shared = |name: &str| workspace.get("workspace").and_then(|table| table.get(name)).cloned();

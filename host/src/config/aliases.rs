@@ -1,5 +1,5 @@
-//! TRL's settings for what components of libmasks do here. Each stands in `[train]` under TRL's name; it is taken out of there, and the
-//! component that does the same is appended to `[[mask]]` or `[[weight]]`. VESPO has its correction in the objective, as in TRL.
+//! TRL settings that components of libmasks implement here. Each has TRL's name in `[train]`. It is removed from there, and the
+//! component with the same effect is appended to `[[mask]]` or `[[weight]]`. VESPO has its correction in the objective, as in TRL.
 
 use anyhow::{Result, bail};
 use capo_loader::registry::Registry;
@@ -10,15 +10,15 @@ use super::draft::read_section;
 use super::hints;
 use super::{Draft, TrainConfig};
 
-/// The library whose components they are.
+/// The library with these components.
 const LIBRARY: &str = "libmasks.so";
-/// The objective that corrects by itself for the sampler's being another policy.
+/// The objective that itself corrects for a sampler whose policy differs.
 const VESPO: &str = "vespo.objective";
 
-/// The mask that drops completions which the length limit cut off.
+/// The mask that rejects completions that the length limit cut off.
 const TRUNCATED: &str = "masks.truncated";
 
-/// TRL's `GRPOConfig`, as far as other components than the objective do it here.
+/// Those settings of TRL's `GRPOConfig` that components other than the objective implement here.
 #[derive(Deserialize)]
 #[serde(default)]
 struct Settings {
@@ -35,7 +35,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             mask_truncated_completions: false,
-            // All tokens.
+            // Keeps all tokens.
             top_entropy_quantile: 1.0,
             off_policy_mask_threshold: None,
             vllm_importance_sampling_correction: None,
@@ -55,12 +55,12 @@ enum Mode {
     SequenceMask,
 }
 
-/// A setting, and the component that stands for it.
+/// A TRL setting, and the component that implements it.
 #[derive(Debug)]
 pub(super) struct Alias {
-    /// Its name in `[train]`.
+    /// The setting's name in `[train]`.
     setting: &'static str,
-    /// `mask`, `weight` or `objective`.
+    /// Section of the component: `mask`, `weight` or `objective`.
     section: &'static str,
     id: &'static str,
     keys: Table,
@@ -76,24 +76,24 @@ impl Alias {
         self
     }
 
-    /// As a config would name it.
+    /// The component's table, as in a config.
     fn table(&self) -> Value {
         let mut table = self.keys.clone();
         table.insert("use".to_owned(), self.id.into());
         Value::Table(table)
     }
 
-    /// The component that TRL has as a factor of the loss; completions that were cut off have no tokens there.
+    /// The component's id, if TRL applies it as a factor of the loss. Truncated completions have no tokens there, so their mask is none.
     pub(super) fn loss_factor(&self) -> Option<&'static str> {
         (self.section != "objective" && self.id != TRUNCATED).then_some(self.id)
     }
 
-    /// A line for the header of a run.
+    /// The alias as a line for the header of a run.
     pub(super) fn line(&self) -> String {
         format!("alias      train.{}: {} `{}`", self.setting, self.section, self.id)
     }
 
-    /// Refuses an image without the component.
+    /// Refuses images that lack the component.
     pub(super) fn check(&self, registry: &Registry) -> Result<()> {
         if registry.offers().iter().any(|offer| offer.id == self.id) {
             return Ok(());
@@ -121,7 +121,7 @@ impl Settings {
         aliases
     }
 
-    /// The correction for the sampler's being another policy; on where any of its settings is there, but for `..._correction = false`.
+    /// The correction for a sampler whose policy differs. Any of its settings turns it on, except `..._correction = false`.
     fn importance_sampling(&self, in_objective: bool) -> Option<Alias> {
         let (mode, low) = (self.vllm_importance_sampling_mode, self.vllm_importance_sampling_clip_min);
         let high = self.vllm_importance_sampling_clip_max;
@@ -133,7 +133,7 @@ impl Settings {
             None if low.is_some() => "vllm_importance_sampling_clip_min",
             None => return None,
         };
-        // TRL's default.
+        // The default of TRL.
         let (level, outside) = match mode.unwrap_or(Mode::SequenceMask) {
             Mode::TokenTruncate => ("token", "truncate"),
             Mode::TokenMask => ("token", "mask"),
@@ -156,7 +156,7 @@ impl Settings {
     }
 }
 
-/// TRL's settings that become components of `section`, `mask` or `weight`.
+/// TRL's settings that become components of `section`, which is `mask` or `weight`.
 pub(super) fn aliases_of(section: &str) -> impl Iterator<Item = &'static str> {
     let weights = section == "weight";
     let known = capo_plugin::known_keys::<Settings>().unwrap_or_default();
@@ -164,13 +164,13 @@ pub(super) fn aliases_of(section: &str) -> impl Iterator<Item = &'static str> {
 }
 
 impl Draft {
-    /// Takes TRL's settings out of `[train]`, and appends their components, or gives the objective its keys.
+    /// Removes TRL's settings from `[train]`. Appends their components, or adds their keys to the objective.
     pub(super) fn take_aliases(&mut self) -> Result<Vec<Alias>> {
         let own = capo_plugin::known_keys::<Settings>().unwrap_or_default();
         let train = capo_plugin::known_keys::<TrainConfig>().unwrap_or_default();
         let objective = self.objective();
         let Some(Value::Table(table)) = self.table.get("train") else { return Ok(Vec::new()) };
-        // Here, so that a slip finds the nearest of both.
+        // Checked here, so that a mistyped key is compared with both lists.
         let known = [train, own].concat();
         if let Some(unknown) = table.keys().find(|key| !known.contains(&key.as_str())) {
             let origin = self.origin(&[&format!("train.{unknown}")]);
@@ -200,7 +200,7 @@ impl Draft {
         Ok(aliases)
     }
 
-    /// Gives the objective the keys of `alias`.
+    /// Adds the keys of `alias` to the objective.
     fn give_objective(&mut self, alias: &Alias) -> Result<()> {
         let by_set: Vec<&str> = self.sets().filter_map(|path| path.strip_prefix("objective.")).collect();
         let table = self.table.get("objective").and_then(Value::as_table);
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
     use crate::config::DEFAULT;
 
-    /// The components that the settings append, a line each.
+    /// The components that the settings append, one per line.
     fn appended(settings: &str) -> String {
         let sets = settings.split_whitespace().map(|set| format!("train.{set}")).collect::<Vec<_>>();
         let mut draft = Draft::read(None, DEFAULT, &sets).unwrap();

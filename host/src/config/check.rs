@@ -1,4 +1,4 @@
-//! Limits on settings, alone and together.
+//! Limits on single settings and on combinations of settings.
 
 use anyhow::{Result, bail, ensure};
 use capo_loader::component_names;
@@ -12,12 +12,12 @@ use crate::model::device::{CPU, Dtype};
 use crate::optim::OptimizerName;
 use crate::schedule::ScheduleKind;
 
-/// Longest prompt and completion, tokens: no model comes near.
+/// Longest prompt and completion in tokens, far above any model's limit.
 const LONGEST: usize = 1 << 24;
-/// Most uses of one rollout.
+/// Largest number of uses of one rollout.
 const MOST_ITERATIONS: usize = 1000;
 
-/// Refuses settings that are out of range, do not fit together or silence one another; returns the sizes that follow from them.
+/// Refuses settings that are out of range, do not fit together or make other settings ineffective; returns the sizes of the run.
 pub(super) fn check(config: &Config) -> Result<Sizes> {
     let (data, rollout, train) = (&config.data, &config.rollout, &config.train);
     config.model.check()?;
@@ -62,7 +62,7 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
         ("train.entropy_coef", train.entropy_coef, f64::MAX),
     ])?;
     optimizer(train)?;
-    // Weights are f32: a smaller number is 0 to them, and 0 / 0 is what a weight without gradients would become.
+    // Weights are f32: a smaller number rounds to 0, and a weight without gradients would become 0 / 0.
     ensure!(
         train.adam_epsilon >= f64::from(f32::MIN_POSITIVE) && train.adam_epsilon <= f64::from(f32::MAX),
         "`train.adam_epsilon` is {} (it must be finite and at least {:e}; 1e-8 is usual)",
@@ -92,7 +92,7 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     Ok(sizes)
 }
 
-/// Refuses factors of the loss that the run does not have.
+/// Refuses `train.loss_factors` that the run does not have.
 fn loss_factors(config: &Config) -> Result<()> {
     let names = [component_names(&config.mask), component_names(&config.weight)].concat();
     match config.train.loss_factors.iter().find(|name| !names.contains(name)) {
@@ -103,7 +103,7 @@ fn loss_factors(config: &Config) -> Result<()> {
     }
 }
 
-/// Refuses settings of the best checkpoint without a metric, and evaluations that no checkpoint can be of.
+/// Refuses settings of the best checkpoint without a metric, and evaluations at steps without a checkpoint.
 fn best_model(config: &Config, sizes: &Sizes) -> Result<()> {
     let (train, eval) = (&config.train, &config.eval);
     from_zero(&[
@@ -153,7 +153,7 @@ fn best_model(config: &Config, sizes: &Sizes) -> Result<()> {
     Ok(())
 }
 
-/// The sampler's log-probabilities are those of a step only where both are of the same distribution.
+/// Refuses `train.score_at_sampling` unless the sampler's log-probabilities are of the same distribution as the step's.
 fn score_at_sampling(config: &Config, sizes: &Sizes) -> Result<()> {
     if !config.train.score_at_sampling {
         return Ok(());
@@ -179,7 +179,7 @@ fn score_at_sampling(config: &Config, sizes: &Sizes) -> Result<()> {
     Ok(())
 }
 
-/// Refuses groups that cannot differ, and a limit that nothing reads.
+/// Refuses groups that cannot differ in reward, and a limit that has no effect.
 fn dynamic_sampling(rollout: &RolloutConfig) -> Result<()> {
     let (group, most) = (rollout.num_generations, rollout.max_num_gen_batches);
     if rollout.filter_groups {
@@ -196,7 +196,7 @@ fn dynamic_sampling(rollout: &RolloutConfig) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a learning rate, its schedule or a decay of weights that cannot be, and a warm-up that the schedule would ignore.
+/// Refuses an invalid learning rate, schedule or weight decay, and a warm-up that the schedule would ignore.
 pub(crate) fn schedule(kind: ScheduleKind, learning_rate: f64, warmup_ratio: f64, weight_decay: f64) -> Result<()> {
     from_zero(&[
         ("train.learning_rate", learning_rate, f64::MAX),
@@ -210,7 +210,7 @@ pub(crate) fn schedule(kind: ScheduleKind, learning_rate: f64, warmup_ratio: f64
     Ok(())
 }
 
-/// Refuses settings of the optimizer that the chosen one does not read.
+/// Refuses settings that the chosen optimizer does not read.
 fn optimizer(train: &TrainConfig) -> Result<()> {
     match train.optimizer {
         OptimizerName::AdamW => ensure!(
@@ -231,7 +231,7 @@ fn optimizer(train: &TrainConfig) -> Result<()> {
     Ok(())
 }
 
-/// Refuses settings of files for a dataset that is not in files, and settings of conversations where prompts are texts.
+/// Refuses settings of files for a dataset that is not in files, and settings of conversations for plain-text prompts.
 pub(crate) fn data(data: &DataConfig) -> Result<()> {
     let chat = [
         ("system_prompt", data.system_prompt.is_some()),

@@ -1,4 +1,4 @@
-//! `[data]`: which prompts there are, and how the model reads them.
+//! `[data]`: the prompts, and the form in which the model reads them.
 
 use std::path::Path;
 
@@ -10,64 +10,64 @@ use super::source::SourceConfig;
 use crate::data::{Chat, ChatOptions, Date, Demands, Filter, OnBadRow, Preset, Purpose, TEMPLATE_FILE, Tokenizer};
 use crate::model::{ModelFiles, Policy};
 
-/// `[data]`
+/// Section `[data]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataConfig {
     /// A file or a folder of rows, the id of a dataset in the Hub's cache, or `embedded:arithmetic`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub dataset_name: String,
-    /// Its configuration, where it has several.
+    /// The dataset's configuration, if it has several.
     pub dataset_config: Option<String>,
-    /// Its split of training prompts; `train` where it is not said.
+    /// Split of the training prompts; default `train`.
     pub dataset_train_split: Option<String>,
-    /// Its split of held-out prompts; `test` of `eval_dataset_name` where it is not said.
+    /// Split of the held-out prompts; default `test` of `eval_dataset_name`.
     pub dataset_test_split: Option<String>,
-    /// A dataset of held-out prompts; not used with `embedded:arithmetic`, which has its own.
+    /// Dataset of held-out prompts; not used with `embedded:arithmetic`, which has its own.
     pub eval_dataset_name: Option<String>,
-    /// Layout of a well-known dataset, whose rows it gives the columns `prompt`, `answer` and `solution`.
+    /// Layout of a well-known dataset; its rows get the columns `prompt`, `answer` and `solution`.
     pub preset: Option<Preset>,
-    /// A text around each prompt, `{prompt}` in its place; the preset's where it is not said.
+    /// Text around each prompt, with `{prompt}` in the prompt's place; default is the preset's template.
     pub prompt_template: Option<String>,
-    /// Column of the prompt text.
+    /// Name of the column with the prompt text.
     #[serde(default = "prompt_column")]
     pub prompt_column: String,
-    /// Column of the expected answer.
+    /// Name of the column with the expected answer.
     #[serde(default = "answer_column")]
     pub answer_column: String,
-    /// Column of the worked solution, for `host sft`; the answer stands in where a row has none.
+    /// Name of the column with the worked solution, for `host sft`; a row without one uses the answer.
     #[serde(default = "solution_column")]
     pub solution_column: String,
-    /// Longer prompts are bad rows, tokens.
+    /// Longest prompt in tokens; a row with a longer prompt is a bad row.
     #[serde(default = "max_prompt_length")]
     pub max_prompt_length: usize,
-    /// True if rows with longer prompts are left out in place of it.
+    /// True if rows with longer prompts are left out instead.
     #[serde(default, skip_serializing_if = "is_default")]
     pub filter_overlong_prompts: bool,
     /// Treatment of a row that cannot be used: `error` or `skip`.
     #[serde(default)]
     pub on_bad_row: OnBadRow,
-    /// True if training rows are put in a random order, another in each epoch.
+    /// True if training rows are put in random order, a new one in each epoch.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub shuffle_dataset: bool,
-    /// Most training rows of each dataset, drawn by the seed; 0 is all.
+    /// Largest number of training rows of each dataset, drawn by the seed; 0 is all.
     #[serde(default, skip_serializing_if = "is_default")]
     pub max_train_samples: usize,
-    /// Form of prompts: `text`, or `chat`, a conversation or a single message of it, which the model's chat template writes.
+    /// Form of prompts. `text` is plain text. `chat` is a conversation or one message, which the model's chat template formats.
     #[serde(default, skip_serializing_if = "is_default")]
     pub format: Format,
-    /// The first message of conversations that have no system message.
+    /// System prompt: first message of conversations that have no system message.
     pub system_prompt: Option<String>,
-    /// Value of `enable_thinking` for the chat template; the template does not see the variable where this is not set.
+    /// Value of `enable_thinking` for the chat template; `None` leaves the variable undefined.
     pub enable_thinking: Option<bool>,
-    /// A file with the chat template to use in place of the model's own.
+    /// File with a chat template that replaces the model's own.
     pub chat_template: Option<String>,
-    /// The day that the chat template takes for today; the day on which the run began where it is not said.
+    /// Date that the chat template takes as today; default is the day on which the run began.
     pub date: Option<Date>,
-    /// Training rows are used where these columns have one of these values.
+    /// Allowed values of columns; only training rows with these values are used.
     #[serde(default, skip_serializing_if = "is_default")]
     pub filter: Filter,
-    /// Several datasets in place of one, drawn from by their weights where they have some.
+    /// Several datasets in place of one; prompts are drawn by the datasets' weights if they have any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub datasets: Vec<SourceConfig>,
 }
@@ -76,7 +76,7 @@ pub struct DataConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
-    /// The model's input as it is.
+    /// Plain text, which is the model's input unchanged.
     #[default]
     Text,
     /// Conversations.
@@ -108,7 +108,7 @@ fn is_yes(value: &bool) -> bool {
 }
 
 impl DataConfig {
-    /// Requirements on rows that are used for `purpose`; `chat` writes those prompts that are conversations.
+    /// Requirements on rows that are used for `purpose`; `chat` formats the prompts that are conversations.
     pub fn demands<'a>(
         &self,
         chat: Option<&'a Chat>,
@@ -128,7 +128,7 @@ impl DataConfig {
         }
     }
 
-    /// The files of a model, with the chat template that is named here in place of its own.
+    /// Replaces the chat template among the files of a model, if the settings name one.
     pub fn amend(&self, files: ModelFiles) -> Result<ModelFiles> {
         match &self.chat_template {
             Some(path) => files.with(TEMPLATE_FILE, Path::new(path)).context("`data.chat_template` cannot be used"),
@@ -136,7 +136,7 @@ impl DataConfig {
         }
     }
 
-    /// The chat template that writes conversations; none where prompts are plain text.
+    /// The chat template that formats conversations; `None` if prompts are plain text.
     pub fn chat(&self, files: &ModelFiles, purpose: Purpose) -> Result<Option<Chat>> {
         if self.format == Format::Text {
             return Ok(None);

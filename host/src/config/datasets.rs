@@ -1,4 +1,4 @@
-//! Where the rows of `[data]` are, and how they are read.
+//! Opens the datasets of `[data]`.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::data::{
 use crate::model::{ModelFiles, Policy, hub};
 
 impl DataConfig {
-    /// Opens the dataset for `purpose`, its training order drawn from `seed`; its rows are checked against tokenizer and model.
+    /// Opens the dataset for `purpose`, with a training order drawn from `seed`. Checks its rows against tokenizer and model.
     pub fn open(
         &self,
         seed: u64,
@@ -44,7 +44,7 @@ fn train(data: &DataConfig) -> Result<Vec<Source>> {
     all.iter().map(|config| open(config, data, "train")).collect()
 }
 
-/// The dataset of held-out prompts: one of its own, or another split of the only one.
+/// The dataset of held-out prompts: a separate one, or another split of the only dataset.
 fn eval(data: &DataConfig) -> Result<Option<Source>> {
     let (path, name) = match (&data.eval_dataset_name, &data.dataset_test_split) {
         (Some(path), _) => (path.clone(), None),
@@ -55,7 +55,7 @@ fn eval(data: &DataConfig) -> Result<Option<Source>> {
     measured(&SourceConfig { path, name, split, ..SourceConfig::default() }, data).map(Some)
 }
 
-/// A dataset that a model is measured on: which of its rows are used does not depend on what is trained on.
+/// A dataset that a model is measured on. The rows that are used do not depend on the training data.
 pub(super) fn measured(config: &SourceConfig, data: &DataConfig) -> Result<Source> {
     let source = open(config, data, "test")?;
     Ok(Source { reading: Reading { filter: Filter::default(), ..source.reading }, ..source })
@@ -81,7 +81,7 @@ fn open(config: &SourceConfig, data: &DataConfig, default_split: &str) -> Result
     Ok(Source { name: format!("{}{split}", config.path), files, reading, weight: config.weight })
 }
 
-/// The file or folder that a dataset's name stands for: a path, or the newest snapshot of an id in the Hub's cache.
+/// File or folder of a dataset's name: a path, or the newest snapshot of an id in the Hub's cache.
 fn located(name: &str) -> Result<PathBuf> {
     let path = Path::new(name);
     if path.exists() {
@@ -95,7 +95,7 @@ fn located(name: &str) -> Result<PathBuf> {
     })
 }
 
-/// Refuses settings of datasets that silence one another.
+/// Refuses settings of datasets that make other settings ineffective.
 pub(super) fn check(data: &DataConfig) -> Result<()> {
     for template in data.datasets.iter().map(|one| &one.prompt_template).chain([&data.prompt_template]).flatten() {
         ensure!(
@@ -143,7 +143,7 @@ pub(super) fn check(data: &DataConfig) -> Result<()> {
     Ok(())
 }
 
-/// A column whose name in `[data]` is not the usual one.
+/// The first column setting in `[data]` that differs from its default, with its value.
 pub(super) fn renamed(data: &DataConfig) -> Option<(&'static str, String)> {
     let usual = Columns::default();
     let columns = [

@@ -1,4 +1,4 @@
-//! Reading a config: the file, the overrides, the recipe, and sentences about what is wrong.
+//! Reads a config from the file, the overrides and the recipe, with messages about errors.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,34 +14,34 @@ use super::sets::{numbered, parse_set, set};
 use super::{Config, Sizes, TrainConfig};
 use crate::reward::RewardConfig;
 
-/// The sections that recipes fill in and that belong to components.
+/// The sections of components, which recipes fill in.
 pub(super) const COMPONENT_SECTIONS: [&str; 5] = ["advantage", "objective", "mask", "weight", "step_control"];
 
 /// A config before its components are chosen.
 #[derive(Debug)]
 pub struct Draft {
     pub(super) table: Table,
-    /// The sections and `section.key`s that the user's file and `--set` name.
+    /// Sections and `section.key`s that the user's file and `--set` contain.
     pub(super) given: BTreeSet<String>,
-    /// The file, or what stands for it.
+    /// Name of the file, or of the text in its place, for messages.
     origin: String,
     sets: Vec<(String, Value)>,
     pub(super) appended: Appended,
 }
 
-/// Components to append to those of a config or recipe, by their ids.
+/// Ids of components to append to those of a config or recipe.
 #[derive(Debug, Clone, Default)]
 pub struct Appended {
-    /// To `[[mask]]`.
+    /// Appended to `[[mask]]`.
     pub masks: Vec<String>,
-    /// To `[[weight]]`.
+    /// Appended to `[[weight]]`.
     pub weights: Vec<String>,
-    /// To `[[step_control]]`.
+    /// Appended to `[[step_control]]`.
     pub step_controls: Vec<String>,
 }
 
 impl Appended {
-    /// With the section and the flag that names it.
+    /// The lists, each with its section and its command-line flag.
     pub(super) fn lists(&self) -> [(&'static str, &'static str, &[String]); 3] {
         [
             ("mask", "--mask", &self.masks),
@@ -52,8 +52,8 @@ impl Appended {
 }
 
 impl Draft {
-    /// Reads a config file and the `--set section.key=value` overrides. The text `default` stands in for a file, and lies beneath one
-    /// that holds components alone.
+    /// Reads a config file and the `--set section.key=value` overrides. The text `default` replaces a missing file. It also gives the
+    /// defaults for a file that holds only components.
     pub fn read(path: Option<&Path>, default: &str, sets: &[String]) -> Result<Self> {
         const DEFAULT: &str = "the default config";
         let (file, mut origin) = match path {
@@ -78,7 +78,7 @@ impl Draft {
         Ok(draft)
     }
 
-    /// Which of the file and `--set` the sections or dotted `keys` come from, for a sentence.
+    /// Origin of the sections or dotted `keys` for a message: the file, `--set` or both.
     pub fn origin(&self, keys: &[&str]) -> String {
         let under = |long: &str, short: &str| {
             long.strip_prefix(short).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -93,23 +93,23 @@ impl Draft {
         }
     }
 
-    /// The beginning of a `sentence` about settings: where those come from that it names in backticks.
+    /// Beginning of a message about settings that do not fit together: the origin of the settings that `sentence` has in backticks.
     pub fn do_not_fit(&self, sentence: &str) -> String {
         let keys: Vec<&str> = sentence.split('`').skip(1).step_by(2).filter(|word| word.contains('.')).collect();
         let origin = self.origin(&keys);
-        // It may speak of a setting that it does not name in full.
+        // The sentence may be about a setting whose full name it does not give.
         let sets = if origin == self.origin && !self.sets.is_empty() { " and `--set`" } else { "" };
         format!("the settings of {origin}{sets} do not fit together")
     }
 
-    /// True where the user's file or `--set` says what a model is measured on.
+    /// True if the user's file or `--set` chooses the data that a model is measured on.
     pub fn names_data(&self) -> bool {
         ["data.dataset_name", "data.datasets", "data.eval_dataset_name", "eval.benchmark"]
             .iter()
             .any(|key| self.given.contains(*key))
     }
 
-    /// Without its recipe: the settings of a run hold what it took from one.
+    /// Drops the recipe: the settings of a run already contain the recipe's values.
     pub fn without_recipe(mut self) -> Self {
         self.table.remove("recipe");
         self
@@ -120,7 +120,7 @@ impl Draft {
         Self { appended, ..self }
     }
 
-    /// Where the settings came from, in words: the file, the paths of overrides, components that were appended.
+    /// Sources of the settings in words: the file, the paths of overrides, appended components.
     pub fn sources(&self) -> String {
         let paths = self.sets.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>().join(", ");
         let file = self.origin.replace('`', "");
@@ -146,19 +146,19 @@ impl Draft {
         self.sets.iter().map(|(path, _)| path.as_str())
     }
 
-    /// The objective's id, once a recipe has filled it in.
+    /// The objective's id, once the config has an objective of its own or from a recipe.
     pub(super) fn objective(&self) -> Option<String> {
         let by_set = self.sets.iter().rev().find(|(path, _)| path == "objective.use").map(|(_, value)| value);
         let id = by_set.or_else(|| self.table.get("objective")?.get("use"))?;
         id.as_str().map(str::to_owned)
     }
 
-    /// True if the config itself chooses both components that a run cannot do without.
+    /// True if the config itself chooses both required components, the advantage and the objective.
     pub fn names_components(&self) -> bool {
         self.table.contains_key("advantage") && self.table.contains_key("objective")
     }
 
-    /// Checks every key and reads the sections.
+    /// Checks all keys and reads the sections.
     pub fn finish(mut self) -> Result<Config> {
         self.apply_components()?;
         self.only(&[
@@ -205,7 +205,7 @@ impl Draft {
         Ok(config)
     }
 
-    /// The `[[mask]]` and `[[weight]]` tables alone, for a replay; other sections may stand beside them.
+    /// Reads only the `[[mask]]` and `[[weight]]` tables, for a replay; other sections are allowed.
     pub fn masks_and_weights(mut self) -> Result<(Vec<ComponentConfig>, Vec<ComponentConfig>)> {
         self.take_aliases()?;
         self.apply_components()?;
@@ -221,7 +221,7 @@ impl Draft {
         }
     }
 
-    /// Appends components, then overrides what belongs to components.
+    /// Appends components, then applies the overrides of components.
     fn apply_components(&mut self) -> Result<()> {
         let table = |id: &String| Value::Table(Table::from_iter([("use".to_owned(), Value::String(id.clone()))]));
         for (section, _, ids) in self.appended.clone().lists().into_iter().filter(|(_, _, ids)| !ids.is_empty()) {
@@ -247,7 +247,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Reads one section; an absent one is empty.
+    /// Reads one section; an absent section counts as empty.
     pub fn section<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         let value = self.table.get(name).cloned().unwrap_or_else(|| Value::Table(Table::new()));
         read_section(name, value, |key| self.origin(&[&format!("{name}.{key}")]))
@@ -272,8 +272,8 @@ impl Draft {
     }
 }
 
-/// `train.component_timeout` of a config file, or the default one, with overrides, before a recipe is known. Where something is wrong, which
-/// is told once they are read for good, it is the default.
+/// `train.component_timeout` from a config file or the default config, with overrides, before a recipe is known. On any error it is the
+/// default; a later and full reading reports the error.
 pub fn component_timeout(path: Option<&Path>, sets: &[String]) -> u64 {
     let draft = Draft::read(path, super::DEFAULT, sets).ok();
     let given = draft.and_then(|draft| draft.table.get("train")?.get("component_timeout")?.as_integer());
@@ -285,7 +285,7 @@ fn names(section: &str, table: &Table) -> Vec<String> {
     table.keys().map(|key| format!("{section}.{key}")).collect()
 }
 
-/// When overrides apply: those of keys of components to what a recipe filled in.
+/// Time at which an override applies. An override of a component's key applies after a recipe has filled in the component.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     BeforeRecipe,
@@ -300,13 +300,13 @@ impl Phase {
     }
 }
 
-/// True if a config file holds tables of components and nothing that a run is made of.
+/// True if a config file holds tables of components and no other section of a run.
 fn holds_components_alone(file: &Table) -> bool {
     let component = |key: &str| COMPONENT_SECTIONS.contains(&key) || ["recipe", "reward"].contains(&key);
     !file.is_empty() && file.keys().all(|key| component(key))
 }
 
-/// Reads a section; `origin` says where a key of it comes from.
+/// Reads a section; `origin` returns the origin of one of its keys.
 pub(super) fn read_section<T: DeserializeOwned>(
     name: &str,
     value: Value,
@@ -320,7 +320,7 @@ pub(super) fn read_section<T: DeserializeOwned>(
     value.try_into().map_err(|error: toml::de::Error| {
         let sentence = error.to_string().trim().replace('\n', ", ");
         let hint = if sentence.starts_with("missing field") { " (configs/README.md lists every key)" } else { "" };
-        // The parser names the key at the end.
+        // The parser's message ends with the key.
         let key = sentence.rsplit_once("in `").map_or("", |(_, key)| key.trim_end_matches('`'));
         anyhow::anyhow!("`[{name}]` of {}: {sentence}{hint}", origin(key))
     })

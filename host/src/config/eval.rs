@@ -1,4 +1,4 @@
-//! `[eval]`: what is measured, and when.
+//! `[eval]`: the evaluations of a run, and their times.
 
 use std::collections::BTreeSet;
 
@@ -12,40 +12,40 @@ use super::source::SourceConfig;
 use crate::data::{Demands, Example, Preset, examples};
 use crate::model::SamplingParams;
 
-/// Most samples of a prompt.
+/// Largest number of samples per prompt.
 const MOST_SAMPLES: usize = 1 << 16;
-/// Name of the mean over benchmarks in metrics, in place of the name of a benchmark.
+/// Name in metrics of the mean over benchmarks, in place of a benchmark's name.
 pub const TEST: &str = "TEST";
 
-/// `[eval]`
+/// Section `[eval]`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvalConfig {
-    /// Held-out prompts, answered greedily before and after training; 0 is off.
+    /// Number of held-out prompts, answered greedily before and after training; 0 turns it off.
     pub num_prompts: usize,
-    /// Evaluate every so many optimizer steps as well; 0 is off.
+    /// Interval in optimizer steps between further evaluations; 0 turns them off.
     pub eval_steps: u64,
-    /// Most answers that are asked for at a time; 0 is 512.
+    /// Largest number of answers that are sampled at a time; 0 is 512.
     #[serde(skip_serializing_if = "is_default")]
     pub per_device_eval_batch_size: usize,
-    /// The reward that says whether an answer is right, where it is above 0; the sum of all where it is not said.
+    /// Name of the reward that decides if an answer is right, by a value above 0. `None` is the sum of all rewards.
     pub reward: Option<String>,
-    /// `[[eval.benchmark]]`, in order.
+    /// Entries of `[[eval.benchmark]]`, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub benchmark: Vec<BenchmarkConfig>,
 }
 
-/// `[[eval.benchmark]]`; what it does not say of its rows is as in `[data]`.
+/// Entry of `[[eval.benchmark]]`; absent keys about its rows have the values of `[data]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BenchmarkConfig {
-    /// Name under which its metrics appear.
+    /// Name of the benchmark in metrics.
     pub name: String,
     /// A file or a folder of rows, or the id of a dataset in the Hub's cache.
     pub file: String,
-    /// Its configuration, where it has several.
+    /// The dataset's configuration, if it has several.
     pub config: Option<String>,
-    /// Its split; `test` where it is not said.
+    /// The dataset's split; default `test`.
     pub split: Option<String>,
     /// As in `[data]`.
     pub preset: Option<Preset>,
@@ -55,21 +55,21 @@ pub struct BenchmarkConfig {
     pub prompt_column: Option<String>,
     /// As in `[data]`.
     pub answer_column: Option<String>,
-    /// Answers to each prompt.
+    /// Number of answers to each prompt.
     #[serde(default = "one")]
     pub samples: usize,
-    /// Divides the logits; 0 takes the likeliest token.
+    /// Temperature, the divisor of the logits; 0 is greedy decoding.
     #[serde(default)]
     pub temperature: f64,
-    /// Sample among the most likely tokens of this total probability; 1 is off.
+    /// Total probability of the most likely tokens to sample from; 1 turns top-p off.
     #[serde(default = "all")]
     pub top_p: f64,
-    /// Sample among so many most likely tokens; 0 is off.
+    /// Number of most likely tokens to sample from; 0 turns top-k off.
     #[serde(default, skip_serializing_if = "is_default")]
     pub top_k: usize,
-    /// Longest answer, tokens; that of rollouts where it is not said.
+    /// Longest answer in tokens; `None` is the limit of rollouts.
     pub max_completion_length: Option<usize>,
-    /// Most prompts, the first of the file; 0 is all.
+    /// Largest number of prompts, from the beginning of the file; 0 is all.
     #[serde(default, skip_serializing_if = "is_default")]
     pub max_prompts: usize,
 }
@@ -83,7 +83,7 @@ fn all() -> f64 {
 }
 
 impl BenchmarkConfig {
-    /// The benchmark in a file, with nothing else said: one greedy answer to each prompt, its name that of the file.
+    /// The benchmark of a file with default settings: one greedy answer to each prompt, named after the file.
     pub fn of_file(file: &str) -> Self {
         let stem = std::path::Path::new(file).file_stem().and_then(|stem| stem.to_str()).unwrap_or("benchmark");
         let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
@@ -105,12 +105,12 @@ impl BenchmarkConfig {
         }
     }
 
-    /// How tokens are drawn.
+    /// Sampling parameters of the benchmark.
     pub fn sampling(&self) -> SamplingParams {
         SamplingParams { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p }
     }
 
-    /// Its prompts, checked against `demands`, and how many were left out.
+    /// The benchmark's prompts, checked against `demands`, and the number of rows that were left out.
     pub fn examples(&self, data: &DataConfig, demands: &Demands<'_>) -> Result<(Vec<Example>, usize)> {
         let source = SourceConfig {
             path: self.file.clone(),
@@ -156,16 +156,16 @@ impl BenchmarkConfig {
     }
 }
 
-/// Answers that are asked for at a time where it is not said.
+/// Default number of answers that are sampled at a time.
 pub const ANSWERS_AT_ONCE: usize = 512;
 
 impl EvalConfig {
-    /// Most answers that are asked for at a time.
+    /// Largest number of answers that are sampled at a time, with its default.
     pub fn batch_size(&self) -> usize {
         if self.per_device_eval_batch_size == 0 { ANSWERS_AT_ONCE } else { self.per_device_eval_batch_size }
     }
 
-    /// Refuses benchmarks that cannot be, or have one name.
+    /// Refuses invalid benchmarks, and two of one name.
     pub fn check(&self, rewards: &[String]) -> Result<()> {
         let mut names = BTreeSet::from([TEST]);
         for benchmark in &self.benchmark {

@@ -1,8 +1,8 @@
-//! Advice about an unknown key: the section that has it, or the setting that does as much.
+//! Advice about an unknown key: the section that has the key, or the setting with the same effect.
 
 use super::{DataConfig, EvalConfig, LoggingConfig, ModelConfig, RolloutConfig, TrainConfig, WarningsConfig};
 
-/// The sections of a run that are one table each, with their keys.
+/// The sections of a run that consist of one table, with their keys.
 pub(super) fn sections() -> [(&'static str, &'static [&'static str]); 7] {
     [
         ("model", capo_plugin::known_keys::<ModelConfig>()),
@@ -16,7 +16,7 @@ pub(super) fn sections() -> [(&'static str, &'static [&'static str]); 7] {
     .map(|(section, keys)| (section, keys.unwrap_or_default()))
 }
 
-/// Other trainers' names, and what to set here.
+/// Names of settings in other trainers, and the settings to use here.
 const ELSEWHERE: [(&str, &str); 8] = [
     ("num_train_epochs", "training is counted in optimizer steps: set `train.max_steps`"),
     ("warmup_steps", "set `train.warmup_ratio`, the share of `train.max_steps`"),
@@ -28,9 +28,9 @@ const ELSEWHERE: [(&str, &str); 8] = [
     ("run_name", "set `train.output_dir`"),
 ];
 
-/// The sentence about the key `typed` of `[section]`, which has the keys `known`.
+/// Error message about the key `typed` of `[section]`, whose keys are `known`.
 pub(super) fn unknown_key(section: &str, typed: &str, known: &[&str]) -> String {
-    // The sections of `host sft` are others.
+    // `host sft` has other sections than a run.
     let is_run = sections().iter().any(|(name, keys)| *name == section && keys.iter().all(|key| known.contains(key)));
     let advice = if is_run { advice(typed) } else { None };
     advice.map_or_else(|| capo_plugin::unknown_key(typed, known), |advice| format!("unknown key `{typed}` ({advice})"))

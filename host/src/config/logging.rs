@@ -1,4 +1,4 @@
-//! `[logging]`: what a run tells, and where.
+//! `[logging]`: output of a run, and its destinations.
 
 use anyhow::{Result, bail};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -6,39 +6,39 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::limits::at_least_one;
 use super::omission::{is_default, may_be_left_out};
 
-/// `[logging]`
+/// Section `[logging]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoggingConfig {
-    /// A line on the terminal every so many steps.
+    /// Interval in steps between lines on the terminal.
     pub logging_steps: u64,
-    /// Where metrics go besides `metrics.jsonl`.
+    /// Trackers that receive the metrics besides `metrics.jsonl`.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "one_or_several")]
     pub report_to: Vec<Tracker>,
-    /// Write completions with their rewards to `completions.jsonl`, or to files in `completions/`.
+    /// True if completions and their rewards are written to `completions.jsonl`, or to files in `completions/`.
     pub log_completions: bool,
-    /// Of every so many steps, at the beginning of a rollout; the first step is always among them.
+    /// Interval in steps between steps whose completions are written, each at the beginning of a rollout. The first step is one of them.
     #[serde(skip_serializing_if = "is_default_steps")]
     pub completions_steps: u64,
-    /// Most completions of a step that are written; 0 is all.
+    /// Largest number of completions that are written per step; 0 writes all.
     #[serde(skip_serializing_if = "is_default")]
     pub num_completions: usize,
-    /// One completion per prompt.
+    /// True if only one completion per prompt is written.
     #[serde(skip_serializing_if = "is_default")]
     pub log_unique_prompts: bool,
-    /// With what is known of each of their tokens.
+    /// True if the known values of each token are written too.
     #[serde(skip_serializing_if = "is_default")]
     pub log_tokens: bool,
-    /// `jsonl`, or `parquet`: a file per step.
+    /// File format of completions: `jsonl`, or `parquet` with one file per step.
     #[serde(skip_serializing_if = "is_default")]
     pub completions_format: CompletionsFormat,
 }
 
-/// A program that shows metrics, and whose files a run writes.
+/// A program that shows metrics. A run writes its file format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tracker {
-    /// Event files in the run's directory.
+    /// TensorBoard: event files in the run's directory.
     Tensorboard,
 }
 
@@ -46,7 +46,7 @@ pub enum Tracker {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CompletionsFormat {
-    /// One file, a JSON object per completion.
+    /// One file with a JSON object per completion.
     #[default]
     Jsonl,
     /// One file per step.
@@ -69,7 +69,7 @@ impl Default for LoggingConfig {
 }
 
 impl LoggingConfig {
-    /// Refuses counts of 0, and settings of completions where none are written.
+    /// Refuses counts of 0, and settings of completions if none are written.
     pub(super) fn check(&self) -> Result<()> {
         at_least_one(&[
             ("logging.logging_steps", self.logging_steps),
@@ -103,7 +103,7 @@ fn is_default_steps(value: &u64) -> bool {
     may_be_left_out(is_one(value))
 }
 
-/// A list of trackers, or one of them, or `none`.
+/// Reads a list of trackers, a single tracker, or `none`.
 fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tracker>, D::Error> {
     #[derive(Deserialize)]
     #[serde(

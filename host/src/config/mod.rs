@@ -1,4 +1,4 @@
-//! The run's settings: a TOML file, `--set` overrides, a recipe for the components that the file does not name.
+//! The run's settings: a TOML file, `--set` overrides, and a recipe for the components that the file does not name.
 
 mod aliases;
 pub(crate) mod check;
@@ -46,50 +46,50 @@ pub use source::SourceConfig;
 pub use train::{LossDistribution, MaskDenominator, TrainConfig};
 pub use warnings::WarningsConfig;
 
-/// The settings of `host train` when no `--config` is given; they lie beneath one that holds components alone.
+/// The settings of `host train` without `--config`; they are also the defaults for a config that holds only components.
 pub const DEFAULT: &str = include_str!("../../../configs/tiny/default.toml");
 
 /// All settings of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Config {
-    /// Which recipe chose the components that the file did not name.
+    /// Name of the recipe that chose the components that the file did not name.
     pub recipe: Option<String>,
-    /// `[model]`
+    /// Section `[model]`.
     pub model: ModelConfig,
-    /// `[data]`
+    /// Section `[data]`.
     pub data: DataConfig,
-    /// `[rollout]`
+    /// Section `[rollout]`.
     pub rollout: RolloutConfig,
-    /// `[train]`
+    /// Section `[train]`.
     pub train: TrainConfig,
-    /// `[eval]`
+    /// Section `[eval]`.
     pub eval: EvalConfig,
-    /// `[logging]`
+    /// Section `[logging]`.
     pub logging: LoggingConfig,
-    /// `[warnings]`
+    /// Section `[warnings]`.
     #[serde(skip_serializing_if = "is_default")]
     pub warnings: WarningsConfig,
-    /// `[advantage]`
+    /// Section `[advantage]`.
     pub advantage: ComponentConfig,
-    /// `[objective]`
+    /// Section `[objective]`.
     pub objective: ComponentConfig,
-    /// `[[mask]]`, in order
+    /// Sections `[[mask]]`, in order.
     pub mask: Vec<ComponentConfig>,
-    /// `[[weight]]`, in order
+    /// Sections `[[weight]]`, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub weight: Vec<ComponentConfig>,
-    /// `[[step_control]]`, in order
+    /// Sections `[[step_control]]`, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub step_control: Vec<ComponentConfig>,
-    /// `[[reward]]`; rewards are summed
+    /// Sections `[[reward]]`; the rewards are summed.
     pub reward: Vec<RewardConfig>,
-    /// Sizes that follow from the settings; computed when the settings are checked.
+    /// Sizes of the run, computed when the settings are checked.
     #[serde(skip)]
     pub sizes: Sizes,
 }
 
 impl Config {
-    /// The names in reports of the run's components: rewards, advantage, objective, masks, weights, step controls.
+    /// Names in reports of the run's components: rewards, advantage, objective, masks, weights, step controls.
     pub fn component_ids(&self) -> Vec<String> {
         let rewards = reward::names(&self.reward);
         let others = [&self.advantage, &self.objective].map(|component| component.id.clone());
@@ -97,7 +97,7 @@ impl Config {
         rewards.into_iter().chain(others).chain(lists).collect()
     }
 
-    /// All settings as TOML, those with it that a run's file leaves out, and a line with the names of those that have no value.
+    /// All settings as TOML, also those that a run's file leaves out. A line lists the settings that have no value.
     pub fn in_full(&self) -> Result<String> {
         let text = in_full(|| toml::to_string(self))?;
         let table: Table = text.parse()?;
@@ -109,7 +109,7 @@ impl Config {
         Ok(format!("{text}\n# not set: {}", unset.join(", ")))
     }
 
-    /// Refuses benchmarks that cannot be, and a reward that is to decide about answers but is not there.
+    /// Refuses invalid benchmarks, and an `eval.reward` that the run does not have.
     pub fn check_eval(&self) -> Result<()> {
         self.eval.check(&reward::names(&self.reward))
     }
@@ -119,16 +119,16 @@ impl Config {
         self.rollout.dtype.unwrap_or(self.train.dtype)
     }
 
-    /// How many whole completions the sampler's cache has room for.
+    /// Number of whole completions that the sampler's KV cache has room for.
     pub fn cached_completions(&self) -> usize {
         match self.rollout.max_num_seqs {
-            // Those that wait for a place follow others in it.
+            // A completion that waits takes the place of one that has ended.
             most if (1..self.sizes.rollout).contains(&most) => 2 * most,
             _ => self.sizes.rollout,
         }
     }
 
-    /// True if completions are drawn from another distribution than the one that the loss sees.
+    /// True if completions are drawn from another distribution than that of the loss.
     pub fn sampler_differs(&self) -> bool {
         let RolloutConfig { temperature, top_k, top_p, .. } = self.rollout;
         self.sampler_dtype() != self.train.dtype
@@ -137,7 +137,7 @@ impl Config {
             || temperature != self.train.loss_temperature as f32
     }
 
-    /// Truncation of the distribution that the loss takes log-probabilities of; none where it takes the whole distribution.
+    /// Truncation of the distribution of the loss's log-probabilities; `None` for the whole distribution.
     pub fn loss_truncation(&self) -> Option<Truncation> {
         let RolloutConfig { temperature, top_k, top_p, .. } = self.rollout;
         let truncation = Truncation { temperature: f64::from(temperature), top_k, top_p: f64::from(top_p) };
@@ -157,7 +157,7 @@ impl Config {
 
     /// Makes the paths of models and data absolute, so that the run can be resumed from any directory.
     ///
-    /// An id of the Hub becomes the path of its newest snapshot. Today's date is set where a chat template may ask for it.
+    /// An id of the Hub becomes the path of its newest snapshot. The date is set to today if a chat template may need it.
     pub fn make_paths_absolute(&mut self) -> Result<()> {
         let rewards = self.reward.iter_mut().filter_map(RewardConfig::model_name_or_path);
         let ModelConfig { model_name_or_path, ref_model_name_or_path, .. } = &mut self.model;

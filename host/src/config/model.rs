@@ -1,4 +1,4 @@
-//! `[model]`: which weights, and whether an adapter is trained in place of them.
+//! `[model]`: the weights to train, and the adapter that is trained instead, if any.
 
 use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -7,47 +7,47 @@ use serde_json::Map;
 use super::limits::{at_least_one, at_most};
 use crate::model::{LoraConfig, Targets};
 
-/// Largest rank: no matrix is wider.
+/// Largest rank of an adapter: no matrix is wider.
 const LARGEST_RANK: usize = 1 << 20;
 
-/// `[model]`; adapters by the names and defaults of TRL.
+/// Section `[model]`; adapter settings have TRL's names and defaults.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
-    /// A Hugging Face directory, a GGUF file, an adapter's directory, the id of a model that the Hub's cache has, or `embedded:tiny-arithmetic`.
+    /// A Hugging Face directory, a GGUF file, an adapter's directory, a model id in the Hub's cache, or `embedded:tiny-arithmetic`.
     pub model_name_or_path: String,
-    /// The model that a penalty on the distance from a reference compares with, named in the same way, of any family that can be read; the
-    /// one that training starts from where it is not said.
+    /// Reference model of a penalty on the distance from a reference, named as above and of any supported family. `None` is the model
+    /// from which training starts.
     pub ref_model_name_or_path: Option<String>,
-    /// Start from random weights in the architecture and with the tokenizer of this model; its own are not read.
+    /// True to start from random weights with the architecture and tokenizer of this model, without reading its weights.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fresh_weights: bool,
-    /// Train a LoRA adapter, and leave the weights as they are.
+    /// True to train a LoRA adapter and leave the model's weights unchanged.
     pub use_peft: Option<bool>,
-    /// Its rank; 16.
+    /// Rank of the adapter; default 16.
     pub lora_r: Option<usize>,
-    /// Factor of the adapter's product, before the division by the rank; 32.
+    /// Factor of the adapter's product, before the division by the rank; default 32.
     pub lora_alpha: Option<f64>,
-    /// Share of its inputs that a training pass leaves out; 0.05.
+    /// Dropout: share of the adapter's inputs that a training pass leaves out; default 0.05.
     pub lora_dropout: Option<f64>,
-    /// Names of modules, or `all-linear`; `q_proj` and `v_proj`.
+    /// Modules that get an adapter: their names, or `all-linear`; default `q_proj` and `v_proj`.
     pub lora_target_modules: Option<TargetModules>,
-    /// Divide by the root of the rank instead; false.
+    /// True to divide by the square root of the rank instead of the rank; default false.
     pub use_rslora: Option<bool>,
 }
 
-/// `model.lora_target_modules`.
+/// Value of `model.lora_target_modules`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected `all-linear` or a list of names")]
 pub enum TargetModules {
-    /// `all-linear`.
+    /// All linear modules: `all-linear`.
     All(String),
-    /// Names of modules, or what these end in.
+    /// Modules with these names, or whose names end in them.
     Named(Vec<String>),
 }
 
 impl ModelConfig {
-    /// Refuses numbers that are out of range, and settings of an adapter where none is trained.
+    /// Refuses numbers that are out of range, and adapter settings if no adapter is trained.
     pub(super) fn check(&self) -> Result<()> {
         if self.use_peft != Some(true) {
             return match self.adapter_key() {
@@ -81,7 +81,7 @@ impl ModelConfig {
         Ok(())
     }
 
-    /// The adapter that a run begins with, where it is to be a fresh one.
+    /// Configuration of a fresh adapter; `None` if the run does not begin with one.
     pub fn lora(&self) -> Option<LoraConfig> {
         (self.use_peft == Some(true)).then(|| self.lora_config())
     }
@@ -102,7 +102,7 @@ impl ModelConfig {
         }
     }
 
-    /// Refuses settings that an adapter's folder has already, `model_name_or_path` being one.
+    /// Refuses settings that the adapter's folder already has, when `model_name_or_path` is such a folder.
     pub fn check_continued(&self) -> Result<()> {
         let name = &self.model_name_or_path;
         ensure!(
@@ -118,7 +118,7 @@ impl ModelConfig {
         Ok(())
     }
 
-    /// The first setting of an adapter that is given, with its value.
+    /// The first adapter setting that is given, with its value.
     fn adapter_key(&self) -> Option<(&'static str, String)> {
         let targets = self.lora_target_modules.as_ref().map(|targets| match targets {
             TargetModules::All(name) => format!("`{name}`"),

@@ -1,4 +1,4 @@
-//! Which settings a run's file leaves out. TOML has no null, so what is none is left out in any case.
+//! Rules for settings that a run's file leaves out. TOML has no null, so a setting of `None` is always left out.
 
 use std::cell::Cell;
 
@@ -7,17 +7,17 @@ thread_local! {
     static IN_FULL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Settings that came later than others stand in a run's file only where they are used, so that older runs can go on.
+/// True if a setting is left out because it has its default. This holds for settings of later versions, so that older runs can be resumed.
 pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     may_be_left_out(*value == T::default())
 }
 
-/// True where a setting may be left out, because it `is` as if it was not said.
+/// True if a setting may be left out: `is` says that it has its default, and settings are not written in full.
 pub(super) fn may_be_left_out(is: bool) -> bool {
     is && !IN_FULL.get()
 }
 
-/// Calls `write`, and has it write the settings too that a file leaves out otherwise.
+/// Calls `write` so that it also writes the settings that a file leaves out otherwise.
 pub(super) fn in_full<R>(write: impl FnOnce() -> R) -> R {
     IN_FULL.set(true);
     let written = write();

@@ -1,4 +1,4 @@
-//! Which recipe fills in what a config leaves open.
+//! Chooses the recipe that fills in the components that a config leaves open.
 
 use anyhow::{Result, bail};
 use capo_loader::offer::{Offer, Origin};
@@ -14,28 +14,28 @@ use crate::algorithms::DEFAULT_RECIPE;
 /// The sections for which a recipe may set defaults.
 const DEFAULT_SECTIONS: [&str; 3] = ["train", "rollout", "reward"];
 
-/// A run's settings, and where they came from.
+/// A run's settings, and their sources.
 #[derive(Debug)]
 pub struct Resolved {
     /// The settings.
     pub config: Config,
-    /// Lines for the header of a run: the file with its overrides, and what a recipe filled in.
+    /// Lines for the header of a run: the file with its overrides, and the values from a recipe.
     pub sources: Vec<String>,
-    /// TRL's settings among them that components stand for.
+    /// TRL's settings among them that became components.
     aliases: Vec<Alias>,
 }
 
 impl Resolved {
-    /// Refuses images that lack what TRL's settings stand for, before somebody wonders who named that component.
+    /// Refuses images without the components of TRL's settings, before an error elsewhere names a component that no user chose.
     pub fn check_aliases(&self, registry: &Registry) -> Result<()> {
         self.aliases.iter().try_for_each(|alias| alias.check(registry))
     }
 }
 
-/// Chooses the recipe for what `draft` leaves open, and finishes it.
+/// Chooses the recipe for the components that `draft` leaves open, and finishes the draft.
 ///
-/// A config that names a recipe gets that one; one that names both an advantage and an objective needs none; else the one recipe
-/// that a plugin carries; else the built-in default.
+/// A recipe that the config names comes first. A config that names both an advantage and an objective needs no recipe. Otherwise the
+/// recipe is the only one that a plugin offers, else the built-in default.
 pub fn resolve(registry: &Registry, mut draft: Draft) -> Result<Resolved> {
     let chosen = match draft.recipe()? {
         Some(name) => Some(registry.recipe(name)?),
@@ -56,8 +56,8 @@ pub fn resolve(registry: &Registry, mut draft: Draft) -> Result<Resolved> {
     Ok(Resolved { config, sources, aliases })
 }
 
-/// Says of the components of TRL's settings that they are factors of the loss, where the objective is one of TRL's, or has the key by which TRL chooses
-/// over what its ratio is taken: of another nobody knows that it is proportional to the advantages.
+/// Adds the components of TRL's settings to `train.loss_factors`. The objective must be TRL's, or have TRL's key for the level of its
+/// ratio. The loss of any other objective may not be proportional to the advantages.
 fn add_loss_factors(config: &mut Config, registry: &Registry, aliases: &[Alias]) {
     let is_trls = |offer: &&Offer| {
         let has_level = || offer.keys.iter().any(|key| key == "importance_sampling_level");
@@ -73,9 +73,9 @@ fn add_loss_factors(config: &mut Config, registry: &Registry, aliases: &[Alias])
 }
 
 impl Draft {
-    /// Takes what the config does not have from a recipe: component sections, and settings of a recipe `with_settings`.
+    /// Fills in from a recipe what the config lacks: component sections and, if `with_settings`, other settings.
     ///
-    /// Such settings are keys of `[train]`, `[rollout]` and `[[reward]]` that the user did not set. Returns all that it took, in words.
+    /// Such settings are keys of `[train]`, `[rollout]` and `[[reward]]` that the user did not set. Returns the names of all that it took.
     pub fn merge_recipe(&mut self, name: &str, text: &str, with_settings: bool) -> Result<Vec<String>> {
         let origin = format!("recipe `{name}`");
         let defaults: &[&str] = if with_settings { &DEFAULT_SECTIONS } else { &[] };
@@ -102,7 +102,7 @@ impl Draft {
         Ok(components)
     }
 
-    /// Takes the values of `[train]` or `[rollout]` that the user did not set.
+    /// Fills in the values of `[train]` or `[rollout]` that the user did not set.
     fn take_values(&mut self, section: &str, values: Table, taken: &mut Vec<String>) {
         for (key, value) in values {
             let path = format!("{section}.{key}");
@@ -114,8 +114,8 @@ impl Draft {
         }
     }
 
-    /// Takes a recipe's rewards: all of them where the user named none, else the keys that the user's tables of the same component
-    /// leave out.
+    /// Fills in a recipe's rewards. If the user named none, these are all its rewards. Otherwise they are the keys that the user's tables
+    /// of the same component leave out.
     fn take_rewards(&mut self, rewards: Value, taken: &mut Vec<String>) {
         if !self.given.contains("reward") {
             taken.push("reward".into());
@@ -138,7 +138,7 @@ impl Draft {
     }
 }
 
-/// Refuses a recipe's `[train]`, `[rollout]` or `[[reward]]` that no config could hold.
+/// Refuses a recipe's `[train]`, `[rollout]` or `[[reward]]` that is invalid in a config.
 fn check_defaults(section: &str, value: &Value, origin: &str) -> Result<()> {
     match section {
         "train" => {

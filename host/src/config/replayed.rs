@@ -1,4 +1,4 @@
-//! The overrides that go with recorded batches: of components that run over them, and of the optimizer that they were recorded with.
+//! Overrides for recorded batches: of the components that run over them, and of the optimizer that they were recorded with.
 
 use anyhow::{Result, bail};
 use capo_loader::replay::OptimizerSettings;
@@ -7,8 +7,8 @@ use toml::Value;
 use super::aliases::aliases_of;
 use super::sets::parse_set;
 
-/// The optimizer's numbers among `--set`, of which `command` reads the sections `reads` besides, and TRL's settings that become masks or
-/// weights.
+/// The optimizer settings among `--set`, and TRL's settings that become masks or weights. `command` also reads the sections in
+/// `reads`.
 pub fn replayed_settings(command: &str, reads: &[&str], sets: &[String]) -> Result<OptimizerSettings> {
     let mut optimizer = OptimizerSettings::default();
     let aliases: Vec<&str> =

@@ -1,35 +1,35 @@
-//! `[rollout]`: how completions are sampled.
+//! `[rollout]`: sampling of completions.
 
 use serde::{Deserialize, Serialize};
 
 use super::omission::{is_default, may_be_left_out};
 use crate::model::device::Dtype;
 
-/// `[rollout]`
+/// Section `[rollout]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RolloutConfig {
-    /// G: completions per prompt.
+    /// G: number of completions per prompt.
     pub num_generations: usize,
-    /// Longest completion, tokens.
+    /// Longest completion, in tokens.
     pub max_completion_length: usize,
-    /// Divides the logits; 1 samples from the model itself.
+    /// Sampling temperature, the divisor of the logits; 1 samples from the model itself.
     pub temperature: f32,
-    /// Sample among the most likely tokens; 0 is off.
+    /// Number of most likely tokens to sample from; 0 turns top-k off.
     pub top_k: usize,
-    /// Sample among the most likely tokens of this total probability; 1 is off.
+    /// Total probability of the most likely tokens to sample from; 1 turns top-p off.
     pub top_p: f32,
-    /// Most completions that are sampled at a time; the others wait for one to end. 0 is no limit.
+    /// Largest number of completions that are sampled at a time; the others wait for one to end. 0 is no limit.
     #[serde(skip_serializing_if = "is_default")]
     pub max_num_seqs: usize,
-    /// Dynamic sampling: groups whose completions all earn the same are dropped, and others sampled in their place (verl's name).
+    /// Dynamic sampling: groups whose completions all have one reward are dropped and replaced by newly sampled groups (verl's name).
     #[serde(skip_serializing_if = "is_default")]
     pub filter_groups: bool,
-    /// How often completions are sampled for one rollout at most, with `filter_groups`; what is missing then is made up for by groups
-    /// without a difference in reward.
+    /// With `filter_groups`, the largest number of times that completions are sampled for one rollout. After that, groups without a
+    /// difference in reward fill the rollout.
     #[serde(skip_serializing_if = "is_default_gen_batches")]
     pub max_num_gen_batches: usize,
-    /// Floating-point type of the sampler: `f32` or `bf16`; `train.dtype` where it is not set.
+    /// Floating-point type of the sampler, `f32` or `bf16`; `None` is `train.dtype`.
     pub dtype: Option<Dtype>,
 }
 
@@ -49,7 +49,7 @@ impl Default for RolloutConfig {
     }
 }
 
-/// `rollout.max_num_gen_batches` where it is not said: that of DAPO's own recipe.
+/// Default of `rollout.max_num_gen_batches`, from DAPO's own recipe.
 const GEN_BATCHES: usize = 10;
 
 fn is_default_gen_batches(value: &usize) -> bool {

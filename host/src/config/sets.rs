@@ -1,13 +1,13 @@
-//! `--set section.key=value`: reading it, and putting the value where its path says.
+//! `--set section.key=value`: parsing it, and setting the value at its path.
 
 use anyhow::{Result, bail};
 use capo_loader::{ComponentConfig, component_names};
 use toml::{Table, Value};
 
-/// Most parts of a dotted key: what is nested without end cannot even be dropped.
+/// Largest number of parts of a dotted key: a table that is nested too deeply cannot even be dropped.
 const MOST_PARTS: usize = 16;
 
-/// Key and value of a `--set`.
+/// Parses a `--set` into key and value.
 pub(crate) fn parse_set(text: &str) -> Result<(String, Value)> {
     let Some((path, value)) = text.split_once('=') else {
         bail!("`--set {text}` has no `=` (write `--set section.key=value`)");
@@ -18,13 +18,13 @@ pub(crate) fn parse_set(text: &str) -> Result<(String, Value)> {
             &path[..path.floor_char_boundary(60)]
         );
     }
-    // A bare word is a string: `--set train.lr_scheduler_type=constant`.
+    // A bare word is a string, as in `--set train.lr_scheduler_type=constant`.
     let value = format!("v = {value}").parse::<Table>().ok().and_then(|mut table| table.remove("v"));
     let bare = || Value::String(text[path.len() + 1..].to_owned());
     Ok((path.trim().to_owned(), value.unwrap_or_else(bare)))
 }
 
-/// Puts `value` at the dotted `path`.
+/// Sets `value` at the dotted `path`.
 pub(crate) fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
     let (last, parents) = path
         .split('.')
@@ -60,9 +60,9 @@ pub(crate) fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
     Ok(())
 }
 
-/// The path with a number in place of the component that names an entry of `section`.
+/// Replaces the component id in `path` by its number among the entries of `section`.
 ///
-/// `mask.advdecay.mask.quantile` becomes `mask.0.quantile` where that mask comes first. So does `mask.advdecay.quantile` where no other id
+/// `mask.advdecay.mask.quantile` becomes `mask.0.quantile` if that mask comes first. So does `mask.advdecay.quantile` if no other id
 /// begins with `advdecay.`.
 pub(super) fn numbered(table: &Table, section: &str, path: &str) -> Result<String> {
     let Some(rest) = path.strip_prefix(section).and_then(|rest| rest.strip_prefix('.')) else {
@@ -87,7 +87,7 @@ pub(super) fn numbered(table: &Table, section: &str, path: &str) -> Result<Strin
     let names = names(entries);
     let number = |(index, key): (usize, &str)| format!("{section}.{index}.{key}");
     let whole = names.iter().enumerate().filter_map(|(index, name)| Some((index, key_of(rest, name)?)));
-    // The longest name, where one is the beginning of another.
+    // The longest name, in case one name begins with another.
     if let Some(found) = whole.max_by_key(|(index, _)| names[*index].len()) {
         return Ok(number(found));
     }
@@ -109,12 +109,12 @@ pub(super) fn numbered(table: &Table, section: &str, path: &str) -> Result<Strin
     }
 }
 
-/// The text that follows `name.` in `rest`.
+/// The part of `rest` after `name.`.
 fn key_of<'r>(rest: &'r str, name: &str) -> Option<&'r str> {
     rest.strip_prefix(name)?.strip_prefix('.').filter(|_| !name.is_empty())
 }
 
-/// Names of the entries in reports: `ID`, and `ID#2` for the second use of a component.
+/// Names of the entries in reports: `ID`, or `ID#2` for the second use of a component.
 fn names(entries: &[Value]) -> Vec<String> {
     let component = |entry: &Value| {
         let id = entry.get("use").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -127,7 +127,7 @@ fn names(entries: &[Value]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// The numbered form of `path` among masks of these ids, or the sentence.
+    /// The numbered form of `path` among masks with these ids, or the error message.
     fn of(ids: &[&str], path: &str) -> String {
         let masks = ids.iter().map(|id| format!("[[mask]]\nuse = \"{id}\"\n")).collect::<String>();
         let table = if ids.is_empty() { "mask = []".parse() } else { masks.parse() }.unwrap();

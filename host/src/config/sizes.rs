@@ -1,27 +1,27 @@
-//! Products of settings, computed once and with checks: what a run's loops and arrays are as large as.
+//! Sizes of a run's loops and arrays: products of settings, computed once and with overflow checks.
 
 use anyhow::{Context, Result, ensure};
 
 use super::{RolloutConfig, TrainConfig};
 
-/// Most completions of one rollout: arrays of that many tokens are taken before anything is known of their lengths.
+/// Largest number of completions of one rollout: their arrays are allocated before any length is known.
 const MOST_COMPLETIONS: usize = 1 << 20;
 
-/// How large the parts of a run are.
+/// Sizes of the parts of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// Completions of one optimizer step; a multiple of the group's size.
+    /// Number of completions of one optimizer step; a multiple of the group's size.
     pub step: usize,
-    /// Completions of one rollout; a multiple of `step`.
+    /// Number of completions of one rollout; a multiple of `step`.
     pub rollout: usize,
-    /// Prompts of one rollout.
+    /// Number of prompts of one rollout.
     pub prompts: usize,
-    /// Optimizer steps made from one rollout.
+    /// Number of optimizer steps made from one rollout.
     pub steps_per_rollout: u64,
 }
 
 impl Sizes {
-    /// The sizes that follow from settings, each at least 1.
+    /// Computes the sizes, each at least 1, from settings.
     pub(super) fn new(rollout: &RolloutConfig, train: &TrainConfig) -> Result<Self> {
         let group = rollout.num_generations;
         let (micro_batch, accumulation) = (train.per_device_train_batch_size, train.gradient_accumulation_steps);
@@ -44,13 +44,13 @@ impl Sizes {
             completions.is_multiple_of(step),
             "one rollout makes {completions} completions, which is not a multiple of the {step} of an optimizer step ({hint})"
         );
-        // Both factors have limits far below the root of the largest number.
+        // Both factors have limits far below the square root of the largest number.
         let steps_per_rollout = (completions / step) as u64 * train.num_iterations as u64;
         Ok(Self { step, rollout: completions, prompts: completions / group, steps_per_rollout })
     }
 }
 
-/// Completions of one rollout: as many as its backward passes take.
+/// Number of completions of one rollout, which its backward passes consume.
 fn completions(train: &TrainConfig) -> Result<usize> {
     let (micro_batch, said) = (train.per_device_train_batch_size, train.generation_batch_size);
     if said > 0 {

@@ -5,17 +5,17 @@ use serde::{Deserialize, Serialize};
 use super::omission::is_default;
 use crate::data::{Filter, Preset};
 
-/// `[[data.datasets]]`; what it does not say is as in `[data]`.
+/// Entry of `[[data.datasets]]`; absent keys have the values of `[data]`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceConfig {
     /// A file or a folder of rows, or the id of a dataset in the Hub's cache.
     pub path: String,
-    /// Its configuration, where it has several.
+    /// The dataset's configuration, if it has several.
     pub name: Option<String>,
-    /// Its split; `train` where it is not said.
+    /// The dataset's split; default `train`.
     pub split: Option<String>,
-    /// How often prompts are from it; all datasets have one, or none.
+    /// Sampling weight of this dataset, relative to the others; either all datasets have a weight, or none.
     pub weight: Option<f64>,
     /// As in `[data]`.
     pub preset: Option<Preset>,

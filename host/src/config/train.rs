@@ -1,4 +1,4 @@
-//! `[train]`: the optimizer, its steps, and when the run ends.
+//! `[train]`: the optimizer, its steps, and the end of the run.
 
 use std::path::PathBuf;
 
@@ -10,115 +10,115 @@ use crate::model::device::{self, Dtype};
 use crate::optim::OptimizerName;
 use crate::schedule::ScheduleKind;
 
-/// `[train]`
+/// Section `[train]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainConfig {
-    /// Where the policy computes: `cpu`, or `cuda:N`.
+    /// Device of the policy: `cpu`, or `cuda:N`.
     pub device: String,
     /// Floating-point type of the computation: `f32` or `bf16`.
     pub dtype: Dtype,
-    /// Source of every random choice.
+    /// Seed of every random choice.
     pub seed: u64,
-    /// Optimizer steps.
+    /// Number of optimizer steps.
     pub max_steps: u64,
-    /// Completions of one backward pass (a micro-batch).
+    /// Number of completions of one backward pass (a micro-batch).
     pub per_device_train_batch_size: usize,
-    /// True if activations are computed again in the backward pass, a layer at a time, in place of being kept: less memory, one more forward
-    /// pass, the same bits.
+    /// True if the backward pass recomputes activations, one layer at a time, instead of storing them: less memory, one more forward
+    /// pass, bitwise equal results.
     #[serde(skip_serializing_if = "is_default")]
     pub gradient_checkpointing: bool,
-    /// Take what masks and objective see of a step from the sampler's own passes, where it draws from the policy as it is trained and each
-    /// rollout is used by one step: no log-probability pass.
+    /// True to reuse the sampler's own forward passes for the values that masks and objective read, instead of a log-probability pass. This
+    /// needs a sampler that draws from the policy as it is trained, and one step per rollout.
     #[serde(skip_serializing_if = "is_default")]
     pub score_at_sampling: bool,
-    /// With several micro-batches: MiB of activations that the log-probability pass keeps for the backward pass; the rest is computed twice.
+    /// With several micro-batches: MiB of activations that the log-probability pass keeps for the backward pass; others are recomputed.
     #[serde(skip_serializing_if = "is_default_budget")]
     pub activation_budget: u64,
-    /// Micro-batches of one optimizer step.
+    /// Number of micro-batches of one optimizer step.
     pub gradient_accumulation_steps: usize,
-    /// Micro-batches of one rollout; `gradient_accumulation_steps` when 0.
+    /// Number of micro-batches of one rollout; 0 is `gradient_accumulation_steps`.
     pub steps_per_generation: usize,
-    /// Completions of one rollout, in place of `steps_per_generation`; 0 leaves it to that.
+    /// Number of completions of one rollout, in place of `steps_per_generation`; 0 leaves the choice to that setting.
     #[serde(skip_serializing_if = "is_default")]
     pub generation_batch_size: usize,
-    /// How often a rollout is used.
+    /// Number of times that a rollout is used.
     pub num_iterations: usize,
     /// Peak learning rate.
     pub learning_rate: f64,
     /// `cosine`, `linear`, `constant` or `constant_with_warmup`.
     pub lr_scheduler_type: ScheduleKind,
-    /// Share of `max_steps` over which the learning rate rises from 0.
+    /// Share of `max_steps` during which the learning rate rises from 0.
     pub warmup_ratio: f64,
-    /// Decoupled weight decay of matrices.
+    /// Decoupled weight decay; it applies to matrices only.
     pub weight_decay: f64,
-    /// The optimizer: `adamw`, or `sgd`, where a mask shortens the step by itself.
+    /// The optimizer: `adamw`, or `sgd`, with which a mask that rejects tokens shortens the step.
     #[serde(skip_serializing_if = "is_default")]
     pub optimizer: OptimizerName,
-    /// Momentum of SGD, as in `torch.optim.SGD`: the share of the sum of gradients that the next step keeps.
+    /// Momentum of SGD, as in `torch.optim.SGD`: the factor of the earlier sum of gradients in the next step.
     ///
-    /// Weight decay is decoupled all the same, and of matrices only, as in AdamW.
+    /// Weight decay is still decoupled and applies to matrices only, as in AdamW.
     #[serde(skip_serializing_if = "is_default")]
     pub sgd_momentum: f64,
-    /// Decay of Adam's first moment.
+    /// Decay rate of Adam's first moment.
     pub adam_beta1: f64,
-    /// Decay of Adam's second moment.
+    /// Decay rate of Adam's second moment.
     pub adam_beta2: f64,
-    /// Added to the root of Adam's second moment.
+    /// Term added to the square root of Adam's second moment.
     pub adam_epsilon: f64,
-    /// Which gradients Adam's second moment takes in: those `kept` by the masks, or `kept_and_rejected` ones, so that a mask shortens the
+    /// Gradients that enter Adam's second moment: those `kept` by the masks, or `kept_and_rejected`, with which a mask shortens the
     /// step.
     #[serde(skip_serializing_if = "is_default")]
     pub second_moment: SecondMoment,
-    /// Storage type of the optimizer's moments, for matrices below the last layer; `bf16`, on the CPU, halves their memory.
+    /// Storage type of the optimizer's moments, for matrices below the last layer. `bf16`, on the CPU, halves their memory.
     #[serde(skip_serializing_if = "is_default")]
     pub moments_dtype: Dtype,
-    /// Largest global gradient norm; 0 is off.
+    /// Largest global gradient norm; 0 turns clipping off.
     pub max_grad_norm: f64,
-    /// Divides the logits in the loss.
+    /// Temperature of the loss: divisor of the logits.
     pub loss_temperature: f64,
-    /// Which distribution the loss's log-probabilities are of: the `full` one, or that of the `sampler`, truncated by `rollout.top_k` and `top_p`.
+    /// Distribution of the loss's log-probabilities: `full`, or that of the `sampler`, truncated by `rollout.top_k` and `rollout.top_p`.
     #[serde(skip_serializing_if = "is_default")]
     pub loss_distribution: LossDistribution,
-    /// Weight of the mean entropy of the kept tokens, which the loss is less by.
+    /// Coefficient of the entropy bonus: the loss is reduced by this times the mean entropy of the kept tokens.
     #[serde(skip_serializing_if = "is_default")]
     pub entropy_coef: f64,
-    /// Tokens over which a loss is averaged after masking: the `kept` ones or all `original` ones.
+    /// Tokens over which a loss is averaged after masking: the `kept` tokens, or all `original` tokens.
     pub mask_denominator: MaskDenominator,
-    /// The masks and weights that are factors of the loss and not of each token's own gradient, by what reports call them; TRL's settings put theirs
-    /// here.
+    /// Names in reports of the masks and weights that are factors of the loss, not of each token's own gradient. TRL's settings add their
+    /// components here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub loss_factors: Vec<String>,
-    /// K of the last-layer inputs; 0 takes the sampler's `top_k`, or 50 where that is off.
+    /// K: number of top logits in the last-layer inputs; 0 is the sampler's `top_k`, or 50 if top-k is off.
     pub last_layer_top_k: usize,
-    /// Interval, in optimizer steps, at which the change of the policy is measured and recorded as `step/...`; 0 is off.
+    /// Interval in optimizer steps at which the change of the policy is measured and recorded as `step/...`; 0 turns it off.
     #[serde(skip_serializing_if = "is_default")]
     pub measure_step: u64,
-    /// Checkpoint interval in optimizer steps; 0 writes one at the end only.
+    /// Interval in optimizer steps between checkpoints; 0 writes one only at the end.
     pub save_steps: u64,
-    /// Older checkpoints are deleted; 0 keeps all.
+    /// Number of checkpoints to keep; older ones are deleted. 0 keeps all.
     pub save_total_limit: usize,
-    /// The metric of evaluations that says which checkpoint is the best: it is kept.
+    /// Evaluation metric that determines the best checkpoint, which is kept.
     pub metric_for_best_model: Option<String>,
-    /// True if larger is better. Left out, it is true unless the metric's name ends in `loss`.
+    /// True if a larger value of the metric is better. `None` is true unless the metric's name ends in `loss`.
     pub greater_is_better: Option<bool>,
-    /// The run ends after so many evaluations without improvement; 0 is off.
+    /// Number of evaluations without improvement after which the run ends; 0 turns it off.
     #[serde(skip_serializing_if = "is_default")]
     pub early_stopping_patience: u64,
-    /// By how much a value must be better to be an improvement.
+    /// Least difference from the best value that counts as an improvement.
     #[serde(skip_serializing_if = "is_default")]
     pub early_stopping_threshold: f64,
-    /// The run ends once so many completions are sampled, with the rollout; 0 is off.
+    /// Number of sampled completions at which the run ends, after their rollout; 0 turns it off.
     #[serde(skip_serializing_if = "is_default")]
     pub max_completions: u64,
-    /// The process stops after so many seconds, at the end of a rollout, with a checkpoint; 0 is off.
+    /// Seconds after which the process stops, at the end of a rollout and with a checkpoint; 0 turns it off.
     #[serde(skip_serializing_if = "is_default")]
     pub max_time: f64,
-    /// Longest call of a component, seconds; 0 waits without a limit.
+    /// Longest call of a component, in seconds; 0 is no limit.
     pub component_timeout: u64,
-    /// Largest state of a component in a checkpoint, MiB; 0 is no limit.
+    /// Largest state of a component in a checkpoint, in MiB; 0 is no limit.
     pub component_state_limit: u64,
-    /// Where runs go; each makes a folder of its own unless this names one that does not exist yet.
+    /// Folder of runs. Each run makes its own folder in it, unless the path does not exist yet and becomes the run's folder.
     pub output_dir: Option<PathBuf>,
 }
 
@@ -126,24 +126,24 @@ pub struct TrainConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MaskDenominator {
-    /// The tokens that the masks keep: survivors weigh more.
+    /// The tokens that the masks keep: each kept token gains weight as others are rejected.
     Kept,
-    /// All completion tokens: a rejected token is a zero.
+    /// All completion tokens: a rejected token contributes 0.
     Original,
 }
 
-/// Which distribution the loss's log-probabilities are of.
+/// Distribution of the loss's log-probabilities.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LossDistribution {
     /// The whole softmax at `train.loss_temperature`.
     #[default]
     Full,
-    /// The part of it that top-k and top-p leave.
+    /// The part of it that remains after top-k and top-p.
     Sampler,
 }
 
-/// `train.activation_budget` where it is not said, MiB.
+/// Default of `train.activation_budget`, in MiB.
 const ACTIVATION_BUDGET: u64 = 1024;
 
 fn is_default_budget(value: &u64) -> bool {

@@ -1,33 +1,33 @@
-//! `[warnings]`: limits beyond which a run tells its user.
+//! `[warnings]`: limits beyond which a run warns its user.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::limits::from_zero;
 
-/// `[warnings]`; 0 switches a warning off.
+/// Section `[warnings]`; a limit of 0 turns its warning off.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WarningsConfig {
-    /// Share of the best mean reward of ten steps that is lost.
+    /// Lost share of the best mean reward of ten steps.
     pub reward_fall: f64,
-    /// Steps in a row in which every advantage is 0.
+    /// Number of steps in a row in which every advantage is 0.
     pub no_signal_steps: usize,
-    /// KL divergence of a step, in medians of the steps before.
+    /// KL divergence of a step, divided by the median of the steps before.
     pub kl_ratio: f64,
-    /// Mean entropy of ten steps, nats.
+    /// Mean entropy of ten steps, in nats.
     pub entropy: f64,
-    /// Share of completions that the length limit cut off, mean of ten steps.
+    /// Share of completions that the length limit cut off, averaged over ten steps.
     pub clipped_ratio: f64,
     /// Share of tokens that a mask rejects, in each of five steps.
     pub rejection_rate: f64,
-    /// Steps of a run in which a mask rejects nothing.
+    /// Number of steps of a run in which a mask rejects nothing.
     pub idle_mask_steps: usize,
-    /// Mean of a weight over twenty steps.
+    /// Mean of a weight component over twenty steps.
     pub weight_mean: f64,
-    /// Share of a step's length that a step control leaves, in each of fifty steps.
+    /// Share of a step's length that remains after a step control, in each of fifty steps.
     pub applied: f64,
-    /// Steps of a run in which a step control leaves every step as it is.
+    /// Number of steps of a run in which a step control leaves every step unchanged.
     pub idle_control_steps: usize,
 }
 
@@ -64,6 +64,6 @@ impl WarningsConfig {
         ])
     }
 
-    /// Steps that are remembered.
+    /// Number of steps that the checks remember.
     pub const MOST_STEPS: usize = 256;
 }

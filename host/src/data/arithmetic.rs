@@ -1,6 +1,6 @@
 //! The embedded task `embedded:arithmetic`: three-digit addition with a short worked solution.
 //!
-//! Prompt `448+972=`, completion `10 12 14=1420`: the sum of each pair of digits with the carry from the one before, least
+//! Prompt `448+972=`, completion `10 12 14=1420`: the sum of each pair of digits with the previous carry, least
 //! significant first, then `=` and the answer. About a tenth of all pairs is held out, the same pairs in every run; a pair
 //! and its mirror image (`972+448=`) fall on the same side.
 //!
@@ -19,9 +19,9 @@ const SMALLEST: u64 = 100;
 const OPERANDS: u64 = 900;
 /// One pair in this many is held out.
 const HELD_OUT_SHARE: u64 = 10;
-/// The split and the held-out order are facts of the task, not of a run: this takes the place of the run's seed.
+/// Seed of the split and of the held-out order, which belong to the task and do not depend on the run's seed.
 const TASK_SEED: u64 = 0;
-/// Prompts that stand for all.
+/// Number of prompts that are checked in place of all.
 const SAMPLES: u64 = 64;
 
 /// Addition of two numbers from 100 to 999, endless and with random access.
@@ -32,31 +32,31 @@ pub struct Arithmetic {
 }
 
 impl Arithmetic {
-    /// The name to give in place of a file.
+    /// Name of the task, given in place of a file.
     pub const NAME: &'static str = "embedded:arithmetic";
 
-    /// The name of the task whose worked solutions forget carries.
+    /// Name of the task whose worked solutions forget carries.
     pub const NAME_WITH_SLIPS: &'static str = "embedded:arithmetic-with-slips";
 
     /// Both names.
     pub const NAMES: [&'static str; 2] = [Self::NAME, Self::NAME_WITH_SLIPS];
 
-    /// The task with its training order drawn from `seed`.
+    /// The task, with its training order drawn from `seed`.
     pub fn new(seed: u64) -> Self {
         Arithmetic { seed, slips: false }
     }
 
-    /// The task with worked solutions that forget carries.
+    /// The task with worked solutions that forget carries, with its training order drawn from `seed`.
     pub fn with_slips(seed: u64) -> Self {
         Arithmetic { seed, slips: true }
     }
 
-    /// The name that it is called by.
+    /// Name of this task.
     pub fn name(&self) -> &'static str {
         if self.slips { Self::NAME_WITH_SLIPS } else { Self::NAME }
     }
 
-    /// Refuses demands that its first prompts do not meet. The others are of equal characters and length.
+    /// Refuses demands that its first prompts do not meet. All other prompts have the same characters and length.
     pub(super) fn check(&self, demands: &Demands<'_>) -> Result<()> {
         let target = demands.purpose == Purpose::Teaching;
         (0..SAMPLES).try_for_each(|cursor| self.train(cursor).in_chat(demands.chat)?.check(demands, target))
@@ -76,9 +76,9 @@ impl Arithmetic {
         }
     }
 
-    /// The first `count` held-out prompts in an order that is the same for every seed, none twice.
+    /// The first `count` held-out prompts, without repetition, in an order that does not depend on the seed.
     ///
-    /// More than there are (about 81,000) is an error.
+    /// It is an error if `count` exceeds their number (about 81,000).
     pub fn held_out(&self, count: usize) -> Result<Vec<Example>> {
         let order = rng::permutation(
             &mut rng::stream(TASK_SEED, "data.arithmetic.held_out", &[]),
@@ -110,12 +110,12 @@ fn example(a: u64, b: u64, solution: String) -> Example {
     Example { prompt: format!("{a}+{b}="), answer, solution: Some(solution), reply: None, columns, row: None }
 }
 
-/// The worked solution: one digit sum per place with the carry, unless `forgets` it, then the answer that this leads to.
+/// The worked solution: one digit sum per place with the carry, unless `forgets` it, then the answer that results.
 fn worked(a: u64, b: u64, mut forgets: impl FnMut() -> bool) -> String {
     let (mut carry, mut answer) = (0, 0);
     let sums = [1, 10, 100].map(|place| {
         let sum = a / place % 10 + b / place % 10 + carry;
-        // The last carry is no separate act: it is written with the last sum.
+        // The last carry is no separate step: it is written with the last sum.
         answer += if place == 100 { sum * place } else { sum % 10 * place };
         carry = if sum >= 10 && !(place < 100 && forgets()) { 1 } else { 0 };
         sum.to_string()

@@ -1,13 +1,13 @@
-//! The last `\boxed{}` of a text.
+//! Finds the last `\boxed{}` of a text.
 
-/// The content of the last `\boxed{...}` or `\fbox{...}`, braces matched, or the word after a `\boxed` without braces.
+/// Content of the last `\boxed{...}` or `\fbox{...}` with matching braces, or the word after a `\boxed` without braces.
 ///
-/// None where the text has no box, or its brace is never closed.
+/// `None` if the text has no box, or its brace is never closed.
 pub fn last_boxed(text: &str) -> Option<&str> {
     let (at, name) = ["\\boxed", "\\fbox"].iter().filter_map(|name| Some((text.rfind(name)?, name))).max()?;
     let rest = &text[at + name.len()..];
     let Some(inside) = rest.trim_start().strip_prefix('{') else {
-        // `\boxed 5` and `\boxed5`
+        // For example `\boxed 5` and `\boxed5`.
         let word = rest.trim_start().split([' ', '$', '\n', '.', ',']).next();
         return word.filter(|word| !word.is_empty());
     };

@@ -1,27 +1,27 @@
-//! The columns of a row, and what is in them.
+//! The columns of a row, and their values.
 
 use anyhow::{Result, bail, ensure};
 use serde_json::{Map, Value};
 
-/// The column names of a dataset; with dots, `a.b` is what column `a` has under `b`.
+/// The column names of a dataset. A dotted name `a.b` is field `b` of column `a`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Columns {
-    /// The prompt, text.
+    /// Column of the prompt, which is text.
     pub prompt: String,
-    /// The answer, text or a number; where a row lacks it, the whole solution is the answer.
+    /// Column of the answer, text or a number; a row without it uses the whole solution as answer.
     pub answer: String,
-    /// The worked solution, text or a number; may be absent.
+    /// Column of the worked solution, text or a number; may be absent.
     pub solution: String,
 }
 
 impl Default for Columns {
-    /// `prompt`, `answer` and `solution`, as in TRL's datasets.
+    /// The names `prompt`, `answer` and `solution`, as in TRL's datasets.
     fn default() -> Self {
         Columns { prompt: "prompt".into(), answer: "answer".into(), solution: "solution".into() }
     }
 }
 
-/// The value of a column of a row, or of a nested field, with dots between the names.
+/// The value of a row's column, or of a nested field if the name has dots.
 pub(super) fn at<'a>(row: &'a Map<String, Value>, column: &str) -> Option<&'a Value> {
     row.get(column).or_else(|| {
         let (first, rest) = column.split_once('.')?;
@@ -29,7 +29,7 @@ pub(super) fn at<'a>(row: &'a Map<String, Value>, column: &str) -> Option<&'a Va
     })
 }
 
-/// `column` of `row` as text; a missing or null column is `None`, an empty one an error.
+/// `column` of `row` as text; a missing or null column is `None`, an empty one is an error.
 pub(super) fn text_of(row: &Map<String, Value>, column: &str) -> Result<Option<String>> {
     let text = match at(row, column) {
         None | Some(Value::Null) => return Ok(None),
@@ -41,7 +41,7 @@ pub(super) fn text_of(row: &Map<String, Value>, column: &str) -> Result<Option<S
     Ok(Some(text))
 }
 
-/// The kind of a value, in words.
+/// Kind of a value, in words.
 pub(super) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

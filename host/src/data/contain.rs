@@ -1,4 +1,4 @@
-//! Panics of third-party code over what a file holds, as errors.
+//! Turns panics of third-party code over a file's contents into errors.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -8,11 +8,11 @@ use std::sync::Once;
 use anyhow::{Result, anyhow};
 
 thread_local! {
-    /// True while this thread is in such a call: its panics are not printed.
+    /// True while this thread is in such a call, so that its panics are not printed.
     static CONTAINED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes a call into code that may panic over its input; what the call was at work on is not used after a panic, or does not mind.
+/// Calls code that may panic over its input. After a panic, the data that the call worked on must be dropped or remain valid.
 pub(crate) fn contain<T>(call: impl FnOnce() -> T) -> Result<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

@@ -1,4 +1,4 @@
-//! A prompt with what is known about it, and the row that it came from.
+//! A prompt with its answer and other data, and the row that it came from.
 
 use std::sync::Arc;
 
@@ -7,31 +7,31 @@ use sha2::{Digest, Sha256};
 
 use super::files::Unit;
 
-/// One prompt and what is known about it.
+/// One prompt with its answer and other data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Example {
-    /// The model's input, as text; of a conversation, what the chat template makes of it.
+    /// The model's input as text; a conversation is formatted by the chat template.
     pub prompt: String,
     /// Final answer of a correct completion; never empty.
     pub answer: String,
-    /// A worked completion, answer included, for supervised training.
+    /// A worked completion, including the answer, for supervised training.
     pub solution: Option<String>,
-    /// Text to teach after the prompt, end included, as a chat template writes it; none without a template.
+    /// Text to learn after the prompt, including its end, as a chat template formats it; `None` without a template.
     pub reply: Option<String>,
-    /// Every column of the row but the prompt: a JSON object.
+    /// Every column of the row except the prompt, as a JSON object.
     pub columns: String,
-    /// Where it was read; none where it was made.
+    /// The row that it was read from; `None` for a generated example.
     pub row: Option<Row>,
 }
 
 /// A row of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The file, as it was named.
+    /// Path of the file, as it was given.
     pub file: Arc<str>,
-    /// Word for it in messages: line or row.
+    /// Word for the row in messages: line or row.
     pub(super) unit: Unit,
-    /// Its number, from 1.
+    /// Number of the row, from 1.
     pub number: usize,
 }
 
@@ -48,12 +48,12 @@ impl Row {
 }
 
 impl Example {
-    /// The completion that supervised training should teach: the worked solution, or the bare answer where there is none.
+    /// The completion that supervised training should teach: the worked solution, or the bare answer if there is none.
     pub fn target(&self) -> &str {
         self.solution.as_deref().unwrap_or(&self.answer)
     }
 
-    /// Adds its texts to a hash.
+    /// Adds the example's texts to a hash.
     pub(super) fn digest(&self, hash: &mut Sha256) {
         for text in [&self.prompt, &self.answer, self.solution.as_deref().unwrap_or_default(), &self.columns] {
             hash.update((text.len() as u64).to_le_bytes());
@@ -62,7 +62,7 @@ impl Example {
     }
 }
 
-/// A hash of rows, prompts as they are read; none where they are made.
+/// Hash of rows with their formatted prompts; `None` for generated examples.
 pub fn fingerprint(examples: &[Example]) -> Option<String> {
     examples.first()?.row.as_ref()?;
     let mut hash = Sha256::new();
@@ -74,7 +74,7 @@ pub(super) fn hex(hash: Sha256) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Refuses to hand out fewer held-out prompts than asked for.
+/// Refuses a request for more held-out prompts than are available.
 pub(super) fn ensure_available(source: &str, available: usize, count: usize) -> Result<()> {
     if count > available {
         bail!(

@@ -1,4 +1,4 @@
-//! Which rows are used, by what their columns say.
+//! Selects rows by the values of their columns.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use serde_json::{Map, Value};
 
 use super::columns::at;
 
-/// Columns with the values that they may have; a row is used where all of them do.
+/// Columns with their allowed values; a row is used if every column has one of them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Filter(BTreeMap<String, Allowed>);
 
-/// One value, or some.
+/// One allowed value, or several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Allowed {
@@ -21,7 +21,7 @@ enum Allowed {
     One(Scalar),
 }
 
-/// A value that a column is compared with.
+/// A value to compare a column with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Scalar {
@@ -32,7 +32,7 @@ enum Scalar {
 }
 
 impl Filter {
-    /// True if a row is used.
+    /// True if a row has allowed values in all columns.
     pub(super) fn takes(&self, row: &Map<String, Value>) -> Result<bool> {
         for (column, allowed) in &self.0 {
             let value = at(row, column);

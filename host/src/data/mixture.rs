@@ -1,25 +1,25 @@
-//! Which of several datasets each prompt is from, by their weights.
+//! Chooses the dataset of each prompt among several, by their weights.
 
 use anyhow::{Result, ensure};
 
 use crate::rng;
 
-/// Choices that one random stream makes: going far ahead costs a stream per block.
+/// Number of choices of one random stream: a jump ahead costs one stream per block.
 const BLOCK: u64 = 1 << 12;
 
-/// Draws a dataset for each cursor, with probabilities in proportion to weights, as `interleave_datasets` does.
+/// Draws a dataset for each cursor, with probabilities proportional to the weights, as `interleave_datasets` does.
 ///
 /// The dataset at a cursor is a function of the seed and the cursor. Earlier draws of each dataset are counted from the start, and the
-/// counts are kept for the cursors that follow.
+/// counts are stored for later cursors.
 #[derive(Clone, Debug)]
 pub(super) struct Mixture {
-    /// Sums of the weights up to each dataset, the last of which is 1.
+    /// Sums of the weights up to and including each dataset; the last is 1.
     upto: Vec<f64>,
     seed: u64,
-    /// The cursor before which `before` counts, a multiple of [`BLOCK`].
+    /// First cursor of `block`, a multiple of [`BLOCK`]; `before` counts the draws of earlier cursors.
     start: u64,
     before: Vec<u64>,
-    /// Numbers of the datasets that are drawn from cursor `start` on.
+    /// Indices of the datasets that are drawn from cursor `start` on.
     block: Vec<usize>,
 }
 
@@ -41,7 +41,7 @@ impl Mixture {
         Ok(mixture)
     }
 
-    /// The dataset of the prompt at `cursor`, and how many prompts before it are of the same one.
+    /// The dataset of the prompt at `cursor`, and the number of earlier prompts from the same dataset.
     pub(super) fn at(&mut self, cursor: u64) -> (usize, u64) {
         if cursor < self.start {
             self.start = 0;
@@ -86,7 +86,7 @@ mod tests {
             counts[*dataset] += 1;
         }
         assert!((2_300..2_700).contains(&counts[0]), "{counts:?}");
-        // Whatever was asked for before.
+        // The result does not depend on earlier calls.
         for cursor in [9_999, 3, 4_095, 4_096, 0] {
             assert_eq!(mixture.at(cursor), drawn[cursor as usize]);
         }

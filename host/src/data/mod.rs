@@ -1,7 +1,7 @@
-//! Prompts with known answers: the embedded arithmetic task, or the rows of files.
+//! Prompts with known answers, from the embedded arithmetic task or from files.
 //!
 //! The order of training prompts is a pure function of the run's seed and of the cursor (prompts consumed so far), so a
-//! checkpoint needs the cursor alone.
+//! checkpoint needs only the cursor.
 
 mod arithmetic;
 mod boxed;
@@ -45,14 +45,14 @@ use anyhow::Result;
 /// Training prompts and held-out prompts.
 #[derive(Clone, Debug)]
 pub enum Dataset {
-    /// Three-digit addition, embedded and endless, and what makes conversations of its prompts.
+    /// Three-digit addition, embedded and endless. The chat template, if any, formats its prompts as conversations.
     Arithmetic(Arithmetic, Option<Chat>),
-    /// Rows of files.
+    /// Rows from files.
     Rows(Rows),
 }
 
 impl Dataset {
-    /// The embedded task called `name`, its training order drawn from `seed`; none where it is not called so.
+    /// The embedded task called `name`, with its training order drawn from `seed`; `None` if there is no such task.
     pub fn embedded(name: &str, seed: u64, demands: &Demands<'_>) -> Result<Option<Self>> {
         let task = match name {
             Arithmetic::NAME => Arithmetic::new(seed),
@@ -71,7 +71,7 @@ impl Dataset {
         }
     }
 
-    /// Its name, with numbers of rows where it is in files.
+    /// Description of the dataset: its name, with numbers of rows if it is in files.
     pub fn describe(&self) -> String {
         match self {
             Dataset::Arithmetic(task, _) => task.name().to_owned(),
@@ -79,7 +79,7 @@ impl Dataset {
         }
     }
 
-    /// A hash of the training rows that are used, prompts as they are read; none where they are made.
+    /// Hash of the training rows that are used, with their formatted prompts; `None` for generated prompts.
     pub fn fingerprint(&self) -> Option<&str> {
         match self {
             Dataset::Arithmetic(..) => None,
@@ -87,9 +87,9 @@ impl Dataset {
         }
     }
 
-    /// The first `count` held-out prompts, the same for every seed; the first of a longer list are those of a shorter one.
+    /// The first `count` held-out prompts, equal for every seed; a longer list begins with a shorter one.
     ///
-    /// More than there are, or none at all, is an error.
+    /// It is an error if fewer exist, or none.
     pub fn held_out(&self, count: usize) -> Result<Vec<Example>> {
         match self {
             Dataset::Arithmetic(task, chat) => {
@@ -104,7 +104,7 @@ impl Dataset {
 mod tests {
     use super::*;
 
-    /// Demands that what the embedded tokenizer can read meets.
+    /// Demands that any text within the embedded tokenizer's vocabulary meets.
     pub(super) fn demands(tokenizer: &Tokenizer) -> Demands<'_> {
         Demands {
             tokenizer,

@@ -1,4 +1,4 @@
-//! Prompts with their completions from a JSONL file, as ids or as text, one after another.
+//! Reads prompts with their completions from a JSONL file, as ids or as text, one row after another.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -11,34 +11,34 @@ use serde_json::{Map, Value};
 use super::Tokenizer;
 use crate::model::{Config, ModelFiles};
 
-/// Longest line, bytes: nobody's row, and less than any machine's memory.
+/// Longest line in bytes: longer than any real row, and smaller than any machine's memory.
 const LONGEST_LINE: u64 = 64 << 20;
 
-/// A prompt with its completion.
+/// A prompt with its completion, as token ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pair {
-    /// Ids of the prompt, at least one.
+    /// Token ids of the prompt, at least one.
     pub prompt: Vec<u32>,
-    /// Ids of the completion; may be empty.
+    /// Token ids of the completion; may be empty.
     pub completion: Vec<u32>,
 }
 
-/// The rows of a file, read as they are asked for and checked against a model.
+/// The rows of a file, read on demand and checked against a model.
 ///
-/// A row is a JSON object with `prompt_ids` or `prompt`, and `completion_ids` or `completion`; where both are there, the ids count. Text is
-/// encoded piece by piece, and no special tokens are added. Empty lines are no rows.
+/// A row is a JSON object with `prompt_ids` or `prompt`, and `completion_ids` or `completion`; ids take precedence. Prompt and completion
+/// text are encoded separately, without special tokens. Empty lines are skipped.
 pub struct Pairs<'a> {
     name: String,
     lines: Box<dyn BufRead>,
     line: usize,
     model: &'a Config,
     model_files: &'a ModelFiles,
-    /// Opened when the first text needs it: ids need none.
+    /// Opened for the first text: ids need no tokenizer.
     tokenizer: Option<Tokenizer>,
 }
 
 impl<'a> Pairs<'a> {
-    /// The rows of the file at `path`, or of standard input where that is `-`, for the model in `model_files`.
+    /// Opens the file at `path`, or standard input for `-`, for the model in `model_files`.
     pub fn open(path: &Path, model_files: &'a ModelFiles, model: &'a Config) -> Result<Self> {
         let (name, lines): (_, Box<dyn BufRead>) = if path == Path::new("-") {
             ("standard input".to_owned(), Box::new(BufReader::new(io::stdin())))
@@ -50,7 +50,7 @@ impl<'a> Pairs<'a> {
         Ok(Self { name, lines, line: 0, model, model_files, tokenizer: None })
     }
 
-    /// The next row, with its line before whatever is wrong with it.
+    /// Returns the next row; an error names its line.
     fn read(&mut self) -> Result<Option<Pair>> {
         let mut bytes = Vec::new();
         loop {
@@ -89,7 +89,7 @@ impl<'a> Pairs<'a> {
         Ok(Pair { prompt, completion })
     }
 
-    /// The ids under one key, else those of the text under the other.
+    /// Returns the ids under the key `ids`, else the ids of the text under the key `text`.
     fn ids(&mut self, row: &Map<String, Value>, ids: &str, text: &str) -> Result<Vec<u32>> {
         match (row.get(ids), row.get(text)) {
             (Some(list), _) => {
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use crate::model::embedded::{TINY_ARITHMETIC, model_files};
 
-    /// The rows of `text`, up to the first that is bad.
+    /// Reads the rows of `text`, up to the first bad one.
     fn read(text: &str) -> Result<Vec<Pair>> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("rows.jsonl");

@@ -1,4 +1,4 @@
-//! Rows as well-known datasets have them, made into a prompt, an answer and a solution.
+//! Converts rows of well-known datasets to a prompt, an answer and a solution.
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -13,20 +13,20 @@ use crate::rng;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
-    /// `question` and `answer`, a solution with the answer after `####`.
+    /// Columns `question` and `answer`; the latter is a solution with the final answer after `####`.
     Gsm8k,
-    /// `problem` or `question`, `solution`, and `answer`, `final_answer` or what the solution has in its last `\boxed{}`.
+    /// Columns `problem` or `question`, `solution`, and `answer` or `final_answer`, else the last `\boxed{}` of the solution.
     Math,
-    /// `prompt`, the messages of a conversation, and the answer under `reward_model.ground_truth`, as verl and DAPO have it.
+    /// Column `prompt`, the messages of a conversation, and the answer under `reward_model.ground_truth`, as in verl and DAPO.
     Verl,
-    /// `Question`, `Correct Answer` and three `Incorrect Answer N`, which become four choices; the answer is a letter.
+    /// Columns `Question`, `Correct Answer` and three `Incorrect Answer N`, which become four choices; the answer is a letter.
     Gpqa,
 }
 
 const BOXED: &str = "{prompt}\nPlease reason step by step, and put your final answer within \\boxed{}.";
 
 impl Preset {
-    /// Text around a prompt where the settings give none.
+    /// Template around a prompt if the settings give none.
     pub(super) fn template(self) -> Option<&'static str> {
         match self {
             Self::Gsm8k => Some("{prompt} Let's think step by step and output the final answer after \"####\"."),
@@ -38,7 +38,7 @@ impl Preset {
         }
     }
 
-    /// Gives a row the columns `prompt`, `answer` and `solution`; the others stay.
+    /// Adds the columns `prompt`, `answer` and `solution` to a row; its other columns stay.
     pub(super) fn apply(self, row: &mut Map<String, Value>) -> Result<()> {
         match self {
             Self::Gsm8k => gsm8k(row),
@@ -74,7 +74,7 @@ fn math(row: &mut Map<String, Value>) -> Result<()> {
         "there is no answer: neither a column `answer` or `final_answer`, nor a `\\boxed{}` in a column `solution`",
     )?;
     columns.iter().for_each(|column| drop(row.remove(*column)));
-    // A solution that is a list would be no text.
+    // A solution that is a list is not text.
     if let Some(solution) = solution {
         row.insert("solution".into(), Value::String(solution));
     }
@@ -95,7 +95,7 @@ fn gpqa(row: &mut Map<String, Value>) -> Result<()> {
     let question = need(row, &["Question"])?;
     let columns = ["Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3"];
     let choices = columns.iter().map(|column| need(row, &[column])).collect::<Result<Vec<_>>>()?;
-    // The order of the choices is that of every run, wherever the row stands.
+    // The order of the choices depends only on the question, so it is the same in every run.
     let hash = Sha256::digest(question.as_bytes());
     let index = hash.first_chunk().copied().map_or(0, u64::from_le_bytes);
     let order = rng::permutation(&mut rng::stream(0, "data.gpqa", &[index]), choices.len());
@@ -107,7 +107,7 @@ fn gpqa(row: &mut Map<String, Value>) -> Result<()> {
     Ok(())
 }
 
-/// The text of the first of `columns` that is there.
+/// Text of the first of `columns` that the row has; an error if it has none.
 fn need(row: &Map<String, Value>, columns: &[&str]) -> Result<String> {
     let found = columns.iter().find_map(|column| text_of(row, column).transpose()).transpose()?;
     found.with_context(|| {
@@ -116,7 +116,7 @@ fn need(row: &Map<String, Value>, columns: &[&str]) -> Result<String> {
     })
 }
 
-/// A column of texts or of one.
+/// Text of a column that holds one text or a list of texts.
 fn joined(row: &Map<String, Value>, column: &str) -> Result<Option<String>> {
     let Some(Value::Array(list)) = row.get(column) else { return text_of(row, column) };
     let texts = list.iter().map(|value| match value {

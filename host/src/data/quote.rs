@@ -1,6 +1,6 @@
-//! Texts of others in sentences: on one line, and no longer than one reads.
+//! Quotes others' texts in messages: on one line, and cut to a readable length.
 
-/// Longest quotation of a text, characters.
+/// Longest quotation, in characters.
 const QUOTED: usize = 60;
 
 /// The beginning of a text on one line.

@@ -9,27 +9,27 @@ use super::preset::Preset;
 use super::quote::quote;
 use super::{Chat, Example, Messages, Row};
 
-/// Most columns that a sentence names.
+/// Largest number of columns that a message names.
 const MOST_NAMES: usize = 20;
 
 /// Placeholder of the prompt in a template.
 pub const PROMPT: &str = "{prompt}";
 
-/// How the rows of a dataset are read.
+/// Rules for reading the rows of a dataset.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
-    /// The columns' names.
+    /// Names of the columns.
     pub columns: Columns,
-    /// Layout from which rows of another shape get those columns.
+    /// Layout of a well-known dataset, whose rows are converted to those columns.
     pub preset: Option<Preset>,
-    /// A text around each prompt, with [`PROMPT`] in its place; the preset's where there is none.
+    /// Text around each prompt, with [`PROMPT`] in its place; `None` uses the preset's.
     pub template: Option<String>,
-    /// Which rows are used.
+    /// Rows to use.
     pub filter: Filter,
 }
 
-/// The example in a line, which was read at `place`; with a `chat`, its prompt is a conversation or one message of it. None where the row
-/// is not used.
+/// Parses the example in a line from `place`. With a `chat`, the prompt is a conversation or one message. Returns `None` for a row
+/// that the filter leaves out.
 ///
 /// Errors name the column.
 pub(super) fn parse(line: &[u8], reading: &Reading, chat: Option<&Chat>, place: Row) -> Result<Option<Example>> {

@@ -1,4 +1,4 @@
-//! Rows that no run could use: found when data are opened, and told with file and line, or left out.
+//! Finds rows that no run can use when data are opened. They are reported with file and line, or left out.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,54 +9,54 @@ use serde::{Deserialize, Serialize};
 use super::quote::quote;
 use super::{Chat, Example, Messages, Row, Tokenizer};
 
-/// Bytes of text that are checked before anything else happens: a matter of seconds.
+/// Bytes of text that are checked before training begins; this takes a few seconds.
 const AT_ONCE: usize = 16 << 20;
 
 /// Treatment of a row that cannot be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnBadRow {
-    /// The first one is an error.
+    /// The first bad row is an error.
     #[default]
     Error,
-    /// Rows are used as if it was not there.
+    /// Bad rows are left out, as if they did not exist.
     Skip,
 }
 
-/// Use of rows, on which the requirements depend.
+/// Purpose of rows, on which the requirements depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Prompts are answered, in training and in evaluations.
+    /// Prompts are answered in training and in evaluations.
     Training,
-    /// Targets are taught as well.
+    /// Supervised training: targets are learned as well.
     Teaching,
-    /// Held-out prompts are answered; no other row is looked at.
+    /// Only held-out prompts are answered; no other row is checked.
     Measuring,
 }
 
 /// Requirements on rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Demands<'a> {
-    /// Text to ids.
+    /// The tokenizer of the model.
     pub tokenizer: &'a Tokenizer,
-    /// The chat template that writes conversations; none where prompts are plain text.
+    /// The chat template that formats conversations; `None` if prompts are plain text.
     pub chat: Option<&'a Chat>,
-    /// Number of ids that the model knows.
+    /// Number of token ids that the model knows.
     pub vocab_size: usize,
-    /// Longest prompt, tokens.
+    /// Longest prompt, in tokens.
     pub max_prompt_length: usize,
-    /// Longest prompt with its target, tokens: `max_position_embeddings`.
+    /// Longest prompt with its target, in tokens: `max_position_embeddings`.
     pub positions: usize,
-    /// True if rows with longer prompts are left out, whatever is done about others.
+    /// True if rows with longer prompts are left out, regardless of `on_bad_row`.
     pub filter_overlong_prompts: bool,
     /// Treatment of a row that does not meet the requirements.
     pub on_bad_row: OnBadRow,
-    /// Use of the rows.
+    /// Purpose of the rows.
     pub purpose: Purpose,
 }
 
 impl Example {
-    /// The ids of the prompt.
+    /// Token ids of the prompt.
     pub fn prompt_ids(&self, tokenizer: &Tokenizer, limit: usize) -> Result<Vec<u32>> {
         self.placed(encode(tokenizer, &self.prompt, limit, "`data.max_prompt_length`").and_then(|ids| {
             ensure!(
@@ -69,7 +69,7 @@ impl Example {
         }))
     }
 
-    /// Writes the prompt as one message of the user.
+    /// Formats the prompt as one message of the user.
     pub(super) fn in_chat(self, chat: Option<&Chat>) -> Result<Self> {
         match chat {
             Some(chat) => {
@@ -80,7 +80,7 @@ impl Example {
         }
     }
 
-    /// Writes `messages` in place of the prompt, and what is to be taught as their answer.
+    /// Formats `messages` as the prompt, and the training target as their answer.
     pub(super) fn of_messages(mut self, chat: &Chat, messages: &Messages) -> Result<Self> {
         self.prompt = chat.prompt(messages)?;
         if chat.teaches() {
@@ -89,7 +89,7 @@ impl Example {
         Ok(self)
     }
 
-    /// The ids of the target, an end token last; of a reply, the end that the chat template gives it. They follow `prompt` tokens.
+    /// Token ids of the target, which follow `prompt` tokens. An end token is last; a reply has the end that the chat template gives it.
     pub fn target_ids(&self, tokenizer: &Tokenizer, prompt: usize, positions: usize) -> Result<Vec<u32>> {
         let ids = match &self.reply {
             Some(reply) => encode(tokenizer, reply, positions, POSITIONS),
@@ -109,7 +109,7 @@ impl Example {
         }))
     }
 
-    /// An error with the row's file and line before it.
+    /// Prefixes an error with the row's file and line.
     fn placed<T>(&self, result: Result<T>) -> Result<T> {
         match &self.row {
             Some(row) => result.with_context(|| row.is_bad()),
@@ -134,7 +134,7 @@ impl Example {
     }
 }
 
-/// The sentence about a bad row that was found while training went on.
+/// Error message about a bad row that was found while training went on.
 pub(super) type Finding = Arc<OnceLock<String>>;
 
 /// The result of a check.
@@ -142,16 +142,16 @@ pub(super) type Finding = Arc<OnceLock<String>>;
 pub(super) struct Checked {
     /// Rows that were left out because they cannot be used.
     pub bad: Vec<Row>,
-    /// How many were left out because their prompts are too long.
+    /// Number of rows that were left out because their prompts are too long.
     pub long: usize,
-    /// Where rows are still being checked.
+    /// Receives the error of rows that are still being checked; `None` if all are checked.
     pub finding: Option<Finding>,
 }
 
-/// Refuses or leaves out the `rows` that do not meet the demands; with `target` their targets too must. Where there are too many rows to wait
-/// for, the rest of them is checked by a thread, which leaves its finding behind.
+/// Refuses or leaves out the `rows` that do not meet the demands; with `target`, their targets must meet them too. If there are many
+/// rows, a thread checks the later ones and stores its finding.
 pub(super) fn check(rows: &mut Arc<Vec<Example>>, demands: &Demands<'_>, target: bool) -> Result<Checked> {
-    // Rows that are left out shift the others, so that all must be known before the first one is used.
+    // Rows that are left out shift the others, so all must be known before the first row is used.
     if demands.on_bad_row == OnBadRow::Skip || demands.filter_overlong_prompts {
         return leave_out(rows, demands, target);
     }
@@ -161,7 +161,7 @@ pub(super) fn check(rows: &mut Arc<Vec<Example>>, demands: &Demands<'_>, target:
     Ok(Checked { finding, ..Checked::default() })
 }
 
-/// How many rows have `bytes` of text, one at least.
+/// Number of rows that have `bytes` of text, at least one.
 fn first(rows: &[Example], bytes: usize) -> usize {
     let mut sum = 0_usize;
     let beyond = |row: &Example| {
@@ -177,11 +177,11 @@ fn find(rows: &[Example], demands: &Demands<'_>, target: bool) -> Option<Error> 
     rows.par_iter().find_map_first(|row| row.check(demands, target).err())
 }
 
-/// The limit of solutions, for a sentence.
+/// Name of the limit on solutions, for a message.
 const POSITIONS: &str = "the model has positions";
 
-/// The ids of a text that is to have at most `limit` tokens, by the limit's `name`. One that is far too long is refused unread: the tokenizer takes hundreds of bytes of
-/// memory for each of its own.
+/// Token ids of a text of at most `limit` tokens; `name` describes the limit. A text that is far too long is refused before it is
+/// encoded, for the tokenizer takes hundreds of bytes of memory for each byte.
 fn encode(tokenizer: &Tokenizer, text: &str, limit: usize, name: &str) -> Result<Vec<u32>> {
     ensure!(
         !is_far_too_long(text, limit),
@@ -192,7 +192,7 @@ fn encode(tokenizer: &Tokenizer, text: &str, limit: usize, name: &str) -> Result
     tokenizer.encode(text)
 }
 
-/// True where `limit` tokens cannot hold this text, on any vocabulary's average.
+/// True if `limit` tokens cannot hold this text at the average token length of any vocabulary.
 fn is_far_too_long(text: &str, limit: usize) -> bool {
     const MOST_BYTES_OF_A_TOKEN: usize = 64;
     text.len() > limit.saturating_mul(MOST_BYTES_OF_A_TOKEN)
@@ -241,7 +241,7 @@ fn in_background(rows: &Arc<Vec<Example>>, from: usize, demands: &Demands<'_>, t
     let Demands { vocab_size, max_prompt_length, positions, filter_overlong_prompts, on_bad_row, purpose, .. } =
         *demands;
     std::thread::spawn(move || {
-        // Conversations are texts by now.
+        // Conversations have been formatted as text by now.
         let (tokenizer, chat) = (&tokenizer, None);
         let demands = Demands {
             tokenizer,
@@ -253,7 +253,7 @@ fn in_background(rows: &Arc<Vec<Example>>, from: usize, demands: &Demands<'_>, t
             on_bad_row,
             purpose,
         };
-        // One after the other: the threads are for those who train.
+        // Checked one after another: the other threads are for training.
         if let Some(error) = rows[from..].iter().find_map(|row| row.check(&demands, target).err()) {
             let _ = told.set(format!("{error:#}"));
         }
@@ -293,7 +293,7 @@ mod tests {
         assert!(error(vec![row(4, "1")], |demands| demands.vocab_size = 3, false).contains("token id 3 is outside"));
         let target = Example { solution: Some("x".into()), ..row(7, "1") };
         assert!(error(vec![target.clone()], |_| (), true).contains("line 7 of `rows.jsonl`"));
-        // A prompt of three tokens, a solution of five, and its end.
+        // A prompt of three tokens, a solution of five, and an end token.
         let long = Example { solution: Some("1+1=2".into()), ..row(7, "11=") };
         let said = error(vec![long.clone()], |_| (), true);
         assert!(said.contains("line 7 of `rows.jsonl`"), "{said}");

@@ -1,4 +1,4 @@
-//! Prompts from files: in which order their rows come.
+//! Prompts from files, and the order of their rows.
 
 use anyhow::{Result, bail};
 use sha2::{Digest, Sha256};
@@ -9,14 +9,14 @@ use super::row_check::{Demands, Purpose};
 use super::set::{Set, Source};
 use crate::rng;
 
-/// How the rows of training data are put in order.
+/// Settings for the order of training rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Order {
-    /// Source of the order, and of which rows are drawn.
+    /// Seed of the order, and of the choice of rows.
     pub seed: u64,
-    /// True if each epoch has a random order of its own; rows come in that of their files otherwise.
+    /// True if each epoch has its own random order; otherwise rows have the order of their files.
     pub shuffle: bool,
-    /// Most rows of each dataset, drawn by the seed; 0 is all.
+    /// Largest number of rows of each dataset, drawn by the seed; 0 is all.
     pub max_train_samples: usize,
 }
 
@@ -26,15 +26,15 @@ pub struct Rows {
     train: Vec<Set>,
     eval: Option<Set>,
     order: Order,
-    /// Draws among weighted datasets; without one they are one after another.
+    /// Draws among weighted datasets; without weights, datasets follow one another.
     mixture: Option<Mixture>,
-    /// The epoch whose order is at hand, and that order: of each weighted dataset, or of all together.
+    /// The newest epoch and its order of rows: one entry per weighted dataset, or one for all datasets together.
     orders: Vec<(u64, Vec<usize>)>,
     fingerprint: String,
 }
 
 impl Rows {
-    /// Reads all files whole; rows are checked now, or, where that would take long, while training goes on.
+    /// Reads all files whole. Rows are checked now, or, if that would take long, while training goes on.
     ///
     /// Errors name the file, the row and the column.
     pub fn open(train: &[Source], eval: Option<&Source>, order: Order, demands: &Demands<'_>) -> Result<Self> {
@@ -60,8 +60,8 @@ impl Rows {
         Ok(rows)
     }
 
-    /// The prompt at `cursor`: each epoch passes once over all rows in its own random order. It depends on the seed and on the rows
-    /// that can be used, as if no others had been in the files.
+    /// The prompt at `cursor`: each epoch visits all rows once, in its own random order. It depends only on the seed and the usable
+    /// rows, not on other rows of the files.
     pub fn train(&mut self, cursor: u64) -> Result<Example> {
         self.train.iter().try_for_each(Set::check_finding)?;
         let (index, cursor) = self.mixture.as_mut().map_or((0, cursor), |mixture| mixture.at(cursor));
@@ -74,7 +74,7 @@ impl Rows {
         Ok(self.row(index, row).clone())
     }
 
-    /// How many rows have an order together: those of a weighted dataset, or all.
+    /// Number of rows that share one order: those of a weighted dataset, or all rows.
     fn count(&self, index: usize) -> usize {
         match self.mixture {
             Some(_) => self.train[index].rows.len(),
@@ -88,7 +88,7 @@ impl Rows {
         }
         let mut sets = self.train.iter();
         loop {
-            // Orders are of as many rows as there are.
+            // An order has no index beyond the last row.
             let rows = sets.next().map_or(&[][..], |set| &set.rows[..]);
             match rows.get(row) {
                 Some(found) => return found,
@@ -97,7 +97,7 @@ impl Rows {
         }
     }
 
-    /// The order of an epoch.
+    /// The order of rows in an epoch.
     fn epoch(&self, index: usize, epoch: u64) -> Vec<usize> {
         let (seed, rows) = (self.order.seed, self.count(index));
         if !self.order.shuffle {
@@ -110,12 +110,12 @@ impl Rows {
         rng::permutation(&mut rng, rows)
     }
 
-    /// A hash of the training rows that are used.
+    /// Hash of the training rows that are used.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// The first `count` held-out rows; none, or fewer, is an error.
+    /// The first `count` held-out rows; it is an error if there are fewer, or none.
     pub fn held_out(&self, count: usize) -> Result<Vec<Example>> {
         let Some(eval) = &self.eval else {
             bail!(
@@ -127,7 +127,7 @@ impl Rows {
         Ok(eval.rows[..count].to_vec())
     }
 
-    /// The datasets, their numbers of rows, and what was left out.
+    /// Description of the datasets: their numbers of rows, and the rows that were left out.
     pub(super) fn describe(&self) -> String {
         let sets = self.train.iter().chain(self.eval.as_ref().filter(|eval| eval.has_left_out()));
         sets.map(Set::describe).collect::<Vec<_>>().join("; ")
@@ -153,7 +153,7 @@ mod tests {
         Source { name, files, reading: Reading::default(), weight }
     }
 
-    /// Opens files whose rows the embedded tokenizer need not be able to read.
+    /// Opens files with a tokenizer that accepts text outside the embedded vocabulary.
     fn open_files(train: &Path, eval: Option<&Path>, seed: u64, on_bad_row: OnBadRow) -> Result<Rows> {
         let eval = eval.map(|path| source(path, None));
         open_sources(&[source(train, None)], eval.as_ref(), order(seed), on_bad_row)
@@ -169,7 +169,7 @@ mod tests {
         Rows::open(train, eval, order, &demands)
     }
 
-    /// Files of as many rows as are asked for, whose prompts begin with `a`, `b` and so on.
+    /// Files with these numbers of rows, whose prompts begin with `a`, `b` and so on.
     fn files(counts: &[usize]) -> (tempfile::TempDir, Vec<PathBuf>) {
         let directory = tempfile::tempdir().unwrap();
         let file = |(index, count): (usize, &usize)| {
@@ -187,14 +187,14 @@ mod tests {
         cursors.map(|cursor| rows.train(cursor).unwrap().prompt).collect()
     }
 
-    /// A tokenizer that has one id for whatever it does not know.
+    /// A tokenizer with one id for all unknown text.
     fn any_text() -> Tokenizer {
         let json = r#"{"model": {"type": "WordLevel", "vocab": {"<unk>": 0, "<eos>": 1}, "unk_token": "<unk>"}}"#;
         let configs = TokenizerConfigs { tokenizer: serde_json::json!({"eos_token": "<eos>"}), ..Default::default() };
         Tokenizer::from_bytes(json.as_bytes(), &configs).unwrap()
     }
 
-    /// The whole error chain with the directory removed.
+    /// The whole error chain, without the directory.
     fn error(text: &str) -> String {
         let error = format!("{:#}", open(text).unwrap_err());
         let (before, after) = error.split_once('`').unwrap();

@@ -1,4 +1,4 @@
-//! The rows of one dataset, in memory: those that are used, and what was left out.
+//! The rows of one dataset in memory: the rows that are used, and counts of the rows that were left out.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use super::row_check::{self, Demands, Finding, OnBadRow};
 use super::{Chat, Example, Row};
 use crate::rng;
 
-/// Most rows that a description names.
+/// Largest number of rows that a description names.
 const MOST_NAMED: usize = 5;
 
-/// A dataset in files, and how its rows are read.
+/// A dataset in files, with the rules for reading its rows.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// Its name in the settings.
+    /// The dataset's name in the settings.
     pub name: String,
-    /// Its files, in order.
+    /// The dataset's files, in order.
     pub files: Vec<PathBuf>,
-    /// Rules by which its rows are read.
+    /// Rules for reading the rows.
     pub reading: Reading,
-    /// How often prompts are from it, among several.
+    /// Sampling weight among several datasets.
     pub weight: Option<f64>,
 }
 
@@ -35,13 +35,13 @@ pub(super) struct Set {
     pub(super) name: String,
     pub(super) rows: Arc<Vec<Example>>,
     left_out: LeftOut,
-    /// True if its rows are in several files.
+    /// True if the rows are in several files.
     is_sharded: bool,
-    /// Where rows are still being checked.
+    /// Receives the error of rows that are still being checked.
     finding: Option<Finding>,
 }
 
-/// Rows that are not used, by reason.
+/// Numbers or places of rows that are not used, by reason.
 #[derive(Clone, Debug, Default)]
 struct LeftOut {
     bad: Vec<Row>,
@@ -51,7 +51,7 @@ struct LeftOut {
 }
 
 impl Set {
-    /// Reads the rows; lines that are none are left out or an error.
+    /// Reads the rows; a line that is not a row is left out or is an error.
     pub(super) fn read(source: &Source, demands: &Demands<'_>) -> Result<Self> {
         let (mut rows, mut left_out) = (Vec::new(), LeftOut::default());
         for file in &source.files {
@@ -94,7 +94,7 @@ impl Set {
         self.left_out.not_sampled = rows - most;
     }
 
-    /// Ends a run whose rows turned out to be bad.
+    /// Returns an error if the background check has found a bad row.
     pub(super) fn check_finding(&self) -> Result<()> {
         match self.finding.as_ref().and_then(|finding| finding.get()) {
             Some(sentence) => bail!("{sentence}"),
@@ -102,13 +102,13 @@ impl Set {
         }
     }
 
-    /// Where what is found in the background is to be left, as if rows were still being checked.
+    /// Returns the place for a background check's finding, as if rows were still being checked.
     #[cfg(test)]
     pub(super) fn find_later(&mut self) -> Finding {
         self.finding.get_or_insert_default().clone()
     }
 
-    /// Adds its rows to a hash.
+    /// Adds the rows to a hash.
     pub(super) fn digest(&self, hash: &mut Sha256) {
         self.rows.iter().for_each(|row| row.digest(hash));
     }
@@ -132,7 +132,7 @@ impl Set {
         Ok(())
     }
 
-    /// Its name, its number of rows, and what was left out.
+    /// Describes the dataset: its name, its number of rows, and the rows that were left out.
     pub(super) fn describe(&self) -> String {
         let LeftOut { bad, long, filtered, not_sampled } = &self.left_out;
         let counts = [(*long, "too long"), (*filtered, "filtered out"), (*not_sampled, "not sampled")];
@@ -165,7 +165,7 @@ impl LeftOut {
     }
 }
 
-/// The rows of a dataset that meet the demands, in order, and how many were left out.
+/// The rows of a dataset that meet the demands, in order, and the number of rows that were left out.
 pub fn examples(source: &Source, demands: &Demands<'_>) -> Result<(Vec<Example>, usize)> {
     let mut set = Set::read(source, demands)?;
     set.check(demands, false)?;
@@ -186,7 +186,7 @@ pub fn rows(path: &Path) -> Result<Vec<Example>> {
     Ok(rows)
 }
 
-/// Every line of a file that is not empty, with its place; conversations are written many at a time.
+/// Every non-empty line of a file, with its place; conversations are formatted in batches.
 fn lines(path: &Path, reading: &Reading, chat: Option<&Chat>) -> Result<Vec<(Row, Result<Option<Example>>)>> {
     let file: Arc<str> = path.display().to_string().into();
     let text = files::read(path)?;

@@ -1,4 +1,4 @@
-//! Whole texts to token ids, by the `tokenizer.json` of a model that reads them: nothing ends here, so no end token is asked for.
+//! Converts whole texts to token ids with a model's `tokenizer.json`. No completion ends here, so no end token is needed.
 
 use std::collections::BTreeMap;
 
@@ -17,15 +17,15 @@ use crate::model::ModelFiles;
 pub struct Texts {
     inner: tokenizers::Tokenizer,
     special: bool,
-    /// Most tokens of a text, without those that are added.
+    /// Largest number of tokens of a text, without added special tokens.
     room: usize,
     pad: u32,
 }
 
 impl Texts {
-    /// The tokenizer among the files of a model; `special` says whether it adds the tokens that its model begins and ends a text with.
+    /// Opens the tokenizer among the files of a model. If `special`, it adds the tokens with which its model begins and ends a text.
     ///
-    /// Texts keep their first `longest` tokens.
+    /// Texts are cut to their first `longest` tokens.
     pub fn open(files: &ModelFiles, longest: usize, special: bool) -> Result<Self> {
         let bytes = files.read("tokenizer.json")?;
         let place = || format!("cannot use {}", files.describe("tokenizer.json"));
@@ -48,7 +48,7 @@ impl Texts {
         Ok(Self { inner, special, room: longest - added, pad })
     }
 
-    /// The ids of a text, and whether it was cut; text that the vocabulary cannot express is an error.
+    /// Token ids of a text, and true if it was cut; text that the vocabulary cannot express is an error.
     pub fn encode(&self, text: &str) -> Result<(Vec<u32>, bool)> {
         let encode = || {
             let mut encoding = self.inner.encode_fast(text, false)?;
@@ -64,7 +64,7 @@ impl Texts {
             .with_context(|| format!("cannot encode `{}`", quote(text)))
     }
 
-    /// The id that fills rows up: the padding token, else the end token, else 0.
+    /// The padding id: the padding token, else the end token, else 0.
     pub fn pad_id(&self) -> u32 {
         self.pad
     }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
     use crate::data::Tokenizer;
 
-    /// The embedded tokenizer's directory, its texts between `<eos>` and `<eos>` where special tokens are asked for.
+    /// The embedded tokenizer's directory. If special tokens are requested, it puts texts between `<eos>` and `<eos>`.
     fn folder(config: Option<&Value>) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let mut tokenizer: Value = serde_json::from_slice(Tokenizer::TINY_ARITHMETIC[0].1).unwrap();

@@ -1,4 +1,4 @@
-//! Text to token ids and back, by any Hugging Face `tokenizer.json`, and the ids that end and pad a completion.
+//! Converts text to token ids and back with any Hugging Face `tokenizer.json`, and finds the ids that end and pad a completion.
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
@@ -10,17 +10,17 @@ use crate::model::ModelFiles;
 
 /// Error message after a panic of the tokenizers crate over a text.
 const UNUSABLE: &str = "`tokenizer.json` cannot be used";
-/// Tokens that are decoded to see whether that can be done.
+/// Number of tokens that are decoded to test the decoder.
 const SAMPLES: u32 = 1000;
 
-/// The JSON files beside a `tokenizer.json` that may say which tokens end and pad a completion; `Null` where there is none.
+/// The JSON files beside a `tokenizer.json` that may name the end and padding tokens; `Null` for an absent file.
 #[derive(Clone, Debug, Default)]
 pub struct TokenizerConfigs {
-    /// `tokenizer_config.json`: `eos_token` and `pad_token`, by text.
+    /// `tokenizer_config.json`: texts of `eos_token` and `pad_token`.
     pub tokenizer: Value,
     /// `config.json`: `eos_token_id` and `pad_token_id`.
     pub model: Value,
-    /// `generation_config.json`: the same, preferred to `config.json`.
+    /// `generation_config.json`: the same ids, preferred to those of `config.json`.
     pub generation: Value,
 }
 
@@ -33,8 +33,8 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// The files of a model directory that a tokenizer or the texts for it are read from, here or by others, besides `config.json`; only the
-    /// first must exist.
+    /// Files of a model directory with a tokenizer or its texts, besides `config.json`. Some are read by other modules. Only the first must
+    /// exist.
     pub const FILES: [&'static str; 10] = [
         "tokenizer.json",
         "tokenizer_config.json",
@@ -54,14 +54,14 @@ impl Tokenizer {
         ("tokenizer_config.json", include_bytes!("../../assets/tiny-arithmetic/tokenizer_config.json")),
     ];
 
-    /// The embedded tokenizer of the arithmetic task, 15 tokens.
+    /// The embedded tokenizer of the arithmetic task, with 15 tokens.
     pub fn tiny_arithmetic() -> Result<Self> {
         Self::open(&ModelFiles::Embedded(&Self::TINY_ARITHMETIC))
     }
 
-    /// The tokenizer among the files of a model; the three config files may be absent.
+    /// Opens the tokenizer among the files of a model; the three config files may be absent.
     ///
-    /// Errors: those of [`Tokenizer::from_bytes`], and a file that cannot be read or is no JSON.
+    /// Errors: those of [`Tokenizer::from_bytes`], and a file that cannot be read or is not JSON.
     pub fn open(files: &ModelFiles) -> Result<Self> {
         let configs = TokenizerConfigs {
             tokenizer: files.json("tokenizer_config.json")?,
@@ -72,9 +72,9 @@ impl Tokenizer {
         Self::from_bytes(&bytes, &configs).with_context(|| format!("cannot use {}", files.describe("tokenizer.json")))
     }
 
-    /// The tokenizer in the bytes of a `tokenizer.json`; its own truncation and padding settings are switched off.
+    /// Reads a tokenizer from the bytes of a `tokenizer.json`; its own truncation and padding settings are turned off.
     ///
-    /// Errors: bytes that are no tokenizer, no end token, or an end or padding token outside the vocabulary.
+    /// Errors: bytes that are not a tokenizer, no end token, or an end or padding token outside the vocabulary.
     pub fn from_bytes(tokenizer_json: &[u8], configs: &TokenizerConfigs) -> Result<Self> {
         tokenizer_json::check(tokenizer_json).map_err(|error| anyhow!("`tokenizer.json` cannot be read: {error}"))?;
         let mut inner = contain(|| tokenizers::Tokenizer::from_bytes(tokenizer_json))?
@@ -90,13 +90,13 @@ impl Tokenizer {
                 "token {id} ends or fills completions, but the model's `vocab_size` is {size} (use the model's tokenizer)"
             );
         }
-        // Encodings are tried when rows are checked; completions have not been sampled yet.
+        // Encoding is tested when rows are checked. Decoding is tested here, because no completion has been sampled yet.
         let ids: Vec<u32> = (0..SAMPLES).collect();
         contain(|| inner.decode(&ids, true).is_ok())?;
         Ok(Tokenizer { inner, eos, pad })
     }
 
-    /// The ids of a prompt, no special tokens added; text that the vocabulary cannot express, or that gives no token, is an error.
+    /// Token ids of a prompt, without special tokens. Text that the vocabulary cannot express, or that gives no token, is an error.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let ids = self.ids(text).with_context(|| format!("cannot encode `{}`", quote(text)))?;
         ensure!(!ids.is_empty(), "`{}` encodes to no tokens (does the tokenizer fit the dataset?)", quote(text));
@@ -116,14 +116,14 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The text of completion ids, special tokens left out; ids outside the vocabulary give no text.
+    /// Text of completion ids, without special tokens; ids outside the vocabulary give no text.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         contain(|| self.inner.decode(ids, true))
             .context(UNUSABLE)?
             .map_err(|error| anyhow!("cannot decode {} tokens: {error}", ids.len()))
     }
 
-    /// A function that returns the text that each id adds after `prompt`, special tokens left out. It returns none while a character is
+    /// A function that returns the text that each id adds after `prompt`, without special tokens. It returns `None` while a character is
     /// incomplete.
     pub fn stream(&self, prompt: &[u32]) -> Result<impl FnMut(u32) -> Result<Option<String>>> {
         let mut stream = self.inner.decode_stream(true);
@@ -134,7 +134,7 @@ impl Tokenizer {
         Ok(step)
     }
 
-    /// Bytes of `text`, the text of completion `ids`, that each id stands for. A character that several tokens make belongs to the last of
+    /// Byte range in `text`, the text of completion `ids`, that each id stands for. A character of several tokens belongs to the last of
     /// them.
     pub fn spans(&self, ids: &[u32], text: &str) -> Result<Vec<[u32; 2]>> {
         let pieces = || -> Result<Vec<Option<String>>, tokenizers::Error> {
@@ -151,7 +151,7 @@ impl Tokenizer {
             };
             return Ok(pieces.iter().map(span).collect());
         }
-        // A decoder whose words depend on what follows: as much as the text of the ids so far has in common with the whole.
+        // The decoder's words depend on what follows, so a span ends where the text of the ids so far stops to agree with the whole.
         let mut end = 0;
         let span = |count: usize| {
             let start = end;
@@ -161,28 +161,28 @@ impl Tokenizer {
         (1..=ids.len()).map(span).collect()
     }
 
-    /// The ids that end a completion, at least one; the first is the one to append to a training target.
+    /// The ids that end a completion, at least one; the first is appended to training targets.
     pub fn eos_ids(&self) -> &[u32] {
         &self.eos
     }
 
-    /// The id that fills rows up; the first end id where the model names no other.
+    /// The padding id; the first end id if the model names no other.
     pub fn pad_id(&self) -> u32 {
         self.pad
     }
 
-    /// The number of tokens, added ones included; a model's vocabulary may be padded to more.
+    /// Number of tokens, added ones included; a model may pad its vocabulary to more.
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
 }
 
-/// Bytes that two texts have in common at their beginning.
+/// Length in bytes of the common beginning of two texts.
 fn common(a: &str, b: &str) -> u32 {
     a.chars().zip(b.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8() as u32).sum()
 }
 
-/// The tokenizer's own end token first, then the ids of the generation config (else of the model's).
+/// The tokenizer's own end token first, then the ids of the generation config, or else of the model's config.
 fn eos_ids(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs) -> Result<Vec<u32>> {
     let mut ids: Vec<u32> = named_token(inner, &configs.tokenizer, "eos_token")?.into_iter().collect();
     for id in numbered_tokens(inner, configs, "eos_token_id")? {
@@ -204,7 +204,7 @@ fn pad_id(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs) -> Result<O
     Ok(numbered_tokens(inner, configs, "pad_token_id")?.first().copied())
 }
 
-/// The id of the token whose text (or `{"content": text}`) stands under `key`.
+/// Id of the token whose text (or `{"content": text}`) is under `key`.
 pub(super) fn named_token(inner: &tokenizers::Tokenizer, config: &Value, key: &str) -> Result<Option<u32>> {
     let entry = &config[key];
     let Some(text) = entry.as_str().or_else(|| entry["content"].as_str()) else {
@@ -215,7 +215,7 @@ pub(super) fn named_token(inner: &tokenizers::Tokenizer, config: &Value, key: &s
     Ok(Some(id.with_context(|| format!("`{key}` `{text}` of `tokenizer_config.json` is not in the vocabulary"))?))
 }
 
-/// The id or ids under `key` of the generation config, else of the model's config.
+/// Ids under `key` of the generation config, else of the model's config.
 fn numbered_tokens(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs, key: &str) -> Result<Vec<u32>> {
     let sources = [(&configs.generation, "generation_config.json"), (&configs.model, "config.json")];
     let Some((entry, file)) =
@@ -248,7 +248,7 @@ mod tests {
 
     const ASSETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tiny-arithmetic");
 
-    /// The asset's two files, made from the list of its tokens.
+    /// The asset's two files, generated from the list of its tokens.
     fn generate() -> [(&'static str, String); 2] {
         let special = ["<pad>", "<eos>"];
         let tokens = special.into_iter().chain("0 1 2 3 4 5 6 7 8 9 + =".split(' ')).chain([" "]);
@@ -263,7 +263,7 @@ mod tests {
             },
             "post_processor": null,
             "decoder": {"type": "Fuse"},
-            // No `<unk>` in the vocabulary: text outside it is an error instead of a silent substitute.
+            // The vocabulary has no `<unk>`: text outside it is an error instead of a silent substitute.
             "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"},
         });
         let config = json!({

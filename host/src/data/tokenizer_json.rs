@@ -1,13 +1,13 @@
-//! Checks of a `tokenizer.json` before the tokenizers crate reads it: a few bytes of the file can claim all memory.
+//! Checks a `tokenizer.json` before the tokenizers crate reads it: a few bytes of the file can claim all memory.
 
 use anyhow::{Result, bail, ensure};
 use serde_json::Value;
 
 /// Largest token id; vocabularies in use end below 2^19.
 const LARGEST_ID: u64 = (1 << 24) - 1;
-/// Most characters of all regular expressions together, counted repetitions written out.
+/// Largest number of characters of all regular expressions together, with counted repetitions expanded.
 const MOST_PATTERN: usize = 1 << 12;
-/// How many times as long replacements may make a text.
+/// Largest factor by which replacements may lengthen a text.
 const MOST_GROWTH: usize = 1 << 10;
 
 /// Checks ids, regular expressions, replacements and the table of a normalizer.
@@ -44,7 +44,7 @@ pub(super) fn check(bytes: &[u8]) -> Result<()> {
 
 type Object = serde_json::Map<String, Value>;
 
-/// Calls `see` with every object in `value`, itself included.
+/// Calls `see` with every object in `value`, including `value` itself.
 fn visit(value: &Value, see: &mut dyn FnMut(&Object) -> Result<()>) -> Result<()> {
     match value {
         Value::Array(values) => values.iter().try_for_each(|value| visit(value, see)),
@@ -56,7 +56,7 @@ fn visit(value: &Value, see: &mut dyn FnMut(&Object) -> Result<()>) -> Result<()
     }
 }
 
-/// At most how many times as long an object of the types `Replace` and `Prepend` makes a text.
+/// Upper bound on the factor by which an object of type `Replace` or `Prepend` lengthens a text.
 fn factor(object: &Object) -> usize {
     let length = |value: Option<&Value>| value.and_then(Value::as_str).map(str::len);
     if let Some(prepended) = length(object.get("prepend")) {
@@ -65,17 +65,17 @@ fn factor(object: &Object) -> usize {
     let (Some(content), Some(pattern)) = (length(object.get("content")), object.get("pattern")) else { return 1 };
     match length(pattern.get("String")) {
         Some(replaced) if replaced > 0 => content.div_ceil(replaced).max(1),
-        // An expression, or nothing at all, may stand between any two characters.
+        // A regular expression or an empty string may match between any two characters.
         _ => content + 1,
     }
 }
 
-/// A group or a class of a regular expression so far.
+/// A group or a character class of a regular expression, as far as it was read.
 #[derive(Default)]
 struct Group {
-    /// Characters, repetitions written out.
+    /// Number of characters, with repetitions expanded.
     all: usize,
-    /// Those of the last thing in it, which a repetition repeats.
+    /// Number of characters of its last element, to which a repetition applies.
     last: usize,
 }
 
@@ -92,7 +92,7 @@ impl Group {
     }
 }
 
-/// The length of a regular expression with its counted repetitions `{n,m}` written out.
+/// Length of a regular expression with its counted repetitions `{n,m}` expanded.
 fn written_out(pattern: &str) -> usize {
     let mut groups = vec![Group::default()];
     let mut rest = pattern.chars();
@@ -126,12 +126,12 @@ fn written_out(pattern: &str) -> usize {
     groups.into_iter().fold(0, |sum, group| sum.saturating_add(group.all))
 }
 
-/// The text between the braces that begin `text`, and the text after them.
+/// The text between the braces at the beginning of `text`, and the text after them.
 fn braces(text: &str) -> Option<(&str, &str)> {
     text.strip_prefix('{')?.split_once('}')
 }
 
-/// The larger number of a repetition, `n` or `n,m`.
+/// The larger number of a repetition `n` or `n,m`.
 fn times(numbers: &str) -> Option<usize> {
     let mut largest = 1;
     for number in numbers.split(',').map(str::trim).filter(|number| !number.is_empty()) {
@@ -143,7 +143,7 @@ fn times(numbers: &str) -> Option<usize> {
     Some(largest)
 }
 
-/// Checks the length at the head of a `precompiled_charsmap`, base64 of a number of bytes and that many bytes and more.
+/// Checks the declared length of a `precompiled_charsmap`: base64 of a byte count, then at least that many bytes.
 fn check_table(table: &str) -> Result<()> {
     let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut bits = 0_u64;
@@ -213,9 +213,9 @@ mod tests {
     #[test]
     fn a_table_is_as_long_as_it_says() {
         let table = |text: &str| json!({"normalizer": {"type": "Precompiled", "precompiled_charsmap": text}});
-        // Four bytes of 0xff, then nothing.
+        // A length of four bytes 0xff, and no data.
         assert!(error(&table("/////w==")).contains("said to have 4294967295 bytes"));
-        // Four bytes, little-endian: 1; then one.
+        // A little-endian length of 1 in four bytes, and one byte of data.
         check(table("AQAAAAA=").to_string().as_bytes()).unwrap();
         check(table("?").to_string().as_bytes()).unwrap();
     }

@@ -6,7 +6,7 @@ use super::terminal::grouped;
 use crate::model::{Adapter, Targets};
 use crate::run::Run;
 
-/// How large the adapter is, and what components that look at the last layer make of a head that stays as it is; nothing without one.
+/// The adapter's size, and a line about components that predict steps of the last layer, which stays frozen. Empty without an adapter.
 pub(super) fn describe(run: &Run) -> Vec<String> {
     let Some(adapter) = run.policy.adapter() else { return Vec::new() };
     let (trained, frozen) = (adapter.params().element_count(), run.policy.weights().element_count());

@@ -1,4 +1,4 @@
-//! Which completions of a step are written down, and what is known of them.
+//! Writes completions of a step to files, with the known values of their tokens.
 
 use anyhow::{Context, Result};
 use capo_loader::mask::Accepted;
@@ -11,28 +11,28 @@ use crate::stages::batch::StepBatch;
 use crate::stages::context::SampledText;
 use crate::stages::rollout::SampledRollout;
 
-/// Values that stages and components record of each token of a step, `[B, T]` each, by name.
+/// Values that stages and components record for each token of a step, `[B, T]` each, by name.
 pub type TokenArrays = Vec<(String, Vec<f32>)>;
 
-/// The part of a rollout that a step uses, where it is to be written down.
+/// The part of a rollout that a step uses, if its completions are written.
 pub struct Logged<'a> {
     /// The rollout.
     pub rollout: &'a SampledRollout,
-    /// Which of the parts that steps use.
+    /// Index of the part of the rollout.
     pub part: usize,
 }
 
 /// Decisions of a step about the tokens of its batch.
 pub struct Decided<'a> {
-    /// Which are accepted.
+    /// The accepted tokens.
     pub accepted: &'a Accepted,
-    /// How much each counts.
+    /// The weight of each token.
     pub weighed: &'a Weighed,
-    /// Values that components recorded of each.
+    /// Values that components recorded for each token.
     pub arrays: TokenArrays,
 }
 
-/// Writes down the completions of the step that is being done.
+/// Writes the completions of the current step.
 pub fn log_completions(run: &mut Run, batch: &StepBatch, logged: &Logged<'_>, decided: Decided<'_>) -> Result<()> {
     let (logging, step) = (&run.config.logging, run.progress.step + 1);
     let count = batch.dims.completions as usize;
@@ -44,14 +44,14 @@ pub fn log_completions(run: &mut Run, batch: &StepBatch, logged: &Logged<'_>, de
     run.completions.write(step, &Table { rows: chosen.len(), columns })
 }
 
-/// The completions that are written of so many, in groups of `group`.
+/// Indices of the completions to write among `count`, in groups of `group`.
 fn chosen(count: usize, group: usize, logging: &LoggingConfig) -> Vec<usize> {
     let most = if logging.num_completions == 0 { count } else { logging.num_completions };
     let by = if logging.log_unique_prompts { group.max(1) } else { 1 };
     (0..count).step_by(by).take(most).collect()
 }
 
-/// Prompts, texts and rewards.
+/// Columns of prompts, texts and rewards.
 fn said(
     step: u64,
     batch: &StepBatch,
@@ -122,7 +122,7 @@ fn tokens(
         columns.push(("weight".to_owned(), numbers(&weighed.token_weights)));
     }
     for (name, values) in arrays.iter().filter(|(_, values)| values.len() == batch.dims.len()) {
-        // A component's column is left out where the host has one of the same name.
+        // A component's column is left out if the host has a column of that name.
         if columns.iter().all(|(taken, _)| taken != name) {
             columns.push((name.clone(), numbers(values)));
         }

@@ -1,8 +1,8 @@
-//! Text and data inside pages of HTML.
+//! Writes text and data into HTML pages.
 
 use serde_json::Value;
 
-/// Text as it stands in HTML, in quotes too.
+/// Escapes text for HTML, including attribute values in quotes.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -18,9 +18,9 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// The element of a page that holds `data` for its script, under the name `id`.
+/// The HTML element that holds `data` for the page's script, with the id `id`.
 pub fn data(id: &str, data: &Value) -> String {
-    // Within a script, nothing may look like its end.
+    // Within a script element, no text may look like its end tag.
     let data = data.to_string().replace('<', "\\u003c");
     format!("<script type=\"application/json\" id=\"{}\">{data}</script>\n", escape(id))
 }

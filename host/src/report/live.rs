@@ -1,4 +1,4 @@
-//! The line on a terminal that tells how far a run is, and how long it will still take.
+//! The line on a terminal that shows a run's progress and its remaining time.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -11,27 +11,27 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::terminal::{grouped, note, percent};
 use crate::model::sampled;
 
-/// One line at the end of standard error, which changes with every step; nothing where that is no terminal.
+/// A line at the end of standard error that changes with every step; nothing if standard error is not a terminal.
 pub(super) struct Live {
     bar: ProgressBar,
-    /// When the first step of this process ended, and the tokens up to there.
+    /// Time at which the first step of this process ended, and the number of tokens up to then.
     first: Option<(Instant, f64)>,
     /// The newest held-out accuracy.
     accuracy: Option<f64>,
 }
 
 impl Live {
-    /// Of a run of `steps` that has done `done`.
+    /// The line of a run of `steps` steps, of which `done` are done.
     pub(super) fn new(steps: u64, done: u64) -> Self {
         Self { bar: bar(steps, done), first: None, accuracy: None }
     }
 
-    /// Does `say` with the line out of the way.
+    /// Calls `say` while the line is hidden.
     pub(super) fn aside(&self, say: impl FnOnce()) {
         self.bar.suspend(say);
     }
 
-    /// The numbers of `step`.
+    /// Shows the metrics of `step`.
     pub(super) fn step(&mut self, step: u64, values: &BTreeMap<String, f64>) {
         let tokens = values.get("num_tokens").copied().unwrap_or(0.0);
         let (since, before) = *self.first.get_or_insert_with(|| (Instant::now(), tokens));
@@ -42,38 +42,38 @@ impl Live {
         self.bar.set_message(message(values, self.accuracy, speed));
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub(super) fn end(&self) {
         self.bar.finish_and_clear();
     }
 }
 
-/// A line that changes; nothing where standard error is no terminal.
+/// A line that changes; nothing if standard error is not a terminal.
 fn bar(all: u64, done: u64) -> ProgressBar {
     let bar = if std::io::stderr().is_terminal() {
-        // No colours: the line is the same for everybody.
+        // Without colours, so that the line looks equal on every terminal.
         let style = ProgressStyle::with_template("{bar:16} {pos}/{len}  {eta} left  {wide_msg}");
         ProgressBar::new(all).with_position(done).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
     } else {
         ProgressBar::hidden()
     };
-    // Steps of an earlier process say nothing about how long a step takes in this one.
+    // Steps of an earlier process say nothing about the speed of this one.
     bar.reset_eta();
     bar
 }
 
-/// How often it is looked how far an evaluation is, and how often that is a line of its own where there is no terminal.
+/// Interval between updates of an evaluation's progress, and between separate lines if there is no terminal.
 const LOOK: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 
-/// How many questions are answered: one line at the end of standard error, or a line now and then where that is no terminal.
+/// Progress of an evaluation: one line at the end of standard error, or a line now and then if that is not a terminal.
 pub struct Answered {
     bar: ProgressBar,
-    /// Its end ends the thread.
+    /// Dropping it ends the thread.
     _running: Sender<()>,
 }
 
 impl Answered {
-    /// Of an evaluation of `all` answers of which `done` are there.
+    /// The progress of an evaluation of `all` answers, of which `done` exist.
     pub fn of(done: usize, all: usize) -> Self {
         let (bar, before) = (bar(all as u64, done as u64), sampled());
         let (running, ended) = channel::<()>();
@@ -92,7 +92,7 @@ impl Answered {
         Self { bar, _running: running }
     }
 
-    /// Does `say` with the line out of the way.
+    /// Calls `say` while the line is hidden.
     pub fn aside(&self, say: impl FnOnce()) {
         self.bar.suspend(say);
     }
@@ -104,7 +104,7 @@ impl Drop for Answered {
     }
 }
 
-/// Text of the line: numbers of a step, the newest `accuracy`, and tokens per second.
+/// Text of the line: metrics of a step, the newest `accuracy`, and tokens per second.
 fn message(values: &BTreeMap<String, f64>, accuracy: Option<f64>, speed: Option<f64>) -> String {
     let value = |name: &str| values.get(name).copied().filter(|value| value.is_finite());
     let parts = [

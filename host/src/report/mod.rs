@@ -1,4 +1,4 @@
-//! Output for a person: a line per few steps, and a closing summary. Output for programs goes through the metrics.
+//! Output for a person: a line every few steps, and a closing summary. Programs read the metrics instead.
 
 mod adapter;
 mod completions;
@@ -48,18 +48,18 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report of a process that started at `started`, for a run that is about to go on at `run.progress.step`.
+    /// A report of a process that started at `started`, for a run that continues at `run.progress.step`.
     pub fn new(started: Instant, run: &Run) -> Self {
         let live = Live::new(run.config.train.max_steps, run.progress.step);
         Self { started, first_step: None, last_step: Instant::now(), steps: 0, live }
     }
 
-    /// A line on its own, above the live one.
+    /// Prints a separate line above the live one.
     pub fn say(&self, line: &str) {
         self.live.aside(|| say(line));
     }
 
-    /// Says what is about to happen; `sources` are lines about where the settings came from.
+    /// Prints the run's header; `sources` are lines about the origin of the settings.
     pub fn opening(&self, run: &Run, sources: &[String]) {
         let config = &run.config;
         let masks: Vec<&str> = run.components.masks.iter().map(capo_plugin::Mask::id).collect();
@@ -112,7 +112,7 @@ impl Report {
         }
     }
 
-    /// Says how good the model is before training, to the metrics too, as of step 0.
+    /// Prints the accuracy before training, and records it in the metrics as step 0.
     pub fn started(&self, run: &mut Run) -> Result<()> {
         if run.progress.held_out_reward_before.is_none() && run.benchmarks.is_empty() {
             return Ok(());
@@ -129,7 +129,7 @@ impl Report {
         Ok(())
     }
 
-    /// Ends a step: writes its metrics, and every `logging.logging_steps` a line.
+    /// Ends a step: writes its metrics, and a line every `logging.logging_steps` steps.
     pub fn step(&mut self, run: &mut Run) -> Result<()> {
         let step = run.progress.step;
         run.metrics.record("num_completions", completions(run));
@@ -164,7 +164,7 @@ impl Report {
         Ok(())
     }
 
-    /// The closing summary.
+    /// Prints the closing summary.
     pub fn closing(&self, run: &Run) {
         self.live.end();
         let progress = &run.progress;
@@ -240,18 +240,18 @@ impl Report {
     }
 }
 
-/// How good answers to held-out prompts are: the share that is right, else what they earn.
+/// Quality of answers to held-out prompts: the accuracy, else the mean reward.
 fn held_out(accuracy: Option<f64>, reward: Option<f64>) -> Option<String> {
     let accuracy = accuracy.map(|accuracy| format!("accuracy {:.1}%", 100.0 * accuracy));
     accuracy.or_else(|| reward.map(|reward| format!("reward {reward:.3}")))
 }
 
-/// Completions that were sampled for training so far.
+/// Number of completions sampled for training so far.
 fn completions(run: &Run) -> f64 {
     run.progress.prompts as f64 * run.config.rollout.num_generations as f64
 }
 
-/// The optimizer in words, where it is not plain AdamW.
+/// Description of the optimizer, unless it is plain AdamW.
 fn describe_optimizer(train: &TrainConfig) -> Option<String> {
     match (train.optimizer, train.second_moment) {
         (OptimizerName::AdamW, SecondMoment::Kept) => None,
@@ -262,7 +262,7 @@ fn describe_optimizer(train: &TrainConfig) -> Option<String> {
     }
 }
 
-/// Records what a rollout says about itself.
+/// Records the metrics of a rollout.
 pub fn record_rollout(run: &mut Run, rollout: &SampledRollout) -> Result<()> {
     let batch = &rollout.batch;
     let lengths: Vec<usize> = (0..batch.dims.completions as usize)
@@ -275,7 +275,7 @@ pub fn record_rollout(run: &mut Run, rollout: &SampledRollout) -> Result<()> {
     Ok(())
 }
 
-/// Records what a step did.
+/// Records the metrics of a step.
 pub fn record_step(
     run: &mut Run,
     batch: &StepBatch,

@@ -1,4 +1,4 @@
-//! Words on the terminal: lines of output, errors as sentences, numbers as people read them.
+//! Output on the terminal: lines, error messages, and numbers in readable form.
 
 use std::io::{self, ErrorKind, Write};
 use std::sync::OnceLock;
@@ -7,20 +7,20 @@ use anyhow::{Result, bail};
 use capo_loader::terminal::escape;
 pub use capo_loader::terminal::{error, note, warn};
 
-/// The first failure of standard output.
+/// The first failure to write to standard output.
 static FAILURE: OnceLock<String> = OnceLock::new();
 
-/// Writes a line to standard output. Where that fails, the work goes on, and [`check`] says so at its end.
+/// Writes a line to standard output. After a failure the work continues, and [`check`] reports it at the end.
 pub fn say(line: &str) {
     heard(writeln!(io::stdout().lock(), "{}", escape(line)));
 }
 
-/// Writes text to standard output, without a line break, at once.
+/// Writes text to standard output at once, without a line break.
 pub fn print(text: &str) {
     heard(write!(io::stdout().lock(), "{}", escape(text)));
 }
 
-/// Takes note of a failure to write to standard output. That nobody reads any more is none.
+/// Records a failure to write to standard output. A reader that has closed its end is no failure.
 pub fn heard(written: io::Result<()>) {
     if let Err(error) = written.and_then(|()| io::stdout().lock().flush())
         && error.kind() != ErrorKind::BrokenPipe
@@ -29,7 +29,7 @@ pub fn heard(written: io::Result<()>) {
     }
 }
 
-/// Fails where something that was said could not be written.
+/// Fails if some output could not be written.
 pub fn check() -> Result<()> {
     match FAILURE.get() {
         Some(failure) => bail!("standard output cannot be written: {failure} (some of what was said is lost)"),
@@ -37,12 +37,12 @@ pub fn check() -> Result<()> {
     }
 }
 
-/// A share as a percentage.
+/// Formats a share as a percentage.
 pub fn percent(share: f64) -> String {
     format!("{:.2}%", 100.0 * share)
 }
 
-/// Digits in groups of three.
+/// Formats a number with its digits in groups of three.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
@@ -55,8 +55,8 @@ pub fn grouped(number: u64) -> String {
     out
 }
 
-/// The error and its causes on one line: of each cause its first line, left out where that is only the heading of more, as
-/// of a comparison of layouts. All lines where `verbose`.
+/// The error and its causes on one line. Each cause contributes its first line, unless that is only a heading, as in a
+/// comparison of layouts. With `verbose`, all lines.
 pub fn sentence(error: &anyhow::Error, verbose: bool) -> String {
     let mut causes = Vec::new();
     for cause in error.chain().map(|cause| cause.to_string().trim().to_owned()) {
@@ -70,7 +70,7 @@ pub fn sentence(error: &anyhow::Error, verbose: bool) -> String {
     causes.join(": ")
 }
 
-/// A time as people read it: `9.5 s`, `3 min 20 s`, `2 h 5 min`.
+/// Formats a duration for people: `9.5 s`, `3 min 20 s`, `2 h 5 min`.
 pub fn duration(seconds: f64) -> String {
     match seconds.round() as u64 {
         0..60 if seconds < 59.95 => format!("{seconds:.1} s"),

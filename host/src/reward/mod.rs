@@ -21,32 +21,32 @@ pub struct RewardConfig {
     /// The component's id.
     #[serde(rename = "use")]
     pub id: String,
-    /// The factor before summing (TRL: an entry of `reward_weights`); finite.
+    /// Finite factor of the reward in the sum (TRL: an entry of `reward_weights`).
     pub weight: f64,
-    /// Everything else, for the component to read.
+    /// All other keys, which the component reads.
     #[serde(flatten)]
     pub table: Table,
 }
 
 impl RewardConfig {
-    /// `exact_match` with its default settings.
+    /// The reward `exact_match` with its default settings.
     pub fn exact_match() -> Self {
         Self { id: "exact_match".into(), weight: 1.0, table: Table::new() }
     }
 
-    /// The name of the model that a reward reads; none for a reward that reads no model.
+    /// Name of the model that a reward reads; `None` for a reward that reads no model.
     pub fn model_name(&self) -> Option<&str> {
         self.table.get("model_name_or_path").filter(|_| self.id == RewardModel::ID)?.as_str()
     }
 
-    /// The name of the model that a reward reads, to be changed; none for a reward that reads no model.
+    /// Mutable name of the model that a reward reads; `None` for a reward that reads no model.
     pub fn model_name_or_path(&mut self) -> Option<&mut String> {
         let name = self.table.get_mut("model_name_or_path").filter(|_| self.id == RewardModel::ID)?;
         if let Value::String(name) = name { Some(name) } else { None }
     }
 
-    /// Refuses a key that is `weight` mistyped: that is a key of the table but not of the component, whose own sentence could not
-    /// name it.
+    /// Refuses a mistyped `weight`. The key belongs to the table and not to the component, so the component's own message could not
+    /// suggest it.
     fn check_weight_key(&self, registry: &Registry) -> Result<()> {
         let Self { id, table, .. } = self;
         let offers = registry.offers();
@@ -61,7 +61,7 @@ impl RewardConfig {
     }
 }
 
-/// Names of the rewards in reports: `ID`, and `ID#2` for the second use of a component.
+/// Names of the rewards in reports: `ID`, or `ID#2` for the second use of a component.
 pub fn names(configs: &[RewardConfig]) -> Vec<String> {
     let component = |config: &RewardConfig| ComponentConfig { id: config.id.clone(), table: Table::new() };
     component_names(&configs.iter().map(component).collect::<Vec<_>>())
@@ -70,20 +70,20 @@ pub fn names(configs: &[RewardConfig]) -> Vec<String> {
 /// The rewards of B completions, reward units.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scored {
-    /// `[B]`, the weighted sum over reward components.
+    /// `[B]`: the weighted sum over reward components.
     pub total: Vec<f32>,
-    /// Each component's name and its own rewards before weighting, `[B]`.
+    /// `[B]` for each component: its name and its own rewards before weighting.
     pub per_reward: Vec<(String, Vec<f32>)>,
 }
 
 impl Scored {
-    /// Those of the completions `rows` alone.
+    /// The rewards of the completions `rows` only.
     pub fn part(&self, rows: Range<usize>) -> Self {
         let per_reward = self.per_reward.iter().map(|(id, rewards)| (id.clone(), rewards[rows.clone()].to_vec()));
         Self { total: self.total[rows.clone()].to_vec(), per_reward: per_reward.collect() }
     }
 
-    /// Adds those of more completions, by the same components.
+    /// Appends the rewards of more completions, by the same components.
     pub fn append(&mut self, more: Self) {
         self.total.extend(more.total);
         if self.per_reward.is_empty() {
@@ -102,7 +102,7 @@ pub struct Rewards {
 }
 
 impl Rewards {
-    /// Checks the tables and builds their components; a model that scores texts computes on `device` where its table says nothing else.
+    /// Checks the tables and builds their components. A model that scores texts computes on `device` unless its table names another device.
     pub fn build(registry: &Registry, configs: &[RewardConfig], device: &str, watchdog: &Watchdog) -> Result<Self> {
         ensure!(!configs.is_empty(), "no reward is given (add a `[[reward]]` table with `use = \"exact_match\"`)");
         let mut components = Vec::new();
@@ -120,7 +120,7 @@ impl Rewards {
         Ok(Rewards { components })
     }
 
-    /// The rewards of a rollout's completions.
+    /// Computes the rewards of a rollout's completions.
     pub fn score(&mut self, sink: &mut dyn Sink, rollout: &Rollout<'_>) -> Result<Scored> {
         let count = rollout.completions.len();
         let mut total = vec![0f32; count];
@@ -139,17 +139,17 @@ impl Rewards {
         Ok(Scored { total, per_reward })
     }
 
-    /// The components' names, in order.
+    /// Names of the components, in order.
     pub fn ids(&self) -> Vec<&str> {
         self.components.iter().map(|(component, _)| component.id()).collect()
     }
 
-    /// The components, for their state.
+    /// The components, for saving their state.
     pub fn components(&self) -> impl Iterator<Item = &RewardFn> {
         self.components.iter().map(|(component, _)| component)
     }
 
-    /// The components, to take up their state.
+    /// The components, for loading their state.
     pub fn components_mut(&mut self) -> impl Iterator<Item = &mut RewardFn> {
         self.components.iter_mut().map(|(component, _)| component)
     }

@@ -1,4 +1,4 @@
-//! The reward `reward_model`: what a model that scores texts gives prompt and completion together.
+//! The reward `reward_model`: the score that a classifier model gives to prompt and completion together.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::model::device::{self, CPU, Dtype};
 use crate::model::embedded::model_files;
 use crate::model::frozen::Classifier;
 
-/// Texts whose scores are remembered.
+/// Number of texts whose scores are remembered.
 const REMEMBERED: usize = 1 << 14;
 
-/// The table of a [`RewardModel`].
+/// The configuration table of a [`RewardModel`].
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
@@ -36,10 +36,10 @@ fn default_device() -> String {
     CPU.into()
 }
 
-/// Scores texts by a model with a tokenizer of its own.
+/// Scores texts with a model that has its own tokenizer.
 ///
-/// A text that was met before keeps the score that it got then: which texts share a forward pass may change the last bits of a score. The
-/// scores are part of its state, so that a resumed run has the same ones.
+/// A repeated text keeps its first score, for the last bits of a score may depend on the other texts of a forward pass. The
+/// scores are part of the reward's state, so that a resumed run has equal ones.
 #[derive(Deserialize)]
 #[serde(try_from = "Settings")]
 pub struct RewardModel {
@@ -58,7 +58,7 @@ impl TryFrom<Settings> for RewardModel {
 }
 
 impl RewardModel {
-    /// Its id in `use`.
+    /// Id of the component in `use`.
     pub const ID: &str = "reward_model";
 
     fn open(settings: &Settings) -> anyhow::Result<Self> {
@@ -76,7 +76,7 @@ impl RewardModel {
         Ok(Self { model, texts, batch_size: *batch_size, seen: Seen::new(REMEMBERED) })
     }
 
-    /// The scores of texts that are not remembered, and the share of them that was cut.
+    /// The scores of texts that are not remembered, and the share of these texts that was cut.
     fn score_new(&self, new: &BTreeMap<Key, String>) -> anyhow::Result<(Vec<(Key, f32)>, f64)> {
         let mut cut = 0;
         let mut rows = Vec::with_capacity(new.len());
@@ -86,7 +86,7 @@ impl RewardModel {
             cut += usize::from(is_cut);
             rows.push((ids, *key));
         }
-        // Texts of about one length share a pass.
+        // Texts of similar length share a forward pass.
         rows.sort_by(|(a, first), (b, second)| (a.len(), first).cmp(&(b.len(), second)));
         let mut scores = Vec::with_capacity(rows.len());
         for batch in rows.chunks(self.batch_size) {
@@ -96,7 +96,7 @@ impl RewardModel {
         Ok((scores, cut as f64 / new.len().max(1) as f64))
     }
 
-    /// Fills `rewards`; returns the shares of texts that were new, and of those the share that was cut.
+    /// Fills `rewards`. Returns the share of texts that were new, and the share of the new ones that was cut.
     fn fill(&mut self, rollout: &Rollout<'_>, rewards: &mut [f32]) -> anyhow::Result<(f64, f64)> {
         let keys: Vec<Key> =
             rollout.completions.iter().map(|completion| Seen::key(completion.prompt, completion.text)).collect();

@@ -1,18 +1,18 @@
-//! The scores of texts that were met before: a bounded list, the oldest go first.
+//! A bounded list of texts with their scores; the oldest entries are removed first.
 
 use std::collections::{HashMap, VecDeque};
 
 use sha2::{Digest, Sha256};
 
-/// Bytes that stand for a text.
+/// Length of a text's key, in bytes.
 const KEY: usize = 16;
-/// Bytes of one text in a saved list.
+/// Length of one entry in a saved list, in bytes.
 const ENTRY: usize = KEY + size_of::<f32>();
 
 /// Key of a text: the first bytes of its hash.
 pub(super) type Key = [u8; KEY];
 
-/// Texts in the order in which they were met, with their scores.
+/// Scores of texts, in the order in which the texts first appeared.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     most: usize,
@@ -39,7 +39,7 @@ impl Seen {
         self.scores.get(key).copied()
     }
 
-    /// Notes the score of a text that is not in the list.
+    /// Adds the score of a text that is not in the list.
     pub(super) fn insert(&mut self, key: Key, score: f32) {
         if self.scores.insert(key, score).is_none() {
             self.order.push_back(key);
@@ -51,12 +51,12 @@ impl Seen {
         }
     }
 
-    /// The list for a checkpoint.
+    /// The list as bytes for a checkpoint.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         self.order.iter().flat_map(|key| key.iter().copied().chain(self.scores[key].to_le_bytes())).collect()
     }
 
-    /// Another list from a checkpoint; none where the bytes are no list of at most so many texts.
+    /// Reads a list from a checkpoint; `None` if the bytes are not a list that fits into the limit of this one.
     pub(super) fn read(&self, bytes: &[u8]) -> Option<Self> {
         let mut read = Self::new(self.most);
         let (entries, rest) = bytes.as_chunks::<ENTRY>();

@@ -1,18 +1,18 @@
-//! The checks, the gravest first. `[warnings]` has their limits; docs/stability.md says what each means.
+//! The checks, the most serious first. `[warnings]` has their limits; docs/stability.md explains each.
 
 use super::finding::Finding;
 use super::setup::Setup;
 use super::window::{REWARDS, Window, mean};
 use crate::metrics::names::{APPLIED, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE, WEIGHTED_AWAY, ZERO_ADVANTAGE};
 
-/// A question to the newest steps of a run.
+/// A check of the newest steps of a run.
 pub(super) struct Check {
     pub(super) name: &'static str,
     page: &'static str,
     find: fn(&Window, &Setup) -> Vec<Sign>,
 }
 
-/// An answer of a check.
+/// A positive result of a check.
 struct Sign {
     component: Option<String>,
     what: String,
@@ -38,10 +38,10 @@ pub(super) const CHECKS: [Check; 12] = [
     Check { name: "control_idle", page: FIRST_RUN, find: control_idle },
 ];
 
-/// The checks of a run whose reward fell: it has the others' signs too, which say nothing then.
+/// Number of checks that apply after a fall in reward. Such a run has the signs of the other checks too, which then mean nothing.
 const AFTER_A_FALL: usize = 2;
 
-/// The findings that hold of the newest steps, the gravest first.
+/// Findings that apply to the newest steps, the most serious first.
 pub(super) fn find(window: &Window, setup: &Setup) -> Vec<Finding> {
     let asked = if has_fallen(window, setup) { &CHECKS[..AFTER_A_FALL] } else { &CHECKS[AFTER_A_FALL..] };
     let found = |check: &Check| {
@@ -52,12 +52,12 @@ pub(super) fn find(window: &Window, setup: &Setup) -> Vec<Finding> {
     asked.iter().flat_map(found).collect()
 }
 
-/// A sign of the run as a whole.
+/// A sign about the run as a whole.
 fn of_run(what: String, advice: String) -> Vec<Sign> {
     vec![Sign { component: None, what, advice }]
 }
 
-/// A sign of each component that `what` says something about.
+/// A sign for each component for which `sign` returns one.
 fn of_each(components: Vec<String>, sign: impl Fn(&str) -> Option<(String, String)>) -> Vec<Sign> {
     let of = |component: String| {
         let (what, advice) = sign(&component)?;
@@ -66,7 +66,7 @@ fn of_each(components: Vec<String>, sign: impl Fn(&str) -> Option<(String, Strin
     components.into_iter().filter_map(of).collect()
 }
 
-/// How to have the component of `[[section]]` do less, or more.
+/// Advice to make the component of `[[section]]` do less, or more.
 fn loosen(section: &str, component: &str) -> String {
     turn(["raise", "loosen"], section, component)
 }
@@ -85,7 +85,7 @@ fn turn([key_word, word]: [&str; 2], section: &str, component: &str) -> String {
     format!("{key_word} `{section}.{component}.{key}`")
 }
 
-/// Settings that make steps shorter, as far as the run does not have them.
+/// Advice on settings that shorten steps and that the run does not have yet.
 fn shorter_steps(window: &Window, setup: &Setup) -> String {
     let rate = match setup.learning_rate {
         0.0 => "divide `train.learning_rate` by three".to_owned(),
@@ -97,21 +97,21 @@ fn shorter_steps(window: &Window, setup: &Setup) -> String {
     }
 }
 
-/// A KL divergence of a step that is no jump, however small those before were, nats per token: healthy runs have begun with half of it.
+/// KL divergence of a step, in nats per token, below which an increase is no jump: healthy runs have begun with half of it.
 const SMALL_KL: f64 = 1e-2;
-/// Fewest measured steps before one of which it is said how far it went.
+/// Smallest number of measured steps before a step's size is judged.
 const MEASURED: usize = 10;
-/// Steps in a row, or steps that a mean is of.
+/// Number of steps in a row, or of steps in a mean.
 const WHOLE: usize = 3;
 const REJECTIONS: usize = 5;
 const MEANS: usize = 10;
 const WEIGHTS: usize = 20;
 const CONTROLS: usize = 50;
-/// The least share of the gradient's squares that Adam notices.
+/// Smallest share of the squared gradient that makes a difference to Adam.
 const MOST_OF_THE_GRADIENT: f64 = 0.5;
-/// A difference of mean rewards is none within so many standard errors.
+/// Number of standard errors within which two mean rewards count as equal.
 const ERRORS: f64 = 4.0;
-/// Masks that drop a share which their user names, or what has another warning.
+/// Masks whose share the user chose, or whose effect has another warning.
 const MEANT: [&str; 4] = ["masks.entropy-quantile", "masks.probability-quantile", "masks.random", "masks.truncated"];
 
 fn has_fallen(window: &Window, setup: &Setup) -> bool {
@@ -154,7 +154,7 @@ fn all_rejected(window: &Window, _: &Setup) -> Vec<Sign> {
 fn entropy_gone(window: &Window, setup: &Setup) -> Vec<Sign> {
     let (entropy, alike) = (window.mean("entropy", MEANS), window.mean(ZERO_ADVANTAGE, MEANS));
     let (Some(entropy), Some(alike)) = (entropy, alike) else { return Vec::new() };
-    // A sure policy whose answers still differ goes on learning.
+    // A confident policy whose answers still differ continues to learn.
     if entropy >= setup.limits.entropy || alike < 0.5 {
         return Vec::new();
     }
@@ -200,7 +200,7 @@ fn no_signal(window: &Window, setup: &Setup) -> Vec<Sign> {
 }
 
 fn kl_jump(window: &Window, setup: &Setup) -> Vec<Sign> {
-    // The KL divergence of a step goes with the square of its rate, which a schedule changes.
+    // The KL divergence of a step grows with the square of its learning rate, which a schedule changes.
     let measured = window.pairs("step/kl", "learning_rate");
     let measured: Vec<(f64, f64)> = measured.into_iter().filter(|(_, rate)| *rate > 0.0).collect();
     let (Some((kl, rate)), true) = (measured.last(), window.now("step/kl").is_some()) else { return Vec::new() };
@@ -246,7 +246,7 @@ fn weights_small(window: &Window, setup: &Setup) -> Vec<Sign> {
 fn steps_held_back(window: &Window, setup: &Setup) -> Vec<Sign> {
     of_each(window.components(APPLIED), |control| {
         let applied = window.last(&format!("{control}/{APPLIED}"), CONTROLS)?;
-        // A share that finds itself is recorded; under it the rate is meant to be too high.
+        // A control that finds its own share records it; its learning rate is meant to be too high.
         if window.now(&format!("{control}/share")).is_some() {
             return None;
         }
@@ -287,7 +287,7 @@ fn control_idle(window: &Window, setup: &Setup) -> Vec<Sign> {
     })
 }
 
-/// The components that did nothing in so many steps.
+/// The components that did nothing in this number of steps.
 fn idle(window: &Window, last: &str, steps: usize) -> Vec<String> {
     let is_long = |(_, chances): &(String, u64)| steps > 0 && *chances >= steps as u64;
     window.idle(last).into_iter().filter(is_long).map(|(component, _)| component).collect()

@@ -1,4 +1,4 @@
-//! Warnings of a run at work: checks of its newest metrics, each of which is told once.
+//! Warnings during a run: checks of its newest metrics, each reported once.
 
 mod checks;
 mod finding;
@@ -15,42 +15,42 @@ use window::Window;
 
 use crate::metrics::names::REJECTION_RATE;
 
-/// Looks at each step of a run.
+/// Checks each step of a run.
 #[derive(Debug)]
 pub struct Watch {
     setup: Setup,
     window: Window,
-    /// The findings that were told, by their metrics.
+    /// Findings that were reported, by their metrics.
     told: BTreeSet<String>,
 }
 
 impl Watch {
-    /// Of a run before its first step.
+    /// A watch for a run before its first step.
     #[must_use]
     pub fn new(setup: Setup) -> Self {
         Self { setup, window: Window::default(), told: BTreeSet::new() }
     }
 
-    /// Takes in a step's numbers; returns what holds after it, the gravest first.
+    /// Adds a step's metrics; returns the findings after it, the most serious first.
     pub fn look(&mut self, values: &BTreeMap<String, f64>) -> Vec<Finding> {
         self.window.push(values, self.setup.learning_rate);
         checks::find(&self.window, &self.setup)
     }
 
-    /// Takes in a step's numbers; returns what holds after it and was never told.
+    /// Adds a step's metrics; returns the findings after it that were never reported.
     pub fn step(&mut self, values: &BTreeMap<String, f64>) -> Vec<Finding> {
         let mut found = self.look(values);
         found.retain(|finding| self.told.insert(finding.metric()));
         found
     }
 
-    /// Takes in the line of a step before a resume, which says what was told.
+    /// Adds the metrics of a step before a resume; they include the warnings that were reported.
     pub fn recall(&mut self, values: &BTreeMap<String, f64>) {
         self.window.push(values, self.setup.learning_rate);
         self.told.extend(values.keys().filter(|name| name.starts_with("warnings/")).cloned());
     }
 
-    /// A line for a run's summary, about steps that had nothing to learn from, or about masks that never rejected a token.
+    /// A line for a run's summary, about steps without a learning signal, or masks that never rejected a token.
     #[must_use]
     pub fn closing(&self) -> Option<String> {
         let Window { count, with_signal, .. } = &self.window;
@@ -69,7 +69,7 @@ impl Watch {
     }
 }
 
-/// The place of a check among all, the gravest first.
+/// Rank of a check among all, with the most serious first.
 #[must_use]
 pub fn rank(check: &str) -> usize {
     CHECKS.iter().position(|known| known.name == check).unwrap_or(CHECKS.len())
@@ -88,7 +88,7 @@ mod tests {
         numbers.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
     }
 
-    /// Warnings about steps that have these numbers: `STEP CHECK`.
+    /// Warnings about steps with these metrics, as `STEP CHECK`.
     fn told(watch: &mut Watch, steps: impl IntoIterator<Item = BTreeMap<String, f64>>) -> Vec<String> {
         let step = |(number, values): (usize, BTreeMap<String, f64>)| {
             let found = watch.step(&values).into_iter();
@@ -97,7 +97,7 @@ mod tests {
         steps.into_iter().enumerate().flat_map(step).collect()
     }
 
-    /// A step's numbers: the share that each of two masks rejected.
+    /// Metrics of a step: the share that each of two masks rejected.
     fn rejected(a: f64, b: f64) -> BTreeMap<String, f64> {
         let rates = [("mask/rejection_rate", a + b), ("a.mask/rejection_rate", a), ("b.mask/rejection_rate", b)];
         values(&rates)
@@ -133,7 +133,7 @@ mod tests {
             rewards.map(|reward| values(&[("reward", reward)]))
         };
         assert_eq!(told(&mut watch(&[]), rewards([0.5, 0.7], 0.2)), ["28 reward_fell"]);
-        // The mean falls as far, and the steps differ by more.
+        // The mean falls by the same amount, but the steps differ by more.
         assert!(told(&mut watch(&[]), rewards([0.0, 1.2], 0.2)).is_empty());
         // A tenth of the best is left, which is not below 0.
         assert!(told(&mut watch(&[]), rewards([-0.5, -0.7], -5.0)).is_empty());
@@ -148,7 +148,7 @@ mod tests {
         // The mask had a chance from step 20 on.
         assert_eq!(told(&mut watch, rising), ["39 mask_idle"]);
         assert_eq!(told(&mut watch, [step(1.0, 2.9), step(0.5, 0.8), step(1.0, 4.0)]), ["2 kl_jump"]);
-        // Of what is next to nothing, many times as much is little.
+        // Many times a tiny value is still small.
         let mut watch = self::watch(&[("train.learning_rate", "1.0")]);
         let small = (0..19).map(|number| step(1.0, if number < 18 { 1e-6 } else { 9e-3 }));
         assert!(told(&mut watch, small).is_empty());

@@ -1,22 +1,22 @@
-//! Facts of a run besides its metrics.
+//! Facts about a run besides its metrics.
 
 use std::collections::BTreeMap;
 
 use crate::config::WarningsConfig;
 
-/// Facts of a run besides its metrics, for checks.
+/// Facts about a run besides its metrics, for checks.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// `[warnings]`
+    /// Section `[warnings]`.
     pub limits: WarningsConfig,
-    /// `train.learning_rate`; 0 where it is not known.
+    /// `train.learning_rate`; 0 if it is unknown.
     pub learning_rate: f64,
-    /// True if the optimizer's second moment is of kept gradients alone.
+    /// True if the optimizer's second moment contains only the gradients of kept tokens.
     pub forgets: bool,
 }
 
 impl Setup {
-    /// Of a run's settings by their dotted keys, as TOML writes the values.
+    /// Reads the facts from a run's settings, by dotted keys, with values as in TOML.
     #[must_use]
     pub fn of(settings: &BTreeMap<String, String>) -> Self {
         let is = |key: &str, value: &str| settings.get(key).is_some_and(|set| set.trim_matches('"') == value);

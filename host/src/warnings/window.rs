@@ -1,44 +1,44 @@
-//! The newest steps of a run, and what is kept of those before.
+//! The newest steps of a run, and statistics of earlier steps.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::config::WarningsConfig;
 use crate::metrics::names::{APPLIED, REJECTION_RATE, ZERO_ADVANTAGE};
 
-/// Steps over which a reward is averaged.
+/// Number of steps over which a reward is averaged.
 pub(super) const REWARDS: usize = 10;
 
-/// The newest steps of a run, and what is kept of those before.
+/// The newest steps of a run, and statistics of earlier steps.
 #[derive(Debug, Default)]
 pub struct Window {
-    /// Numbers of the newest steps, those that are not finite left out.
+    /// Finite metrics of the newest steps, by name.
     steps: VecDeque<BTreeMap<String, f64>>,
-    /// Steps so far, and those of them in which some advantage was not 0.
+    /// Number of steps so far, then number of steps in which some advantage was not 0.
     pub(super) count: u64,
     pub(super) with_signal: u64,
-    /// The first step's reward.
+    /// Reward of the first step.
     pub(super) first: Option<f64>,
-    /// The best mean reward so far.
+    /// Best mean reward so far.
     pub(super) best: Option<Level>,
-    /// By the metric that says what a mask or a step control did: the steps in which it could have done something.
+    /// Number of steps in which a mask or a step control could have acted, by its metric.
     chances: BTreeMap<String, u64>,
-    /// Metrics among these that ever said something.
+    /// Metrics among these that ever showed an effect.
     acted: BTreeSet<String>,
 }
 
-/// A mean reward.
+/// A mean reward with its error.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Level {
-    /// Of [`REWARDS`] steps.
+    /// Mean over [`REWARDS`] steps.
     pub(super) mean: f64,
-    /// Its standard error.
+    /// Standard error of the mean.
     pub(super) error: f64,
-    /// The last of these steps, counted from 1.
+    /// Last of these steps, counted from 1.
     pub(super) step: u64,
 }
 
 impl Window {
-    /// Takes in the numbers of a step; `rate` is the learning rate where a schedule is at its highest.
+    /// Adds the metrics of a step; `rate` is the peak learning rate of the schedule.
     pub(super) fn push(&mut self, values: &BTreeMap<String, f64>, rate: f64) {
         let finite = values.iter().filter(|(_, value)| value.is_finite());
         self.steps.push_back(finite.map(|(name, value)| (name.clone(), *value)).collect());
@@ -49,7 +49,7 @@ impl Window {
         self.first = self.first.or_else(|| self.now("reward"));
         let signal = self.now(ZERO_ADVANTAGE).is_none_or(|share| share < 1.0);
         self.with_signal += u64::from(signal);
-        // A mask that drops what moves the policy too far has less to drop while the rate is low.
+        // A mask that rejects tokens which move the policy too far has less to reject at a low learning rate.
         let chance = signal && self.now("learning_rate").is_none_or(|now| now >= rate / 2.0);
         for (last, of_none) in [(REJECTION_RATE, 0.0), (APPLIED, 1.0)] {
             for component in self.components(last) {
@@ -67,19 +67,19 @@ impl Window {
         }
     }
 
-    /// The newest value of `name`, where the newest step has it.
+    /// Value of `name` in the newest step; `None` if the step lacks it.
     pub(super) fn now(&self, name: &str) -> Option<f64> {
         self.steps.back()?.get(name).copied()
     }
 
-    /// The newest `count` values of `name`, over the steps that have it; none where there are fewer.
+    /// The newest `count` values of `name`, over the steps that have it; `None` if there are fewer.
     pub(super) fn last(&self, name: &str, count: usize) -> Option<Vec<f64>> {
         let of = |step: &BTreeMap<String, f64>| step.get(name).copied();
         let values: Vec<f64> = self.steps.iter().rev().filter_map(of).take(count).collect();
         (values.len() == count).then_some(values)
     }
 
-    /// The mean of these values.
+    /// Mean of these values.
     pub(super) fn mean(&self, name: &str, count: usize) -> Option<f64> {
         self.last(name, count).map(|values| mean(&values))
     }
@@ -89,11 +89,11 @@ impl Window {
         self.steps.iter().filter_map(|step| Some((*step.get(first)?, *step.get(second)?))).collect()
     }
 
-    /// The mean reward of the newest steps.
+    /// Mean reward of the newest steps.
     pub(super) fn level(&self) -> Option<Level> {
         let rewards = self.last("reward", REWARDS)?;
         let mean = mean(&rewards);
-        // Of the differences between neighbours: a fall is no noise.
+        // Computed from differences between neighbours, so that a fall does not count as noise.
         let squares: f64 = rewards.windows(2).map(|pair| (pair[1] - pair[0]).powi(2)).sum();
         let error = (squares / (2 * (REWARDS - 1) * REWARDS) as f64).sqrt();
         Some(Level { mean, error, step: self.count })
@@ -102,12 +102,12 @@ impl Window {
     /// The components with a metric `ID/last` in the newest step.
     pub(super) fn components(&self, last: &str) -> Vec<String> {
         let id = |name: &String| name.strip_suffix(last)?.strip_suffix('/').map(str::to_owned);
-        // These two are of all masks and of all step controls.
+        // These two metrics are totals over all masks and over all step controls.
         let own = |id: &String| !["mask", "step_control"].contains(&id.as_str());
         self.steps.back().map_or_else(Vec::new, |step| step.keys().filter_map(id).filter(own).collect())
     }
 
-    /// The components whose metric `ID/last` has never said that they did something, and the steps in which they could have.
+    /// Components whose metric `ID/last` never showed an effect, with the number of steps in which they could have acted.
     pub(super) fn idle(&self, last: &str) -> Vec<(String, u64)> {
         let idle = |component: String| {
             let name = format!("{component}/{last}");
@@ -118,7 +118,7 @@ impl Window {
     }
 }
 
-/// The mean of some values.
+/// Mean of some values.
 pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }

@@ -1,4 +1,4 @@
-//! One mask, alone, over all batches in order.
+//! Replays a single mask over all batches in order.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,20 +16,20 @@ use super::super::sweep::Count;
 use super::contender::Contender;
 use crate::check::cpu_time;
 
-/// Log-probabilities of one policy that were computed in two ways, as by a sampler and a trainer, may differ by this much, nats: rounding of
-/// f32 over many layers.
+/// Largest difference in nats that counts as rounding between two computations of one policy's log-probabilities, as by a sampler and a
+/// trainer. It covers f32 rounding over many layers.
 const ROUNDING: f32 = 1e-4;
 
 /// The completion tokens that a mask rejected, over all batches.
 pub struct RejectedAlone {
-    /// Of every completion token, in order, whether it was rejected.
+    /// For every completion token, in order, true if it was rejected.
     pub tokens: Vec<bool>,
-    /// The time that this process worked during the mask's calls, all its threads together.
+    /// CPU time of this process during the mask's calls, over all threads.
     pub time: Duration,
 }
 
 impl RejectedAlone {
-    /// How many were rejected.
+    /// Number of rejected tokens, and of all tokens.
     pub fn count(&self) -> Count {
         let rejected = self.tokens.iter().filter(|rejected| **rejected).count() as u64;
         Count { rejected, tokens: self.tokens.len() as u64 }
@@ -45,31 +45,31 @@ pub struct Replays<'a> {
 }
 
 impl<'a> Replays<'a> {
-    /// Over these batches.
+    /// Replays over these batches.
     pub fn new(registry: &'a Registry, batches: &'a Batches<'a>, watchdog: &'a Watchdog) -> Self {
         Self { registry, batches, watchdog, warned: BTreeSet::new() }
     }
 
-    /// Runs a fresh mask; every batch begins with all of its completion tokens.
+    /// Runs a fresh mask; in every batch it sees all completion tokens.
     pub fn run(&mut self, contender: &Contender) -> Result<RejectedAlone> {
         self.run_on(contender, &mut |_| None)
     }
 
-    /// The outcome on batches whose earlier log-probabilities are the current ones where the two differ by rounding alone; and how far apart
-    /// they were.
+    /// Runs a fresh mask on changed batches: earlier log-probabilities that differ from the current ones only by rounding become equal to
+    /// them. Also returns how far apart the log-probabilities were.
     pub fn run_without_rounding(&mut self, contender: &Contender) -> Result<(RejectedAlone, Apart)> {
         let mut apart = Apart::default();
         let rejected = self.run_on(contender, &mut |batch| Some(without_rounding(batch, &mut apart)))?;
         Ok((rejected, apart))
     }
 
-    /// True where the mask compares the current policy with an earlier one.
+    /// True if the mask compares the current policy with an earlier one.
     pub fn compares_policies(&self, contender: &Contender) -> Result<bool> {
         let inputs = contender.build(self.registry, self.watchdog)?.inputs();
         Ok(inputs.contains(Inputs::OLD_LOGPS) || inputs.contains(Inputs::ROLLOUT_CONTEXT))
     }
 
-    /// Runs a fresh mask on what `change` makes of each batch.
+    /// Runs a fresh mask on each batch, or on the batch that `change` returns for it.
     fn run_on(
         &mut self,
         contender: &Contender,
@@ -95,16 +95,16 @@ impl<'a> Replays<'a> {
     }
 }
 
-/// How far earlier log-probabilities are from the current ones, nats.
+/// Distance of earlier log-probabilities from the current ones, in nats.
 #[derive(Default)]
 pub struct Apart {
-    /// Of those that count as equal, the farthest.
+    /// Largest distance that counts as rounding.
     pub rounding: f32,
-    /// True where some do not.
+    /// True if some distance is larger.
     pub moved: bool,
 }
 
-/// The batch with earlier log-probabilities made the current ones where they differ by rounding.
+/// Copies the batch, with earlier log-probabilities that differ only by rounding set to the current ones.
 fn without_rounding(batch: &RecordedBatch, apart: &mut Apart) -> RecordedBatch {
     let mut changed = batch.clone();
     let old = changed.old_logps.iter_mut().map(Vec::as_mut_slice);
@@ -124,7 +124,7 @@ fn without_rounding(batch: &RecordedBatch, apart: &mut Apart) -> RecordedBatch {
     changed
 }
 
-/// Adds up the time of calls.
+/// A sink that adds up the CPU time of calls.
 struct TimedSink<'a> {
     inner: WarningSink<'a>,
     entered: Duration,

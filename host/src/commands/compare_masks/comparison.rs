@@ -12,38 +12,38 @@ use crate::commands::sweep::Target;
 pub struct Compared {
     /// The mask as it ran.
     pub contender: Contender,
-    /// Where the value of its key comes from.
+    /// Origin of the value of its key.
     pub setting: Setting,
-    /// Its numbers.
+    /// Statistics of the mask.
     pub row: Row,
-    /// Of every completion token, whether it was rejected.
+    /// For every completion token, true if it was rejected.
     pub rejected: Vec<bool>,
 }
 
 /// The result of a comparison.
 pub struct Comparison {
-    /// Batch files, in order.
+    /// Paths of the batch files, in order.
     pub batches: Vec<PathBuf>,
-    /// The rate that thresholds were searched for.
+    /// The rejection rate for which thresholds were searched.
     pub target: Option<Target>,
-    /// Completion tokens.
+    /// Number of completion tokens.
     pub tokens: u64,
-    /// Completions that have some.
+    /// Number of completions with at least one token.
     pub completions: u64,
-    /// Mean advantage of all tokens, reward units.
+    /// Mean advantage of all tokens, in reward units.
     pub mean_advantage: f64,
-    /// True if gradients are those of the last layer, or else of the sampled token's logit.
+    /// True if gradients are with respect to the last layer; otherwise they are with respect to the sampled token's logit.
     pub last_layer: bool,
     /// The masks, in order.
     pub masks: Vec<Compared>,
-    /// Overlap of every two masks: rejected tokens that they share.
+    /// For every pair of masks, the overlap of their rejected tokens.
     pub overlap: Vec<Vec<Overlap>>,
-    /// A sentence about each mask that was left out.
+    /// A message about each mask that was left out.
     pub left_out: Vec<String>,
 }
 
 impl Comparison {
-    /// Of these masks over these batches.
+    /// Compares these masks over these batches.
     pub fn new(
         batches: &[PathBuf],
         target: Option<Target>,
@@ -65,7 +65,7 @@ impl Comparison {
         }
     }
 
-    /// The variable with respect to which gradients are taken, in words.
+    /// The variable of the gradients, in words.
     pub fn measure(&self) -> &'static str {
         if self.last_layer { "the last layer's weight" } else { "the sampled token's logit" }
     }

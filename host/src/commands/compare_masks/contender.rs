@@ -1,4 +1,4 @@
-//! The masks that are compared: which they are, and which are left out.
+//! Chooses the masks to compare, and leaves out those that cannot run.
 
 use std::path::Path;
 
@@ -14,14 +14,14 @@ use super::super::args::CompareArgs;
 use super::super::sweep::Range;
 use crate::config::{self, Appended, Draft};
 
-/// A mask that is compared.
+/// A mask to compare.
 #[derive(Clone)]
 pub struct Contender {
-    /// Its name in reports.
+    /// Name of the mask in reports.
     pub name: String,
-    /// Its table.
+    /// Configuration table of the mask.
     pub config: ComponentConfig,
-    /// The key that decides how much it rejects, where its author says which.
+    /// The key that decides how many tokens it rejects, if its author names one.
     pub key: Option<SweepRange>,
 }
 
@@ -33,33 +33,33 @@ impl Contender {
         changed
     }
 
-    /// The key that a search turns: none where its author names none, or its table has a value already.
+    /// The key that a search varies; `None` if the author names none, or the table already has a value.
     pub fn open_key(&self) -> Option<&SweepRange> {
         self.key.as_ref().filter(|range| !self.config.table.contains_key(range.key.as_str()))
     }
 
-    /// Builds it, without a state.
+    /// Builds the mask with a fresh state.
     pub fn build(&self, registry: &Registry, watchdog: &Watchdog) -> Result<Mask> {
         Ok(registry.create(&self.config, watchdog)?.renamed(&self.name))
     }
 }
 
-/// The masks that are compared.
+/// The masks to compare.
 pub struct Lineup {
-    /// In the order of the report.
+    /// The masks in the order of the report.
     pub contenders: Vec<Contender>,
-    /// A sentence about each mask that was not named and cannot run.
+    /// A message about each mask that the user did not name and that cannot run.
     pub left_out: Vec<String>,
-    /// True if the user named them: then one that cannot run is an error.
+    /// True if the user named the masks; then a mask that cannot run is an error.
     named: bool,
     /// True if open keys are searched, so that they need no value.
     searched: bool,
-    /// Those of `contenders`, once they are built, for what they ask of a batch.
+    /// The built `contenders`, to ask for their inputs.
     built: Vec<Mask>,
 }
 
 impl Lineup {
-    /// Those of the config and of `--mask`; with neither, all on offer.
+    /// Chooses the masks of the config and of `--mask`; without either, all available masks.
     pub fn choose(args: &CompareArgs, registry: &Registry, searched: bool) -> Result<Self> {
         let masks = |sets: &[String], masks: Vec<String>| {
             let draft = Draft::read(args.config.as_deref(), config::DEFAULT, sets)?;
@@ -86,12 +86,12 @@ impl Lineup {
         Ok(Self { contenders, left_out: Vec::new(), named, searched, built: Vec::new() })
     }
 
-    /// Their names in reports.
+    /// Names of the masks in reports.
     pub fn names(&self) -> Vec<String> {
         self.contenders.iter().map(|contender| contender.name.clone()).collect()
     }
 
-    /// Builds every one; a key that is searched is tried at both ends of its range.
+    /// Keeps the masks that can be built. A mask with a searched key is built at both ends of its range.
     pub fn keep_buildable(&mut self, registry: &Registry, watchdog: &Watchdog) -> Result<()> {
         let searched = self.searched;
         let build = |contender: &Contender| match contender.open_key().filter(|_| searched) {
@@ -111,7 +111,7 @@ impl Lineup {
         Ok(())
     }
 
-    /// Looks whether the batch of the file `path` holds what each asks for.
+    /// Keeps the masks whose inputs the batch of the file `path` contains.
     pub fn keep_supplied(&mut self, path: &Path, batch: &RecordedBatch) -> Result<()> {
         let built = std::mem::take(&mut self.built);
         let supplied: Vec<bool> = built.iter().map(|mask| check_held(mask, path, batch).is_ok()).collect();
@@ -120,13 +120,13 @@ impl Lineup {
         Ok(())
     }
 
-    /// Leaves out those that `check`, which gets each with its number, refuses.
+    /// Leaves out the masks that `check` refuses; it gets each mask with its index.
     fn retain(&mut self, check: &mut dyn FnMut(&Contender, usize) -> Result<()>) -> Result<()> {
         let mut left = Vec::with_capacity(self.contenders.len());
         for (index, contender) in std::mem::take(&mut self.contenders).into_iter().enumerate() {
             match check(&contender, index) {
                 Ok(()) => left.push(contender),
-                // One that has keys was named too.
+                // A mask with keys in its table was named by the user too.
                 Err(error) if self.named || !contender.config.table.is_empty() => return Err(error),
                 Err(error) => self.left_out.push(format!("left out `{}`: {error:#}", contender.name)),
             }

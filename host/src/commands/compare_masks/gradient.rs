@@ -1,15 +1,15 @@
-//! How large each token's part of the gradient is, from what a batch file holds.
+//! Size of each token's contribution to the gradient, computed from a batch file.
 //!
-//! A token's gradient by the last layer's weight W is `w (e_a − p) ⊗ h ÷ τ`: w its derivative, p the policy's probabilities at temperature τ, a
-//! the sampled token, h the feature that the logits came from. Its squared norm is `w² ‖e_a − p‖² ‖h‖² ÷ τ²`.
+//! A token's gradient by the last layer's weight W is `w (e_a − p) ⊗ h ÷ τ`. Here w is its derivative, p are the policy's probabilities at
+//! temperature τ, a is the sampled token, and h is the logits' feature. Its squared norm is `w² ‖e_a − p‖² ‖h‖² ÷ τ²`.
 
 use anyhow::Result;
 use capo_plugin::{Batch, LastLayer};
 
 use crate::stages::backward::reduction_scales;
 
-/// `[B, T]`: w, the derivative of the reduced loss by each token's log-probability with nothing rejected; minus the advantage stands for
-/// the objective's derivative where a batch was recorded without.
+/// `[B, T]`: w, the derivative of the reduced loss by each token's log-probability with nothing rejected. If the batch has no derivative
+/// of the objective, minus the advantage replaces it.
 pub fn derivatives(batch: &Batch<'_>) -> Result<Vec<f64>> {
     let scales = reduction_scales(batch.dims, batch.reduction, batch.max_completion_length, batch.completion_mask)?;
     let slope = |i: usize| batch.dloss_dlogp.map_or(-batch.advantages[i], |slopes| slopes[i]);
@@ -17,25 +17,25 @@ pub fn derivatives(batch: &Batch<'_>) -> Result<Vec<f64>> {
     Ok((0..batch.dims.len()).map(derivative).collect())
 }
 
-/// `1 − p` of a token with this log-probability, without cancellation.
+/// `1 − p` of a token with this log-probability, computed without cancellation.
 pub fn unlikeliness(logp: f32) -> f64 {
     -f64::from(logp).exp_m1()
 }
 
-/// The last layer of a batch in host memory.
+/// The last layer of a batch, in host memory.
 pub struct Layer<'a> {
     batch: Batch<'a>,
     hidden: &'a [f32],
     ids: &'a [u32],
     logits: &'a [f32],
     logsumexp: &'a [f32],
-    /// D and K.
+    /// D, the feature width, and K, the number of top logits.
     width: usize,
     k: usize,
 }
 
 impl<'a> Layer<'a> {
-    /// Of this batch.
+    /// Reads the last layer of this batch.
     pub fn new(batch: &Batch<'a>, layer: &LastLayer<'a>) -> Result<Self> {
         let last = |shape: &[i64]| shape.last().map_or(0, |&extent| extent as usize);
         Ok(Self {
@@ -49,8 +49,8 @@ impl<'a> Layer<'a> {
         })
     }
 
-    /// `‖e_a − p‖² ‖h‖² ÷ τ²` of token i of `[B, T]`. Of p the sampled token and the K most probable ones count; the squares of the
-    /// others, at most their probability times that of the least of the K, are left out.
+    /// `‖e_a − p‖² ‖h‖² ÷ τ²` of token i of `[B, T]`. The sum over p includes the sampled token and the K most probable ones. The
+    /// squares of the others are left out; they are at most their probability times the smallest of the K probabilities.
     pub fn squared_norm(&self, i: usize) -> f64 {
         let temperature = f64::from(self.batch.loss_temperature);
         let probability =
@@ -71,12 +71,12 @@ mod tests {
 
     use super::*;
 
-    /// Two completions of one and two tokens; features of two columns, a vocabulary of four, two of which are kept.
+    /// Two completions of one and two tokens, with two features and a vocabulary of four, of which the top two logits are kept.
     fn layered(check: impl FnOnce(&Batch<'_>)) {
         let logps = [0.5_f32.ln(), 0.0, 0.25_f32.ln(), 0.125_f32.ln()];
         let hidden = [3.0, 4.0, 0.0, 0.0, 1.0, 0.0, 0.0, 2.0];
         let ids = [1, 2, 0, 1, 3, 0, 0, 1];
-        // ln p of the kept tokens, as a logsumexp of 0 makes logits.
+        // ln p of the kept tokens, which is their logit because the logsumexp is 0.
         let logits = [0.5, 0.25, 1.0, 1.0, 0.5, 0.25, 0.5, 0.25].map(f32::ln);
         let (zeros, b_t) = ([0.0; 4], [2, 2]);
         let layer = LastLayer::new(
@@ -125,11 +125,11 @@ mod tests {
                 let norm = layer.squared_norm(i);
                 assert!((norm - expected).abs() < 1e-6 * expected, "{i}: {norm}, expected {expected}");
             };
-            // The sampled token, 1/2, is among the two kept: (1 - 1/2)² + (1/4)².
+            // The sampled token, with p = 1/2, is among the two kept: (1 - 1/2)² + (1/4)².
             close(0, (0.25 + 0.0625) * 25.0);
-            // 1/4 of token 0 is kept, and 1/2 of another.
+            // Kept are token 0, with p = 1/4, and another token, with p = 1/2.
             close(2, (0.5625 + 0.25) * 1.0);
-            // The sampled token, 1/8, is none of the kept ones.
+            // The sampled token, with p = 1/8, is not among the kept ones.
             close(3, (0.875_f64.powi(2) + 0.25 + 0.0625) * 4.0);
         });
     }
@@ -140,7 +140,7 @@ mod tests {
             let mut warm = *batch;
             warm.loss_temperature = 2.0;
             let layer = Layer::new(&warm, &warm.last_layer.unwrap()).unwrap();
-            // The other kept token has the root of 1/4.
+            // The other kept token has the square root of 1/4.
             let expected = (0.25 + 0.25) * 25.0 / 4.0;
             assert!((layer.squared_norm(0) - expected).abs() < 1e-6, "{}", layer.squared_norm(0));
         });

@@ -1,11 +1,11 @@
-//! A comparison as JSON: all of its numbers, unrounded.
+//! Writes a comparison as JSON, with all of its numbers unrounded.
 
 use serde_json::{Value, json};
 
 use super::comparison::{Compared, Comparison};
 use super::setting::Setting;
 
-/// The document.
+/// The JSON document.
 pub fn document(comparison: &Comparison) -> Value {
     let Comparison { batches, target, tokens, completions, mean_advantage, last_layer, masks, overlap, left_out } =
         comparison;

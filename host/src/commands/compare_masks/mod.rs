@@ -1,4 +1,4 @@
-//! `host compare-masks`: masks over the same recorded batches, each alone, and what they rejected beside each other.
+//! `host compare-masks`: runs each mask alone over the same recorded batches, and compares what they reject.
 
 mod alone;
 mod comparison;
@@ -78,7 +78,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<()> {
     }
 }
 
-/// The file format that the name's ending asks for. A path that cannot be written is refused here, before the work is done.
+/// The file format for the name's ending. A path that cannot be written is refused here, before the work is done.
 fn format(path: &Path) -> Result<Format> {
     files::check_replaceable(path)?;
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {

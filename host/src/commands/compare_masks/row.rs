@@ -1,4 +1,4 @@
-//! Numbers about one mask of a comparison.
+//! Statistics of one mask in a comparison.
 
 use std::time::Duration;
 
@@ -6,28 +6,28 @@ use super::alone::RejectedAlone;
 use super::tokens::Tokens;
 use crate::commands::sweep::Count;
 
-/// Numbers about one mask of a comparison.
+/// Statistics of one mask in a comparison.
 pub struct Row {
-    /// Tokens that it rejected.
+    /// Number of tokens that it rejected.
     pub count: Count,
-    /// Completions of which it rejected a token.
+    /// Number of completions of which it rejected a token.
     pub touched: u64,
-    /// Completions of which it rejected every token.
+    /// Number of completions of which it rejected every token.
     pub whole: u64,
-    /// Completions.
+    /// Number of completions.
     pub completions: u64,
-    /// The rejected tokens' share of the sum of all tokens' squared gradient norms; none where that is 0.
+    /// Share of the rejected tokens in the sum of all tokens' squared gradient norms; `None` if that sum is 0.
     pub gradient_share: Option<f64>,
-    /// Of the n rejected tokens, the share that is among the n least probable tokens; none where n is 0.
+    /// Share of the n rejected tokens that are among the n least probable tokens; `None` if n is 0.
     pub least_probable: Option<f64>,
-    /// Mean advantage of the tokens that it kept, reward units; none where it kept none.
+    /// Mean advantage of the tokens that it kept, in reward units; `None` if it kept none.
     pub kept_advantage: Option<f64>,
-    /// Time of its calls per batch.
+    /// CPU time of its calls per batch.
     pub time: Duration,
 }
 
 impl Row {
-    /// Of a mask that rejected these of the tokens, in `batches` batches.
+    /// Statistics of a mask that rejected these tokens, in `batches` batches.
     pub fn new(tokens: &Tokens, rejected: &RejectedAlone, batches: usize) -> Self {
         let (count, at) = (rejected.count(), &rejected.tokens);
         let places = || (0..at.len()).filter(|&i| at[i]);
@@ -35,7 +35,7 @@ impl Row {
             let hit = tokens.completions.iter().map(|range| &at[range.clone()]);
             hit.filter(|tokens| if all { tokens.iter().all(|at| *at) } else { tokens.contains(&true) }).count() as u64
         };
-        // Not `sum`, which makes -0 of nothing.
+        // Not `sum`, which gives -0 for an empty iterator.
         let removed = places().map(|i| tokens.squares[i]).fold(0.0, |sum, square| sum + square);
         let all: f64 = tokens.squares.iter().sum();
         let least = places().filter(|&i| u64::from(tokens.ranks[i]) < count.rejected).count();
@@ -52,23 +52,23 @@ impl Row {
     }
 }
 
-/// Overlap of two masks, tokens.
+/// Overlap of two masks, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Overlap {
-    /// Rejected by both.
+    /// Number of tokens that both masks rejected.
     pub both: u64,
-    /// Rejected by one of them at least.
+    /// Number of tokens that at least one mask rejected.
     pub either: u64,
 }
 
 impl Overlap {
-    /// Of two masks that rejected these of the same tokens.
+    /// Overlap of two masks, by their decisions about the same tokens.
     pub fn of(a: &[bool], b: &[bool]) -> Self {
         let count = |of: fn(bool, bool) -> bool| a.iter().zip(b).filter(|(a, b)| of(**a, **b)).count() as u64;
         Self { both: count(|a, b| a && b), either: count(|a, b| a || b) }
     }
 
-    /// The Jaccard index; none where neither rejected a token.
+    /// The Jaccard index; `None` if neither mask rejected a token.
     pub fn share(self) -> Option<f64> {
         (self.either > 0).then(|| self.both as f64 / self.either as f64)
     }
@@ -91,7 +91,7 @@ mod tests {
             .logps(&[-1.0, -3.0, 0.0, -2.0, 0.0, 0.0, -0.5, -4.0, 0.0])
             .advantages(&[1.0, 1.0, 0.0, -2.0, 0.0, 0.0, 0.5, 0.5, 0.0])
             .lengths(&[2, 1, 2]);
-        // Without the last layer: (w (1 - p))², w = -A ÷ 3 ÷ length.
+        // Squared norms without the last layer: (w (1 - p))², w = -A ÷ 3 ÷ length.
         let tokens = Tokens::of(&without_layer(fixture.batch())).unwrap();
         Row::new(&tokens, &RejectedAlone { tokens: rejected.to_vec(), time: Duration::from_millis(8) }, 2)
     }
@@ -105,7 +105,7 @@ mod tests {
         let removed = square(1.0, 2.0, -3.0) + square(-2.0, 1.0, -2.0) + square(0.5, 2.0, -0.5);
         let kept = square(1.0, 2.0, -1.0) + square(0.5, 2.0, -4.0);
         assert!((gradient_share.unwrap() - removed / (removed + kept)).abs() < 1e-12);
-        // The three least probable ones are at -4, -3 and -2; two of them were rejected.
+        // The three least probable tokens are at -4, -3 and -2; two of them were rejected.
         assert_eq!(least_probable, Some(2.0 / 3.0));
         assert_eq!(kept_advantage, Some(0.75));
         assert_eq!(time, Duration::from_millis(4));

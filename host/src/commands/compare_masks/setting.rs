@@ -1,4 +1,4 @@
-//! With a target rate: the value of a mask's own key that rejects most without exceeding it.
+//! Finds, for a target rate, the value of a mask's own key that rejects most without exceeding the target.
 
 use anyhow::Result;
 
@@ -6,32 +6,32 @@ use super::super::sweep::{Count, Range, Target, search};
 use super::alone::Replays;
 use super::contender::Contender;
 
-/// How often a range is looked at closer.
+/// Largest number of times that a range is refined.
 const LOOKS: usize = 4;
 
-/// Where the value of a mask's key comes from.
+/// Origin of the value of a mask's key.
 pub enum Setting {
-    /// Nothing was searched.
+    /// The mask's own configuration: no value was searched.
     Own,
-    /// No key of the mask is one to search.
+    /// The mask has no key to search.
     NoKey,
     /// The user's value under `key`.
     Given {
         /// Name of the key.
         key: String,
-        /// As it is written in a config.
+        /// The value as text in a config.
         value: String,
     },
     /// The search's value under `key`.
     Found {
         /// Name of the key.
         key: String,
-        /// As it is written in a config.
+        /// The value as text in a config.
         value: String,
         /// Why the search is incomplete.
         remark: Option<String>,
     },
-    /// None under `key`: what the search found tells rounding apart, no tokens.
+    /// No value for `key`: with the value that the search found, the mask would act on rounding alone.
     Nothing {
         /// Name of the key.
         key: String,
@@ -40,8 +40,8 @@ pub enum Setting {
     },
 }
 
-/// The mask as it is compared: with a target, its open key has the value that rejects most without exceeding it; where every value
-/// exceeds it, the one that rejects least.
+/// Returns the mask as it is compared. With a target, its open key gets the value that rejects most without exceeding the target. If every
+/// value exceeds it, the key gets the value that rejects least.
 pub fn decide(
     contender: Contender,
     target: Option<&Target>,
@@ -62,7 +62,7 @@ pub fn decide(
     let (quiet, apart) = replays.run_without_rounding(&contender)?;
     let idle = match rejected {
         0 => !apart.moved && replays.compares_policies(&contender)?,
-        // A state that follows decisions may turn on a token or two.
+        // A state that follows decisions may change them for a few tokens.
         _ => 2 * quiet.count().rejected < rejected,
     };
     if idle {
@@ -75,10 +75,10 @@ pub fn decide(
     Ok((contender, Setting::Found { key, value: text, remark }))
 }
 
-/// The value that rejects most without exceeding the target, else the one that rejects least, and why there may be a better one.
+/// The value that rejects most without exceeding the target, else the value that rejects least. The text says why a better one may exist.
 ///
-/// A rate that does not move one way over the whole range, as that of a mask whose state follows its decisions, is looked at closer
-/// where it crosses the target.
+/// A rate may not be monotonic over the whole range, for example if a mask's state follows its decisions. The range is then refined where
+/// the rate crosses the target.
 fn nearest(
     range: &Range,
     target: &Target,
@@ -101,7 +101,7 @@ fn nearest(
     Ok((best, remark))
 }
 
-/// The value next to `best` that exceeds the target, if one does.
+/// The value next to `best` that exceeds the target, if there is one.
 fn beside(counts: &[(f64, Count)], best: f64, target: &Target) -> Option<f64> {
     let place = counts.iter().position(|(value, _)| *value == best)?;
     let beside = [place.checked_sub(1), place.checked_add(1)].into_iter().flatten().filter_map(|at| counts.get(at));
@@ -112,7 +112,7 @@ fn beside(counts: &[(f64, Count)], best: f64, target: &Target) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// The value that the search finds where `rate(value)` is the rejection rate at a value, and the remark about it.
+    /// The value that the search finds, and its remark, if `rate(value)` is the rejection rate at a value.
     fn found(range: &str, target: &str, rate: impl Fn(f64) -> f64) -> (f64, Option<String>) {
         let mut count = |value| Ok(Count { rejected: (1e6 * rate(value)) as u64, tokens: 1_000_000 });
         nearest(&range.parse().unwrap(), &target.parse().unwrap(), &mut count).unwrap()
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_rate_that_turns_far_from_the_target_is_met_too_and_said() {
-        // It falls but for a bump at the low end.
+        // The rate falls, except for a bump at the low end.
         let (value, remark) = found("mask.0.a=1e-6..1e-2", "2%", |x| (1e-5 / x).min(if x < 2e-6 { 0.9 } else { 1.0 }));
         assert!((5e-4..5.02e-4).contains(&value), "{value}");
         assert!(remark.unwrap().starts_with("the rate does not move one way"));

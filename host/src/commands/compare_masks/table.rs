@@ -1,4 +1,4 @@
-//! A comparison on the terminal: a table with a row per mask, a matrix of overlaps, what was searched.
+//! A comparison on the terminal: a table with a row per mask, a matrix of overlaps, and remarks.
 
 use super::comparison::{Compared, Comparison};
 use super::row::Overlap;
@@ -8,7 +8,7 @@ use crate::report::terminal::{grouped, percent};
 /// Cell text for a missing number.
 pub(super) const NONE: &str = "-";
 
-/// All lines.
+/// All lines of the comparison.
 pub fn lines(comparison: &Comparison) -> Vec<String> {
     let mut lines = head(comparison);
     lines.extend(rows(comparison));
@@ -38,7 +38,7 @@ fn head(comparison: &Comparison) -> Vec<String> {
     ]
 }
 
-/// Cells of one line, from the left.
+/// The cells of one line, from left to right.
 type Cells = [String; 13];
 
 fn rows(comparison: &Comparison) -> Vec<String> {
@@ -53,7 +53,7 @@ fn rows(comparison: &Comparison) -> Vec<String> {
     let widths: Vec<usize> = (0..table[0].len()).map(width).collect();
     let line = |cells: &Vec<String>| {
         let cell = |(index, cell): (usize, &String)| {
-            // A percentage stands close to its count.
+            // A percentage is set close to its count.
             let gap = match index {
                 0 => "",
                 _ if table[0][index].is_empty() => " ",
@@ -89,7 +89,7 @@ pub(super) fn row(mask: &Compared, number: usize) -> Cells {
     ]
 }
 
-/// Where the value of a mask's key comes from, in a cell.
+/// Cell text for the origin of a key's value.
 fn setting(setting: &Setting) -> String {
     match setting {
         Setting::Own => String::new(),
@@ -101,7 +101,7 @@ fn setting(setting: &Setting) -> String {
     }
 }
 
-/// In whole per cent, so that twenty masks fit into 120 columns.
+/// The matrix of overlaps in whole per cent, so that twenty masks fit into 120 columns.
 fn matrix(comparison: &Comparison) -> Vec<String> {
     let numbers = 1..=comparison.masks.len();
     let mut lines = vec!["overlap, %: tokens that both reject, of those that either does".to_owned()];
@@ -113,7 +113,7 @@ fn matrix(comparison: &Comparison) -> Vec<String> {
     lines
 }
 
-/// A share in whole per cent; 0 and 100 are exact.
+/// A share in whole per cent; only an exact 0 or 1 gives 0 or 100.
 pub(super) fn whole_percent(share: f64) -> String {
     match 100.0 * share {
         percent if percent > 0.0 && percent < 0.5 => "<1".to_owned(),
@@ -122,7 +122,7 @@ pub(super) fn whole_percent(share: f64) -> String {
     }
 }
 
-/// Sentences about keys that were searched or given, and about masks that were left out.
+/// Remarks about keys that were searched or given, and about masks that were left out.
 fn remarks(comparison: &Comparison) -> Vec<String> {
     let (mut sets, mut remarks) = (Vec::new(), Vec::new());
     for Compared { contender, setting, .. } in &comparison.masks {

@@ -13,22 +13,22 @@ use super::gradient;
 /// The completion tokens of all batches, one completion after another.
 #[derive(Default)]
 pub struct Tokens {
-    /// Log-probability of each under the current policy, nats.
+    /// Log-probability of each token under the current policy, in nats.
     pub logps: Vec<f32>,
-    /// Advantage of each, reward units.
+    /// Advantage of each token, in reward units.
     pub advantages: Vec<f32>,
-    /// Squared norm of each one's gradient, by the last layer's weight where `last_layer`, else by its own logit.
+    /// Squared norm of each token's gradient, by the last layer's weight if `last_layer`, else by its own logit.
     pub squares: Vec<f64>,
     /// True if every batch holds the features and logits of the last layer.
     pub last_layer: bool,
-    /// The tokens of each completion that has some.
+    /// Index range of the tokens of each completion that has tokens.
     pub completions: Vec<Range<usize>>,
-    /// Of each token, how many are less probable; of equally probable ones the first comes first.
+    /// For each token, the number of less probable tokens; earlier tokens come first among equals.
     pub ranks: Vec<u32>,
 }
 
 impl Tokens {
-    /// Goes through the batches; `look` sees each of them first.
+    /// Reads the batches; `look` sees each of them first.
     pub fn read(batches: &Batches<'_>, look: &mut dyn FnMut(&Path, &RecordedBatch) -> Result<()>) -> Result<Self> {
         let mut tokens = Self { last_layer: true, ..Self::default() };
         let mut by_logit = Vec::new();
@@ -65,7 +65,7 @@ impl Tokens {
         Ok(())
     }
 
-    /// With the one measure of gradients that all batches allow, and with `ranks`.
+    /// Fills in `ranks`, and uses the measure of gradients that all batches allow.
     fn ranked(mut self, by_logit: Vec<f64>) -> Self {
         if !self.last_layer {
             self.squares = by_logit;
@@ -77,7 +77,7 @@ impl Tokens {
         self
     }
 
-    /// The mean advantage of the tokens that `which` takes, by their places; none where it takes none.
+    /// Mean advantage of the tokens whose indices `which` accepts; `None` if it accepts none.
     pub fn mean_advantage(&self, which: impl Fn(usize) -> bool) -> Option<f64> {
         let taken: Vec<f64> =
             (0..self.advantages.len()).filter(|i| which(*i)).map(|i| self.advantages[i].into()).collect();
@@ -87,7 +87,7 @@ impl Tokens {
 
 #[cfg(test)]
 impl Tokens {
-    /// Those of one batch.
+    /// The completion tokens of one batch.
     pub fn of(batch: &Batch<'_>) -> Result<Self> {
         let (mut tokens, mut by_logit) = (Self { last_layer: true, ..Self::default() }, Vec::new());
         tokens.add(batch, &mut by_logit)?;

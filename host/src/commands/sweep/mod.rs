@@ -1,4 +1,4 @@
-//! Masks and weights over recorded batches again and again, one setting at another value each time: what every value would reject.
+//! Replays masks and weights over recorded batches for several values of one setting, and counts what each value rejects.
 
 mod range;
 mod target;
@@ -22,30 +22,30 @@ pub use target::{Count, Found, Target, search};
 /// The result of a replay of all batches.
 struct Counts {
     all: Count,
-    /// Of each mask, in order; each sees what those before it left.
+    /// Counts of each mask, in order; each mask sees the tokens that the earlier ones kept.
     by_mask: Vec<Count>,
-    /// Of all tokens, dropped ones as 0; none without weights.
+    /// Mean weight of all tokens, with rejected tokens as 0; `None` without weights.
     mean_weight: Option<f64>,
 }
 
 /// The masks and weights of a configuration.
 #[derive(serde::Serialize)]
 pub struct Chosen {
-    /// `[[mask]]`
+    /// Tables `[[mask]]`.
     #[serde(rename = "mask", skip_serializing_if = "Vec::is_empty")]
     pub masks: Vec<ComponentConfig>,
-    /// `[[weight]]`
+    /// Tables `[[weight]]`.
     #[serde(rename = "weight", skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<ComponentConfig>,
 }
 
 impl Chosen {
-    /// Their names in reports.
+    /// Names of the components in reports.
     pub fn names(&self) -> Vec<String> {
         [&self.masks, &self.weights].into_iter().flat_map(|list| component_names(list)).collect()
     }
 
-    /// Builds them.
+    /// Builds the components.
     pub fn build(&self, registry: &Registry, watchdog: &Watchdog) -> Result<Deciders> {
         let masks = registry.create_all(&self.masks, watchdog)?;
         Ok(Deciders { masks, weights: registry.create_all(&self.weights, watchdog)? })
@@ -60,14 +60,14 @@ pub struct Sweep<'a> {
     registry: &'a Registry,
     choose: Choose<'a>,
     batches: Batches<'a>,
-    /// Where masks find a batch's large arrays, if not in host memory.
+    /// Device for the batches' large arrays; `None` is host memory.
     device: Option<&'a Device>,
     warned: BTreeSet<String>,
     watchdog: Watchdog,
 }
 
 impl<'a> Sweep<'a> {
-    /// Makes sure that all can be built at the ends of every range, and reads the batches.
+    /// Checks that all components can be built at both ends of every range, and reads the batches.
     pub fn open(
         registry: &'a Registry,
         choose: Choose<'a>,
@@ -89,7 +89,7 @@ impl<'a> Sweep<'a> {
         Ok(sweep)
     }
 
-    /// Sweeps one range after another, and searches in each for the value that meets the target.
+    /// Sweeps the ranges in order, and searches in each for the value that meets the target.
     pub fn run(&mut self, ranges: &[Range], target: Option<&Target>, say: &dyn Fn(&str)) -> Result<()> {
         for (i, range) in ranges.iter().enumerate() {
             if i > 0 {
@@ -104,7 +104,7 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    /// Prints a line per value as it is replayed.
+    /// Replays every value, and prints a line after each.
     fn table(&mut self, range: &Range, say: &dyn Fn(&str)) -> Result<Vec<(f64, Count)>> {
         let (values, mut counts) = (range.values(), Vec::new());
         let texts = range.column(&values);
@@ -154,7 +154,7 @@ impl<'a> Sweep<'a> {
         say(&format!("  --set {key}={text}\n"));
         let chosen = (self.choose)(Some(format!("{key}={text}")))?;
         let name = key.rsplit('.').next().unwrap_or_default();
-        // The serializer writes small numbers out in full.
+        // The serializer writes small numbers without an exponent.
         let (long, short) = (format!("{name} = {}", toml::Value::Float(value)), format!("{name} = {text}"));
         for line in toml::to_string(&chosen)?.lines() {
             say(format!("  {}", if line == long { &short } else { line }).trim_end());
@@ -166,7 +166,7 @@ impl<'a> Sweep<'a> {
         (self.choose)(Some(format!("{}={}", range.key, range.text(value))))?.build(self.registry, &self.watchdog)
     }
 
-    /// Runs fresh masks and weights over all batches, in order.
+    /// Runs fresh masks and weights over all batches, in order, with one setting at `value`.
     fn replay(&mut self, range: &Range, value: f64) -> Result<Counts> {
         let mut deciders = self.build(range, value)?;
         let mut all = Count { rejected: 0, tokens: 0 };
@@ -192,7 +192,7 @@ impl<'a> Sweep<'a> {
     }
 }
 
-/// Heading and cell of the mean weight, where there are weights.
+/// Column heading for the mean weight; empty without weights.
 fn weight_head(counts: &Counts) -> &'static str {
     counts.mean_weight.map_or("", |_| "  mean weight")
 }
@@ -201,7 +201,7 @@ fn weight_cell(counts: &Counts) -> String {
     counts.mean_weight.map_or_else(String::new, |mean| format!("  {mean:>11.3}"))
 }
 
-/// Headings of the masks' own rates; a single mask's is the rate of all.
+/// Column headings for the rates of single masks. The rate of a single mask is already the total rate.
 fn heads(ids: &[String]) -> String {
     if ids.len() < 2 { String::new() } else { ids.iter().map(|id| format!("  {id:>7}")).collect() }
 }

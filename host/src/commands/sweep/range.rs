@@ -5,15 +5,15 @@ use std::str::FromStr;
 use anyhow::{Error, Result, anyhow, ensure};
 use capo_plugin::abi_sweep::SweepRange;
 
-/// Values of a sweep that does not say how many.
+/// Default number of values in a sweep.
 const POINTS: usize = 9;
-/// More would only be a typing error.
+/// Largest number of values: a larger one would be a typing error.
 const MOST_POINTS: usize = 1000;
 
-/// `KEY=LOW..HIGH[:POINTS]`: the values of one setting, evenly spaced in the logarithm where both ends are positive, else
+/// A range `KEY=LOW..HIGH[:POINTS]` of values of one setting. They are evenly spaced in the logarithm if both ends are positive, else
 /// linearly.
 ///
-/// Values are rounded to a few digits. Where both ends are written as whole numbers, every value is whole.
+/// Values are rounded to a few digits. If both ends are written as whole numbers, every value is whole.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Range {
     /// The setting, as in `--set`: `mask.0.fisher_threshold`.
@@ -22,14 +22,14 @@ pub struct Range {
     high: f64,
     points: usize,
     whole: bool,
-    /// Advice for the user where no value reaches a target.
+    /// Advice for the user if no value reaches a target.
     pub advice: &'static str,
 }
 
 impl FromStr for Range {
     type Err = Error;
 
-    /// Reads `KEY=LOW..HIGH[:POINTS]`.
+    /// Parses `KEY=LOW..HIGH[:POINTS]`.
     fn from_str(text: &str) -> Result<Self> {
         let range = Self::parse(text).ok_or_else(|| {
             anyhow!(
@@ -51,7 +51,7 @@ impl FromStr for Range {
 }
 
 impl From<&SweepRange> for Range {
-    /// The range that a component's author gave one of its keys.
+    /// The range that a component's author gives for a key.
     fn from(SweepRange { key, low, high, whole }: &SweepRange) -> Self {
         let advice = "the range is the author's: `host replay --sweep` takes others";
         Self { key: key.to_string(), low: *low, high: *high, points: POINTS, whole: *whole, advice }
@@ -73,7 +73,7 @@ impl Range {
         Some(Self { key, low: finite(low)?, high: finite(high)?, points, whole, advice })
     }
 
-    /// The values, ascending; both ends are among them.
+    /// The values in ascending order, including both ends.
     pub fn values(&self) -> Vec<f64> {
         let steps = self.points - 1;
         let inner = (1..steps).map(|i| self.round(self.between(self.low, self.high, i as f64 / steps as f64)));
@@ -82,13 +82,13 @@ impl Range {
         values
     }
 
-    /// A rounded value half-way between two others; none where rounding leaves none.
+    /// A rounded value half-way between two others; `None` if rounding leaves none between them.
     pub fn middle(&self, a: f64, b: f64) -> Option<f64> {
         let middle = self.round(self.between(a, b, 0.5));
         (a.min(b) < middle && middle < a.max(b)).then_some(middle)
     }
 
-    /// The value as it is written in a config; all values of a range are written in the same way.
+    /// The value as text in a config; all values of a range have one format.
     pub fn text(&self, value: f64) -> String {
         match (self.whole, self.exponential() && value != 0.0) {
             (true, _) => format!("{value}"),
@@ -102,12 +102,12 @@ impl Range {
         Self { low: a.min(b), high: a.max(b), ..self.clone() }
     }
 
-    /// The value as a config holds it.
+    /// The value as a TOML value.
     pub fn toml(&self, value: f64) -> toml::Value {
         if self.whole { toml::Value::Integer(value as i64) } else { toml::Value::Float(value) }
     }
 
-    /// The values of a column, with as many digits as the longest needs.
+    /// The values as a column of text, each with as many digits as the longest needs.
     pub fn column(&self, values: &[f64]) -> Vec<String> {
         if self.whole {
             return values.iter().map(|&x| self.text(x)).collect();
@@ -134,8 +134,8 @@ impl Range {
         if self.logarithmic() { line(a.ln(), b.ln()).exp() } else { line(a, b) }
     }
 
-    /// To a hundredth of the distance between values, or finer: to three significant digits at least where that distance
-    /// is a ratio.
+    /// Rounds to a hundredth of the distance between values, or finer. Logarithmic values keep at least three significant
+    /// digits.
     fn round(&self, x: f64) -> f64 {
         let steps = (self.points - 1) as f64;
         let digits = |step: f64| 2.0 - step.log10().floor();
@@ -147,7 +147,7 @@ impl Range {
         } else {
             format!("{x:.*}", digits(self.high / steps - self.low / steps).clamp(0.0, 340.0) as usize)
         };
-        // Adding zero takes the sign from a negative one.
+        // Adding zero turns -0 into 0.
         text.parse::<f64>().map_or(x, |x| x.clamp(self.low, self.high) + 0.0)
     }
 }

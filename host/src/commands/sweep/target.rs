@@ -7,17 +7,17 @@ use anyhow::{Error, Result, anyhow};
 use super::range::Range;
 use crate::report::terminal::percent;
 
-/// Tokens that were rejected, of all there are.
+/// Number of rejected tokens among all tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Count {
-    /// Tokens that masks dropped.
+    /// Number of tokens that the masks rejected.
     pub rejected: u64,
-    /// Completion tokens.
+    /// Number of completion tokens.
     pub tokens: u64,
 }
 
 impl Count {
-    /// The share of rejected tokens; 0 where there are none at all.
+    /// Share of rejected tokens; 0 if there are no tokens.
     pub fn rate(self) -> f64 {
         self.rejected as f64 / self.tokens.max(1) as f64
     }
@@ -26,7 +26,7 @@ impl Count {
 /// A rejection rate to aim at: `0.02` or `2%`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Target {
-    /// Between 0 and 1, both excluded.
+    /// The rate, between 0 and 1, both excluded.
     pub rate: f64,
     text: String,
 }
@@ -34,7 +34,7 @@ pub struct Target {
 impl FromStr for Target {
     type Err = Error;
 
-    /// Reads a share or a percentage.
+    /// Parses a share or a percentage.
     fn from_str(text: &str) -> Result<Self> {
         let rate = match text.strip_suffix('%') {
             Some(percent) => percent.trim().parse::<f64>().map(|percent| percent / 100.0),
@@ -59,15 +59,15 @@ impl std::fmt::Display for Target {
 /// The result of a search.
 #[derive(Debug, PartialEq)]
 pub struct Found {
-    /// The value that rejects most without exceeding the target, if any does.
+    /// The value that rejects most without exceeding the target, and its count; `None` if every value exceeds it.
     pub best: Option<(f64, Count)>,
-    /// Replays beyond those of the table.
+    /// Number of replays beyond those of the table.
     pub replays: usize,
     /// Why the search is incomplete.
     pub remark: Option<String>,
 }
 
-/// Searches between the values of a sweep, `counts`, for the one whose rate is nearest to and not above the target.
+/// Searches between the values of a sweep, `counts`, for the value with the largest rate that is not above the target.
 pub fn search(
     range: &Range,
     counts: &[(f64, Count)],
@@ -109,7 +109,7 @@ fn steady(counts: &[(f64, Count)]) -> bool {
     counts.is_sorted_by(|a, b| a.1.rejected <= b.1.rejected) || counts.is_sorted_by(|a, b| a.1.rejected >= b.1.rejected)
 }
 
-/// Says so where all of a steady sweep lies on one side of the target.
+/// A remark if all values of a monotonic sweep are on one side of the target.
 fn outside(range: &Range, counts: &[(f64, Count)], target: &Target) -> Option<String> {
     let (first, last) = (counts.first()?, counts.last()?);
     let (least, most) = if first.1.rejected <= last.1.rejected { (first, last) } else { (last, first) };
@@ -131,7 +131,7 @@ fn outside(range: &Range, counts: &[(f64, Count)], target: &Target) -> Option<St
 mod tests {
     use super::*;
 
-    /// Searches a sweep whose rate at a value is `rate(value)`.
+    /// Searches a sweep in which `rate(value)` is the rate at a value.
     fn found(range: &str, target: &str, rate: impl Fn(f64) -> f64) -> Found {
         let range: Range = range.parse().unwrap();
         let count = |value| Count { rejected: (1e6 * rate(value)) as u64, tokens: 1_000_000 };
@@ -154,7 +154,7 @@ mod tests {
         let turning = found("mask.0.a=-1.0..1.0:5", "30%", |x| x * x);
         assert_eq!((turning.best.map(|(value, count)| (value, count.rate())), turning.replays), (Some((0.5, 0.25)), 0));
         assert!(turning.remark.unwrap().starts_with("the rate does not move one way with `mask.0.a`"));
-        // A bump between two values of the table shows on the way.
+        // The search meets a bump between two values of the table.
         let bump = found("mask.0.a=0..1.0:2", "40%", |x| if x > 0.3 && x < 0.6 { 0.9 } else { 0.5 * x });
         assert!(bump.remark.is_some() && bump.best.unwrap().1.rate() <= 0.4);
     }

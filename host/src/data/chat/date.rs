@@ -1,4 +1,4 @@
-//! The day that templates take for today.
+//! The date that templates take as today.
 
 use std::fmt::Write;
 use std::time::SystemTime;
@@ -9,13 +9,13 @@ use chrono::{DateTime, Datelike, NaiveDate, NaiveTime, Utc};
 use minijinja::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
-/// A day, written as `2026-07-31`.
+/// A date, written as `2026-07-31`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Date(NaiveDate);
 
 impl Default for Date {
-    /// Today in Greenwich.
+    /// Today's date in UTC.
     fn default() -> Self {
         Self(DateTime::<Utc>::from(SystemTime::now()).date_naive())
     }
@@ -26,7 +26,7 @@ impl TryFrom<String> for Date {
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         let date = text.parse::<NaiveDate>().ok().filter(|date| (1..=9999).contains(&date.year()));
-        // One way to write a day is enough.
+        // Only one way to write a date is accepted.
         let date = date.filter(|date| date.to_string() == text);
         date.map(Self).with_context(|| format!("`{text}` is no day (write it as in `2026-07-31`)"))
     }
@@ -39,7 +39,7 @@ impl From<Date> for String {
 }
 
 impl Date {
-    /// The midnight that begins this day, as Python's `strftime` formats it in English: without a time zone.
+    /// Formats the midnight that begins this date as Python's `strftime` does, in English and without a time zone.
     pub(super) fn format(self, format: &str) -> Result<String, Error> {
         let zone = |item: &Item<'_>| {
             matches!(item, Item::Fixed(Fixed::TimezoneName | Fixed::TimezoneOffset | Fixed::TimezoneOffsetColon))

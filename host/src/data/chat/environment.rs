@@ -1,4 +1,4 @@
-//! The environment in which a chat template runs: the one that transformers makes, with a limit on the work.
+//! The environment in which a chat template runs: that of transformers, with a limit on the work.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::{Date, json, methods};
 
 /// The template's name in its environment.
 pub(super) const NAME: &str = "chat";
-/// Most work for one conversation: instructions, and each 64 bytes that they make.
+/// Largest work for one conversation: the number of instructions, plus one for each 64 bytes that they produce.
 pub(super) const STEPS: u64 = 1 << 19;
 
 /// The message that a template passed to `raise_exception`.
@@ -25,7 +25,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// An environment with one template, for which it is `today`.
+/// An environment with one template, in which the date is `today`.
 pub(super) fn with_template(text: &str, today: Date) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     let mut syntax = SyntaxConfig::builder();
@@ -43,10 +43,10 @@ pub(super) fn with_template(text: &str, today: Date) -> Result<Environment<'stat
     environment.add_filter("tojson", |value: &Value, positions: Rest<Value>, options: Kwargs| {
         json::dump(value, &positions, &options)
     });
-    // In Python a text, a map and what is undefined have items too.
+    // In Python, strings, maps and undefined values can be iterated too.
     environment.add_test("sequence", |value: &Value| has_items(value) && value.kind() != ValueKind::Iterable);
     environment.add_test("iterable", has_items);
-    // Line ends are Python's, whatever the file has.
+    // Line ends become `\n` as in Python, whatever the file has.
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     environment.add_template_owned(NAME, without_generation(&text))?;
     Ok(environment)
@@ -57,7 +57,7 @@ fn has_items(value: &Value) -> bool {
     matches!(value.kind(), String | Seq | Map | Iterable | Undefined)
 }
 
-/// The template with `{% generation %}` blocks, which mark what the assistant says and change nothing, as blocks that the engine knows.
+/// Rewrites `{% generation %}` blocks as blocks that the engine knows. They mark the assistant's text and do not change the output.
 fn without_generation(text: &str) -> String {
     let mut changed = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! Values as Python's `json.dumps` writes them.
+//! Writes values as Python's `json.dumps` does.
 
 use std::fmt::Write;
 
@@ -9,13 +9,13 @@ use minijinja::{Error, ErrorKind, Value};
 struct Style {
     ascii: bool,
     sorted: bool,
-    /// Indentation of a level; none writes everything on one line.
+    /// Indentation per level; `None` writes everything on one line.
     indent: Option<String>,
     item: String,
     key: String,
 }
 
-/// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)` of transformers: nothing is escaped for HTML.
+/// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)` of transformers, without escapes for HTML.
 pub(super) fn dump(value: &Value, positions: &[Value], options: &Kwargs) -> Result<String, Error> {
     let argument = |index: usize, name: &str| -> Result<Value, Error> {
         match positions.get(index) {
@@ -81,7 +81,7 @@ impl Style {
         Ok(())
     }
 
-    /// Writes items between brackets, each on a line of its own where there is an indent.
+    /// Writes items between brackets, each on its own line if there is an indentation.
     fn all(
         &self,
         text: &mut String,
@@ -136,7 +136,7 @@ impl Style {
     }
 }
 
-/// A float as Python shows it; none for what is no float.
+/// A float as Python writes it; `None` if the value is not a float.
 pub(super) fn float(value: &Value) -> Option<String> {
     if value.kind() != ValueKind::Number || value.is_integer() {
         return None;

@@ -9,20 +9,20 @@ use serde::{Deserialize, Serialize};
 /// The fields of a message by name, in the order of the file.
 type Message = IndexMap<Value, Value>;
 
-/// Names under which a message may hold what its author thought; templates read the first.
+/// Names of a message's field for the author's reasoning; templates read the first name.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-/// The messages of a conversation, one at least.
+/// The messages of a conversation, at least one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Messages(Vec<Message>);
 
 impl Messages {
-    /// One message of the user.
+    /// A conversation of one user message.
     pub fn user(text: &str) -> Self {
         Self(vec![message("user", text)])
     }
 
-    /// The messages in a column of a row, a JSON object.
+    /// The messages in a column of a row, which is a JSON object.
     pub fn in_row(line: &[u8], column: &str) -> Result<Self> {
         let mut row: IndexMap<String, Value> =
             serde_json::from_slice(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;
@@ -35,7 +35,7 @@ impl Messages {
         Ok(messages)
     }
 
-    /// The messages in a list that is called `column`.
+    /// The messages in a list; `column` is its name in error messages.
     pub(super) fn of(list: &Value, column: &str) -> Result<Self> {
         let messages = list.try_iter()?.enumerate().map(|(index, message)| {
             read(&message).with_context(|| format!("message {} of column `{column}` cannot be used", index + 1))
@@ -45,17 +45,17 @@ impl Messages {
         Ok(Self(messages))
     }
 
-    /// True if the first one is the system's.
+    /// True if the first message is the system's.
     pub(super) fn have_system(&self) -> bool {
         self.0.first().is_some_and(|first| role(first) == "system")
     }
 
-    /// With one more at the beginning.
+    /// The conversation with one more message at the beginning.
     pub(super) fn after(&self, role: &str, text: &str) -> Self {
         Self(std::iter::once(message(role, text)).chain(self.0.iter().cloned()).collect())
     }
 
-    /// With one more at the end.
+    /// The conversation with one more message at the end.
     pub(super) fn and(mut self, role: &str, text: &str) -> Self {
         self.0.push(message(role, text));
         self
@@ -75,7 +75,7 @@ fn role(message: &Message) -> &str {
     message.get(&Value::from("role")).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A message without what is null; its reasoning has all the names that templates may know it by.
+/// A message without its null fields. Its reasoning appears under every name that a template may use.
 fn read(value: &Value) -> Result<Message> {
     ensure!(value.kind() == ValueKind::Map, "expected an object with `role` and `content`, found {}", value.kind());
     let mut message = Message::new();

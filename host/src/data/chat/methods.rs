@@ -1,4 +1,4 @@
-//! Methods that Python's texts, lists and maps have, besides those of `minijinja-contrib`.
+//! Methods of Python's strings, lists and dicts, beyond those of `minijinja-contrib`.
 
 use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};

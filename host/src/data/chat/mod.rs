@@ -1,4 +1,4 @@
-//! Conversations as prompts: the chat template of a model, applied as transformers applies it.
+//! Formats conversations as prompts with a model's chat template, as transformers does.
 
 mod date;
 mod environment;
@@ -25,26 +25,26 @@ use crate::model::ModelFiles;
 use template::{Job, Request};
 use worker::Workers;
 
-/// How conversations are written, besides what the model's files say.
+/// Options for formatting conversations, besides the model's files.
 #[derive(Clone, Debug, Default)]
 pub struct ChatOptions {
-    /// The first message of conversations that have no system message.
+    /// System prompt: first message of conversations that have no system message.
     pub system_prompt: Option<String>,
-    /// Value of `enable_thinking` for the template; with none, the template does not see the variable.
+    /// Value of `enable_thinking` for the template; `None` leaves the variable undefined.
     pub enable_thinking: Option<bool>,
-    /// The day that templates take for today.
+    /// The date that templates take as today.
     pub date: Date,
-    /// True if answers are written too, to be taught.
+    /// True if answers are formatted too, as training targets.
     pub teaches: bool,
 }
 
-/// Writes conversations as the text that a model reads.
+/// Formats conversations as the text that a model reads.
 #[derive(Clone)]
 pub struct Chat {
     workers: Arc<Workers>,
     system_prompt: Option<String>,
     teaches: bool,
-    /// Where the template is from, for sentences.
+    /// Origin of the template, for messages.
     place: String,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Debug for Chat {
 }
 
 impl Chat {
-    /// The chat template among the files of a model.
+    /// Opens the chat template among the files of a model.
     pub fn open(files: &ModelFiles, options: ChatOptions) -> Result<Self> {
         let source = source::find(files)?;
         let mut known = source::special_tokens(files)?;
@@ -69,17 +69,17 @@ impl Chat {
         Ok(Self { workers: Arc::new(workers), system_prompt, teaches, place })
     }
 
-    /// True if answers are written too, to be taught.
+    /// True if answers are formatted too, as training targets.
     pub(super) fn teaches(&self) -> bool {
         self.teaches
     }
 
-    /// The text that asks for the answer to `messages`.
+    /// The text that prompts the model for the answer to `messages`.
     pub fn prompt(&self, messages: &Messages) -> Result<String> {
         self.write(&self.begun(messages), true)
     }
 
-    /// The assistant's `answer` as the template writes it after `prompt`, the text of `messages`: the answer and its end.
+    /// The assistant's `answer` and its end, as the template formats them after `prompt`, the text of `messages`.
     pub fn reply(&self, messages: &Messages, prompt: &str, answer: &str) -> Result<String> {
         let whole = self.write(&self.begun(messages).and("assistant", answer), false)?;
         let reply = whole.strip_prefix(prompt).with_context(|| {
@@ -96,7 +96,7 @@ impl Chat {
         Ok(reply.to_owned())
     }
 
-    /// The messages, the system prompt first.
+    /// The messages, with the system prompt first.
     fn begun(&self, messages: &Messages) -> Messages {
         match &self.system_prompt {
             Some(text) if !messages.have_system() => messages.after("system", text),

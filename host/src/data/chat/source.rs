@@ -1,4 +1,4 @@
-//! Where a chat template is, and the special tokens that it knows.
+//! Finds a model's chat template, and the special tokens that the template can use.
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,23 @@ use serde_json::Value as Json;
 
 use crate::model::ModelFiles;
 
-/// A template by itself.
+/// File that consists of a template.
 pub const TEMPLATE_FILE: &str = "chat_template.jinja";
-/// A template in a file with other things.
+/// File that contains a template among other settings.
 const CONFIG: &str = "tokenizer_config.json";
-/// Special tokens beside a tokenizer of an earlier transformers.
+/// File with special tokens beside a tokenizer from an earlier transformers.
 const TOKENS: &str = "special_tokens_map.json";
-/// The special tokens that have names.
+/// Special tokens that have names.
 const NAMES: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// A template.
+/// A template's text and its origin.
 pub(super) struct Source {
     pub(super) text: String,
-    /// Its name in error messages.
+    /// The template's name in error messages.
     pub(super) place: String,
 }
 
-/// The template of a model, as transformers finds it.
+/// Finds the template of a model, as transformers does.
 pub(super) fn find(files: &ModelFiles) -> Result<Source> {
     if files.contains(TEMPLATE_FILE) {
         let place = files.describe(TEMPLATE_FILE);
@@ -54,10 +54,10 @@ pub(super) fn find(files: &ModelFiles) -> Result<Source> {
     )
 }
 
-/// The texts of the special tokens that have a name.
+/// Texts of the special tokens that have a name.
 pub(super) fn special_tokens(files: &ModelFiles) -> Result<BTreeMap<String, Value>> {
     let config = files.json(CONFIG)?;
-    // Since tokens stand in the config with their ids, the other file is not looked at.
+    // A config that lists tokens with their ids takes precedence, so the other file is not read.
     let other = if config["added_tokens_decoder"].is_null() { files.json(TOKENS)? } else { Json::Null };
     let text = |json: &Json| json.as_str().or_else(|| json["content"].as_str()).map(Value::from);
     let token = |name: &&str| Some((name.to_string(), text(&other[name]).or_else(|| text(&config[name]))?));

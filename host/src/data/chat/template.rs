@@ -1,4 +1,4 @@
-//! A chat template and what it makes of conversations, in the process that it has for itself.
+//! A chat template and its output for conversations, in the template's own process.
 
 use std::collections::BTreeMap;
 
@@ -11,30 +11,30 @@ use super::{Date, Messages};
 use crate::data::contain::contain;
 use crate::data::quote::cut;
 
-/// Longest text of a conversation, bytes: no model reads as much.
+/// Longest text of a conversation in bytes: longer than any model reads.
 const LONGEST: usize = 8 << 20;
-/// Longest message of a template or its engine in a sentence, characters.
+/// Longest error message of a template or its engine, in characters.
 const SAID: usize = 200;
 
-/// A template and what it knows besides the messages.
+/// A template and its variables other than the messages.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) text: String,
-    /// Where the template is from, for sentences.
+    /// Origin of the template, for messages.
     pub(super) place: String,
-    /// The day that it takes for today.
+    /// The date that the template takes as today.
     pub(super) date: Date,
     pub(super) known: BTreeMap<String, Value>,
 }
 
-/// A conversation that is to be written.
+/// A conversation to format.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Request {
     pub(super) messages: Messages,
     pub(super) add_generation_prompt: bool,
 }
 
-/// A template that has been read.
+/// A template that has been parsed.
 pub(super) struct Template {
     environment: Environment<'static>,
     known: BTreeMap<String, Value>,
@@ -83,7 +83,7 @@ impl Template {
     }
 }
 
-/// The sentence of the template engine's error, with its line.
+/// Message of the template engine's error, with its line.
 fn reason(error: &minijinja::Error) -> String {
     let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     let line = error.line().map(|line| format!(" (line {line} of the template)"));

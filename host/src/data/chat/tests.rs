@@ -1,4 +1,4 @@
-//! Conversations come out as transformers writes them, and templates that cannot be used are refused.
+//! Tests that conversations are formatted as transformers formats them, and that unusable templates are refused.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn options(date: &Json, enable_thinking: &Json) -> ChatOptions {
     ChatOptions { date, enable_thinking: enable_thinking.as_bool(), ..ChatOptions::default() }
 }
 
-/// Compares one template with what transformers made of it; says how many cases it agrees in.
+/// Compares one template's output with that of transformers; returns the number of cases that agree.
 fn compare(golden: &Json, name: &str, open: impl Fn(ChatOptions) -> Chat, tokenizer: &Tokenizer) -> usize {
     let cases = golden["templates"][name].as_array().unwrap();
     for case in cases {
@@ -49,7 +49,7 @@ fn compare(golden: &Json, name: &str, open: impl Fn(ChatOptions) -> Chat, tokeni
     cases.len()
 }
 
-/// The messages of a conversation with their keys in the order of the file.
+/// The messages of a conversation, with their keys in the file's order.
 fn golden_messages(name: &str) -> Value {
     #[derive(serde::Deserialize)]
     struct Golden {
@@ -81,7 +81,7 @@ fn texts_and_ids_are_those_of_transformers() {
     }
 }
 
-/// A folder with a template that is all of its text, and the conversation of one message.
+/// A folder whose template file consists of `template`, and its result for a conversation of one message.
 fn chat(template: &str, options: ChatOptions) -> (tempfile::TempDir, Result<Chat>) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(TEMPLATE_FILE), template).unwrap();
@@ -89,7 +89,7 @@ fn chat(template: &str, options: ChatOptions) -> (tempfile::TempDir, Result<Chat
     (folder, chat)
 }
 
-/// The sentence about a template, without its folder.
+/// Error message about a template, without its folder.
 fn refused(template: &str) -> String {
     let (folder, chat) = chat(template, ChatOptions::default());
     let error = chat.and_then(|chat| chat.prompt(&Messages::user("2+2="))).unwrap_err();
@@ -136,7 +136,7 @@ fn templates_come_to_an_end() {
     }
     let long = refused("{% for i in range(10) %}{{ 'a' * 1000000 }}{% endfor %}");
     assert!(long.contains("makes a text of 10000000 bytes (at most 8388608"), "{long}");
-    // Values that hold one another as deeply as work allows are dropped, not run over.
+    // Values that are nested as deeply as the work limit allows are dropped without a stack overflow.
     let (_folder, deep) =
         chat(&nested("[ns.x]").replace("99999", "50000").replace("ns.x|string|length", "1"), ChatOptions::default());
     assert_eq!(deep.unwrap().prompt(&Messages::user("")).unwrap(), "1");
@@ -201,7 +201,7 @@ fn ends_that_the_files_name_end_completions() {
     assert_eq!(ends(json!({"eos_token": "<|endoftext|>"}), json!({"eos_token_id": end})), [other, end]);
 }
 
-/// As above, for the templates in the folder `CHAT_TEMPLATES` that `make.py --check` has been through.
+/// The same test for the templates in the folder `CHAT_TEMPLATES`, which `make.py --check` has accepted.
 #[test]
 fn other_templates_agree_with_transformers() {
     let Some(folder) = std::env::var_os("CHAT_TEMPLATES") else { return };

@@ -1,6 +1,6 @@
-//! Processes that apply a chat template, which comes with a downloaded model: the system ends one that takes too much time or memory.
+//! Processes that apply a chat template, which is code of a downloaded model. The system ends one that takes too much time or memory.
 //!
-//! The engine counts its own instructions, but one comparison, filter or print may be endless by itself, and a thread cannot be ended.
+//! The engine counts its own instructions, but one comparison, filter or print may never end, and a thread cannot be killed.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -15,29 +15,29 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::template::{Job, Request, Template};
 
-/// The subcommand of this executable that is such a process.
+/// The subcommand of this executable that starts such a process.
 const COMMAND: &str = "apply-chat-template";
-/// Most work for one conversation, seconds of a processor.
+/// Largest CPU time for one conversation, in seconds.
 const MOST_SECONDS: u64 = 2;
-/// Most memory of a process beyond what it begins with, bytes.
+/// Largest memory of a process beyond its size at start, in bytes.
 const MOST_BYTES: u64 = 512 << 20;
-/// Longest text of a conversation, bytes: the tokenizer takes hundreds of bytes of memory for each.
+/// Longest text of a conversation, in bytes: the tokenizer takes hundreds of bytes of memory for each byte.
 const MOST_TEXT: usize = 2 << 20;
-/// Longest sentence, characters: a template chooses the words of its own refusals.
+/// Longest error message, in characters: a template chooses the text of its own refusals.
 const MOST_WORDS: usize = 4000;
-/// Stack of the thread that templates run on, bytes: values may hold one another as deeply as a template's work allows.
+/// Stack of the thread that runs templates, in bytes: values may be nested as deeply as the work limit allows.
 const STACK: usize = 256 << 20;
-/// The signal of a process whose time on processors is over.
+/// The signal of a process that exceeds its CPU time.
 const OUT_OF_TIME: i32 = 24;
-/// The exit code of a process that is given no more memory, outside of a run.
+/// The exit code of a process, outside of a run, that is refused more memory.
 const NO_MEMORY: i32 = 2;
 
-/// A process's reply about a template, or about a conversation: a text or a sentence.
+/// A process's reply about a template or a conversation: its text, or an error message.
 type Reply = Result<String, String>;
 
-/// The processes of one template, as many as ever write at a time.
+/// The processes of one template, one for each conversation that is formatted at a time.
 pub(super) struct Workers {
-    /// The [`Job`], as a line.
+    /// The [`Job`] as a line of JSON.
     job: String,
     place: String,
     idle: Mutex<Vec<Worker>>,
@@ -55,7 +55,7 @@ impl Workers {
         Ok(workers)
     }
 
-    /// The text of a conversation.
+    /// Formats a conversation as text.
     pub(super) fn write(&self, request: &Request) -> Result<String> {
         let request = line(request)?;
         if cfg!(test) {
@@ -80,7 +80,7 @@ impl Workers {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
     }
 
-    /// The last reply to the job and a request, by this process: the executable of a unit test is no worker.
+    /// The last reply to the job and a request, computed in this process: the executable of a unit test cannot be a worker.
     fn here(&self, request: &str) -> Result<Option<Reply>> {
         let (lines, mut replies) = (format!("{}{request}", self.job), Vec::new());
         deep(|| answer(lines.as_bytes().lines(), &mut replies, || Ok(())))??;
@@ -88,7 +88,7 @@ impl Workers {
         Ok(replies.lines().last().map(serde_json::from_str).transpose()?)
     }
 
-    /// The sentence about a process that has ended instead of answering.
+    /// Error about a process that ended instead of answering.
     fn ended(&self, status: io::Result<std::process::ExitStatus>, error: &io::Error) -> Error {
         let place = &self.place;
         let mend = "(mend it, or shorten the conversation)";
@@ -96,7 +96,7 @@ impl Workers {
             Ok((Some(OUT_OF_TIME), _)) => {
                 anyhow!("the chat template {place} comes to no end within {MOST_SECONDS} s of work {mend}")
             }
-            // An allocation that fails ends the process, and a stack that is used up aborts it.
+            // A failed allocation ends the process, and a stack overflow aborts it.
             Ok((Some(_), _) | (_, Some(NO_MEMORY))) => anyhow!(
                 "the chat template {place} takes more than {} MiB of memory, or nests values too deeply {mend}",
                 MOST_BYTES >> 20
@@ -106,12 +106,12 @@ impl Workers {
     }
 }
 
-/// This executable. Its file may be built anew while a run goes on, which takes its name from the one that runs.
+/// Path of this executable. Its file may be rebuilt during a run, so the path is that of the running process's own file.
 fn program() -> io::Result<PathBuf> {
     if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }
 
-/// One process.
+/// One worker process.
 struct Worker {
     child: Child,
     input: ChildStdin,
@@ -122,9 +122,9 @@ impl Worker {
     fn start() -> io::Result<Self> {
         let mut child = Command::new(program()?)
             .arg(COMMAND)
-            // Ctrl-C is for the trainer, which may go on for a while.
+            // Ctrl-C is meant for the trainer, which may continue for a while.
             .process_group(0)
-            // Address space that the allocator keeps in reserve would count.
+            // Address space that the allocator reserves would count against the limit.
             .env("MIMALLOC_ARENA_RESERVE", "0")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -142,7 +142,7 @@ impl Worker {
         Ok(serde_json::from_str(&reply)?)
     }
 
-    /// How it ended; it is ended where it has not.
+    /// Ends the process if it is still running, and returns its exit status.
     fn end(&mut self) -> io::Result<std::process::ExitStatus> {
         let _ = self.child.kill();
         self.child.wait()
@@ -159,7 +159,7 @@ fn line<T: serde::Serialize>(value: &T) -> Result<String> {
     Ok(serde_json::to_string(value)? + "\n")
 }
 
-/// Answers the lines of standard input until it ends: the process of `host apply-chat-template`.
+/// Answers the lines of standard input until it ends. This is the process of `host apply-chat-template`.
 pub fn serve() -> Result<()> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")?.split_whitespace().next()?.parse().ok());
@@ -168,20 +168,20 @@ pub fn serve() -> Result<()> {
     deep(|| answer(io::stdin().lock().lines(), io::stdout().lock(), more_time))?
 }
 
-/// Allows so much work again as one conversation may take.
+/// Raises the CPU limit by the time that one conversation may take.
 fn more_time() -> Result<()> {
     let used = clock_gettime(ClockId::ProcessCPUTime).tv_sec.unsigned_abs();
     limit(Resource::Cpu, used + 1 + MOST_SECONDS)
 }
 
-/// Limits a resource to `most`, or to what it is limited to already.
+/// Limits a resource to `most`, or to its present limit if that is lower.
 fn limit(resource: Resource, most: u64) -> Result<()> {
     let Rlimit { maximum, .. } = getrlimit(resource);
     let current = Some(maximum.map_or(most, |maximum| maximum.min(most)));
     setrlimit(resource, Rlimit { current, maximum }).context("the system refuses a limit")
 }
 
-/// Does `work` on a thread with a large stack.
+/// Runs `work` on a thread with a large stack.
 fn deep<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     thread::scope(|scope| {
         let thread = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
@@ -190,7 +190,7 @@ fn deep<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     })
 }
 
-/// Replies to a job, and then to requests; `before` each.
+/// Replies to a job and then to requests; calls `before` ahead of each.
 fn answer(
     mut lines: impl Iterator<Item = io::Result<String>>,
     mut replies: impl Write,

@@ -1,4 +1,4 @@
-//! Which files a dataset is in: one, or those of a split in a folder, as `save_to_disk`, the Hub or the cache of `datasets` leave it.
+//! Finds the files of a dataset: one file, or those of a split in a folder from `save_to_disk`, the Hub or the cache of `datasets`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,30 +8,30 @@ use anyhow::{Context, Result, bail, ensure};
 use capo_loader::files;
 use serde::Deserialize;
 
-/// Names of files that hold rows end so.
+/// Endings of the names of files that hold rows.
 const ENDINGS: [&str; 4] = ["parquet", "arrow", "jsonl", "ndjson"];
-/// How deep folders may lie in one another, and how many entries are looked at.
+/// Largest depth of nested folders, and largest number of entries that are examined.
 const DEEPEST: usize = 6;
 const MOST: usize = 1 << 17;
-/// The splits, with the other names that `datasets` knows them by.
+/// The splits, each with the other names that `datasets` accepts for it.
 const SPLITS: [(&str, &[&str]); 3] = [
     ("train", &["train", "training"]),
     ("validation", &["validation", "valid", "dev", "val"]),
     ("test", &["test", "testing", "eval", "evaluation"]),
 ];
 
-/// Which part of a folder is wanted.
+/// The part of a folder to read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted<'a> {
-    /// The configuration, as the Hub calls it; that of the only one where there is one.
+    /// Name of the configuration, as on the Hub; `None` takes the only one.
     pub config: Option<&'a str>,
-    /// The split.
+    /// Name of the split.
     pub split: Option<&'a str>,
-    /// The split where none is named.
+    /// Name of the split if `split` is `None`.
     pub default_split: &'a str,
 }
 
-/// `state.json` of `save_to_disk`.
+/// Contents of `state.json`, which `save_to_disk` writes.
 #[derive(Deserialize)]
 struct State {
     #[serde(rename = "_data_files")]
@@ -45,7 +45,7 @@ struct DataFile {
     filename: String,
 }
 
-/// The files at `path`, in the order of their names.
+/// Finds the files at `path`, ordered by name.
 pub fn find(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
     let shown = path.display();
     if !path.is_dir() {
@@ -78,7 +78,7 @@ pub fn find(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
     Ok(found.into_iter().map(|file| path.join(file)).collect())
 }
 
-/// The files of a folder that `save_to_disk` wrote.
+/// Lists the files of a folder that `save_to_disk` wrote.
 fn saved(folder: &Path) -> Result<Vec<PathBuf>> {
     let state = folder.join("state.json");
     let bytes = files::read(&state)?;
@@ -105,7 +105,7 @@ fn saved_splits(path: &Path) -> Result<BTreeSet<String>> {
     Ok(entries(path)?.into_iter().filter(|name| path.join(name).join("state.json").is_file()).collect())
 }
 
-/// The names in a folder that are UTF-8 and not hidden.
+/// Lists the names in a folder that are UTF-8 and not hidden.
 fn entries(folder: &Path) -> Result<Vec<String>> {
     let cannot = || format!("cannot list `{}`", folder.display());
     let mut names = Vec::new();
@@ -116,7 +116,7 @@ fn entries(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Collects the files of rows below `root`, as paths from there.
+/// Collects the files of rows below `root`, as paths relative to it.
 fn list(root: &Path, below: &mut PathBuf, found: &mut Vec<PathBuf>) -> Result<()> {
     for name in entries(&root.join(&below))? {
         below.push(&name);
@@ -134,12 +134,12 @@ fn list(root: &Path, below: &mut PathBuf, found: &mut Vec<PathBuf>) -> Result<()
     Ok(())
 }
 
-/// The folders that a file lies in, outermost first.
+/// The folders that contain a file, outermost first.
 fn folders(file: &Path) -> impl Iterator<Item = &str> {
     file.parent().into_iter().flat_map(Path::iter).filter_map(|part| part.to_str())
 }
 
-/// The folder that a configuration's files have to themselves.
+/// Name of the configuration that has the file's folder to itself; `None` if there is no such folder.
 fn config_of(file: &Path) -> Option<&str> {
     folders(file).find(|part| *part != "data" && word(part).is_none())
 }
@@ -168,7 +168,7 @@ fn of_config(root: &Path, found: Vec<PathBuf>, wanted: Option<&str>) -> Result<V
     Ok(found.into_iter().filter(|file| config_of(file) == chosen.as_deref()).collect())
 }
 
-/// The split that a part of a path names: a word in it.
+/// The split that a part of a path names in one of its words.
 fn word(part: &str) -> Option<&'static str> {
     let words = |c: char| "-._ ".contains(c) || c.is_ascii_digit();
     let split = |word: &str| SPLITS.iter().find(|(_, names)| names.contains(&word)).map(|(split, _)| *split);
@@ -179,7 +179,7 @@ fn stem(file: &Path) -> &str {
     file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default()
 }
 
-/// The split of a file: that of its name, else of the innermost folder that names one.
+/// The split of a file, by its name, else by the innermost folder that names a split.
 fn split_of(file: &Path) -> Option<&'static str> {
     word(stem(file)).or_else(|| folders(file).filter_map(word).last())
 }
@@ -191,7 +191,7 @@ fn of_split(root: &Path, found: Vec<PathBuf>, split: &str) -> Result<Vec<PathBuf
         return Ok(found.into_iter().filter(|file| names_it(file)).collect());
     }
     let splits: BTreeSet<&str> = found.iter().filter_map(|file| split_of(file)).collect();
-    // Files that name no split are all of the first.
+    // If no file names a split, all files belong to the first split.
     let all = splits.is_empty() && split == SPLITS[0].0;
     let found: Vec<PathBuf> = found.into_iter().filter(|file| all || split_of(file) == Some(split)).collect();
     ensure!(

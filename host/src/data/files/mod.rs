@@ -1,4 +1,4 @@
-//! Files of rows, whatever they are written in: each becomes lines of JSON, so that one reader of rows serves all.
+//! Reads files of rows in any supported format. Each becomes lines of JSON, so that one reader of rows serves all formats.
 
 mod find;
 #[cfg(feature = "datasets")]
@@ -14,22 +14,22 @@ pub use find::{Wanted, find};
 /// Word for a row of a file in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Of a text.
+    /// A line of a text file.
     Line,
-    /// Of a table.
+    /// A row of a table.
     Row,
 }
 
 /// The rows of a file as JSON, one on each line.
 #[derive(Debug)]
 pub struct Text {
-    /// The lines, in order; empty ones are no rows.
+    /// The lines, in order; empty lines are not rows.
     pub bytes: Vec<u8>,
-    /// Word for them in messages.
+    /// Word for a row of this file in messages.
     pub unit: Unit,
 }
 
-/// Reads a file whole: JSON lines, or what starts as parquet or arrow files do, whatever its name.
+/// Reads a whole file: JSON lines, Parquet or Arrow. Its first bytes decide the format, not its name.
 pub fn read(path: &Path) -> Result<Text> {
     let bytes = files::read(path)?;
     let place = || format!("cannot read `{}`", path.display());

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::*;
 
-/// Samples as `datasets` and pyarrow left them (`scripts/dataset_samples.py`).
+/// Folder of sample files that `datasets` and pyarrow wrote (`scripts/dataset_samples.py`).
 fn samples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/datasets")
 }
@@ -33,7 +33,7 @@ fn wanted<'a>(config: Option<&'a str>, split: Option<&'a str>) -> Wanted<'a> {
     Wanted { config, split, default_split: "train" }
 }
 
-/// The files at `path` below the samples, as paths from there.
+/// The files found at `path` below the samples, as paths relative to it.
 fn found(path: &str, config: Option<&str>, split: Option<&str>) -> Result<Vec<String>, String> {
     let root = samples().join(path);
     let shown = |file: PathBuf| file.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
@@ -98,7 +98,7 @@ fn splits_are_told_by_names_as_datasets_tells_them() {
         Ok::<_, String>(found.iter().map(|f| f.strip_prefix(folder.path()).unwrap().display().to_string()).collect())
     };
     let found = |names: &[&str], split: &str| -> Vec<String> { files(names, split).unwrap() };
-    // The cache of `datasets`, the Hub's usual layout, plain files and folders, shards in order.
+    // Covers the cache of `datasets`, the Hub's usual layout, plain files and folders, and shards in order.
     assert_eq!(found(&["gsm8k-train.arrow", "gsm8k-test.arrow", "dataset_info.json"], "train"), ["gsm8k-train.arrow"]);
     assert_eq!(
         found(&["data/train-00001-of-00002.parquet", "data/train-00000-of-00002.parquet", "README.md"], "train"),
@@ -145,7 +145,7 @@ fn damaged_files_are_told() {
 #[test]
 fn a_packed_column_that_says_to_be_endless_takes_no_memory() {
     let mut bytes = fs::read(samples().join("math-lz4.arrow")).unwrap();
-    // The frames of LZ4 begin with these bytes, after the length.
+    // LZ4 frames begin with these bytes, after the length.
     let frame = bytes.windows(4).position(|four| four == [0x04, 0x22, 0x4d, 0x18]).unwrap();
     bytes[frame - 8..frame].copy_from_slice(&(1_i64 << 60).to_le_bytes());
     assert!(error(&bytes).contains("bytes unpacked (at most "), "{}", error(&bytes));
@@ -153,7 +153,7 @@ fn a_packed_column_that_says_to_be_endless_takes_no_memory() {
 
 #[test]
 fn columns_without_end_in_one_another_overflow_no_stack() {
-    // A footer by hand, about as long as may be: two million groups, each of which holds the next.
+    // A handmade footer of nearly the largest length: two million groups, each of which contains the next.
     let element = [0x35, 0x00, 0x18, 0x01, b'a', 0x15, 0x02, 0x00];
     let count = 2_000_000_u32;
     let mut footer = vec![0x15, 0x02, 0x19, 0xfc];
@@ -169,7 +169,7 @@ fn columns_without_end_in_one_another_overflow_no_stack() {
     assert!(error(&bytes).starts_with("cannot read `FILE`: "));
 }
 
-/// Whatever byte is another, a file is read or refused.
+/// Whichever byte is changed, a file is read or refused.
 #[test]
 fn changed_bytes_are_read_or_refused() {
     for name in ["math-lz4.arrow", "math-stream.arrow", "math-snappy.parquet", "verl.parquet"] {

@@ -1,4 +1,4 @@
-//! Completions that a run has written down: those of a few of its steps.
+//! Reads the completions that a run has written, for a few of its steps.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,22 +13,22 @@ use serde_json::{Map, Value};
 use crate::data::read_rows;
 use crate::metrics::completions::{COMPLETIONS_FILE, FOLDER, step_of};
 
-/// Longest line that is read, bytes.
+/// Longest line that is read, in bytes.
 const LONGEST: u64 = 1 << 28;
 
 /// A completion: its columns by name.
 pub type Row = Map<String, Value>;
 
-/// Where the completions of a step are.
+/// Place of a step's completions.
 enum Source {
-    /// Bytes of the file of lines, each its first and how many.
+    /// Byte ranges in the file of lines, as offset and length.
     Lines(Vec<(u64, u64)>),
-    /// A file of their own.
+    /// A separate file.
     File(PathBuf),
 }
 
-/// The completions of at most so many `steps` of the run in `dir`, from the first to the last that has some; lines that are damaged are
-/// left out.
+/// Reads the completions of at most `steps` steps of the run in `dir`, from the first to the last step that has some. Damaged lines
+/// are left out.
 pub fn completions(dir: &Path, steps: usize) -> Result<BTreeMap<u64, Vec<Row>>> {
     let path = dir.join(COMPLETIONS_FILE);
     let cannot = || format!("cannot read `{}`", path.display());
@@ -43,12 +43,12 @@ pub fn completions(dir: &Path, steps: usize) -> Result<BTreeMap<u64, Vec<Row>>> 
     chosen.map(|(_, (step, source))| Ok((step, rows(&path, &source).with_context(cannot)?))).collect()
 }
 
-/// True if the one at `at` of `count` is among `most` that are evenly apart, the first and the last with them.
+/// True if index `at` of `count` is among `most` evenly spaced ones, which include the first and the last.
 fn is_chosen(at: usize, count: usize, most: usize) -> bool {
     count <= most || (0..most).any(|number| number * (count - 1) / (most.max(2) - 1) == at)
 }
 
-/// The lines of each step in the file at `path`.
+/// Finds the lines of each step in the file at `path`.
 fn index(path: &Path) -> Result<BTreeMap<u64, Source>> {
     #[derive(Deserialize)]
     struct Head {

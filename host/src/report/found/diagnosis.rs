@@ -1,4 +1,4 @@
-//! Events of a run: the findings of the checks that look at it while it is at work, over all of its steps.
+//! Events of a run: the findings that the checks during a run would have made, over all of its steps.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,21 @@ use serde::Serialize;
 use super::FoundRun;
 use crate::warnings::{Finding, Setup, Watch, rank};
 
-/// A finding, and when it held.
+/// A finding, and the steps at which it applied.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Diagnosis {
-    /// As it was after the first of these steps.
+    /// The finding as of the first of these steps.
     #[serde(flatten)]
     pub finding: Finding,
-    /// The first step after which it held.
+    /// The first step after which it applied.
     pub first: u64,
-    /// The last one.
+    /// The last step after which it applied.
     pub last: u64,
-    /// How many there were.
+    /// Number of such steps.
     pub steps: u64,
 }
 
-/// The findings that hold of a run, or held, the gravest first.
+/// All findings about a run, past and present, the most serious first.
 pub fn diagnose(run: &FoundRun) -> Vec<Diagnosis> {
     let mut watch = Watch::new(Setup::of(&run.settings));
     let mut found: BTreeMap<(usize, String), Diagnosis> = BTreeMap::new();
@@ -37,7 +37,7 @@ pub fn diagnose(run: &FoundRun) -> Vec<Diagnosis> {
 }
 
 impl Diagnosis {
-    /// When it held, in words, of a run of so many steps.
+    /// The steps of the finding, in words.
     pub fn when(&self) -> String {
         let Self { first, last, steps, .. } = self;
         match steps {

@@ -1,4 +1,4 @@
-//! `metrics.jsonl` by columns.
+//! Reads `metrics.jsonl` into columns.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,38 +9,38 @@ use anyhow::{Context, Result};
 use capo_loader::files;
 use serde_json::{Map, Value};
 
-/// Longest line that is read, bytes: a step's numbers are a few thousand.
+/// Longest line that is read, in bytes; a step's metrics take a few thousand.
 const LONGEST: u64 = 1 << 24;
 
-/// The numbers of a run, by name.
+/// The metrics of a run, by name.
 #[derive(Debug, Default, Clone)]
 pub struct Lines {
-    /// The step of each line, which rises.
+    /// The step of each line, ascending.
     pub steps: Vec<u64>,
-    /// The values of each name.
+    /// The values of each metric.
     pub columns: BTreeMap<String, Column>,
-    /// Lines that are no whole object with a later step than the one before, by their numbers from 1.
+    /// Numbers, from 1, of lines that are not a whole object with a later step than the line before.
     damaged: Vec<u64>,
-    /// How many lines there are, damaged ones included.
+    /// Number of lines, damaged ones included.
     count: u64,
 }
 
-/// The values of one name.
+/// The values of one metric.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Column {
-    /// The lines that have it, by their places among [`Lines::steps`].
+    /// Indices into [`Lines::steps`] of the lines that have the metric.
     pub rows: Vec<u32>,
-    /// Values in these lines; NaN for null.
+    /// Values in these lines; null becomes NaN.
     pub values: Vec<f64>,
 }
 
 impl Column {
-    /// The values that are numbers, each with its line's place.
+    /// The values that are not NaN, each with the index of its line.
     pub fn numbers(&self) -> impl DoubleEndedIterator<Item = (usize, f64)> {
         self.rows.iter().map(|row| *row as usize).zip(self.values.iter().copied()).filter(|(_, value)| !value.is_nan())
     }
 
-    /// The last number.
+    /// The last value that is not NaN.
     pub fn last(&self) -> Option<f64> {
         self.numbers().next_back().map(|(_, value)| value)
     }
@@ -68,7 +68,7 @@ impl Lines {
         }
     }
 
-    /// Takes in a line; none where it is damaged.
+    /// Adds a line; `None` if it is damaged.
     fn add(&mut self, line: &[u8]) -> Option<()> {
         let values: Map<String, Value> = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
         let step = values.get("step")?.as_u64().filter(|step| self.steps.last().is_none_or(|last| last < step))?;
@@ -83,13 +83,13 @@ impl Lines {
         Some(())
     }
 
-    /// The values of `name`; an empty column where no line has it.
+    /// The values of `name`; an empty column if no line has it.
     pub fn column(&self, name: &str) -> &Column {
         static NONE: Column = Column { rows: Vec::new(), values: Vec::new() };
         self.columns.get(name).unwrap_or(&NONE)
     }
 
-    /// The lines of the steps: each step with its values by their names, NaN for null.
+    /// The lines of steps: each step with its values by name; null becomes NaN.
     pub fn rows(&self) -> impl Iterator<Item = (u64, BTreeMap<String, f64>)> {
         let mut rows = vec![BTreeMap::new(); self.steps.len()];
         for (name, column) in &self.columns {
@@ -97,11 +97,11 @@ impl Lines {
                 rows[*row as usize].insert(name.clone(), *value);
             }
         }
-        // What was measured before the first step is none.
+        // The line of step 0 is a measurement before the first step.
         self.steps.iter().copied().zip(rows).filter(|(step, _)| *step > 0)
     }
 
-    /// At each line, the sum of `name` up to it: NaN and absent values are 0.
+    /// Sum of `name` up to each line; NaN and absent values count as 0.
     pub fn running_sum(&self, name: &str) -> Vec<f64> {
         let mut sums = vec![0.0; self.steps.len()];
         self.column(name).numbers().for_each(|(row, value)| sums[row] = value);
@@ -112,7 +112,7 @@ impl Lines {
         sums
     }
 
-    /// Damage to the file, in words; none where it is whole. A torn last line of a run `at_work` is no damage.
+    /// Message about damage to the file; `None` if it is whole. A torn last line of a run `at_work` is no damage.
     pub fn remark(&self, at_work: bool) -> Option<String> {
         match self.damaged.as_slice() {
             [] => None,

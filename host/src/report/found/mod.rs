@@ -1,4 +1,4 @@
-//! A run as its directory shows it, whether or not a process is at work in it: settings, numbers, how far it has come.
+//! Reads a run from its directory, even while a process is training it: settings, metrics and progress.
 
 mod completions;
 mod diagnosis;
@@ -19,20 +19,20 @@ pub use diagnosis::{Diagnosis, diagnose};
 pub use lines::{Column, Lines};
 pub use summary::Summary;
 
-/// A run in a directory; nothing of it is changed by looking.
+/// A run in a directory. Reading it changes nothing.
 #[derive(Debug)]
 pub struct FoundRun {
-    /// Its directory, as it was named.
+    /// Path of the directory, as it was given.
     pub dir: PathBuf,
-    /// The directory's own name.
+    /// Name of the directory, without its parents.
     pub name: String,
-    /// Every setting by its dotted key, as TOML writes the value.
+    /// Every setting by its dotted key, with the value as in TOML.
     pub settings: BTreeMap<String, String>,
     /// Contents of `metrics.jsonl`.
     pub lines: Lines,
-    /// True if a process is at work in it.
+    /// True if a process is training the run.
     pub at_work: bool,
-    /// Parts that cannot be read, as sentences for the user.
+    /// Messages to the user about parts that cannot be read.
     pub remarks: Vec<String>,
 }
 
@@ -68,12 +68,12 @@ impl FoundRun {
         })
     }
 
-    /// True if `dir` looks like a run's.
+    /// True if `dir` looks like a run's directory.
     pub fn is_run(dir: &Path) -> bool {
         dir.join(CONFIG_FILE).is_file()
     }
 
-    /// The value of the setting `key`: a string without its quotes.
+    /// Value of the setting `key`; a string has no quotes.
     pub fn setting(&self, key: &str) -> Option<String> {
         let shown = self.settings.get(key)?;
         let parsed = format!("v = {shown}").parse::<Table>().ok();
@@ -81,7 +81,7 @@ impl FoundRun {
         Some(text.unwrap_or_else(|| shown.clone()))
     }
 
-    /// The whole number that the setting `key` is.
+    /// Value of the setting `key` as a whole number.
     pub fn whole(&self, key: &str) -> Option<u64> {
         self.settings.get(key)?.parse().ok()
     }

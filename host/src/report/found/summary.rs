@@ -7,46 +7,46 @@ use super::FoundRun;
 /// A run in one row. Unknown values are absent.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
-    /// The directory's own name.
+    /// Name of the run's directory, without its parents.
     pub name: String,
     /// `running`, `finished` or `stopped`.
     pub status: &'static str,
-    /// Optimizer steps done.
+    /// Number of optimizer steps done.
     pub step: u64,
-    /// Optimizer steps of the whole run.
+    /// Number of optimizer steps of the whole run.
     pub max_steps: Option<u64>,
-    /// Which recipe chose its components.
+    /// Recipe that chose the components.
     pub recipe: Option<String>,
-    /// The model that it trains.
+    /// Model that the run trains.
     pub model: Option<String>,
-    /// Its training data.
+    /// Training data of the run.
     pub data: Option<String>,
-    /// `train.seed`.
+    /// Seed, `train.seed`.
     pub seed: Option<u64>,
-    /// `train.learning_rate`.
+    /// Learning rate, `train.learning_rate`.
     pub learning_rate: Option<f64>,
-    /// Its masks, weights and step controls.
+    /// Ids of the run's masks, weights and step controls.
     pub components: Vec<String>,
     /// The newest held-out accuracy.
     pub accuracy: Option<f64>,
-    /// The best held-out accuracy, and the step that it was measured after.
+    /// The best held-out accuracy.
     pub best_accuracy: Option<f64>,
-    /// That step.
+    /// The step after which the best accuracy was measured.
     pub best_step: Option<u64>,
     /// The newest mean reward.
     pub reward: Option<f64>,
     /// Rejected tokens ÷ completion tokens, of the whole run.
     pub rejected: Option<f64>,
-    /// Prompt and completion tokens so far.
+    /// Number of prompt and completion tokens so far.
     pub num_tokens: Option<f64>,
-    /// Seconds at work.
+    /// Training time, in seconds.
     pub seconds: f64,
-    /// Damaged parts, as sentences for the user.
+    /// Messages to the user about damaged parts.
     pub remarks: Vec<String>,
 }
 
 impl Summary {
-    /// Of a run.
+    /// Summarizes a run.
     pub fn of(run: &FoundRun) -> Self {
         let (step, max_steps) = (run.lines.steps.last().copied().unwrap_or(0), run.whole("train.max_steps"));
         let status = match max_steps {
@@ -55,7 +55,7 @@ impl Summary {
             _ => "stopped",
         };
         let accuracies = || run.lines.column("eval_accuracy").numbers();
-        // Of equally good ones the first.
+        // The first of equally good values.
         let best = accuracies()
             .fold(None, |best: Option<(usize, f64)>, found| best.filter(|best| best.1 >= found.1).or(Some(found)));
         Self {
@@ -81,7 +81,7 @@ impl Summary {
     }
 }
 
-/// The ids of what is between objective and weights, in order.
+/// Ids of the components except the advantage, the objective and the rewards, in order.
 fn components(run: &FoundRun) -> Vec<String> {
     let list =
         |section: &'static str| (0..).map_while(move |number: u32| run.setting(&format!("{section}.{number}.use")));

@@ -1,17 +1,17 @@
-//! Which charts a page has, and which metrics each shows.
+//! The charts of a page, and the metrics of each.
 
 use std::collections::BTreeSet;
 
-/// A chart. In its metrics `*` stands for a component, a reward or a benchmark; where the title has a `*` too, every one has a chart of its own.
+/// A chart. `*` in its metrics stands for a component, a reward or a benchmark. If the title has a `*` too, each of them has its own chart.
 #[derive(Debug, Clone, Copy)]
 pub struct Chart {
-    /// Its title.
+    /// Title of the chart.
     pub title: &'static str,
-    /// Quantity or unit of the numbers.
+    /// Quantity or unit of the values.
     pub unit: &'static str,
-    /// True if its axis begins as a logarithmic one.
+    /// True if the axis is logarithmic at first.
     pub log: bool,
-    /// The metrics, each with its word in the legend; empty where a series stands for itself.
+    /// The metrics, each with its label in the legend; the label is empty for a single series.
     pub metrics: &'static [(&'static str, &'static str)],
 }
 
@@ -28,7 +28,7 @@ const fn logarithmic(title: &'static str, unit: &'static str, metrics: Metrics) 
 const BATCH: [&str; 2] = ["all tokens", "kept tokens"];
 const TOKEN: [&str; 3] = ["mean", "99 of 100 are below", "largest"];
 
-/// Charts by the headings that they stand under.
+/// Charts, grouped by heading.
 pub const SECTIONS: &[(&str, &[Chart])] = &[
     (
         "Results",
@@ -169,19 +169,19 @@ pub const SECTIONS: &[(&str, &[Chart])] = &[
     ("Time", &[linear("Time of a step", "seconds", &[("step_time", "")])]),
 ];
 
-/// One chart of a page: what stands for `*` in it, and whose metrics of which names it shows.
+/// One chart of a page, with `*` replaced and with its matching metrics.
 pub struct Found {
-    /// Its heading.
+    /// Heading of the chart.
     pub section: &'static str,
     /// The chart.
     pub chart: Chart,
-    /// Its title, `*` filled in.
+    /// Title, with `*` filled in.
     pub title: String,
-    /// Metrics by the number of their pattern, each with what stood for `*` where that says more than the title.
+    /// For each metric: the index of its pattern, its name, and the text for `*` if the title does not contain it.
     pub metrics: Vec<(usize, String, String)>,
 }
 
-/// The charts for runs that have metrics of these names.
+/// The charts for runs with metrics of these names.
 pub fn find(names: &BTreeSet<&str>) -> Vec<Found> {
     let literal: BTreeSet<&str> = SECTIONS
         .iter()
@@ -191,7 +191,7 @@ pub fn find(names: &BTreeSet<&str>) -> Vec<Found> {
     for (section, charts) in SECTIONS {
         for chart in *charts {
             let matches = chart.metrics.iter().enumerate().flat_map(|(number, (pattern, _))| {
-                // A metric that a chart names in full is in no other chart.
+                // A metric that one chart names in full appears in no other chart.
                 let named = |name: &&&str| pattern == *name || !literal.contains(**name);
                 let star = |name: &&str| Some((number, (*name).to_owned(), between(pattern, name)?.to_owned()));
                 names.iter().filter(named).filter_map(star).collect::<Vec<_>>()
@@ -214,7 +214,7 @@ pub fn find(names: &BTreeSet<&str>) -> Vec<Found> {
     found
 }
 
-/// The text that `*` of `pattern` matches in `name`, never empty; an empty text for a pattern without `*`. None where they do not match.
+/// The non-empty text that `*` of `pattern` matches in `name`; empty for a pattern without `*`. `None` if they do not match.
 fn between<'a>(pattern: &str, name: &'a str) -> Option<&'a str> {
     match pattern.split_once('*') {
         None => (pattern == name).then_some(""),

@@ -1,4 +1,4 @@
-//! The data of a page's charts: every run's series of every chart.
+//! Data of a page's charts: the series of every run in every chart.
 
 use std::collections::BTreeSet;
 
@@ -10,26 +10,26 @@ use super::groups::Group;
 use super::series::{Columns, Series};
 use crate::report::found::FoundRun;
 
-/// Numbers that all series together have at most, so that a page stays small; and how many one has at least and at most.
+/// Largest count of numbers in all series together, which limits the page's size; then the smallest and largest limit per series.
 const NUMBERS: usize = 400_000;
 const FEWEST: usize = 150;
 const MOST: usize = 1000;
-/// Numbers of a bucket: its mean, its smallest and its largest value.
+/// Numbers per bucket: mean, smallest and largest value.
 const OF_A_BUCKET: u64 = 3;
 
 /// A series in a chart.
 #[derive(Serialize)]
 struct Line {
     run: usize,
-    /// The number of its metric in the chart.
+    /// Index of the metric in the chart, which sets the line's style.
     style: usize,
-    /// Its text in the legend, beside the run.
+    /// Text in the legend, beside the run.
     name: String,
     #[serde(flatten)]
     series: Series,
 }
 
-/// The charts, with the runs that they are of.
+/// The charts, with their runs.
 pub fn data(runs: &[FoundRun], groups: &[Group]) -> Value {
     let names: BTreeSet<&str> = runs.iter().flat_map(|run| run.lines.columns.keys()).map(String::as_str).collect();
     let found = catalog::find(&names);
@@ -52,7 +52,7 @@ fn chart(found: &Found, runs: &[FoundRun], columns: &mut [Columns<'_>], buckets:
         let metrics: Vec<_> = found.metrics.iter().filter(has).collect();
         for (style, name, star) in &metrics {
             let (_, word) = found.chart.metrics[*style];
-            // Who recorded it is said where several did.
+            // If several components recorded the metric, the legend says which one.
             let alone = metrics.iter().filter(|(other, _, _)| other == style).count() == 1;
             let name_of_line = if alone { word.to_owned() } else { format!("{star} {word}").trim().to_owned() };
             let bucket = (longest(runs, name) > buckets.limit).then_some(buckets.width).flatten();
@@ -63,16 +63,16 @@ fn chart(found: &Found, runs: &[FoundRun], columns: &mut [Columns<'_>], buckets:
     json!({ "section": section, "title": title, "unit": chart.unit, "log": chart.log, "lines": lines })
 }
 
-/// How many values the run that has most of `name` has.
+/// Largest number of values of `name` in any run.
 fn longest(runs: &[FoundRun], name: &str) -> usize {
     runs.iter().map(|run| run.lines.column(name).rows.len()).max().unwrap_or(0)
 }
 
-/// How long series are cut into buckets.
+/// Rule for averaging long series over buckets.
 struct Buckets {
-    /// Longer ones are.
+    /// Largest number of values without buckets.
     limit: usize,
-    /// Steps of a bucket; the same in all runs, so that seeds meet. None where no series is long.
+    /// Number of steps in a bucket, equal in all runs so that seeds align. `None` if no series is long.
     width: Option<u64>,
 }
 

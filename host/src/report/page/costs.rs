@@ -1,14 +1,14 @@
-//! Time of a step, stage by stage, as in table 3 of the paper.
+//! Table of the time of a step by stage, as in table 3 of the paper.
 
 use super::groups::Group;
 use super::tables::shown;
 use crate::report::found::{FoundRun, Lines};
 use crate::report::html::escape;
 
-/// A row: what it is called, the metric without `timing_s/`, and whether it is a part of the row above.
+/// A row: its label, the metric without `timing_s/`, and true if it is a part of the row above.
 type Stage = (&'static str, &'static str, bool);
 
-/// The stages of a step, in the order of the loop.
+/// The stages of a step, in the order of the training loop.
 const STAGES: [Stage; 10] = [
     ("generating completions and scoring them with rewards", "rollout", false),
     ("forward passes", "score", false),
@@ -21,12 +21,12 @@ const STAGES: [Stage; 10] = [
     ("step controls, and measuring the step", "step_control", false),
     ("the rest", REST, false),
 ];
-/// The stage for the time that no other stage took.
+/// The stage for the remaining time.
 const REST: &str = "";
-/// Outside the steps.
+/// Stages outside the steps.
 const OUTSIDE: [Stage; 2] = [("evaluation", "eval", false), ("checkpoints", "checkpoint", false)];
 
-/// Seconds per step of one series: means over its runs' steps.
+/// Seconds per step of one series, averaged over its runs' steps.
 struct Costs<'a> {
     runs: Vec<&'a Lines>,
     steps: f64,
@@ -46,14 +46,14 @@ impl Costs<'_> {
         (self.total() - known.map(|(_, stage, _)| self.of(stage)).sum::<f64>()).max(0.0)
     }
 
-    /// A whole step, evaluations and checkpoints left out.
+    /// Seconds of a whole step, without evaluations and checkpoints.
     fn total(&self) -> f64 {
         let outside: f64 = OUTSIDE.iter().map(|(_, stage, _)| self.of(stage)).sum();
         (self.of_metric("step_time") - outside).max(0.0)
     }
 }
 
-/// The table: a column of seconds and one of shares per series.
+/// The table, with a column of seconds and one of shares per series.
 pub fn table(runs: &[FoundRun], groups: &[Group]) -> String {
     let costs = |group: &Group| {
         let runs: Vec<&Lines> = group.runs.iter().map(|run| &runs[*run].lines).collect();
@@ -91,9 +91,9 @@ pub fn table(runs: &[FoundRun], groups: &[Group]) -> String {
     )
 }
 
-/// Three significant digits.
+/// Seconds with three significant digits.
 fn significant(seconds: f64) -> String {
-    // The sum of no numbers is -0.
+    // The sum of an empty list is -0.
     let seconds = seconds + 0.0;
     let digits = if seconds > 0.0 { (2 - seconds.log10().floor() as i32).clamp(0, 6) } else { 0 };
     format!("{seconds:.*}", digits as usize)

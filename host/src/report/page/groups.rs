@@ -1,29 +1,29 @@
-//! Which runs are one series: those of the same settings but the seed.
+//! Groups runs into series: runs of one series differ only in the seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::report::found::FoundRun;
 
-/// Runs of the same settings but the seed.
+/// Runs whose settings differ only in the seed.
 #[derive(Debug, PartialEq)]
 pub struct Group {
-    /// Name that tells it from the others.
+    /// Name that distinguishes the group from the others.
     pub name: String,
-    /// Its runs' places.
+    /// Indices of the group's runs.
     pub runs: Vec<usize>,
 }
 
-/// True if two runs may differ in the setting `key` and be one series all the same.
+/// True if runs of one series may differ in the setting `key`.
 fn is_aside(key: &str) -> bool {
     key == "train.seed" || key.starts_with("logging.") || key.starts_with("warnings.")
 }
 
-/// The groups, in the order of their first runs.
+/// The groups, ordered by their first runs.
 pub fn group(runs: &[FoundRun]) -> Vec<Group> {
     let settings: Vec<BTreeMap<&str, &str>> = runs.iter().map(told).collect();
     let mut groups: Vec<Group> = Vec::new();
     for (at, of) in settings.iter().enumerate() {
-        // Runs whose settings cannot be read are no series.
+        // Runs whose settings cannot be read form no series.
         let same = |group: &&mut Group| !of.is_empty() && settings[group.runs[0]] == *of;
         match groups.iter_mut().find(same) {
             Some(group) => group.runs.push(at),
@@ -46,7 +46,7 @@ fn told(run: &FoundRun) -> BTreeMap<&str, &str> {
     told.map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
-/// The recipe, where no other group has it; else the first run's name, and how many others are drawn with it.
+/// Name of a group: the recipe if no other group has it, else the first run's name and the number of other runs in the group.
 fn name(runs: &[FoundRun], firsts: &[usize], group: &Group) -> String {
     let recipe = |at: usize| runs[at].setting("recipe");
     let first = group.runs[0];

@@ -1,4 +1,4 @@
-//! Runs as one page of HTML that needs nothing else: no network. Its charts are drawn by uPlot, which is part of it.
+//! Shows runs on one HTML page that works without a network. uPlot, which draws its charts, is included.
 
 mod catalog;
 mod charts;
@@ -11,7 +11,7 @@ mod tokens;
 use super::found::FoundRun;
 use super::html;
 
-/// Scripts of the page, each after those that it needs. `"use strict"` holds for each.
+/// Scripts of the page, each after the scripts that it needs. `"use strict"` applies to each.
 const SCRIPTS: [&str; 5] = [
     include_str!("assets/uPlot.iife.min.js"),
     include_str!("assets/series.js"),
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
     use crate::report::found::Lines;
 
-    /// A run of so many steps, with every metric that a chart shows.
+    /// A run of `steps` steps, with every metric that a chart shows.
     fn run(number: u64, steps: u64) -> FoundRun {
         let names = catalog::SECTIONS.iter().flat_map(|(_, charts)| charts.iter().flat_map(|chart| chart.metrics));
         let names: Vec<String> = names.map(|(name, _)| name.replace('*', "capo.curvature")).collect();
@@ -68,7 +68,7 @@ mod tests {
         for step in 1..=steps {
             write!(text, "{{\"step\":{step},\"num_tokens\":{},\"num_completions\":{}", 577 * step, 48 * step).unwrap();
             for (name, at) in names.iter().zip(1_u64..) {
-                // Digits as numbers that are measured have them.
+                // Numbers have as many digits as measured ones.
                 let value = ((number * 7919 + step * 104_729 + at * 1_299_709) % 1_000_003) as f64 / 3.0;
                 write!(text, ",\"{name}\":{value}").unwrap();
             }

@@ -1,4 +1,4 @@
-//! The numbers of a run as a page holds them: columns of few digits, long ones in buckets of steps.
+//! Series of a run in a page: columns of numbers with few digits. Long columns are averaged over buckets of steps.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use serde_json::{Number, Value};
 
 use crate::report::found::{Column, Lines};
 
-/// Significant digits of a number in a page.
+/// Number of significant digits in a page.
 const DIGITS: i32 = 5;
 
-/// Places that series have in common: steps, and how far the run had come after each.
+/// Positions that several series share: the steps, and the run's progress after each.
 #[derive(Debug, Default, Serialize)]
 pub struct Grid {
     step: Vec<Value>,
@@ -19,34 +19,34 @@ pub struct Grid {
     seconds: Vec<Value>,
 }
 
-/// A series: its values at the places of a grid.
+/// A series: its values at the positions of a grid.
 #[derive(Debug, Serialize, PartialEq)]
 pub struct Series {
-    /// The grid's number among those of the run.
+    /// Index of the grid among those of the run.
     pub grid: usize,
-    /// Values, of buckets their means; null where there is none.
+    /// Values, or the mean of each bucket; null where there is no number.
     pub y: Vec<Value>,
-    /// The smallest value of each bucket.
+    /// Smallest value of each bucket; empty without buckets.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub low: Vec<Value>,
-    /// The largest.
+    /// Largest value of each bucket; empty without buckets.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub high: Vec<Value>,
 }
 
-/// Makes the series of one run, and the grids that they stand on.
+/// Builder for the series of one run, and the grids of their positions.
 pub struct Columns<'a> {
     lines: &'a Lines,
-    /// Tokens, completions and seconds so far, at each line; NaN where they are not known.
+    /// Tokens, completions and seconds so far, at each line; NaN where they are unknown.
     progress: [Vec<f64>; 3],
-    /// The lines of each grid, and the steps of its buckets where it has some.
+    /// Index of the grid for each set of lines and bucket width.
     patterns: BTreeMap<(Vec<u32>, Option<u64>), usize>,
-    /// The grids so far.
+    /// The grids built so far.
     pub grids: Vec<Grid>,
 }
 
 impl<'a> Columns<'a> {
-    /// Of a run's lines.
+    /// Starts from a run's lines.
     pub fn new(lines: &'a Lines) -> Self {
         let newest = |name: &str| {
             let mut values = vec![f64::NAN; lines.steps.len()];
@@ -57,7 +57,7 @@ impl<'a> Columns<'a> {
         Self { lines, progress, patterns: BTreeMap::new(), grids: Vec::new() }
     }
 
-    /// The values of `name`: one by one, or in buckets of so many steps.
+    /// The values of `name`, one by one, or averaged over buckets of `bucket` steps.
     pub fn series(&mut self, name: &str, bucket: Option<u64>) -> Series {
         let Column { rows, values } = self.lines.column(name);
         let ranges = ranges(rows.iter().map(|row| self.lines.steps[*row as usize]), bucket);
@@ -77,7 +77,7 @@ impl<'a> Columns<'a> {
     fn grid(&self, rows: &[u32], ranges: &[std::ops::Range<usize>], bucket: Option<u64>) -> Grid {
         let places = || ranges.iter().map(|range| &rows[range.clone()]);
         let step = |rows: &[u32]| match (self.lines.steps[rows[0] as usize], bucket) {
-            // The middle of a bucket, in every run, however many of its steps the run has.
+            // The middle of the bucket, in every run, even if the run lacks some of its steps.
             (step, Some(width)) => step / width * width + (width - 1) / 2,
             (step, None) => step,
         };
@@ -90,7 +90,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Which of the rising `steps` lie in the same bucket; each alone where there are none.
+/// Ranges of the ascending `steps` that share a bucket; without buckets, each step alone.
 fn ranges(steps: impl Iterator<Item = u64>, bucket: Option<u64>) -> Vec<std::ops::Range<usize>> {
     let (mut ranges, mut last): (Vec<std::ops::Range<usize>>, _) = (Vec::new(), None);
     for (at, step) in steps.enumerate() {
@@ -104,7 +104,7 @@ fn ranges(steps: impl Iterator<Item = u64>, bucket: Option<u64>) -> Vec<std::ops
     ranges
 }
 
-/// The mean of the numbers among `values`; NaN where there is none.
+/// Mean of the finite values; NaN if there are none.
 fn mean(values: &[f64]) -> f64 {
     let numbers = || values.iter().filter(|value| value.is_finite());
     numbers().sum::<f64>() / numbers().count() as f64
@@ -114,7 +114,7 @@ fn extreme(values: &[f64], of: fn(f64, f64) -> f64) -> f64 {
     values.iter().copied().filter(|value| value.is_finite()).reduce(of).unwrap_or(f64::NAN)
 }
 
-/// A number of few digits; null where it is not finite.
+/// A number with few digits; null if it is not finite.
 pub fn short(value: f64) -> Value {
     rounded(value, DIGITS)
 }
@@ -123,7 +123,7 @@ fn rounded(value: f64, digits: i32) -> Value {
     if value == 0.0 {
         return Value::from(0);
     }
-    // Parsing yields the nearest number with so many digits, which JSON then writes with no more of them.
+    // Parsing gives the nearest number with that many digits, and JSON writes no more digits of it.
     let near: f64 = format!("{value:.*e}", digits as usize - 1).parse().unwrap_or(value);
     if near.fract() == 0.0 && near.abs() < 1e15 {
         return Value::from(near as i64);

@@ -1,4 +1,4 @@
-//! The page's tables: the runs, and their settings side by side.
+//! The page's tables: the runs, and a comparison of their settings.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +11,12 @@ use crate::report::terminal::{duration, grouped, percent};
 /// Text of an empty cell.
 const NONE: &str = "–";
 
-/// Others' text as it stands in HTML: what it hides is shown.
+/// Others' text in HTML, with its control characters made visible.
 pub fn shown(text: &str) -> String {
     escape(&terminal::escape(text))
 }
 
-/// A row per run.
+/// The table with a row per run.
 pub fn overview(runs: &[FoundRun]) -> String {
     let heads =
         ["run", "recipe", "seed", "status", "steps", "accuracy", "best", "reward", "rejected", "tokens", "time"];
@@ -62,7 +62,7 @@ fn row(run: &Summary) -> String {
     format!("<tr><th scope=\"row\">{}</th>{cells}</tr>\n", shown(&run.name))
 }
 
-/// Settings by runs: first those that are not the same in all.
+/// The table of settings by run; settings that differ come first.
 pub fn settings(runs: &[FoundRun]) -> String {
     let keys: BTreeSet<&str> = runs.iter().flat_map(|run| run.settings.keys()).map(String::as_str).collect();
     let value = |run: &FoundRun, key: &str| run.settings.get(key).cloned();

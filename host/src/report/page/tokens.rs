@@ -1,4 +1,4 @@
-//! The data of a page's token view: a few completions of each run, with what is known of their tokens.
+//! Data of a page's token view: a few completions of each run, with the known values of their tokens.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,19 @@ use serde_json::{Map, Value, json};
 use super::series::short;
 use crate::report::found::{FoundRun, Row, completions};
 
-/// Steps of a run that are shown, and completions of a step.
+/// Number of steps of a run, and number of completions of a step, that are shown.
 const STEPS: usize = 4;
 const OF_A_STEP: usize = 8;
-/// Numbers that all completions of a page have at most.
+/// Largest count of numbers in all completions of a page together.
 const NUMBERS: usize = 200_000;
-/// Columns of tokens that are not shown among their numbers.
+/// Token columns that are not shown as numbers.
 const OTHERS: [&str; 4] = ["id", "text", "keep", "rejected_by"];
 const TOKENS: &str = "tokens/";
 
-/// The completions, and sentences about what cannot be read.
+/// The completions, and messages about files that cannot be read.
 pub fn data(runs: &[FoundRun]) -> (Value, Vec<String>) {
     let (mut shown, mut remarks) = (Vec::new(), Vec::new());
-    // Each run has its part of what a page holds.
+    // Each run gets an equal share of the page's numbers.
     let most = NUMBERS / runs.len().max(1);
     for (number, run) in runs.iter().enumerate() {
         match completions(&run.dir, STEPS) {
@@ -31,7 +31,7 @@ pub fn data(runs: &[FoundRun]) -> (Value, Vec<String>) {
     (Value::Array(shown), remarks)
 }
 
-/// Those of a run, as many as `most` numbers are enough for: of each step those first of which most is rejected.
+/// The completions of a run, within `most` numbers. In each step, those with the most rejected tokens come first.
 fn of_run(run: usize, found: BTreeMap<u64, Vec<Row>>, most: usize) -> Vec<Value> {
     let (mut shown, mut left) = (Vec::new(), most);
     for (step, mut rows) in found {
@@ -39,7 +39,7 @@ fn of_run(run: usize, found: BTreeMap<u64, Vec<Row>>, most: usize) -> Vec<Value>
         for row in rows.iter().take(OF_A_STEP) {
             let completion = completion(run, step, row);
             let numbers = size(row);
-            // A long completion does not keep shorter ones out.
+            // A completion that is too long does not exclude shorter ones.
             if numbers <= left {
                 left -= numbers;
                 shown.push(completion);

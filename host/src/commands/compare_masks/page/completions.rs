@@ -1,4 +1,4 @@
-//! Completions with what each mask rejected of them: those that the masks disagree about most.
+//! The completions about which the masks disagree most, with the tokens that each mask rejected.
 
 use std::ops::Range;
 use std::path::Path;
@@ -12,10 +12,10 @@ use super::super::tokens::Tokens;
 use crate::commands::batches::Batches;
 use crate::report::html;
 
-/// Most completions that a page shows.
+/// Largest number of completions on a page.
 const MOST: usize = 60;
 
-/// The completions that are shown, each with its tokens and with the places that every mask rejected.
+/// The shown completions, each with its tokens and with the positions that every mask rejected.
 pub fn data(comparison: &Comparison, tokens: &Tokens, batches: &Batches<'_>) -> Result<Value> {
     let chosen = chosen(comparison, &tokens.completions);
     let (mut shown, mut at) = (vec![Value::Null; chosen.len()], 0);
@@ -34,7 +34,7 @@ pub fn data(comparison: &Comparison, tokens: &Tokens, batches: &Batches<'_>) -> 
     Ok(json!({ "masks": names, "completions": shown }))
 }
 
-/// Indices of completions of which something was rejected, those first about which most pairs of masks disagree, token by token.
+/// Indices of completions with rejected tokens. Those with the most disagreements between pairs of masks, per token, come first.
 fn chosen(comparison: &Comparison, completions: &[Range<usize>]) -> Vec<usize> {
     let masks = &comparison.masks;
     let scored = |(index, range): (usize, &Range<usize>)| {
@@ -49,7 +49,7 @@ fn chosen(comparison: &Comparison, completions: &[Range<usize>]) -> Vec<usize> {
     scores.into_iter().take(MOST).map(|(_, index)| index).collect()
 }
 
-/// One completion, whose tokens have the places `range` among all.
+/// One completion, whose tokens have the indices `range` among all tokens.
 fn completion(comparison: &Comparison, range: &Range<usize>, path: &Path, batch: &RecordedBatch, b: usize) -> Value {
     let places: Vec<usize> = batch.scalars.dims.row(b).filter(|&i| batch.completion_mask[i] == 1).collect();
     let texts = texts(batch, b);
@@ -68,8 +68,8 @@ fn completion(comparison: &Comparison, range: &Range<usize>, path: &Path, batch:
     })
 }
 
-/// The text that each token of completion b stands for, `[T]`: none for special tokens, padding and parts of a character, and where
-/// the batch was recorded without it.
+/// `[T]`: text of each token of completion b. It is `None` for special tokens, padding and parts of a character, and if the batch
+/// was recorded without text.
 fn texts(batch: &RecordedBatch, b: usize) -> Vec<Option<String>> {
     let tokens = batch.scalars.dims.tokens as usize;
     let Some(context) = &batch.context else { return vec![None; tokens] };
@@ -78,12 +78,12 @@ fn texts(batch: &RecordedBatch, b: usize) -> Vec<Option<String>> {
     (0..tokens).map(text).collect()
 }
 
-/// Four digits after the point.
+/// The value with four digits after the decimal point.
 fn short(value: f32) -> Value {
     json!((f64::from(value) * 1e4).round() / 1e4)
 }
 
-/// First place and length of every stretch of rejected tokens.
+/// First index and length of every run of rejected tokens.
 fn runs(rejected: &[bool]) -> Vec<[usize; 2]> {
     let mut runs: Vec<[usize; 2]> = Vec::new();
     for place in (0..rejected.len()).filter(|&place| rejected[place]) {
@@ -95,7 +95,7 @@ fn runs(rejected: &[bool]) -> Vec<[usize; 2]> {
     runs
 }
 
-/// The data in the page, and where they are shown.
+/// The page's section for the completions, with their data.
 pub fn section(data: &Value) -> String {
     format!(
         "<h2>Completions</h2>\n<p>Those that the masks disagree about most. Rejected tokens are struck out; point at a token for \

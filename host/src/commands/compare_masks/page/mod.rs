@@ -1,4 +1,4 @@
-//! A comparison as one page of HTML that needs nothing else: no network, no library.
+//! Shows a comparison on one HTML page that works without a network or a library.
 
 mod completions;
 mod tables;
@@ -11,7 +11,7 @@ use crate::commands::batches::Batches;
 use crate::report::html::escape;
 use crate::report::terminal::grouped;
 
-/// The page. Tables are written here; completions are data, which the page's script shows as text when they are opened.
+/// The page. Tables are written as HTML. Completions are data, which the page's script shows as text when they are opened.
 pub fn html(comparison: &Comparison, tokens: &Tokens, batches: &Batches<'_>) -> Result<String> {
     let completions = completions::data(comparison, tokens, batches)?;
     let (style, script) = (include_str!("style.css"), include_str!("page.js"));

@@ -7,10 +7,10 @@ use super::super::table::{self, NONE, whole_percent};
 use crate::report::html::escape;
 use crate::report::terminal::{grouped, percent};
 
-/// From this share on, a cell's colour is too dark for dark text.
+/// Share from which a cell's colour is too dark for dark text.
 const DARK: f64 = 0.8;
 
-/// A row per mask.
+/// The table with a row per mask.
 pub fn masks(comparison: &Comparison) -> String {
     let norm = format!(
         "Share of the sum of all tokens' squared gradient norms, by {}, that was rejected.",
@@ -47,7 +47,7 @@ fn row(mask: &Compared, number: usize) -> String {
     format!("<tr><td>{number}</td><th>{}</th>{cells}</tr>\n", escape(&name))
 }
 
-/// A coloured cell for every two masks; nothing for one mask.
+/// The matrix with a coloured cell for every pair of masks; empty for one mask.
 pub fn overlaps(comparison: &Comparison) -> String {
     let masks = &comparison.masks;
     if masks.len() < 2 {
@@ -83,7 +83,7 @@ fn cell(mask: &Compared, other: &Compared, overlap: Overlap) -> String {
     )
 }
 
-/// Each mask's table in a config, and what there is to say of it.
+/// Each mask's configuration table, with remarks.
 pub fn settings(comparison: &Comparison) -> String {
     let line = |mask: &Compared| {
         let table = toml::to_string(&mask.contender.config).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Arrow files: a stream of batches, as `datasets` leaves them, or the same between a head and a foot.
+//! Reads Arrow files: a stream of batches, as `datasets` writes them, or such a stream between a header and a footer.
 
 use std::io::Cursor;
 
@@ -10,13 +10,13 @@ use arrow_schema::ArrowError;
 use super::lines::Lines;
 use crate::data::contain::contain;
 
-/// Bytes before the stream in a file that has a footer.
+/// Bytes before the stream in a file with a footer.
 const HEAD: &[u8] = b"ARROW1\0\0";
 const CONTINUATION: [u8; 4] = [0xff; 4];
-/// A packed column may be this many times as long as its bytes.
+/// Largest ratio of a column's length to its compressed length.
 const MOST_GROWTH: u64 = 1 << 12;
 
-/// The rows of an arrow file as lines of JSON. The footer is not read: the stream says the same.
+/// Returns the rows of an Arrow file as lines of JSON. The footer is not read, for it repeats what the stream says.
 pub fn lines(bytes: &[u8]) -> Result<Vec<u8>> {
     let stream = bytes.strip_prefix(HEAD).unwrap_or(bytes);
     contain(|| {
@@ -34,7 +34,7 @@ fn rows(stream: &[u8]) -> Result<Vec<u8>> {
     let mut lines = Lines::new();
     for batch in reader {
         let batch = batch.map_err(|error: ArrowError| damaged(error))?;
-        // A column takes a bit of each row at least, or holds nothing.
+        // A column takes at least one bit per row, or holds nothing.
         ensure!(
             batch.num_rows() / 8 <= stream.len().saturating_mul(MOST_GROWTH as usize),
             "a batch of it is said to have {} rows (fetch it again)",
@@ -45,7 +45,7 @@ fn rows(stream: &[u8]) -> Result<Vec<u8>> {
     Ok(lines.finish())
 }
 
-/// Refuses a stream that ends early, and packed columns whose lengths cannot be.
+/// Refuses a stream that ends early, and compressed columns with impossible lengths.
 fn check(mut stream: &[u8]) -> Result<()> {
     let cut = || anyhow!("it ends too early (fetch it again)");
     while !stream.is_empty() {
@@ -69,7 +69,7 @@ fn check(mut stream: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The columns of a message, of rows or of a dictionary.
+/// The columns of a message that holds rows or a dictionary.
 fn batch<'a>(message: &Message<'a>) -> Option<RecordBatch<'a>> {
     match message.header_type() {
         MessageHeader::RecordBatch => message.header_as_record_batch(),
@@ -78,14 +78,14 @@ fn batch<'a>(message: &Message<'a>) -> Option<RecordBatch<'a>> {
     }
 }
 
-/// Each packed column says how long it is before memory is asked for.
+/// Checks the length that each compressed column declares, before memory is allocated for it.
 fn check_packed(batch: &RecordBatch<'_>, body: &[u8]) -> Result<()> {
     let mut sum = 0_u64;
     for buffer in batch.buffers().into_iter().flatten().filter(|buffer| buffer.length() > 0) {
         let place = usize::try_from(buffer.offset()).ok().zip(usize::try_from(buffer.length()).ok());
         let packed = place.and_then(|(offset, length)| body.get(offset..)?.get(..length));
         let head = packed.and_then(|packed| packed.first_chunk()).context("a column of it lies outside of it")?;
-        // -1 is a column that is not packed.
+        // A length of -1 marks a column that is not compressed.
         let length = u64::try_from(i64::from_le_bytes(*head).max(0)).unwrap_or(0);
         sum = sum.saturating_add(length);
         let most = (body.len() as u64).saturating_mul(MOST_GROWTH);

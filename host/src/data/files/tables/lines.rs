@@ -1,14 +1,14 @@
-//! Rows of tables as lines of JSON.
+//! Writes rows of tables as lines of JSON.
 
 use anyhow::{Result, ensure};
 use arrow_array::RecordBatch;
 use arrow_json::writer::{LineDelimited, Writer, WriterBuilder};
 use capo_loader::memory;
 
-/// Rows that are written before their size is looked at.
+/// Number of rows that are written between checks of their size.
 const AT_A_TIME: usize = 64;
 
-/// Lines of JSON, as long as memory is free for them: few bytes of a packed table can stand for any number.
+/// Lines of JSON, limited by the free memory: few bytes of a compressed table can expand to any number of bytes.
 pub(super) struct Lines {
     bytes: Vec<u8>,
     most: u64,
@@ -19,7 +19,7 @@ impl Lines {
         Self { bytes: Vec::new(), most: memory::available().unwrap_or(u64::MAX) }
     }
 
-    /// Appends the rows of `batch`; what is null is written as null.
+    /// Appends the rows of `batch`; null values are written as null.
     pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
         for start in (0..batch.num_rows()).step_by(AT_A_TIME) {
             let part = batch.slice(start, AT_A_TIME.min(batch.num_rows() - start));

@@ -1,4 +1,4 @@
-//! Rows of tables, parquet or arrow, as lines of JSON.
+//! Converts rows of tables, Parquet or Arrow, to lines of JSON.
 
 mod arrow;
 mod lines;

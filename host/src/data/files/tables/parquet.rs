@@ -1,4 +1,4 @@
-//! Parquet files.
+//! Reads Parquet files.
 
 use anyhow::{Context, Result, bail, ensure};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -7,16 +7,16 @@ use parquet::errors::ParquetError;
 use super::lines::Lines;
 use crate::data::contain::contain;
 
-/// Rows of a batch.
+/// Number of rows in a batch.
 const BATCH: usize = 256;
-/// Longest list of what is in a file, bytes; what follows from it is held in memory before a row is read.
+/// Longest footer in bytes. The reader expands the footer in memory before it reads a row.
 const LONGEST_FOOTER: u32 = 16 << 20;
-/// Stack of the thread that reads, bytes for each byte of that list: a column in another one takes at least five, and a frame of two KiB.
+/// Stack of the reading thread, in bytes per byte of the footer: a nested column takes at least five bytes, and a stack frame of 2 KiB.
 const STACK: usize = 512;
-/// Least stack, bytes.
+/// Smallest stack of the reading thread, in bytes.
 const LEAST_STACK: usize = 16 << 20;
 
-/// The rows of a parquet file as lines of JSON.
+/// Returns the rows of a Parquet file as lines of JSON.
 pub fn lines(bytes: Vec<u8>) -> Result<Vec<u8>> {
     let footer = bytes.len().checked_sub(8).and_then(|at| bytes[at..].first_chunk()).copied().map(u32::from_le_bytes);
     let Some(length) = footer else { bail!("it ends too early (fetch it again)") };
