@@ -80,7 +80,17 @@ class Seen:
         hidden, ids = self._take_hidden(logps.shape[1]), inputs["completion_ids"]
         if not self._checked:
             self._check(hidden, ids, inputs["completion_mask"].bool(), logps)
+        self._end_forward(hidden)
         return hidden
+
+    def _end_forward(self, hidden):
+        """FSDP2 gives back the weights of modules that it holds together, such as the last norm and the head, when all of them were called. TRL's fused loss calls no head, and without
+        a backward pass the weights of this pass would be those of the next one too."""
+        head = self.head()
+        if hasattr(head, "reshard"):
+            head.reshard()
+            if not hasattr(head.weight, "device_mesh"):
+                head(hidden[:0].to(head.weight.dtype))
 
     def _forward_pass(self, inputs):
         trainer, ids = self.trainer, inputs["completion_ids"]
