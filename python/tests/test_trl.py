@@ -44,6 +44,10 @@ def rates(saved):
     return [line["capo/rejection_rate"] for line in saved["numbers"] if "capo/rejection_rate" in line]
 
 
+def thresholds(saved, mask):
+    return [line[f"capo/{mask}/threshold"] for line in saved["numbers"] if f"capo/{mask}/threshold" in line]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("trl")
@@ -132,6 +136,23 @@ def test_a_resumed_run_is_the_uninterrupted_one(folder, whole):
         resumed = launch(folder, f"resumed-{name}", f"resume={folder / f'cut-{name}-run/checkpoint-2'}", "save=2", *options, ranks=ranks)
         resumed = resumed if ranks == 1 else resumed[0]
         assert difference(resumed, uninterrupted) == 0 and resumed["states"] == uninterrupted["states"], name
+
+
+def test_a_threshold_that_follows_the_run_is_one_on_all_ranks(folder):
+    rate = launch(folder, "rate", "masks=rate", "mode=ahead")
+    assert rates(rate)[0] == 0 and all(0.1 < each < 0.6 for each in rates(rate)[1:]), "nothing is known before the first step"
+    for name, options, ranks in [
+        ("inflight", ["mode=inflight"], 1),
+        ("ahead-ranks", ["mode=ahead"], 2),
+        ("inflight-ranks", ["mode=inflight"], 2),
+        ("inflight-sums", ["mode=inflight", "exchange=sums"], 2),
+    ]:
+        saved = launch(folder, f"rate-{name}", "masks=rate", *options, ranks=ranks)
+        for rank in saved if ranks > 1 else [saved]:
+            assert rejected(rank) == rejected(rate) and difference(rank, rate) < 1e-5, name
+            for mask in ("capo.curvature", "masks.probability-floor"):
+                assert thresholds(rank, mask) == pytest.approx(thresholds(rate, mask), rel=1e-5) and len(thresholds(rate, mask)) == 3, name
+            assert ranks == 1 or rank["states"] == saved[0]["states"], f"{name}: bit for bit on all ranks"
 
 
 def test_several_steps_to_a_rollout(folder):
