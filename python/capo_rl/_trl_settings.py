@@ -19,6 +19,7 @@ LOSSES = {
     "grpo": ("completion_mean", "completion"),
     "sapo": ("completion_mean", "completion"),
     "dr_grpo": ("fixed_length", "completion"),
+    "luspo": ("completion_sum", "completion"),
     "bnpo": ("token_mean", "micro-batch"),
     "dapo": ("token_mean", "step"),
     "cispo": ("token_mean", "step"),
@@ -75,11 +76,12 @@ def settled(
 
 def _denominator(asked, loss):
     reduction, together = LOSSES[loss]
+    fixed = reduction in ("fixed_length", "completion_sum")
     if asked not in (None, "kept", "original"):
         raise ValueError(f'mask_denominator is {asked!r} (use "kept" or "original")')
-    if asked == "kept" and reduction == "fixed_length":
+    if asked == "kept" and fixed:
         raise ValueError(f'loss_type `{loss}` divides by a number that masks do not change (use mask_denominator="original")')
-    return asked or ("original" if reduction == "fixed_length" or together == "step" else "kept")
+    return asked or ("original" if fixed or together == "step" else "kept")
 
 
 def _mode(asked, components, over_the_step):

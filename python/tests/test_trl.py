@@ -182,6 +182,12 @@ def test_losses_and_denominators(folder, loss):
         assert rejected(kept) == rejected(saved) and difference(kept, saved) > 0
 
 
+def test_luspo_is_dr_grpo_times_the_longest_length_there_may_be(folder):
+    luspo, fixed = (launch(folder, f"floor-{loss}", "masks=floor", f"loss={loss}", "steps=1") for loss in ("luspo", "dr_grpo"))
+    norm = lambda saved: saved["numbers"][0]["grad_norm"]
+    assert 0 < rates(luspo)[0] < 1 and rejected(luspo) == rejected(fixed) and norm(luspo) == pytest.approx(12 * norm(fixed), rel=1e-5)
+
+
 def test_weights_and_adapters(folder, whole):
     soft = launch(folder, "soft", "masks=", "weights=capo", "lr=1e-2")
     plain = launch(folder, "plain", "masks=", "lr=1e-2")
@@ -205,7 +211,7 @@ def test_what_cannot_be_right_is_refused(folder, whole):
         'ValueError: second_moment "kept_and_rejected" is for AdamW, and optim is `sgd` (use "adamw_torch" or "adamw_torch_fused")'
     )
     assert refused(folder, "denominator=some") == "ValueError: mask_denominator is 'some' (use \"kept\" or \"original\")"
-    assert refused(folder, "loss=luspo").startswith("ValueError: loss_type `luspo` has no per-token loss that a mask could drop")
+    assert refused(folder, "loss=luspo", "denominator=kept").startswith("ValueError: loss_type `luspo` divides by a number that masks do not change")
     launch(folder, "other", "save=1", "steps=1", "masks=several")
     other = refused(folder, f"resume={folder / 'other-run/checkpoint-1'}", "save=1")
     assert "(give it the same masks, weights and step controls)" in other

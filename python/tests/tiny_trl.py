@@ -89,6 +89,7 @@ def main():
         learning_rate=chosen["lr"],
         max_steps=chosen["steps"],
         loss_type=chosen["loss"],
+        importance_sampling_level="sequence" if chosen["loss"] == "luspo" else "token",
         save_strategy="steps" if chosen["save"] else "no",
         save_steps=chosen["save"] or 500,
         logging_steps=1,
@@ -109,6 +110,7 @@ def main():
         "capo": [capo_rl.Mask("capo.curvature", **MASK)],
         "several": [capo_rl.Mask("masks.entropy-quantile", top_entropy_quantile=0.8), capo_rl.Mask("capo.curvature", **MASK), "masks.icepop"],
         "rate": [capo_rl.Mask("capo.curvature", optimizer="sgd", target_rejection_rate=0.2, threads=1), capo_rl.Mask("masks.probability-floor", target_rejection_rate=0.1)],
+        "floor": [capo_rl.Mask("masks.probability-floor", min_probability=0.029)],
         "none": [capo_rl.Mask("capo.curvature", fisher_threshold=False, hessian_threshold=False, threads=1)],
         "all": [capo_rl.Mask("masks.probability-floor", min_probability=1.0)],
     }[chosen["masks"]]
