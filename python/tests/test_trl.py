@@ -161,6 +161,20 @@ def test_several_steps_to_a_rollout(folder):
     assert len(rates(steps)) == 4 and rates(steps) == rates(split) and difference(steps, split) < 1e-5
 
 
+def test_several_rollouts_to_a_step(folder):
+    for name, ranks, options in [("grpo", 2, ["controls=kl"]), ("dapo", 1, ["loss=dapo"]), ("remembering", 1, ["second_moment=kept_and_rejected"])]:
+        one = launch(folder, f"rollout-{name}", *options, "accumulate=2", "rollouts=1")
+        assert sum(0 < rate < 1 for rate in rates(one)) >= 2, name
+        two = launch(folder, f"rollouts-{name}", *options, "accumulate=2", "rollouts=2", ranks=ranks)
+        for rank in two if ranks > 1 else [two]:
+            assert rejected(rank) == rejected(one) and of_control(rank, "scale") == pytest.approx(of_control(one, "scale"), rel=1e-3), name
+            # In TRL's dapo each rollout has a denominator of its own.
+            assert name == "dapo" or difference(rank, one) < 1e-5, name
+    several = refused(folder, "masks=several", "accumulate=2", "rollouts=2")
+    assert several.startswith("ValueError: `masks.entropy-quantile` may decide by the whole step, and its 2 micro-batches are of more than one rollout, of 1 each")
+    assert refused(folder, "mode=ahead", "accumulate=2", "rollouts=2").startswith('ValueError: mode="ahead" scores the whole step, and its 2 micro-batches')
+
+
 def test_several_masks_apply_in_order(folder):
     several = launch(folder, "several", "masks=several")
     assert all(rate > 0.15 for rate in rates(several)), "a fifth goes by entropy alone"
