@@ -336,10 +336,13 @@ class CapoGRPOTrainer(GRPOTrainer):
 
 
 class _Steps(TrainerCallback):
-    """Tells the trainer where an optimizer step begins and ends."""
+    """Tells the trainer where training begins, and where an optimizer step begins and ends."""
 
     def __init__(self, trainer):
         self.trainer = trainer
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.trainer._seen.begin()
 
     def on_step_begin(self, args, state, control, **kwargs):
         self.trainer._capo_due = True

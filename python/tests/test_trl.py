@@ -91,6 +91,13 @@ def test_however_it_is_split_the_decisions_are_the_same(ways, whole):
             assert difference(rank, saved[0]) == 0, way
 
 
+def test_the_optimizers_own_moments_are_seen_under_fsdp2(folder):
+    for mode in ("ahead", "inflight"):
+        whole, pieces = (launch(folder, f"host-{mode}-{fsdp}", "masks=host", f"mode={mode}", f"fsdp={fsdp}", ranks=2)[0] for fsdp in (0, 1))
+        m_f = [[line["capo/capo.curvature/m_f_p99"] for line in saved["numbers"] if line] for saved in (whole, pieces)]
+        assert len(m_f[0]) == 4 and m_f[1] == pytest.approx(m_f[0], rel=1e-4), mode
+
+
 def test_in_flight_the_bits_are_those_of_ahead(folder, ways, whole):
     inflight = launch(folder, "inflight", "mode=inflight")
     assert difference(inflight, whole) == 0 and inflight["states"] == whole["states"]

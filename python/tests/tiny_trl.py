@@ -111,6 +111,7 @@ def main():
         "capo": [capo_rl.Mask("capo.curvature", **MASK)],
         "several": [capo_rl.Mask("masks.entropy-quantile", top_entropy_quantile=0.8), capo_rl.Mask("capo.curvature", **MASK), "masks.icepop"],
         "rate": [capo_rl.Mask("capo.curvature", optimizer="sgd", target_rejection_rate=0.2, threads=1), capo_rl.Mask("masks.probability-floor", target_rejection_rate=0.1)],
+        "host": [capo_rl.Mask("capo.curvature", moments="host", **MASK)],
         "floor": [capo_rl.Mask("masks.probability-floor", min_probability=0.029)],
         "none": [capo_rl.Mask("capo.curvature", fisher_threshold=False, hessian_threshold=False, threads=1)],
         "all": [capo_rl.Mask("masks.probability-floor", min_probability=1.0)],
