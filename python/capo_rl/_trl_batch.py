@@ -19,7 +19,7 @@ class Seen:
 
     def __init__(self, trainer: GRPOTrainer, needed: frozenset[str], top_k: int, settings: Settings, measures: bool) -> None:
         self.trainer, self.needed, self.top_k, self.settings = trainer, needed, top_k, settings
-        self._hidden, self._checked, self._keeps = None, False, "LAST_LAYER" in needed
+        self._hidden, self._weight, self._checked, self._keeps = None, None, False, "LAST_LAYER" in needed
         # Vision inputs and the like, which the forward pass takes beside the tokens: whatever this TRL knows.
         self._forward = frozenset(inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters)
         if self._keeps or measures:
@@ -35,6 +35,10 @@ class Seen:
 
     def head(self):
         return self.policy().get_output_embeddings()
+
+    def begin(self):
+        """Before the first forward pass: the head's weight is the one that the optimizer knows. FSDP2 has another in its place while it is gathered."""
+        self._weight = self.head().weight
 
     def vocab_size(self) -> int:
         """Rows of the head."""
@@ -80,7 +84,17 @@ class Seen:
         hidden, ids = self._take_hidden(logps.shape[1]), inputs["completion_ids"]
         if not self._checked:
             self._check(hidden, ids, inputs["completion_mask"].bool(), logps)
+        self._end_forward(hidden)
         return hidden
+
+    def _end_forward(self, hidden):
+        """FSDP2 gives back the weights of modules that it holds together, such as the last norm and the head, when all of them were called. TRL's fused loss calls no head, and without
+        a backward pass the weights of this pass would be those of the next one too."""
+        head = self.head()
+        if hasattr(head, "reshard"):
+            head.reshard()
+            if not hasattr(head.weight, "device_mesh"):
+                head(hidden[:0].to(head.weight.dtype))
 
     def _forward_pass(self, inputs):
         trainer, ids = self.trainer, inputs["completion_ids"]
@@ -174,7 +188,7 @@ class Seen:
         if "LAST_LAYER" in self.needed:
             scalars["vocab_size"] = self.vocab_size()
         if "OPTIMIZER_STATE" in self.needed:
-            arrays |= optimizer_state(self._optimizer(), self.head().weight)
+            arrays |= optimizer_state(self._optimizer(), self._weight)
         return Batch(**arrays, **scalars)
 
     def group_size(self, rows):
@@ -188,7 +202,7 @@ class Seen:
 
     def _optimizer_info(self):
         # Steps of which nothing was left are none of the optimizer's.
-        taken = self._optimizer().state.get(self.head().weight, {}).get("step", self.trainer.state.global_step)
+        taken = self._optimizer().state.get(self._weight, {}).get("step", self.trainer.state.global_step)
         return optimizer_info(self._optimizer(), int(taken), self.trainer.args.max_grad_norm or 0.0)
 
 

@@ -19,6 +19,7 @@ LOSSES = {
     "grpo": ("completion_mean", "completion"),
     "sapo": ("completion_mean", "completion"),
     "dr_grpo": ("fixed_length", "completion"),
+    "luspo": ("completion_sum", "completion"),
     "bnpo": ("token_mean", "micro-batch"),
     "dapo": ("token_mean", "step"),
     "cispo": ("token_mean", "step"),
@@ -69,23 +70,31 @@ def settled(
         raise ValueError(f"loss_type `{loss}` has no per-token loss that a mask could drop (known: {', '.join(LOSSES)})")
     reduction, together = LOSSES[loss]
     denominator = _denominator(denominator, loss)
-    mode = _mode(mode, components, loss if denominator == "kept" and together == "step" else None)
+    mode = _mode(mode, components, loss if denominator == "kept" and together == "step" else None, trainer.args)
     return Settings(denominator, mode, _exchange(exchange, components, controls, mode), reduction, together)
 
 
 def _denominator(asked, loss):
     reduction, together = LOSSES[loss]
+    fixed = reduction in ("fixed_length", "completion_sum")
     if asked not in (None, "kept", "original"):
         raise ValueError(f'mask_denominator is {asked!r} (use "kept" or "original")')
-    if asked == "kept" and reduction == "fixed_length":
+    if asked == "kept" and fixed:
         raise ValueError(f'loss_type `{loss}` divides by a number that masks do not change (use mask_denominator="original")')
-    return asked or ("original" if reduction == "fixed_length" or together == "step" else "kept")
+    return asked or ("original" if fixed or together == "step" else "kept")
 
 
-def _mode(asked, components, over_the_step):
+def _mode(asked, components, over_the_step, args):
     if asked not in MODES:
         raise ValueError(f'mode is {asked!r} (use "auto", "ahead" or "inflight")')
     others = [each.id for each in components if "TOKEN_WISE" not in each.traits]
+    steps, accumulated = args.steps_per_generation, args.gradient_accumulation_steps
+    if steps % accumulated and (asked == "ahead" or others or over_the_step):
+        why = f"`{others[0]}` may decide by" if others else f"loss_type `{over_the_step}` divides by the kept tokens of" if over_the_step else 'mode="ahead" scores'
+        raise ValueError(
+            f"{why} the whole step, and its {accumulated} micro-batches are of more than one rollout, of {steps} each: the later ones are not sampled when the first is decided "
+            "(set steps_per_generation to a multiple of gradient_accumulation_steps)"
+        )
     if asked == "inflight" and others:
         raise ValueError(f'`{others[0]}` may decide by the whole step, which no micro-batch shows (use mode="ahead")')
     if asked == "inflight" and over_the_step:
@@ -118,12 +127,6 @@ def check_hooks(trainer: Union[GRPOTrainer, type[GRPOTrainer]], names: Sequence[
 
 def _check(trainer):
     check_hooks(trainer, FIELDS)
-    steps, accumulated = trainer.args.steps_per_generation, trainer.args.gradient_accumulation_steps
-    if steps % accumulated:
-        raise ValueError(
-            f"an optimizer step of {accumulated} micro-batches would span two rollouts of {steps} "
-            "(set steps_per_generation to a multiple of gradient_accumulation_steps)"
-        )
     if trainer.is_deepspeed_enabled:
         raise ValueError("masks do not know DeepSpeed, which steps by itself and may hold the last layer in pieces (use DDP or FSDP2)")
     if trainer.is_fsdp_enabled and getattr(trainer.accelerator.state.fsdp_plugin, "fsdp_version", 1) != 2:

@@ -11,7 +11,8 @@ There are two modes of masks and weights, with the same decisions:
 
 * ``ahead``: the completions of one optimizer step are scored before its first backward pass, gathered over micro-batches and ranks, put into the order in
   which they were sampled, and shown to the components at once. For all of them; it costs one more forward pass.
-* ``inflight``: they are shown each micro-batch in the forward pass that trains, and the whole step at its end. For those that decide token by token.
+* ``inflight``: they are shown each micro-batch in the forward pass that trains, and the whole step at its end. For those that decide token by token;
+  a step may then be of several rollouts.
 
 Every rank makes the same decisions and keeps the same state.
 """
@@ -103,8 +104,8 @@ class CapoGRPOTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
         count = output["completion_ids"].shape[0]
-        first = self.accelerator.process_index * count
-        # Rows keep their numbers through TRL's shuffle.
+        # Rows keep their numbers through TRL's shuffle, and no two rollouts, of which a step may have several, share one.
+        first = (self._step * self.accelerator.num_processes + self.accelerator.process_index) * count
         output["capo_rows"] = torch.arange(first, first + count, device=output["completion_ids"].device)
         return output
 
@@ -335,10 +336,13 @@ class CapoGRPOTrainer(GRPOTrainer):
 
 
 class _Steps(TrainerCallback):
-    """Tells the trainer where an optimizer step begins and ends."""
+    """Tells the trainer where training begins, and where an optimizer step begins and ends."""
 
     def __init__(self, trainer):
         self.trainer = trainer
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.trainer._seen.begin()
 
     def on_step_begin(self, args, state, control, **kwargs):
         self.trainer._capo_due = True

@@ -86,7 +86,7 @@ impl Lent {
             // DLPack's number for the default stream is 1, because 0 is ambiguous.
             arguments.set_item("stream", stream.max(1))?;
         }
-        Self::of(name, &capsule(name, object, &arguments)?, place)
+        Self::of(name, object, &capsule(name, object, &arguments)?, place)
     }
 
     /// Borrows the array `object` in host memory, or copies it there from a device.
@@ -103,11 +103,11 @@ impl Lent {
         }
         let arguments = PyDict::new(object.py());
         arguments.set_item("dl_device", (CPU, 0))?;
-        let fetched = Self::of(name, &capsule(name, object, &arguments)?, Place::Host)?;
+        let fetched = Self::of(name, object, &capsule(name, object, &arguments)?, Place::Host)?;
         Ok(Self { fetched: true, ..fetched })
     }
 
-    fn of(name: &str, object: &Bound<'_, PyAny>, place: Place) -> PyResult<Self> {
+    fn of(name: &str, lender: &Bound<'_, PyAny>, object: &Bound<'_, PyAny>, place: Place) -> PyResult<Self> {
         let refused =
             |what: &str| PyValueError::new_err(format!("`{name}` {what} (give a torch, numpy, cupy or jax array)"));
         let capsule = object.cast::<PyCapsule>().map_err(|_| refused("has a `__dlpack__` that gives no capsule"))?;
@@ -142,6 +142,12 @@ impl Lent {
             let (device, number) = (tensor.device, tensor.device_id);
             return Err(refused(&format!(
                 "was asked for on `{place}`, and is lent on another device, of DLPack's kind {device} and number {number}"
+            )));
+        }
+        if !shape.contains(&0) && (tensor.data.is_null() || freed(lender)?) {
+            return Err(PyValueError::new_err(format!(
+                "`{name}` has shape {shape:?} and no memory on `{place}`: it was freed, as FSDP2 frees a weight that it has gathered (give what \
+                 is there: a copy made earlier, or `full_tensor()` of the DTensor)"
             )));
         }
         let strides = strides.filter(|strides| !is_compact(&shape, strides));
@@ -186,6 +192,12 @@ impl Lent {
     pub(crate) fn len(&self) -> usize {
         self.shape.iter().product::<i64>() as usize
     }
+}
+
+/// True if torch has freed the memory of `lender`. A view with an offset then has a small address instead of a null one.
+fn freed(lender: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(lender.hasattr("untyped_storage")?
+        && lender.call_method0("untyped_storage")?.call_method0("nbytes")?.extract::<usize>()? == 0)
 }
 
 /// Location of `object`.

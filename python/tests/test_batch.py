@@ -159,14 +159,17 @@ def test_an_array_that_is_lent_on_another_device():
         small(**layer(hidden=Elsewhere((2, 0), hidden)))
     # One that is to be brought here, and stays where it is.
     with pytest.raises(ValueError, match="`logps` was asked for on `cpu`, and is lent on another device, of DLPack's kind 2 and number 1 "):
-        small(logps=Elsewhere((2, 1), OnDevice()))
+        small(logps=Elsewhere((2, 1), Capsules(1 << 20, 2, 1)))
 
 
-class OnDevice:
-    """Lends what lies on the second CUDA device, at an address that must not be read."""
+class Capsules:
+    """Lends what lies at this address of a device, by DLPack's numbers for it; it must not be read."""
+
+    def __init__(self, data, kind, number):
+        self.place = (data, kind, number)
 
     def __dlpack__(self):
-        tensor = Tensor(1 << 20, 2, 1, 2, 2, 32, 1, (ctypes.c_int64 * 2)(2, 3), None, 0, None, None)
+        tensor = Tensor(*self.place, 2, 2, 32, 1, (ctypes.c_int64 * 2)(2, 3), None, 0, None, None)
         self.kept = tensor
         new = ctypes.pythonapi.PyCapsule_New
         new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -188,6 +191,23 @@ class Tensor(ctypes.Structure):
         ("manager", ctypes.c_void_p),
         ("deleter", ctypes.c_void_p),
     ]
+
+
+# `logps` is read in host memory, `logsumexp` where it lies.
+@pytest.mark.parametrize("name", ["logps", "logsumexp"])
+@pytest.mark.parametrize("library", ["any", "torch", "a view of torch"])
+def test_an_array_whose_memory_was_freed(name, library):
+    if library == "any":
+        array = Elsewhere((1, 0), Capsules(None, 1, 0))
+    else:
+        torch = pytest.importorskip("torch", reason="torch is not installed here")
+        rows = torch.zeros(4, 3)
+        array = rows[2:] if library == "a view of torch" else rows[:2]
+        rows.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match=rf"`{name}` has shape \[2, 3\] and no memory on `cpu`: it was freed, .* \(give what is there: "):
+        small(**layer(**{name: array}))
+    with pytest.raises(ValueError, match="`keep` has shape .* and no memory"):
+        capo_rl.Mask("masks.probability-floor", min_probability=0.2)(small(), keep=array)
 
 
 @pytest.mark.parametrize("name", ["logps", "old_logps", "advantages", "entropy"])

@@ -44,6 +44,10 @@ def rates(saved):
     return [line["capo/rejection_rate"] for line in saved["numbers"] if "capo/rejection_rate" in line]
 
 
+def thresholds(saved, mask):
+    return [line[f"capo/{mask}/threshold"] for line in saved["numbers"] if f"capo/{mask}/threshold" in line]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("trl")
@@ -85,6 +89,13 @@ def test_however_it_is_split_the_decisions_are_the_same(ways, whole):
             assert rejected(rank) == rejected(whole) and difference(rank, whole) < 1e-5, way
             assert rank["states"] == saved[0]["states"], f"{way}: bit for bit on all ranks"
             assert difference(rank, saved[0]) == 0, way
+
+
+def test_the_optimizers_own_moments_are_seen_under_fsdp2(folder):
+    for mode in ("ahead", "inflight"):
+        whole, pieces = (launch(folder, f"host-{mode}-{fsdp}", "masks=host", f"mode={mode}", f"fsdp={fsdp}", ranks=2)[0] for fsdp in (0, 1))
+        m_f = [[line["capo/capo.curvature/m_f_p99"] for line in saved["numbers"] if line] for saved in (whole, pieces)]
+        assert len(m_f[0]) == 4 and m_f[1] == pytest.approx(m_f[0], rel=1e-4), mode
 
 
 def test_in_flight_the_bits_are_those_of_ahead(folder, ways, whole):
@@ -134,10 +145,41 @@ def test_a_resumed_run_is_the_uninterrupted_one(folder, whole):
         assert difference(resumed, uninterrupted) == 0 and resumed["states"] == uninterrupted["states"], name
 
 
+def test_a_threshold_that_follows_the_run_is_one_on_all_ranks(folder):
+    rate = launch(folder, "rate", "masks=rate", "mode=ahead")
+    assert rates(rate)[0] == 0 and all(0.1 < each < 0.6 for each in rates(rate)[1:]), "nothing is known before the first step"
+    for name, options, ranks in [
+        ("inflight", ["mode=inflight"], 1),
+        ("ahead-ranks", ["mode=ahead"], 2),
+        ("inflight-ranks", ["mode=inflight"], 2),
+        ("inflight-sums", ["mode=inflight", "exchange=sums"], 2),
+    ]:
+        saved = launch(folder, f"rate-{name}", "masks=rate", *options, ranks=ranks)
+        for rank in saved if ranks > 1 else [saved]:
+            assert rejected(rank) == rejected(rate) and difference(rank, rate) < 1e-5, name
+            for mask in ("capo.curvature", "masks.probability-floor"):
+                assert thresholds(rank, mask) == pytest.approx(thresholds(rate, mask), rel=1e-5) and len(thresholds(rate, mask)) == 3, name
+            assert ranks == 1 or rank["states"] == saved[0]["states"], f"{name}: bit for bit on all ranks"
+
+
 def test_several_steps_to_a_rollout(folder):
     steps = launch(folder, "steps", "per_rollout=2")
     split = launch(folder, "steps-split", "per_rollout=2", "accumulate=2")
     assert len(rates(steps)) == 4 and rates(steps) == rates(split) and difference(steps, split) < 1e-5
+
+
+def test_several_rollouts_to_a_step(folder):
+    for name, ranks, options in [("grpo", 2, ["controls=kl"]), ("dapo", 1, ["loss=dapo"]), ("remembering", 1, ["second_moment=kept_and_rejected"])]:
+        one = launch(folder, f"rollout-{name}", *options, "accumulate=2", "rollouts=1")
+        assert sum(0 < rate < 1 for rate in rates(one)) >= 2, name
+        two = launch(folder, f"rollouts-{name}", *options, "accumulate=2", "rollouts=2", ranks=ranks)
+        for rank in two if ranks > 1 else [two]:
+            assert rejected(rank) == rejected(one) and of_control(rank, "scale") == pytest.approx(of_control(one, "scale"), rel=1e-3), name
+            # In TRL's dapo each rollout has a denominator of its own.
+            assert name == "dapo" or difference(rank, one) < 1e-5, name
+    several = refused(folder, "masks=several", "accumulate=2", "rollouts=2")
+    assert several.startswith("ValueError: `masks.entropy-quantile` may decide by the whole step, and its 2 micro-batches are of more than one rollout, of 1 each")
+    assert refused(folder, "mode=ahead", "accumulate=2", "rollouts=2").startswith('ValueError: mode="ahead" scores the whole step, and its 2 micro-batches')
 
 
 def test_several_masks_apply_in_order(folder):
@@ -159,6 +201,12 @@ def test_losses_and_denominators(folder, loss):
     if loss == "dapo":
         kept = launch(folder, "dapo-kept", "loss=dapo", "steps=2", "denominator=kept", "lr=1e-3")
         assert rejected(kept) == rejected(saved) and difference(kept, saved) > 0
+
+
+def test_luspo_is_dr_grpo_times_the_longest_length_there_may_be(folder):
+    luspo, fixed = (launch(folder, f"floor-{loss}", "masks=floor", f"loss={loss}", "steps=1") for loss in ("luspo", "dr_grpo"))
+    norm = lambda saved: saved["numbers"][0]["grad_norm"]
+    assert 0 < rates(luspo)[0] < 1 and rejected(luspo) == rejected(fixed) and norm(luspo) == pytest.approx(12 * norm(fixed), rel=1e-5)
 
 
 def test_weights_and_adapters(folder, whole):
@@ -184,7 +232,7 @@ def test_what_cannot_be_right_is_refused(folder, whole):
         'ValueError: second_moment "kept_and_rejected" is for AdamW, and optim is `sgd` (use "adamw_torch" or "adamw_torch_fused")'
     )
     assert refused(folder, "denominator=some") == "ValueError: mask_denominator is 'some' (use \"kept\" or \"original\")"
-    assert refused(folder, "loss=luspo").startswith("ValueError: loss_type `luspo` has no per-token loss that a mask could drop")
+    assert refused(folder, "loss=luspo", "denominator=kept").startswith("ValueError: loss_type `luspo` divides by a number that masks do not change")
     launch(folder, "other", "save=1", "steps=1", "masks=several")
     other = refused(folder, f"resume={folder / 'other-run/checkpoint-1'}", "save=1")
     assert "(give it the same masks, weights and step controls)" in other

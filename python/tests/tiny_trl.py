@@ -28,7 +28,7 @@ MASK = {"fisher_threshold": 7e-4, "hessian_threshold": False, "threads": 1}
 
 
 def options(words):
-    chosen = {"steps": 4, "rows": 8, "accumulate": 1, "generations": 4, "per_rollout": 0, "loss": "grpo", "denominator": "", "masks": "capo"}
+    chosen = {"steps": 4, "rows": 8, "accumulate": 1, "generations": 4, "per_rollout": 0, "rollouts": 0, "loss": "grpo", "denominator": "", "masks": "capo"}
     chosen |= {"weights": "", "controls": "", "lr": 1e-3, "resume": "", "save": 0, "folder": "run", "lora": 0, "mode": "auto", "exchange": "arrays", "second_moment": "kept", "fsdp": 0, "optim": "adamw_torch"}
     for word in words:
         name, _, value = word.partition("=")
@@ -65,11 +65,12 @@ def reward(completions, **_):
     return [sum(word in ("w3", "w4", "w5") for word in text.split()) / 4 for text in completions]
 
 
-def rollouts(prompts, trainer):
+def rollouts(prompts, trainer, size):
+    """Completions that follow from the prompt, the step, and the place in the rollout or in a group of ``size``."""
     first, texts = trainer.accelerator.process_index * len(prompts), trainer.processing_class
     found = {"prompt_ids": [], "completion_ids": [], "logprobs": None}
     for place, prompt in enumerate(prompts, first):
-        digest = hashlib.sha256(f"{prompt} {place} {trainer.state.global_step}".encode()).digest()
+        digest = hashlib.sha256(f"{prompt} {place % size if size else place} {trainer.state.global_step}".encode()).digest()
         found["prompt_ids"].append(texts(prompt)["input_ids"])
         found["completion_ids"].append([3 + digest[1 + i] % (4 if digest[30] % 2 else 29) for i in range(3 + digest[0] % 8)] + [EOS])
     return found
@@ -83,12 +84,13 @@ def main():
         output_dir=chosen["folder"],
         per_device_train_batch_size=chosen["rows"] // chosen["accumulate"] // ranks,
         gradient_accumulation_steps=chosen["accumulate"],
-        steps_per_generation=chosen["per_rollout"] * chosen["accumulate"] or None,
+        steps_per_generation=chosen["per_rollout"] * chosen["accumulate"] or chosen["rollouts"] and chosen["accumulate"] // chosen["rollouts"] or None,
         num_generations=chosen["generations"],
         max_completion_length=12,
         learning_rate=chosen["lr"],
         max_steps=chosen["steps"],
         loss_type=chosen["loss"],
+        importance_sampling_level="sequence" if chosen["loss"] == "luspo" else "token",
         save_strategy="steps" if chosen["save"] else "no",
         save_steps=chosen["save"] or 500,
         logging_steps=1,
@@ -108,6 +110,9 @@ def main():
         "": [],
         "capo": [capo_rl.Mask("capo.curvature", **MASK)],
         "several": [capo_rl.Mask("masks.entropy-quantile", top_entropy_quantile=0.8), capo_rl.Mask("capo.curvature", **MASK), "masks.icepop"],
+        "rate": [capo_rl.Mask("capo.curvature", optimizer="sgd", target_rejection_rate=0.2, threads=1), capo_rl.Mask("masks.probability-floor", target_rejection_rate=0.1)],
+        "host": [capo_rl.Mask("capo.curvature", moments="host", **MASK)],
+        "floor": [capo_rl.Mask("masks.probability-floor", min_probability=0.029)],
         "none": [capo_rl.Mask("capo.curvature", fisher_threshold=False, hessian_threshold=False, threads=1)],
         "all": [capo_rl.Mask("masks.probability-floor", min_probability=1.0)],
     }[chosen["masks"]]
@@ -130,7 +135,7 @@ def main():
         args=config,
         train_dataset=Dataset.from_dict({"prompt": prompts}),
         processing_class=tokenizer(),
-        rollout_func=rollouts,
+        rollout_func=lambda prompts, trainer: rollouts(prompts, trainer, chosen["rollouts"] and chosen["generations"]),
         masks=masks,
         weights=weights,
         step_controls=controls,
