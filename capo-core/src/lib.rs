@@ -49,7 +49,7 @@
 //! let mut model = CurvatureModel::new(acceptance, Granularity::Token, Semantics::PAPER)?;
 //! let prepared = model.prepare(&step, &[1, 1])?;
 //! let assessment = model.assess(&prepared)?;
-//! The uncertain first token would move the policy too far; the second has a probability near 1 and moves nothing.
+//! // The uncertain first token would move the policy too far; the second has a probability near 1 and moves nothing.
 //! assert_eq!(assessment.keep, [0, 1]);
 //! assert_eq!(assessment.rejected.fisher, 1);
 //!

@@ -77,7 +77,7 @@ impl Fixture {
     ///         for row in (0..batch.dims.completions as usize).map(|b| batch.dims.row(b)) {
     ///             let mean = -batch.logps[row.clone()].iter().sum::<f32>() / row.len() as f32;
     ///             out.loss[row.clone()].fill(mean * mean);
-    /// Each of the n losses changes by -2 mean / n.
+    ///             // Each of the n losses changes by -2 mean / n.
     ///             out.dloss_dlogp[row].fill(-2.0 * mean);
     ///         }
     ///         Ok(())
