@@ -95,7 +95,7 @@ pub trait Observed {
     ///
     /// # Errors
     ///
-    /// The same message as in training.
+    /// The message that training would give.
     fn check_declared(&self) -> Result<(), PluginError> {
         Ok(())
     }

@@ -18,7 +18,7 @@ const VESPO: &str = "vespo.objective";
 /// The mask that rejects completions that the length limit cut off.
 const TRUNCATED: &str = "masks.truncated";
 
-/// Those settings of TRL's `GRPOConfig` that components other than the objective implement here.
+/// Settings of TRL's `GRPOConfig` that components other than the objective implement here.
 #[derive(Deserialize)]
 #[serde(default)]
 struct Settings {

@@ -14,7 +14,7 @@ pub(super) enum Tile {
     /// AVX-512's instruction for products of bf16 pairs.
     #[cfg(target_arch = "x86_64")]
     Instruction(Instruction),
-    /// The same arithmetic in f32, for other machines.
+    /// Computes in f32 on machines without the instruction, to equal bits.
     Portable,
 }
 

@@ -201,7 +201,7 @@ fn ends_that_the_files_name_end_completions() {
     assert_eq!(ends(json!({"eos_token": "<|endoftext|>"}), json!({"eos_token_id": end})), [other, end]);
 }
 
-/// The same test for the templates in the folder `CHAT_TEMPLATES`, which `make.py --check` has accepted.
+/// Tests the templates in the folder `CHAT_TEMPLATES`, which `make.py --check` has accepted.
 #[test]
 fn other_templates_agree_with_transformers() {
     let Some(folder) = std::env::var_os("CHAT_TEMPLATES") else { return };
