@@ -48,6 +48,8 @@ pub enum Reduction {
     FixedLength,
     /// Mean over all tokens.
     TokenMean,
+    /// Sum over tokens ÷ completions.
+    CompletionSum,
 }
 
 /// The trainer's own moments of the last layer, from the loss's gradient.

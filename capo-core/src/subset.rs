@@ -152,7 +152,9 @@ impl Subsets {
     fn loss_divisors(&self, step: &Step, supports: &Supports) -> Vec<f64> {
         match step.loss.reduction {
             Reduction::CompletionMean | Reduction::TokenMean if self.single => self.sums(|_| 1.0),
-            Reduction::FixedLength | Reduction::CompletionMean => vec![self.completions as f64; self.count],
+            Reduction::FixedLength | Reduction::CompletionMean | Reduction::CompletionSum => {
+                vec![self.completions as f64; self.count]
+            }
             Reduction::TokenMean => {
                 let lengths = self.lengths(step, supports, self.counted(step));
                 lengths.chunks(self.completions.max(1)).map(|own| own.iter().sum()).collect()
@@ -169,6 +171,7 @@ impl Subsets {
         let limit = step.loss.max_completion_length as f64;
         match step.loss.reduction {
             Reduction::FixedLength => self.spread(|subset| 1.0 / (divisors[subset] * limit)),
+            Reduction::CompletionSum => self.spread(|subset| 1.0 / divisors[subset]),
             Reduction::CompletionMean | Reduction::TokenMean if self.single => {
                 self.spread(|subset| 1.0 / divisors[subset])
             }

@@ -8,7 +8,7 @@ use capo_core::{
 
 use super::dense::Optimizer;
 use super::fixture::{ADAM, ADAM_OF_BOTH, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close};
-use super::scene::Scene;
+use super::scene::{REDUCTIONS, Scene};
 use super::whole::{Shifts, Whole, has_outside_actions};
 
 const EXACT: Semantics = Semantics::EXACT;
@@ -62,8 +62,6 @@ fn side_by_side(semantics: Semantics, optimizer: OptimizerModel, seed: u64, scen
         whole.commit(scene, &mask);
     }
 }
-
-const REDUCTIONS: [Reduction; 3] = [Reduction::CompletionMean, Reduction::FixedLength, Reduction::TokenMean];
 
 #[test]
 fn the_exact_preset_is_the_dense_model() {

@@ -3,13 +3,12 @@
 use std::sync::{Barrier, Mutex};
 
 use capo_core::{
-    CurvatureModel, Error, Granularity, OptimizerModel, Ranks, Reduction, RejectedBatch, SecondMoment, Semantics,
-    Weights,
+    CurvatureModel, Error, Granularity, OptimizerModel, Ranks, RejectedBatch, SecondMoment, Semantics, Weights,
 };
 
 use super::device::ON_DEVICE;
 use super::fixture::{ADAM, ADAM_OF_BOTH, Batch, Dims, OPEN, Rng};
-use super::scene::Scene;
+use super::scene::{REDUCTIONS, Scene};
 use super::second_moment::rows;
 
 const DIMS: Dims = Dims(6, 3, 3, 70, 40);
@@ -171,7 +170,7 @@ fn ranks_take_in_what_the_whole_batch_is() {
             [("paper", Semantics::PAPER), ("authors", Semantics::AUTHORS), ("exact", Semantics::EXACT)]
         {
             let semantics = Semantics { moment_input, moment_update: Semantics::PAPER.moment_update, ..semantics };
-            for reduction in [Reduction::CompletionMean, Reduction::FixedLength, Reduction::TokenMean] {
+            for reduction in REDUCTIONS {
                 for optimizer in [ADAM, ADAM_OF_BOTH] {
                     for ends in [&[3, 6][..], &[1, 5, 6], &[6]] {
                         let name = format!(

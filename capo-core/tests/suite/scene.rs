@@ -4,6 +4,10 @@ use capo_core::{Loss, OptimizerModel, Policy, Reduction, Step};
 
 use super::fixture::{Batch, Dims, Rng};
 
+/// All reductions of the trainer's loss.
+pub const REDUCTIONS: [Reduction; 4] =
+    [Reduction::CompletionMean, Reduction::FixedLength, Reduction::TokenMean, Reduction::CompletionSum];
+
 /// A batch whose logits are `W h`, with a loss.
 #[derive(Clone, Debug)]
 pub struct Scene {

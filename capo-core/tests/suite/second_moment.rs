@@ -1,10 +1,10 @@
 //! A second moment that remembers what was rejected, and tokens that weigh less than others.
 
-use capo_core::{CurvatureModel, Granularity, OptimizerModel, Reduction, SecondMoment, Semantics, Weights};
+use capo_core::{CurvatureModel, Granularity, OptimizerModel, SecondMoment, Semantics, Weights};
 
 use super::dense::Optimizer;
 use super::fixture::{ADAM, ADAM_OF_BOTH, Dims, OPEN, Rng, assert_close};
-use super::scene::Scene;
+use super::scene::{REDUCTIONS, Scene};
 use super::whole::Whole;
 
 const DIMS: Dims = Dims(4, 3, 3, 9, 7);
@@ -43,7 +43,7 @@ fn weighted_steps_of_both_kinds_are_the_dense_model() {
         for semantics in
             [Semantics { moment_input, ..Semantics::PAPER }, Semantics { moment_input, ..Semantics::EXACT }]
         {
-            for reduction in [Reduction::CompletionMean, Reduction::FixedLength, Reduction::TokenMean] {
+            for reduction in REDUCTIONS {
                 for (optimizer, counts_all) in [(ADAM, false), (ADAM_OF_BOTH, false), (ADAMW_OF_BOTH, true)] {
                     seed += 1;
                     side_by_side(semantics, optimizer, seed, &|rng| {

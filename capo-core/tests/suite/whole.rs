@@ -76,6 +76,7 @@ fn loss_weights(scene: &Scene, subset: &Subset) -> Vec<f64> {
     let weight = |at: usize| match scene.reduction {
         Reduction::CompletionMean => 1.0 / (count * size(at / positions)) as f64,
         Reduction::FixedLength => 1.0 / (count * scene.max_completion_length) as f64,
+        Reduction::CompletionSum => 1.0 / count as f64,
         Reduction::TokenMean => 1.0 / subset.completions.clone().map(size).sum::<usize>() as f64,
     };
     subset.tokens.iter().map(|&at| weight(at)).collect()

@@ -154,9 +154,10 @@ pub(crate) fn loss<'a>(batch: &Batch<'a>) -> Result<Loss<'a>, PluginError> {
         Reduction::COMPLETION_MEAN => capo_core::Reduction::CompletionMean,
         Reduction::FIXED_LENGTH => capo_core::Reduction::FixedLength,
         Reduction::TOKEN_MEAN => capo_core::Reduction::TokenMean,
+        Reduction::COMPLETION_SUM => capo_core::Reduction::CompletionSum,
         Reduction(other) => {
             return Err(PluginError::unsupported(format!(
-                "the trainer's reduction is {other}, which this mask does not know (it knows 0 to 2; use a newer plugin)"
+                "the trainer's reduction is {other}, which this mask does not know (it knows 0 to 3; use a newer plugin)"
             )));
         }
     };
