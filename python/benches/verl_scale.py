@@ -1,8 +1,8 @@
-"""What masks in verl cost at scale: bytes received and peak memory of both modes on two ranks, measured; and bytes received on many, by formula.
+"""What masks in verl cost at scale: bytes received and peak memory of both modes, measured; and bytes received on many ranks, by formula.
 
-    python python/benches/verl_scale.py [--width 896] [--vocabulary 4096] [--tokens 512 4096]
+    python python/benches/verl_scale.py [--width 896] [--vocabulary 4096] [--tokens 512 4096] [--ranks 1 2 4 8]
 
-Each arm is two processes on CPUs, of the tiny model of python/tests/tiny_verl.py with this width: one step of eight completions, in float32.
+Each arm is processes on CPUs, two or as many as `--ranks`, of the tiny model of python/tests/tiny_verl.py with this width: one step of eight completions, in float32.
 """
 
 import argparse
@@ -47,21 +47,43 @@ def control(ranks, completions, tokens, width, vocabulary, gathers=2):
     return completions * (COMPLETION + tokens * (TOKEN + DECISION)) * others(ranks) + gathers * head(ranks, vocabulary, width, 4)
 
 
-def measured(options):
+def told(folder, ranks, words):
+    """What the first rank of `ranks` said of its one step, and its peak memory in bytes."""
     import torch
 
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
+    subprocess.run([*launcher, TINY, "out", "steps=1", *words], cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    saved = torch.load(Path(folder) / "out.0", weights_only=False)
+    (line,) = json.loads(saved["numbers"])
+    return line, saved["peak"]
+
+
+def measured(options):
+    """Bytes and memory on two ranks, for each length."""
     print("| completions of | mode | received by a rank, MB | peak memory of a rank, MB |\n|---|---|---|---|")
-    sizes = [f"width={options.width}", f"vocabulary={options.vocabulary}", "rows=8", "micro=2", "steps=1"]
+    sizes = [f"width={options.width}", f"vocabulary={options.vocabulary}", "rows=8", "micro=2"]
     with tempfile.TemporaryDirectory() as folder:
         for tokens in options.tokens:
             for name, words in ARMS.items():
-                launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-                command = [*launcher, TINY, "out", *sizes, *words, f"tokens={tokens}"]
-                subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                saved = torch.load(Path(folder) / "out.0", weights_only=False)
-                (told,) = json.loads(saved["numbers"])
-                received = told.get("capo/bytes_gathered", [0])[0]
-                print(f"| {tokens:,} tokens | {name} | {received / 1e6:.1f} | {saved['peak'] / 1e6:,.0f} |", flush=True)
+                line, peak = told(folder, 2, [*sizes, *words, f"tokens={tokens}"])
+                received = line.get("capo/bytes_gathered", [0])[0]
+                print(f"| {tokens:,} tokens | {name} | {received / 1e6:.1f} | {peak / 1e6:,.0f} |", flush=True)
+
+
+def over_ranks(options, rows=8, tokens=512, vocabulary=256):
+    """Bytes on more ranks beside the formulas. The vocabulary is small, so that every rank touches all rows of the head, as the formula then says."""
+    print("| ranks | mode | received by a rank, bytes | by the formula | seconds in the component | peak memory of a rank, MB |\n|---|---|---|---|---|---|")
+    width = options.width
+    formulas = {
+        "ahead": lambda ranks: ahead(ranks, rows, tokens, width, vocabulary, 4),
+        "in flight": lambda ranks: inflight(ranks, vocabulary, vocabulary, width, vocabulary, 4),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for ranks in options.ranks:
+            for name, formula in formulas.items():
+                line, peak = told(folder, ranks, [*ARMS[name], f"width={width}", f"vocabulary={vocabulary}", f"rows={rows}", f"micro={max(options.ranks)}", f"tokens={tokens}"])
+                received, seconds = (line.get(f"capo/{key}", [0])[0] for key in ("bytes_gathered", "seconds"))
+                print(f"| {ranks} | {name} | {received:,.0f} | {formula(ranks):,.0f} | {seconds:.2f} | {peak / 1e6:,.0f} |", flush=True)
 
 
 def computed(vocabulary=151_936, each=8):
@@ -85,5 +107,8 @@ if __name__ == "__main__":
     arguments.add_argument("--width", type=int, default=896)
     arguments.add_argument("--vocabulary", type=int, default=4096)
     arguments.add_argument("--tokens", type=int, nargs="*", default=[512, 4096])
+    arguments.add_argument("--ranks", type=int, nargs="*", default=[1, 2, 4, 8])
+    options = arguments.parse_args()
     computed()
-    measured(arguments.parse_args())
+    measured(options)
+    over_ranks(options)
