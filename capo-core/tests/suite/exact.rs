@@ -2,8 +2,8 @@
 
 use capo_core::{
     Acceptance, Assessment, CurvatureAverage, CurvatureModel, Granularity, ObjectiveShift, OptimizerModel,
-    OutsideAction, PolicyShift, Probabilities, Reason, Reduction, Semantics, StateDtype, Step, Temperature,
-    TokenGradient, Weights,
+    OutsideAction, PolicyShift, Probabilities, Reason, Semantics, StateDtype, Step, Temperature, TokenGradient,
+    Weights,
 };
 
 use super::dense::Optimizer;
