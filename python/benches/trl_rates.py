@@ -143,7 +143,7 @@ def run(arm, rate, seed, options):
     def logged(name):
         return [float(f"{line[name]:.4g}") for line in trainer.state.log_history if name in line]
 
-    metrics = {name: logged(key) for name, key in (("rewards", "reward"), ("scales", "capo/governor.kl/scale"), ("weights", "capo/capo.curvature-weight/mean"))}
+    metrics = {name: logged(key) for name, key in (("rewards", "reward"), ("scales", "capo/governor.kl/scale"))}
     print(json.dumps({"arm": arm, "rate": rate, "seed": seed, "end": sum(measured[-3:]) / len(measured[-3:]), "measured": measured, "seconds": seconds} | metrics))
 
 
