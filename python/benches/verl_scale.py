@@ -2,7 +2,7 @@
 
     python python/benches/verl_scale.py [--width 896] [--vocabulary 4096] [--tokens 512 4096] [--ranks 1 2 4 8]
 
-Each arm is processes on CPUs, two or as many as `--ranks`, of the tiny model of python/tests/tiny_verl.py with this width: one step of eight completions, in float32.
+Each arm is one step of eight completions in float32, of the tiny model of python/tests/tiny_verl.py with this width. Its ranks are processes on CPUs: two for lengths, then those of ``--ranks``.
 """
 
 import argparse
@@ -71,8 +71,8 @@ def measured(options):
 
 
 def over_ranks(options, rows=8, tokens=512, vocabulary=256):
-    """Bytes on more ranks beside the formulas. The vocabulary is small, so that every rank touches all rows of the head, as the formula then says."""
-    print("| ranks | mode | received by a rank, bytes | by the formula | seconds in the component | peak memory of a rank, MB |\n|---|---|---|---|---|---|")
+    """Bytes on more ranks beside the formulas. The vocabulary is so small that a rank touches nearly all rows of the head; the formula in flight takes all."""
+    print("| ranks | mode | received by a rank, bytes | by the formula | peak memory of a rank, MB |\n|---|---|---|---|---|")
     width = options.width
     formulas = {
         "ahead": lambda ranks: ahead(ranks, rows, tokens, width, vocabulary, 4),
@@ -81,9 +81,9 @@ def over_ranks(options, rows=8, tokens=512, vocabulary=256):
     with tempfile.TemporaryDirectory() as folder:
         for ranks in options.ranks:
             for name, formula in formulas.items():
-                line, peak = told(folder, ranks, [*ARMS[name], f"width={width}", f"vocabulary={vocabulary}", f"rows={rows}", f"micro={max(options.ranks)}", f"tokens={tokens}"])
-                received, seconds = (line.get(f"capo/{key}", [0])[0] for key in ("bytes_gathered", "seconds"))
-                print(f"| {ranks} | {name} | {received:,.0f} | {formula(ranks):,.0f} | {seconds:.2f} | {peak / 1e6:,.0f} |", flush=True)
+                line, peak = told(folder, ranks, [*ARMS[name], f"width={width}", f"vocabulary={vocabulary}", f"rows={rows}", f"micro={rows}", f"tokens={tokens}"])
+                received = line.get("capo/bytes_gathered", [0])[0]
+                print(f"| {ranks} | {name} | {received:,.0f} | {formula(ranks):,.0f} | {peak / 1e6:,.0f} |", flush=True)
 
 
 def computed(vocabulary=151_936, each=8):
@@ -107,7 +107,7 @@ if __name__ == "__main__":
     arguments.add_argument("--width", type=int, default=896)
     arguments.add_argument("--vocabulary", type=int, default=4096)
     arguments.add_argument("--tokens", type=int, nargs="*", default=[512, 4096])
-    arguments.add_argument("--ranks", type=int, nargs="*", default=[1, 2, 4, 8])
+    arguments.add_argument("--ranks", type=int, nargs="*", choices=(1, 2, 4, 8), default=[1, 2, 4, 8])
     options = arguments.parse_args()
     computed()
     measured(options)

@@ -199,3 +199,23 @@ pub(crate) fn layer<'a>(batch: &Batch<'a>, last: LastLayer<'a>) -> Result<capo_c
 fn failed(error: capo_core::Error) -> PluginError {
     PluginError::failed(error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use capo_plugin::testing::Fixture;
+
+    use super::*;
+
+    #[test]
+    fn every_reduction_with_a_name_is_known() {
+        let fixture = Fixture::new(4, 6);
+        let mut batch = fixture.batch();
+        for (name, reduction) in Reduction::NAMED {
+            batch.reduction = reduction;
+            assert!(loss(&batch).is_ok(), "{name}");
+        }
+        batch.reduction = Reduction(9);
+        let told = loss(&batch).unwrap_err().to_string();
+        assert!(told.contains("the trainer's reduction is 9"), "{told}");
+    }
+}
