@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use candle_core::{Device, Tensor};
 use host::model::{Config, Generation, Policy, SamplingParams};
-use host::rng::{fill_standard_normal, stream};
+use host_ops::rng::{fill_standard_normal, stream};
 use rayon::prelude::*;
 
 #[global_allocator]

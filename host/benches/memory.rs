@@ -10,8 +10,8 @@ use candle_core::Device;
 use host::adamw::AdamWConfig;
 use host::model::{Config, Policy, Sequences, Shape, Wants};
 use host::optim::{Optimizer, OptimizerConfig};
-use host::rng::{fill_standard_normal, stream};
 use host::run::estimate::PROGRAM;
+use host_ops::rng::{fill_standard_normal, stream};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -6,7 +6,7 @@ use candle_core::Device;
 use host::adamw::AdamWConfig;
 use host::model::{Config, Generation, Policy, SamplingParams, Sequences, Wants};
 use host::optim::{Optimizer, OptimizerConfig};
-use host::rng::{fill_standard_normal, stream};
+use host_ops::rng::{fill_standard_normal, stream};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use anyhow::Result;
 use capo_rewards::math;
+use host_ops::rng;
 use rand_chacha::ChaCha12Rng;
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +15,6 @@ use crate::exam::{Earned, Exam, Graded, Grader, grade_chunk, mean_rewards};
 use crate::metrics::Values;
 use crate::model::{ModelFiles, Policy, SamplingParams};
 use crate::pass_at::{counts, majority, pass_at};
-use crate::rng;
 
 /// Name of the held-out prompts when they are a benchmark.
 pub const HELD_OUT: &str = "held-out";

@@ -4,6 +4,7 @@ use std::fmt;
 
 use anyhow::Result;
 use capo_plugin::{Purpose, Rollout, Sink};
+use host_ops::rng;
 use indexmap::IndexMap;
 use rand_chacha::ChaCha12Rng;
 
@@ -12,7 +13,6 @@ use crate::data::{Example, Tokenizer};
 use crate::metrics::Values;
 use crate::model::{Generation, Policy, SamplingParams};
 use crate::reward::{self, Rewards, Scored};
-use crate::rng;
 use crate::stages::context::SampledText;
 use crate::stages::rollout::{decode, encode, views};
 

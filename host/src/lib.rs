@@ -23,7 +23,6 @@ pub mod optim;
 pub mod pass_at;
 pub mod report;
 pub mod reward;
-pub mod rng;
 pub mod run;
 pub mod schedule;
 pub mod score;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor, Var};
+use host_ops::rng;
 use rand::Rng;
 
 use crate::model::device::Dtype;
 use crate::model::ops::{round_by_chance, to_dtype};
 use crate::model::{EMBEDDING, HEAD, Params};
-use crate::rng;
 
 /// Inputs of one weight's update in an optimizer step.
 pub struct WeightStep<'a> {

@@ -1,4 +1,4 @@
-//! Tensor operations that candle lacks or has only without a backward pass.
+//! Tensor operations that candle lacks or has only without a backward pass, and the random streams of a run ([`rng`]).
 //!
 //! Each operation is a candle custom op with a CPU kernel generic over `f32` and `f64`. Each backward pass is a
 //! separate function, which the trainer's own backward pass calls: candle's autograd does not see through these ops.
@@ -29,6 +29,7 @@ mod logps;
 pub mod optimizer;
 mod product;
 mod rms_norm;
+pub mod rng;
 mod rope;
 mod rows;
 mod softmax;

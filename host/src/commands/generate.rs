@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::files::{self, NewFile};
+use host_ops::rng;
 use rand_chacha::ChaCha12Rng;
 use serde_json::{Value, json};
 
@@ -14,7 +15,6 @@ use super::output::{self, unwritable};
 use crate::data::{Chat, Messages, Tokenizer};
 use crate::model::{Generation, ModelFiles, Policy, SampledTokens, SamplingParams};
 use crate::report::terminal::{self, say};
-use crate::rng;
 
 /// A prompt, as text and as ids.
 struct Prompt {

@@ -9,11 +9,11 @@
 //! is unsure about carries, which leaves reinforcement learning something to do.
 
 use anyhow::Result;
+use host_ops::rng;
 use serde_json::json;
 
 use super::example::{Example, ensure_available};
 use super::row_check::{Demands, Purpose};
-use crate::rng;
 
 const SMALLEST: u64 = 100;
 const OPERANDS: u64 = 900;

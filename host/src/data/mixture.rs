@@ -1,8 +1,7 @@
 //! Chooses the dataset of each prompt among several, by their weights.
 
 use anyhow::{Result, ensure};
-
-use crate::rng;
+use host_ops::rng;
 
 /// Number of choices of one random stream: a jump ahead costs one stream per block.
 const BLOCK: u64 = 1 << 12;

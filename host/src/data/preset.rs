@@ -1,13 +1,13 @@
 //! Converts rows of well-known datasets to a prompt, an answer and a solution.
 
 use anyhow::{Context, Result, bail};
+use host_ops::rng;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::boxed::last_boxed;
 use super::columns::{at, text_of};
-use crate::rng;
 
 /// Layout of a well-known dataset: names of its columns, and the place of its answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

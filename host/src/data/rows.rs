@@ -1,13 +1,13 @@
 //! Prompts from files, and the order of their rows.
 
 use anyhow::{Result, bail};
+use host_ops::rng;
 use sha2::{Digest, Sha256};
 
 use super::example::{Example, ensure_available, hex};
 use super::mixture::Mixture;
 use super::row_check::{Demands, Purpose};
 use super::set::{Set, Source};
-use crate::rng;
 
 /// Settings for the order of training rows.
 #[derive(Clone, Copy, Debug)]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
+use host_ops::rng;
 use rayon::prelude::*;
 use sha2::Sha256;
 
@@ -11,7 +12,6 @@ use super::files::{self, Unit};
 use super::row::{Reading, parse};
 use super::row_check::{self, Demands, Finding, OnBadRow};
 use super::{Chat, Example, Row};
-use crate::rng;
 
 /// Largest number of rows that a description names.
 const MOST_NAMED: usize = 5;

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor};
+use host_ops::rng::uniform;
 use rand::Rng;
 use rayon::prelude::*;
 
@@ -16,7 +17,6 @@ use super::policy::Policy;
 use super::sampling::{Drawn, SamplingParams, Scratch};
 use super::size::{self, Shape};
 use super::slots::{Next, Slots, check_prompts};
-use crate::rng::uniform;
 
 /// Error message where no token can be drawn.
 const NOT_FINITE: &str = "the model produced a logit that is not finite (lower the learning rate)";

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device};
+use host_ops::rng;
 
 use super::config::Config;
 use super::files::ModelFiles;
@@ -11,7 +12,6 @@ use super::lora::{ADAPTER_CONFIG_FILE, Adapter, Base, Dropout, LoraConfig};
 use super::ops::Truncation;
 use super::params::Params;
 use super::size;
-use crate::rng;
 
 /// A language model whose weights or adapter can be trained.
 #[derive(Debug)]

@@ -1,12 +1,12 @@
 //! Tests of the whole model in bf16, and without the fused CPU kernels, as on other devices.
 
 use candle_core::{DType, Device, Tensor};
+use host_ops::rng::{fill_standard_normal, stream};
 
 use super::ops::testing::{distance, generic};
 use super::*;
 use crate::adamw::AdamWConfig;
 use crate::optim::{Optimizer, OptimizerConfig, global_norm};
-use crate::rng::{fill_standard_normal, stream};
 use crate::sgd::SgdConfig;
 
 const TEMPERATURE: f64 = 0.8;

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use anyhow::{Context, Result};
 use capo_plugin::{Dims, Sink};
+use host_ops::rng;
 
 use crate::config::RolloutConfig;
 use crate::data::{Dataset, Example, Tokenizer};
 use crate::model::{Capture, Generation, Policy, SampledTokens, SamplingParams, Sequences, TokenOutputs};
 use crate::reward::{Rewards, Scored};
-use crate::rng;
 use crate::stages::batch::SampledBatch;
 use crate::stages::context::{self, ContextSource, SampledText};
 use crate::stages::dynamic_sampling::{self, Filtered};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
 use host::model::{Config, Generation, Policy, SampledTokens, SamplingParams, Scaling, Sequences, Wants, shapes};
-use host::rng::stream;
+use host_ops::rng::stream;
 use serde_json::{Map, Value, json};
 
 use crate::shared::{self, bits, data, distance, load, rows, tensors};

@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor};
 use host::model::{Capture, Generation, Policy, SampledTokens, SamplingParams, Sequences, Wants};
-use host::rng::stream;
+use host_ops::rng::stream;
 use rand_chacha::ChaCha12Rng;
 
 use crate::shared::{logits, qwen2_numbers, random, values};

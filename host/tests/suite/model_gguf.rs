@@ -9,8 +9,8 @@ use candle_core::quantized::gguf_file::{self, Value};
 use host::data::{Pair, Tokenizer};
 use host::model::embedded::model_files;
 use host::model::{Generation, ModelFiles, Policy, SamplingParams};
-use host::rng::stream;
 use host::score::score;
+use host_ops::rng::stream;
 use rand::RngExt;
 use serde::Deserialize;
 

@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor};
 use host::model::{Config, Gradients, Policy, Sequences, Truncation, Wants};
-use host::rng::{fill_standard_normal, stream};
+use host_ops::rng::{fill_standard_normal, stream};
 
 use crate::shared::values;
 

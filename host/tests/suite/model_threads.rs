@@ -6,7 +6,7 @@ use candle_core::{DType, Tensor};
 use host::adamw::AdamWConfig;
 use host::model::{Generation, SamplingParams, Sequences, Wants};
 use host::optim::{Optimizer, OptimizerConfig};
-use host::rng::stream;
+use host_ops::rng::stream;
 
 use crate::shared::{random, values};
 

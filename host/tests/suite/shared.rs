@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use candle_core::{Device, Tensor};
 use capo_plugin::{Denominator, OptimizerInfo, OptimizerKind, Reduction};
 use host::model::{Config, Forward, ModelFiles, Policy, Sequences, head_name};
-use host::rng::{fill_standard_normal, stream};
 use host::stages::batch::StepInfo;
+use host_ops::rng::{fill_standard_normal, stream};
 use serde_json::Value;
 
 /// A path in `tests/data`.

@@ -55,6 +55,7 @@ mod runs;
 mod sampler;
 mod score;
 mod semantics;
+mod settings_page;
 mod snapshots;
 mod step_controls;
 mod story;

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use candle_core::Tensor;
+use host_ops::rng;
 use rand::Rng;
 use rayon::prelude::*;
-
-use crate::rng;
 
 /// Identifies the dropout of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,11 +16,11 @@ use std::path::{Path, absolute};
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor, Var};
 use capo_loader::memory;
+use host_ops::rng;
 
 use super::config::Config;
 use super::files::ModelFiles;
 use super::params::Params;
-use crate::rng;
 
 pub use base::Base;
 pub(super) use factors::Factors;

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 use capo_plugin::{Measurements, PluginError};
+use host_ops::rng;
 
 use super::batch::BatchWithLogps;
 use super::logps::Work;
 use crate::model::{Group, Heads, Params, Policy, head_name, update};
 use crate::optim::Optimizer;
-use crate::rng;
 
 /// The step from the weights `before` to the policy's current weights.
 pub struct Proposal<'a> {

@@ -33,7 +33,7 @@ pub fn uniform(rng: &mut impl Rng) -> f64 {
 }
 
 /// A uniform draw from `0..bound`, free of modulo bias; a bound of 0 gives 0.
-pub fn below(rng: &mut impl Rng, bound: u64) -> u64 {
+pub fn below(rng: &mut ChaCha12Rng, bound: u64) -> u64 {
     if bound == 0 {
         return 0;
     }
@@ -48,7 +48,7 @@ pub fn below(rng: &mut impl Rng, bound: u64) -> u64 {
 }
 
 /// Fills `out` with independent standard normal draws (Box–Muller, with both values of each pair used).
-pub fn fill_standard_normal(rng: &mut impl Rng, out: &mut [f32]) {
+pub fn fill_standard_normal(rng: &mut ChaCha12Rng, out: &mut [f32]) {
     for pair in out.chunks_mut(2) {
         // 1 - u is in (0, 1], so the logarithm is finite.
         let radius = (-2.0 * (1.0 - uniform(rng)).ln()).sqrt();
@@ -61,7 +61,7 @@ pub fn fill_standard_normal(rng: &mut impl Rng, out: &mut [f32]) {
 }
 
 /// A uniformly random permutation of `0..len` (Fisher–Yates).
-pub fn permutation(rng: &mut impl Rng, len: usize) -> Vec<usize> {
+pub fn permutation(rng: &mut ChaCha12Rng, len: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..len).collect();
     for last in (1..len).rev() {
         let other = below(rng, last as u64 + 1) as usize;
