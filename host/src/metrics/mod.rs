@@ -165,9 +165,8 @@ impl Metrics {
         for (name, value) in values.iter().filter(|(_, value)| !value.is_finite()) {
             self.warn_once(name, format!("metric `{name}` is {value} at step {step}: written as null (told once)"));
         }
-        for finding in
-            self.watch.iter_mut().filter(|_| step > 0).flat_map(|watch| watch.step(&values)).collect::<Vec<_>>()
-        {
+        let found = self.watch.as_mut().map_or_else(Vec::new, |watch| watch.step(step, &values));
+        for finding in found {
             values.insert(finding.metric(), 1.0);
             self.warnings.push(format!("step {step}: {}", finding.line()));
         }

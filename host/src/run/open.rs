@@ -119,7 +119,7 @@ impl Run {
         let mut watch = Watch::new(Setup::of(&settings::keys(&toml::to_string(&self.config)?)?));
         // If the lines cannot be read, a warning may appear twice.
         let lines = Lines::read(&path).unwrap_or_default();
-        lines.rows().for_each(|(_, values)| watch.recall(&values));
+        lines.rows().for_each(|(step, values)| watch.recall(step, &values));
         self.metrics = Metrics::new(path, self.progress.num_tokens);
         self.metrics.watch(watch);
         self.tell_trackers(step + 1)

@@ -43,7 +43,7 @@ const AFTER_A_FALL: usize = 2;
 
 /// Findings that apply to the newest steps, the most serious first.
 pub(super) fn find(window: &Window, setup: &Setup) -> Vec<Finding> {
-    let asked = if has_fallen(window, setup) { &CHECKS[..AFTER_A_FALL] } else { &CHECKS[AFTER_A_FALL..] };
+    let asked = if fall(window, setup).is_some() { &CHECKS[..AFTER_A_FALL] } else { &CHECKS[AFTER_A_FALL..] };
     let found = |check: &Check| {
         let finding =
             |Sign { component, what, advice }| Finding { check: check.name, component, what, advice, page: check.page };
@@ -114,20 +114,38 @@ const ERRORS: f64 = 4.0;
 /// Masks whose share the user chose, or whose effect has another warning.
 const MEANT: [&str; 4] = ["masks.entropy-quantile", "masks.probability-quantile", "masks.random", "masks.truncated"];
 
-fn has_fallen(window: &Window, setup: &Setup) -> bool {
-    let (Some(best), Some(now)) = (window.best, window.level()) else { return false };
-    let fall = best.mean - now.mean;
-    let noise = ERRORS * best.error.hypot(now.error);
-    setup.limits.reward_fall > 0.0 && best.mean > 0.0 && fall > setup.limits.reward_fall * best.mean && fall > noise
+/// The fall of the mean reward or of the held-out accuracy, in words.
+fn fall(window: &Window, setup: &Setup) -> Option<String> {
+    let limit = Some(setup.limits.reward_fall).filter(|limit| *limit > 0.0)?;
+    let is_fall = |best: f64, now: f64, error: f64| {
+        let fall = best - now;
+        best > 0.0 && fall > limit * best && fall > ERRORS * error
+    };
+    if let (Some(best), Some(now)) = (window.best, window.level())
+        && is_fall(best.mean, now.mean, best.error.hypot(now.error))
+    {
+        return Some(format!(
+            "the mean reward of {REWARDS} steps fell from {:.3}, after step {}, to {:.3}",
+            best.mean, best.step, now.mean
+        ));
+    }
+    let [best, now] = window.accuracies.filter(|_| setup.held_out > 0.0)?;
+    // Of a share of right answers among as many.
+    let variance = |share: f64| share * (1.0 - share) / setup.held_out;
+    let error = (variance(best.accuracy) + variance(now.accuracy)).sqrt();
+    is_fall(best.accuracy, now.accuracy, error).then(|| {
+        let when = if best.step == 0 { "before training".to_owned() } else { format!("after step {}", best.step) };
+        let percent = |share: f64| 100.0 * share;
+        format!(
+            "the held-out accuracy fell from {:.1}%, {when}, to {:.1}%",
+            percent(best.accuracy),
+            percent(now.accuracy)
+        )
+    })
 }
 
 fn reward_fell(window: &Window, setup: &Setup) -> Vec<Sign> {
-    let (Some(best), Some(now)) = (window.best, window.level()) else { return Vec::new() };
-    let what = format!(
-        "the mean reward of {REWARDS} steps fell from {:.3}, after step {}, to {:.3}",
-        best.mean, best.step, now.mean
-    );
-    of_run(what, shorter_steps(window, setup))
+    fall(window, setup).map_or_else(Vec::new, |what| of_run(what, shorter_steps(window, setup)))
 }
 
 fn mask_undone(window: &Window, setup: &Setup) -> Vec<Sign> {

@@ -31,22 +31,22 @@ impl Watch {
         Self { setup, window: Window::default(), told: BTreeSet::new() }
     }
 
-    /// Adds a step's metrics; returns the findings after it, the most serious first.
-    pub fn look(&mut self, values: &BTreeMap<String, f64>) -> Vec<Finding> {
-        self.window.push(values, self.setup.learning_rate);
+    /// Adds a step's metrics; returns the findings after it, the most serious first. Step 0 is the measurement before training.
+    pub fn look(&mut self, step: u64, values: &BTreeMap<String, f64>) -> Vec<Finding> {
+        self.window.push(step, values, self.setup.learning_rate);
         checks::find(&self.window, &self.setup)
     }
 
     /// Adds a step's metrics; returns the findings after it that were never reported.
-    pub fn step(&mut self, values: &BTreeMap<String, f64>) -> Vec<Finding> {
-        let mut found = self.look(values);
+    pub fn step(&mut self, step: u64, values: &BTreeMap<String, f64>) -> Vec<Finding> {
+        let mut found = self.look(step, values);
         found.retain(|finding| self.told.insert(finding.metric()));
         found
     }
 
     /// Adds the metrics of a step before a resume; they include the warnings that were reported.
-    pub fn recall(&mut self, values: &BTreeMap<String, f64>) {
-        self.window.push(values, self.setup.learning_rate);
+    pub fn recall(&mut self, step: u64, values: &BTreeMap<String, f64>) {
+        self.window.push(step, values, self.setup.learning_rate);
         self.told.extend(values.keys().filter(|name| name.starts_with("warnings/")).cloned());
     }
 
@@ -90,11 +90,11 @@ mod tests {
 
     /// Warnings about steps with these metrics, as `STEP CHECK`.
     fn told(watch: &mut Watch, steps: impl IntoIterator<Item = BTreeMap<String, f64>>) -> Vec<String> {
-        let step = |(number, values): (usize, BTreeMap<String, f64>)| {
-            let found = watch.step(&values).into_iter();
-            found.map(|finding| format!("{} {}", number + 1, finding.check)).collect::<Vec<_>>()
+        let step = |(number, values): (u64, BTreeMap<String, f64>)| {
+            let found = watch.step(number, &values).into_iter();
+            found.map(|finding| format!("{number} {}", finding.check)).collect::<Vec<_>>()
         };
-        steps.into_iter().enumerate().flat_map(step).collect()
+        (1..).zip(steps).flat_map(step).collect()
     }
 
     /// Metrics of a step: the share that each of two masks rejected.
@@ -108,9 +108,9 @@ mod tests {
         let mut watch = watch(&[("warnings.rejection_rate", "0")]);
         let before = [(0.5, 0.5), (0.1, 0.9), (0.1, 0.8), (0.2, 0.8), (0.0, 1.0)];
         assert!(told(&mut watch, before.map(|(a, b)| rejected(a, b))).is_empty());
-        let [finding] = watch.step(&rejected(0.4, 0.6)).try_into().unwrap();
+        let [finding] = watch.step(6, &rejected(0.4, 0.6)).try_into().unwrap();
         assert_eq!(finding.advice, "loosen `b.mask`, which rejected most");
-        assert!(watch.step(&rejected(0.4, 0.6)).is_empty());
+        assert!(watch.step(7, &rejected(0.4, 0.6)).is_empty());
     }
 
     #[test]
@@ -120,9 +120,9 @@ mod tests {
         let untaught = || values(&[("frac_advantage_zero", 1.0), ("a.mask/rejection_rate", 0.0)]);
         assert!(told(&mut watch, [untaught(), untaught()]).is_empty());
         assert!(watch.closing().unwrap().starts_with("no signal          "));
-        (0..4).for_each(|_| drop(watch.step(&rejected(0.0, 0.25))));
+        (3..7).for_each(|step| drop(watch.step(step, &rejected(0.0, 0.25))));
         assert!(watch.closing().unwrap().contains(" a.mask: no token in 4 steps"));
-        drop(watch.step(&rejected(0.1, 0.25)));
+        drop(watch.step(7, &rejected(0.1, 0.25)));
         assert_eq!(watch.closing(), None);
     }
 
@@ -137,6 +137,24 @@ mod tests {
         assert!(told(&mut watch(&[]), rewards([0.0, 1.2], 0.2)).is_empty());
         // A tenth of the best is left, which is not below 0.
         assert!(told(&mut watch(&[]), rewards([-0.5, -0.7], -5.0)).is_empty());
+    }
+
+    #[test]
+    fn a_fall_of_the_held_out_accuracy_is_told_before_ten_steps_have_a_mean() {
+        let fallen = |prompts: &str, accuracy: f64| {
+            let mut watch = watch(&[("eval.num_prompts", prompts)]);
+            assert!(watch.step(0, &values(&[("eval_accuracy", 0.36)])).is_empty());
+            let cut = || values(&[("reward", 0.0), ("completions/clipped_ratio", 1.0)]);
+            assert!(told(&mut watch, (0..9).map(|_| cut())).is_empty());
+            let mut last = cut();
+            last.insert("eval_accuracy".to_owned(), accuracy);
+            let [finding] = watch.step(10, &last).try_into().unwrap();
+            (finding.check, finding.what)
+        };
+        let (check, what) = fallen("128", 0.01);
+        assert_eq!((check, &*what), ("reward_fell", "the held-out accuracy fell from 36.0%, before training, to 1.0%"));
+        // A fall by half is asked for, and by more than 20 answers tell.
+        assert_eq!((fallen("128", 0.19).0, fallen("20", 0.01).0), ("cut_off", "cut_off"));
     }
 
     #[test]
@@ -158,17 +176,17 @@ mod tests {
     fn a_line_that_told_is_not_told_again() {
         let untaught = || values(&[("frac_advantage_zero", 1.0), ("reward", 0.0)]);
         let mut before = watch(&[]);
-        let lines: Vec<_> = (0..12)
-            .map(|_| {
+        let lines: Vec<_> = (1..=12)
+            .map(|step| {
                 let mut line = untaught();
-                let found = before.step(&line);
+                let found = before.step(step, &line);
                 line.extend(found.iter().map(|finding| (finding.metric(), 1.0)));
                 line
             })
             .collect();
         for resumed_at in 0..12 {
             let mut after = watch(&[]);
-            lines[..resumed_at].iter().for_each(|line| after.recall(line));
+            (1..).zip(&lines[..resumed_at]).for_each(|(step, line)| after.recall(step, line));
             let rest = told(&mut after, lines[resumed_at..].iter().map(|_| untaught()));
             let expected = if resumed_at < 10 { vec![format!("{} no_signal", 10 - resumed_at)] } else { Vec::new() };
             assert_eq!(rest, expected, "resumed after step {resumed_at}");

@@ -20,6 +20,8 @@ pub struct Window {
     pub(super) first: Option<f64>,
     /// Best mean reward so far.
     pub(super) best: Option<Level>,
+    /// Best held-out accuracy so far, and the newest.
+    pub(super) accuracies: Option<[Measured; 2]>,
     /// Number of steps in which a mask or a step control could have acted, by its metric.
     chances: BTreeMap<String, u64>,
     /// Metrics among these that ever showed an effect.
@@ -37,9 +39,24 @@ pub(super) struct Level {
     pub(super) step: u64,
 }
 
+/// A held-out accuracy after a step, or before training after step 0.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Measured {
+    pub(super) accuracy: f64,
+    pub(super) step: u64,
+}
+
 impl Window {
-    /// Adds the metrics of a step; `rate` is the peak learning rate of the schedule.
-    pub(super) fn push(&mut self, values: &BTreeMap<String, f64>, rate: f64) {
+    /// Adds the metrics of a step; `rate` is the peak learning rate of the schedule. Step 0 is the measurement before training.
+    pub(super) fn push(&mut self, step: u64, values: &BTreeMap<String, f64>, rate: f64) {
+        if let Some(accuracy) = values.get("eval_accuracy").copied() {
+            let now = Measured { accuracy, step };
+            let best = self.accuracies.map_or(now, |[best, _]| if accuracy > best.accuracy { now } else { best });
+            self.accuracies = Some([best, now]);
+        }
+        if step == 0 {
+            return;
+        }
         let finite = values.iter().filter(|(_, value)| value.is_finite());
         self.steps.push_back(finite.map(|(name, value)| (name.clone(), *value)).collect());
         if self.steps.len() > WarningsConfig::MOST_STEPS {

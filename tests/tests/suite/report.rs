@@ -145,11 +145,11 @@ fn a_browser_shows_completions_that_cannot_act() {
     let _ = folder.host("report run --out report.html").succeeded();
     let expression = "(() => { const text = (selector) => [...document.querySelectorAll(selector)].map((one) => one.textContent); \
         capo.tokens.show(document.querySelector('.text s')); \
-        return [text('.prompt'), text('.text s'), text('.text i'), text('.detail b, .detail span'), document.images.length]; })()";
+        return [text('.prompt'), text('.text s'), text('.text i'), text('.detail b, .detail span'), document.images.length, capo.tokens.by.value]; })()";
     let Some(found) = browser::evaluate(&folder.path().join("report.html"), expression) else { return };
     let shown = "</script><img src=x onerror=alert(1)>\\u202e";
     let detail = ["token 0, id 7, rejected by capo.curvature", "advantage -1.25"];
-    assert_eq!(found, serde_json::json!([[shown], [shown], ["a↵\n", "⟨8⟩", "⟨end⟩"], detail, 0]));
+    assert_eq!(found, serde_json::json!([[shown], [shown], ["a↵\n", "⟨8⟩", "⟨end⟩"], detail, 0, "advantage"]));
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub fn diagnose(run: &FoundRun) -> Vec<Diagnosis> {
     let mut watch = Watch::new(Setup::of(&run.settings));
     let mut found: BTreeMap<(usize, String), Diagnosis> = BTreeMap::new();
     for (step, values) in run.lines.rows() {
-        for finding in watch.look(&values) {
+        for finding in watch.look(step, &values) {
             let key = (rank(finding.check), finding.metric());
             let diagnosis = found.entry(key).or_insert(Diagnosis { finding, first: step, last: step, steps: 0 });
             diagnosis.last = step;

@@ -89,7 +89,7 @@ impl Lines {
         self.columns.get(name).unwrap_or(&NONE)
     }
 
-    /// The lines of steps: each step with its values by name; null becomes NaN.
+    /// The lines: each step with its values by name; null becomes NaN. Step 0 is the measurement before training.
     pub fn rows(&self) -> impl Iterator<Item = (u64, BTreeMap<String, f64>)> {
         let mut rows = vec![BTreeMap::new(); self.steps.len()];
         for (name, column) in &self.columns {
@@ -97,8 +97,7 @@ impl Lines {
                 rows[*row as usize].insert(name.clone(), *value);
             }
         }
-        // The line of step 0 is a measurement before the first step.
-        self.steps.iter().copied().zip(rows).filter(|(step, _)| *step > 0)
+        self.steps.iter().copied().zip(rows)
     }
 
     /// Sum of `name` up to each line; NaN and absent values count as 0.

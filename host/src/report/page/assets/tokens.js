@@ -59,7 +59,8 @@ class TokenView {
   }
 
   fill(select, options) {
-    const before = select.value;
+    // A list without options has the value "", which is also that of `nothing`.
+    const before = select.options.length > 0 ? select.value : null;
     select.replaceChildren();
     for (const [value, text] of options) element("option", text, select, { value });
     if (options.some(([value]) => String(value) === before)) select.value = before;
