@@ -3,6 +3,8 @@
 //! No state outlives a draw, so there is nothing to checkpoint: a resumed run opens the same stream,
 //! `stream(seed, "rollout.sample", &[step, row])`, and gets the same numbers. Integer and float draws are implemented here
 //! instead of taken from `rand`'s distributions, whose values may change between releases.
+//!
+//! Draws in bulk take the stream's own type: so they are compiled in this crate, whose loops are optimized in test builds too.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha12Rng;

@@ -11,7 +11,7 @@ pub struct Setup {
     pub limits: WarningsConfig,
     /// `train.learning_rate`; 0 if it is unknown.
     pub learning_rate: f64,
-    /// `eval.num_prompts`; 0 if it is unknown.
+    /// Number of held-out prompts, `eval.num_prompts`; 0 if it is unknown.
     pub held_out: f64,
     /// True if the optimizer's second moment contains only the gradients of kept tokens.
     pub forgets: bool,
