@@ -77,7 +77,7 @@ def own(model, data, steps, seed):
     return Task(
         model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), tokenizer=tokenizer,
         train={key: [values[place] for place in drawn] for key, values in rows.items()}, held_out=columns("held_out.jsonl"),
-        answer=first_number, prompts=4, tokens=6, every=10, threads=os.cpu_count(),
+        answer=first_number, prompts=4, tokens=6, every=10, threads=len(os.sched_getaffinity(0)),
     )  # fmt: skip
 
 
