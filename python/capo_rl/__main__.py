@@ -29,7 +29,12 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         code: int = arguments.run(arguments)
+        sys.stdout.flush()
         return code
+    except BrokenPipeError:
+        # The reader, such as `head`, has read enough. The interpreter must not flush to it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (CapoError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -243,6 +243,14 @@ def test_the_command_line(tmp_path):
     assert unchecked.returncode == 2 and "no `host` of capo was found on `PATH`" in unchecked.stderr
 
 
+def test_a_reader_may_stop_early():
+    reader, writer = os.pipe()
+    os.close(reader)
+    listed = subprocess.run([sys.executable, "-m", "capo_rl", "plugins"], stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (listed.returncode, listed.stderr) == (0, b"")
+
+
 def test_check_runs_host(host, tmp_path):
     path = f"{host.parent}{os.pathsep}{os.environ['PATH']}"
     checked = subprocess.run(
