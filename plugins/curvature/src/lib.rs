@@ -22,9 +22,8 @@ mod ranks;
 mod records;
 mod table;
 mod target;
-mod trainer;
 mod weight;
 
 pub use mask::{CurvatureMask, Thresholds};
-pub use trainer::trainer_step;
+pub use predictor::trainer_step;
 pub use weight::CurvatureWeight;
