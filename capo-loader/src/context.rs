@@ -143,7 +143,7 @@ mod tests {
 
     use capo_plugin::testing::Fixture;
     use capo_plugin::{CompletionContext, PromptContext};
-    use safetensors::{Dtype, SafeTensors, View, tensor::TensorView};
+    use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
     use super::*;
     use crate::batch_file;
@@ -196,26 +196,7 @@ mod tests {
     }
 
     /// An owned tensor of a file that a test changes: dtype, shape and bytes.
-    #[derive(Clone)]
-    struct Loose(Dtype, Vec<usize>, Vec<u8>);
-
-    impl View for Loose {
-        fn dtype(&self) -> Dtype {
-            self.0
-        }
-
-        fn shape(&self) -> &[usize] {
-            &self.1
-        }
-
-        fn data(&self) -> std::borrow::Cow<'_, [u8]> {
-            self.2.as_slice().into()
-        }
-
-        fn data_len(&self) -> usize {
-            self.2.len()
-        }
-    }
+    type Loose = (Dtype, Vec<usize>, Vec<u8>);
 
     type Metadata = std::collections::HashMap<String, String>;
 
@@ -227,11 +208,13 @@ mod tests {
         let mut metadata = header.metadata().clone().unwrap();
         // Without a checksum, as in older files, the reader gets to the other errors.
         metadata.retain(|name, _| !["checksum", "sha256"].contains(&name.as_str()));
-        let loose = |view: TensorView<'_>| Loose(view.dtype(), view.shape().to_vec(), view.data().to_vec());
+        let loose = |view: TensorView<'_>| (view.dtype(), view.shape().to_vec(), view.data().to_vec());
         let mut tensors: BTreeMap<String, Loose> =
             SafeTensors::deserialize(&bytes).unwrap().tensors().into_iter().map(|(n, v)| (n, loose(v))).collect();
         damage(&mut tensors, &mut metadata);
-        std::fs::write(&path, safetensors::serialize(tensors, Some(metadata)).unwrap()).unwrap();
+        let view = |(dtype, shape, data)| TensorView::new(dtype, shape, data).unwrap();
+        let views = tensors.iter().map(|(name, (dtype, shape, data))| (name, view((*dtype, shape.clone(), data))));
+        std::fs::write(&path, safetensors::serialize(views, Some(metadata)).unwrap()).unwrap();
         let error = format!("{:#}", batch_file::read(&path).unwrap_err());
         error.split_once("is not a batch file: ").unwrap().1.to_owned()
     }

@@ -2,6 +2,7 @@
 
 use std::fs::{self, FileType, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, IntoInnerError, Read, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -15,7 +16,12 @@ use crate::memory;
 /// Writes a temporary file in the same directory, syncs it, renames it over `path` and syncs the directory. An error
 /// names `path` and leaves the old file unchanged. Only a plain file is replaced, never a device, a pipe, a link or a folder.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
-    replace(path, bytes).with_context(|| format!("cannot write `{}`", path.display()))
+    let write = || {
+        let mut file = NewFile::create(path)?;
+        file.write_all(bytes)?;
+        file.finish()
+    };
+    write().with_context(|| format!("cannot write `{}`", path.display()))
 }
 
 /// Refuses a `path` that [`write_atomic`] would refuse: an entry that exists and is not a plain file.
@@ -23,12 +29,6 @@ pub fn check_replaceable(path: &Path) -> Result<()> {
     let other = path.symlink_metadata().is_ok_and(|found| !found.is_file());
     ensure!(!other, "`{}` exists and is not a plain file (choose another name)", path.display());
     Ok(())
-}
-
-fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut file = NewFile::create(path)?;
-    file.write_all(bytes)?;
-    file.finish()
 }
 
 /// A file that is written piece by piece. As with [`write_atomic`], it gets its name when it is whole; dropped earlier, it leaves nothing.
@@ -45,7 +45,6 @@ impl NewFile {
         let mut builder = tempfile::Builder::new();
         builder.prefix(".partial-");
         // The process's umask applies, as for any new file; the default mode would let only the owner read it.
-        #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
         let file = BufWriter::new(builder.tempfile_in(folder(path))?);
         Ok(Self { path: path.to_owned(), file })
@@ -61,8 +60,7 @@ impl NewFile {
         let temporary = self.file.into_inner().map_err(IntoInnerError::into_error)?;
         temporary.as_file().sync_all()?;
         temporary.persist(&self.path)?;
-        // A rename is durable once its directory is synced; only Unix can open a directory to sync it.
-        #[cfg(unix)]
+        // A rename is durable once its directory is synced.
         fs::File::open(folder(&self.path))?.sync_all()?;
         Ok(())
     }
@@ -127,20 +125,13 @@ pub fn text(path: &Path) -> io::Result<String> {
 }
 
 fn kind(kind: FileType) -> &'static str {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::FileTypeExt;
-        if kind.is_fifo() {
-            return "a named pipe";
-        }
-        if kind.is_socket() {
-            return "a socket";
-        }
-        if kind.is_block_device() || kind.is_char_device() {
-            return "a device";
-        }
+    match kind {
+        _ if kind.is_fifo() => "a named pipe",
+        _ if kind.is_socket() => "a socket",
+        _ if kind.is_block_device() || kind.is_char_device() => "a device",
+        _ if kind.is_dir() => "a directory",
+        _ => "something else",
     }
-    if kind.is_dir() { "a directory" } else { "something else" }
 }
 
 /// Returns the SHA-256 of the regular file at `path` in hexadecimal, read piece by piece. Fails as [`size`] does, with the path.
@@ -213,7 +204,6 @@ mod tests {
         assert!(write_atomic(&missing, b"new").unwrap_err().to_string().contains("absent"));
     }
 
-    #[cfg(unix)]
     #[test]
     fn written_files_have_the_permissions_of_any_new_file() {
         use std::os::unix::fs::PermissionsExt;
@@ -237,7 +227,6 @@ mod tests {
         assert_eq!(error, format!("cannot append to `{}`", directory.path().display()));
     }
 
-    #[cfg(unix)]
     #[test]
     fn only_regular_files_are_read() {
         let directory = tempfile::tempdir().unwrap();

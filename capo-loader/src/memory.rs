@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::Path;
 
-#[cfg(unix)]
 use rustix::process::{Resource, getrlimit};
 
 /// Bytes that this process may still allocate, swap included: the machine's free memory, or less if the control group or `ulimit -v` leaves
@@ -37,19 +36,12 @@ fn status(name: &str) -> Option<u64> {
 /// Bytes of address space that `ulimit -v` leaves; reserved addresses count as used. `None` without such a limit.
 #[must_use]
 pub fn addresses() -> Option<u64> {
-    Some(address_limit()?.saturating_sub(status("VmSize:").unwrap_or(0)))
-}
-
-fn address_limit() -> Option<u64> {
-    #[cfg(unix)]
-    return getrlimit(Resource::As).current;
-    #[cfg(not(unix))]
-    None
+    Some(getrlimit(Resource::As).current?.saturating_sub(status("VmSize:").unwrap_or(0)))
 }
 
 /// Bytes that `ulimit -v` leaves. Reserved addresses that are not in use count as free, for the allocator uses them first.
 fn address_space() -> Option<u64> {
-    Some(address_limit()?.saturating_sub(resident().unwrap_or(0)))
+    Some(getrlimit(Resource::As).current?.saturating_sub(resident().unwrap_or(0)))
 }
 
 /// Sum of `MemAvailable` and `SwapFree` of `/proc/meminfo`, in bytes.

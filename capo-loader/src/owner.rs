@@ -2,11 +2,10 @@
 //! and root.
 
 use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use anyhow::Result;
-#[cfg(unix)]
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 
 /// Somebody other than this user and root who may write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,10 +30,8 @@ impl std::fmt::Display for Stranger {
 
 /// Returns who else may write the file or folder of `metadata`: its owner, its group or everybody, checked in this order. In a folder with
 /// the sticky bit, such as `/tmp`, only the folder's owner may replace files of others.
-#[cfg(unix)]
 #[must_use]
 pub fn stranger(metadata: &Metadata) -> Option<Stranger> {
-    use std::os::unix::fs::MetadataExt;
     const GROUP_WRITES: u32 = 0o020;
     const OTHERS_WRITE: u32 = 0o002;
     const STICKY: u32 = 0o1000;
@@ -56,21 +53,12 @@ pub fn stranger(metadata: &Metadata) -> Option<Stranger> {
     None
 }
 
-/// Returns `None`: systems other than Unix are not checked.
-#[cfg(not(unix))]
-#[must_use]
-pub fn stranger(_: &Metadata) -> Option<Stranger> {
-    None
-}
-
 /// Refuses the open file at the absolute `path`, of the kind `what`, if somebody else may change it or replace it from a folder above it.
 ///
 /// # Errors
 ///
 /// When somebody else may. The message says who and where; `accept` is the flag that allows such a file.
-#[cfg(unix)]
 pub fn check(what: &str, path: &Path, file: &Metadata, accept: &str) -> Result<()> {
-    use std::os::unix::fs::MetadataExt;
     let shown = path.display();
     let mode = |metadata: &Metadata| metadata.mode() & 0o7777;
     let advice = |stranger: Stranger| match stranger {
@@ -102,21 +90,10 @@ pub fn check(what: &str, path: &Path, file: &Metadata, accept: &str) -> Result<(
     Ok(())
 }
 
-/// Accepts every file: systems other than Unix are not checked.
-///
-/// # Errors
-///
-/// Never fails.
-#[cfg(not(unix))]
-pub fn check(_: &str, _: &Path, _: &Metadata, _: &str) -> Result<()> {
-    Ok(())
-}
-
 /// True if `group` is the private group of `user` or of root, by the lists `/etc/group` and `/etc/passwd`. Such a group has the user's
 /// name, is the user's first group, and has no other member. Systems with such groups let new files be group-writable.
 ///
 /// Groups from a directory service are not in these lists, so they never count as private.
-#[cfg(unix)]
 fn is_own_group(groups: &str, users: &str, group: u32, user: u32) -> bool {
     let fields = |line: &str| line.split(':').map(str::to_owned).collect::<Vec<_>>();
     let number = |field: Option<&String>| field.and_then(|field| field.parse::<u32>().ok());
@@ -129,10 +106,10 @@ fn is_own_group(groups: &str, users: &str, group: u32, user: u32) -> bool {
     is_trusted && listed[0] == member[0] && others.into_iter().all(|name| name == member[0] || name == "root")
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 

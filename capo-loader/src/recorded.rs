@@ -131,50 +131,17 @@ impl RecordedState {
 
 #[cfg(test)]
 mod tests {
-    use capo_plugin::{Dims, OptimizerInfo, OptimizerKind};
+    use capo_plugin::testing::Fixture;
 
     use super::*;
+    use crate::batch_file;
 
-    /// One completion of one token, from a vocabulary of three.
+    /// One completion of one token, as it comes from a file.
     fn batch() -> RecordedBatch {
-        let optimizer = OptimizerInfo {
-            kind: OptimizerKind::SGD,
-            learning_rate: 1.0,
-            beta1: 0.0,
-            beta2: 0.0,
-            eps: 0.0,
-            weight_decay: 0.0,
-            max_grad_norm: 0.0,
-            steps_taken: 0,
-        };
-        let one = || vec![0.5];
-        RecordedBatch {
-            scalars: Batch::new(Dims { completions: 1, tokens: 1, group_size: 1 }, optimizer),
-            completion_ids: vec![2],
-            completion_mask: vec![1],
-            truncated: vec![0],
-            rewards: one(),
-            advantages: one(),
-            logps: one(),
-            losses: None,
-            dloss_dlogp: None,
-            old_logps: None,
-            ref_logps: None,
-            entropy: None,
-            last_layer: Some(RecordedLayer {
-                hidden: one(),
-                topk_ids: vec![2],
-                topk_logits: one(),
-                logsumexp: one(),
-                action_logits: one(),
-                vocab_size: 3,
-                hidden_shape: [1, 1, 1],
-                topk_shape: [1, 1, 1],
-                token_shape: [1, 1],
-            }),
-            optimizer_state: None,
-            context: None,
-        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("batch.safetensors");
+        batch_file::write(&path, &Fixture::new(1, 1).batch(), None).unwrap();
+        batch_file::read(&path).unwrap()
     }
 
     fn refused(change: impl FnOnce(&mut RecordedBatch)) -> String {
@@ -203,17 +170,10 @@ mod tests {
             refused(|batch| batch.rewards[0] = f32::NAN),
             refused(|batch| last(batch).vocab_size = 0),
             refused(|batch| last(batch).vocab_size = 1 << 40),
-            refused(|batch| {
-                let last = last(batch);
-                (last.topk_ids, last.topk_logits, last.topk_shape[2]) = (vec![2; 4], vec![0.5; 4], 4);
-            }),
-            refused(|batch| last(batch).topk_ids[0] = 3),
+            refused(|batch| last(batch).vocab_size = 3),
+            refused(|batch| last(batch).topk_ids[0] = 16),
             refused(|batch| batch.completion_ids[0] = u32::MAX),
-            refused(|batch| {
-                let one = || vec![0.5];
-                let state = RecordedState { weight: one(), exp_avg: one(), exp_avg_sq: one(), shape: [1, 1] };
-                batch.optimizer_state = Some(state);
-            }),
+            refused(|batch| batch.optimizer_state.as_mut().unwrap().shape = [8, 16]),
         ];
         let expected = [
             "`max_completion_length` is 0, but completions have up to 1 tokens",
@@ -228,9 +188,9 @@ mod tests {
             "`vocab_size` is 0 (token ids have 32 bits)",
             "`vocab_size` is 1099511627776 (token ids have 32 bits)",
             "`topk_ids` has 4 ids per token, `vocab_size` is 3",
-            "`topk_ids` holds 3, `vocab_size` is 3",
-            "`completion_ids` holds 4294967295, `vocab_size` is 3",
-            "`weight` has shape [1, 1], expected [3, 1]",
+            "`topk_ids` holds 16, `vocab_size` is 16",
+            "`completion_ids` holds 4294967295, `vocab_size` is 16",
+            "`weight` has shape [8, 16], expected [16, 8]",
         ];
         assert_eq!(said, expected);
     }

@@ -231,12 +231,12 @@ impl Drop for Memory<'_> {
 /// Looks for the driver's library before cudarc does, which panics if the library is missing.
 fn probe() -> Result<()> {
     static PRESENT: OnceLock<bool> = OnceLock::new();
-    let name = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
+    const NAME: &str = "libcuda.so.1";
     // SAFETY: the driver's initialisers are sound to run at any time. It is never unloaded, for cudarc uses it.
-    let present = || unsafe { libloading::Library::new(name) }.map(std::mem::forget).is_ok();
+    let present = || unsafe { libloading::Library::new(NAME) }.map(std::mem::forget).is_ok();
     ensure!(
         PRESENT.get_or_init(present),
-        "this machine has no CUDA driver, `{name}` could not be loaded (install the NVIDIA driver, or run with `--device cpu`)"
+        "this machine has no CUDA driver, `{NAME}` could not be loaded (install the NVIDIA driver, or run with `--device cpu`)"
     );
     Ok(())
 }

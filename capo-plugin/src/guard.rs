@@ -64,15 +64,13 @@ impl<T> Guarded<T> {
         method: &str,
         work: impl FnOnce(&mut T) -> Result<R, PluginError>,
     ) -> RResult<R, WireError> {
-        let outcome = if self.retired {
-            Err(retired())
-        } else {
-            catch_unwind(AssertUnwindSafe(|| work(&mut self.component))).unwrap_or_else(|payload| {
-                self.retired = true;
-                Err(panicked(&format!("in `{method}`"), payload))
-            })
-        };
-        outcome.map_err(WireError::from).into()
+        // A panic leaves the instance retired.
+        let retired = std::mem::replace(&mut self.retired, true);
+        contained(retired, method, || {
+            let outcome = work(&mut self.component);
+            self.retired = false;
+            outcome
+        })
     }
 
     /// Calls a method without `&mut self`, such as `save`. A panic there leaves the instance as it was.
@@ -81,13 +79,7 @@ impl<T> Guarded<T> {
         method: &str,
         work: impl FnOnce(&T) -> Result<R, PluginError>,
     ) -> RResult<R, WireError> {
-        let outcome = if self.retired {
-            Err(retired())
-        } else {
-            catch_unwind(AssertUnwindSafe(|| work(&self.component)))
-                .unwrap_or_else(|payload| Err(panicked(&format!("in `{method}`"), payload)))
-        };
-        outcome.map_err(WireError::from).into()
+        contained(self.retired, method, || work(&self.component))
     }
 }
 
@@ -104,8 +96,15 @@ impl<T> Drop for Guarded<T> {
     }
 }
 
-fn retired() -> PluginError {
-    PluginError::new(ErrorKind::PANIC, "called again after it panicked (the instance is retired; start the run again)")
+/// Runs `work` unless the instance is retired; a panic becomes an error.
+fn contained<R>(retired: bool, method: &str, work: impl FnOnce() -> Result<R, PluginError>) -> RResult<R, WireError> {
+    let outcome = if retired {
+        let sentence = "called again after it panicked (the instance is retired; start the run again)";
+        Err(PluginError::new(ErrorKind::PANIC, sentence))
+    } else {
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(panicked(&format!("in `{method}`"), payload)))
+    };
+    outcome.map_err(WireError::from).into()
 }
 
 fn panicked(place: &str, payload: Box<dyn Any + Send>) -> PluginError {

@@ -10,7 +10,7 @@ use crate::error::PluginError;
 use crate::keys::KeyDocs;
 use crate::point::Point;
 
-/// One registered component of this image. Each point has a constructor with the point's name in [`register!`].
+/// One registered component of this image. Each point has a constructor with the name of its trait, for [`register!`].
 #[doc(hidden)]
 pub struct Entry {
     pub(crate) point: Point,
@@ -92,38 +92,15 @@ inventory::collect!(Recipe);
 /// ```
 #[macro_export]
 macro_rules! register {
-    (Reward, $type:ty, $id:expr, $about:expr $(, $($keys:tt)*)?) => {
-        $crate::__register!(reward, $type, $id, $about, $($($keys)*)?);
+    ($trait:ident, $type:ty, $id:expr, $about:expr $(,)?) => {
+        $crate::register!($trait, $type, $id, $about, $crate::KeyDocs::NONE);
     };
-    (AdvantageEstimator, $type:ty, $id:expr, $about:expr $(, $($keys:tt)*)?) => {
-        $crate::__register!(advantage_estimator, $type, $id, $about, $($($keys)*)?);
+    ($trait:ident, $type:ty, $id:expr, $about:expr, { $($keys:tt)* } $(,)?) => {
+        $crate::register!($trait, $type, $id, $about, $crate::keys! { $($keys)* });
     };
-    (Objective, $type:ty, $id:expr, $about:expr $(, $($keys:tt)*)?) => {
-        $crate::__register!(objective, $type, $id, $about, $($($keys)*)?);
-    };
-    (PreBackwardMask, $type:ty, $id:expr, $about:expr $(, $($keys:tt)*)?) => {
-        $crate::__register!(pre_backward_mask, $type, $id, $about, $($($keys)*)?);
-    };
-    (TokenWeight, $type:ty, $id:expr, $about:expr $(, $($keys:tt)*)?) => {
-        $crate::__register!(token_weight, $type, $id, $about, $($($keys)*)?);
-    };
-    (StepControl, $type:ty, $id:expr, $about:expr $(, $($keys:tt)*)?) => {
-        $crate::__register!(step_control, $type, $id, $about, $($($keys)*)?);
-    };
-}
-
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __register {
-    ($point:ident, $type:ty, $id:expr, $about:expr,) => {
-        $crate::__register!($point, $type, $id, $about, $crate::KeyDocs::NONE);
-    };
-    ($point:ident, $type:ty, $id:expr, $about:expr, { $($keys:tt)* } $(,)?) => {
-        $crate::__register!($point, $type, $id, $about, $crate::keys! { $($keys)* });
-    };
-    ($point:ident, $type:ty, $id:expr, $about:expr, $docs:expr $(,)?) => {
+    ($trait:ident, $type:ty, $id:expr, $about:expr, $docs:expr $(,)?) => {
         $crate::__private::inventory::submit! {
-            $crate::__private::Entry::$point::<$type>(
+            $crate::__private::Entry::$trait::<$type>(
                 [$id, $about, ::core::env!("CARGO_PKG_NAME"), ::core::env!("CARGO_PKG_VERSION")],
                 $docs,
             )

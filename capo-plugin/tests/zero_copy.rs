@@ -1,13 +1,26 @@
-//! Nothing is copied on the way: what a component sees lies where the host put it.
+//! What a component sees: the inputs that it asked for when it was made, no others, each where the host put it. Nothing is copied on the way.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use capo_plugin::prelude::*;
-use capo_plugin::testing::{self, Fixture, Records};
-use capo_plugin::{OptimizerState, Sink, Tensor};
+use capo_plugin::testing::{self, Fixture, Listener, Records};
+use capo_plugin::{Sink, Tensor};
 
 /// Addresses by name; they are below 2^53, so that a number records them exactly.
 type Addresses = BTreeMap<String, usize>;
+
+/// The optional inputs, with the names under which their addresses are recorded.
+const OPTIONAL: [(Inputs, &[&str]); 8] = [
+    (Inputs::OLD_LOGPS, &["old_logps"]),
+    (Inputs::REF_LOGPS, &["ref_logps"]),
+    (Inputs::ENTROPY, &["entropy"]),
+    (Inputs::LAST_LAYER, &["hidden", "shape", "topk_ids", "topk_logits", "logsumexp", "action_logits"]),
+    (Inputs::OPTIMIZER_STATE, &["weight", "exp_avg", "exp_avg_sq"]),
+    (Inputs::ROLLOUT_CONTEXT, &["context"]),
+    (Inputs::SAMPLER_TOP_K, &["top_k"]),
+    (Inputs::ALIGNMENT, &["alignment"]),
+];
 
 fn of<T>(values: &[T]) -> usize {
     values.as_ptr().addr()
@@ -15,46 +28,71 @@ fn of<T>(values: &[T]) -> usize {
 
 /// Where everything in `batch` lies, tensors and their shapes included.
 fn addresses(batch: &Batch<'_>) -> Addresses {
-    let mut found = vec![
-        ("completion_ids", of(batch.completion_ids)),
-        ("completion_mask", of(batch.completion_mask)),
-        ("truncated", of(batch.truncated)),
-        ("rewards", of(batch.rewards)),
-        ("advantages", of(batch.advantages)),
-        ("logps", of(batch.logps)),
-        ("losses", of(batch.losses.unwrap())),
-        ("dloss_dlogp", of(batch.dloss_dlogp.unwrap())),
-        ("old_logps", of(batch.old_logps.unwrap())),
-        ("ref_logps", of(batch.ref_logps.unwrap())),
-        ("entropy", of(batch.entropy.unwrap())),
+    let arrays = [
+        ("rewards", Some(batch.rewards)),
+        ("advantages", Some(batch.advantages)),
+        ("logps", Some(batch.logps)),
+        ("losses", batch.losses),
+        ("dloss_dlogp", batch.dloss_dlogp),
+        ("old_logps", batch.old_logps().ok()),
+        ("ref_logps", batch.ref_logps().ok()),
+        ("entropy", batch.entropy().ok()),
     ];
-    let (layer, state) = (batch.last_layer.unwrap(), batch.optimizer_state.unwrap());
+    let mut found: Vec<(&str, usize)> =
+        arrays.iter().filter_map(|(name, array)| Some((*name, of((*array)?)))).collect();
+    found.push(("completion_ids", of(batch.completion_ids)));
+    found.push(("completion_mask", of(batch.completion_mask)));
+    found.push(("truncated", of(batch.truncated)));
     let mut tensor = |name, tensor: Tensor<'_>| found.push((name, tensor.address() as usize));
-    tensor("hidden", layer.hidden);
-    tensor("topk_ids", layer.topk_ids);
-    tensor("topk_logits", layer.topk_logits);
-    tensor("logsumexp", layer.logsumexp);
-    tensor("action_logits", layer.action_logits);
-    tensor("weight", state.weight);
-    tensor("exp_avg", state.exp_avg);
-    tensor("exp_avg_sq", state.exp_avg_sq);
-    found.push(("shape", of(layer.hidden.shape())));
-    found.into_iter().map(|(name, address)| (name.to_owned(), address)).collect()
+    if let Ok(state) = batch.optimizer_state() {
+        tensor("weight", state.weight);
+        tensor("exp_avg", state.exp_avg);
+        tensor("exp_avg_sq", state.exp_avg_sq);
+    }
+    if let Ok(layer) = batch.last_layer() {
+        tensor("hidden", layer.hidden);
+        tensor("topk_ids", layer.topk_ids);
+        tensor("topk_logits", layer.topk_logits);
+        tensor("logsumexp", layer.logsumexp);
+        tensor("action_logits", layer.action_logits);
+        found.push(("shape", of(layer.hidden.shape())));
+    }
+    named(&found)
 }
 
-/// Reports where it sees things.
+fn named(found: &[(&str, usize)]) -> Addresses {
+    found.iter().map(|(name, address)| ((*name).to_owned(), *address)).collect()
+}
+
+/// Reports what it sees and where, whether it asked for it or not.
 #[derive(Deserialize)]
-struct Witness {}
+struct Witness {
+    /// The flags that it asks for.
+    asks: u64,
+    /// How often it was asked what it asks for.
+    #[serde(skip)]
+    asked: AtomicU64,
+}
 
 impl Witness {
-    fn tell(&self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, more: &[(&str, usize)]) {
-        for (name, address) in addresses(batch) {
+    fn tell(&self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: &[(&str, usize)]) {
+        let mut seen = addresses(batch);
+        seen.extend(named(out));
+        seen.extend(ctx.rollout_context().ok().map(|context| ("context".into(), of(context.sampler_logps()))));
+        seen.extend(ctx.sampler_top_k().ok().map(|top_k| ("top_k".into(), of(top_k.ids(0, 0)))));
+        seen.extend(ctx.alignment().ok().map(|_| ("alignment".into(), 1)));
+        seen.insert("asked".into(), self.asked.load(Ordering::Relaxed) as usize);
+        for (name, address) in seen {
             ctx.record(&name, address as f64);
         }
-        more.iter().for_each(|(name, address)| ctx.record(name, *address as f64));
         // Recorded arrays are read where they lie, too.
         ctx.record("logps_again", of(batch.logps) as f64);
         ctx.record_tokens("logps_again", batch.logps);
+    }
+
+    fn answer(&self) -> Inputs {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        Inputs(self.asks)
     }
 }
 
@@ -65,7 +103,7 @@ impl AdvantageEstimator for Witness {
     }
 
     fn inputs(&self) -> Inputs {
-        Inputs::KNOWN
+        self.answer()
     }
 }
 
@@ -76,7 +114,7 @@ impl Objective for Witness {
     }
 
     fn inputs(&self) -> Inputs {
-        Inputs::KNOWN
+        self.answer()
     }
 }
 
@@ -92,21 +130,27 @@ impl PreBackwardMask for Witness {
     }
 
     fn inputs(&self) -> Inputs {
-        Inputs::KNOWN
+        self.answer()
     }
 }
 
-/// Hears the addresses.
-#[derive(Default)]
-struct Ears(Addresses);
+/// Hears the addresses, and lends what a batch does not hold.
+struct Ears<'a> {
+    heard: Addresses,
+    lender: Listener<'a>,
+}
 
-impl Sink for Ears {
+impl Sink for Ears<'_> {
+    fn behind(&mut self) -> Option<&mut dyn Sink> {
+        Some(&mut self.lender)
+    }
+
     fn record(&mut self, _: &str, name: &str, value: f64) {
-        self.0.insert(name.to_owned(), value as usize);
+        self.heard.insert(name.to_owned(), value as usize);
     }
 
     fn record_tokens(&mut self, _: &str, name: &str, values: &[f32]) {
-        assert_eq!(self.0.remove(name), Some(of(values)), "{name}");
+        assert_eq!(self.heard.remove(name), Some(of(values)), "{name}");
     }
 
     fn warn(&mut self, _: &str, text: &str) {
@@ -115,35 +159,60 @@ impl Sink for Ears {
 }
 
 #[test]
-fn every_component_reads_and_writes_the_hosts_own_arrays() {
+fn every_component_sees_what_it_asked_for_and_the_hosts_own_arrays() {
     let fixture = Fixture::new(3, 5);
-    let (weight, shape) = ([[0.0; 24]; 3], [3, 8]);
-    let tensor = |values| Tensor::from_f32(values, &shape);
-    let mut batch = fixture.batch();
-    batch.optimizer_state = Some(OptimizerState::new(tensor(&weight[0]), tensor(&weight[1]), tensor(&weight[2])));
-    let mine = addresses(&batch);
+    let (batch, context) = (fixture.batch(), fixture.context());
     let (mut out, mut slope, mut keep) = ([0.0; 15], [0.0; 15], [1; 15]);
-    let expected = |more: &[(&str, usize)]| {
-        let more = more.iter().map(|(name, address)| ((*name).to_owned(), *address));
-        mine.clone().into_iter().chain(more).collect::<Addresses>()
+    let lent = context.lend(0);
+    let mut all = addresses(&batch);
+    let top_k = of(lent.top_k().unwrap().ids(0, 0));
+    all.extend(named(&[("context", of(lent.sampler_logps())), ("top_k", top_k), ("alignment", 1), ("asked", 1)]));
+    assert_eq!(all.len(), 24, "{all:?}");
+    let seen = |asks: Inputs, out: &[(&str, usize)]| {
+        let withheld = |name: &String| {
+            OPTIONAL.iter().any(|(flag, names)| names.contains(&name.as_str()) && !asks.contains(*flag))
+        };
+        let mut seen = named(out);
+        seen.extend(all.clone().into_iter().filter(|(name, _)| !withheld(name)));
+        seen
     };
+    let heard = |call: &mut dyn FnMut(&mut Ears<'_>) -> Result<(), PluginError>| {
+        let mut ears = Ears { heard: Addresses::new(), lender: Listener::new(&context) };
+        call(&mut ears).unwrap();
+        ears.heard
+    };
+    for asks in (0..=Inputs::KNOWN.0).map(Inputs) {
+        let table = format!("asks = {}", asks.0);
 
-    let mut ears = Ears::default();
-    testing::advantage::<Witness>("").unwrap().estimate(&mut ears, &batch, &mut out).unwrap();
-    assert_eq!(ears.0, expected(&[("out", of(&out))]));
+        let mut advantage = testing::advantage::<Witness>(&table).unwrap();
+        let told = heard(&mut |ears| advantage.estimate(ears, &batch, &mut out));
+        assert_eq!(told, seen(asks, &[("out", of(&out))]));
 
-    let mut ears = Ears::default();
-    testing::objective::<Witness>("").unwrap().evaluate(&mut ears, &batch, &mut out, &mut slope).unwrap();
-    assert_eq!(ears.0, expected(&[("out", of(&out)), ("slope", of(&slope))]));
+        let mut objective = testing::objective::<Witness>(&table).unwrap();
+        let told = heard(&mut |ears| objective.evaluate(ears, &batch, &mut out, &mut slope));
+        assert_eq!(told, seen(asks, &[("out", of(&out)), ("slope", of(&slope))]));
 
-    let mut mask = testing::mask::<Witness>("").unwrap();
-    let mut ears = Ears::default();
-    mask.mask(&mut ears, &batch, &mut keep).unwrap();
-    assert_eq!(ears.0, expected(&[("out", of(&keep))]));
-    let mut ears = Ears::default();
-    mask.step_end(&mut ears, &batch, &keep, true).unwrap();
-    assert_eq!(ears.0, expected(&[("out", of(&keep))]));
-    assert_eq!(mine.len(), 20, "{mine:?}");
+        let mut mask = testing::mask::<Witness>(&table).unwrap();
+        let told = heard(&mut |ears| mask.mask(ears, &batch, &mut keep));
+        assert_eq!(told, seen(asks, &[("out", of(&keep))]));
+        let told = heard(&mut |ears| mask.step_end(ears, &batch, &keep, true));
+        assert_eq!(told, seen(asks, &[("out", of(&keep))]));
+        assert_eq!([advantage.inputs(), objective.inputs(), mask.inputs()], [asks; 3]);
+    }
+}
+
+#[test]
+fn what_was_not_asked_for_is_named() {
+    #[derive(Deserialize)]
+    struct Careless {}
+    impl PreBackwardMask for Careless {
+        fn mask(&mut self, _: &mut Ctx<'_>, batch: &Batch<'_>, _: &mut [u8]) -> Result<(), PluginError> {
+            batch.entropy().map(drop)
+        }
+    }
+    let error = Fixture::new(1, 1).mask(&mut testing::mask::<Careless>("").unwrap()).unwrap_err();
+    let sentence = "`entropy` is not in this batch (return `Inputs::ENTROPY` from `inputs`)";
+    assert_eq!(error.to_string(), format!("component `test.mask`: {sentence}"));
 }
 
 /// Reports where the texts of the first completion lie.

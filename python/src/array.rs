@@ -42,8 +42,9 @@ impl<T> Array<T> {
     }
 }
 
-/// Address of an array, and the number of bytes that were copied to get it there.
+/// Place and address of an array, and the number of bytes that were copied to get it there.
 pub(crate) struct Slot {
+    pub(crate) place: Place,
     pub(crate) address: usize,
     pub(crate) copied: usize,
 }
@@ -51,7 +52,8 @@ pub(crate) struct Slot {
 impl<T> Array<T> {
     pub(crate) fn slot(&self) -> Slot {
         let copied = !matches!(self, Self::Lent(lent) if !lent.fetched());
-        Slot { address: self.get().as_ptr() as usize, copied: if copied { size_of_val(self.get()) } else { 0 } }
+        let copied = if copied { size_of_val(self.get()) } else { 0 };
+        Slot { place: Place::Host, address: self.get().as_ptr() as usize, copied }
     }
 }
 
@@ -136,17 +138,13 @@ fn spelled(dtype: DType) -> String {
 }
 
 /// Copies the elements, of type `S`, in row-major order.
-fn copied<S: Copy, T>(lent: &Lent, convert: impl Fn(S) -> T) -> Vec<T> {
-    let mut values = Vec::with_capacity(lent.len());
+pub(crate) fn copied<S: Copy, T>(lent: &Lent, convert: impl Fn(S) -> T) -> Vec<T> {
     let base = lent.address() as *const S;
-    let mut take = |offset: i64| {
-        // SAFETY: the element at this offset is part of the array, by DLPack's shape and strides, and of type `S`.
-        values.push(convert(unsafe { base.offset(offset as isize).read_unaligned() }));
-    };
-    match lent.strides() {
-        None => (0..lent.len() as i64).for_each(take),
-        Some(strides) => walk(lent.shape(), strides, 0, &mut take),
-    }
+    // SAFETY: the element at this offset is part of the array, by DLPack's shape and strides, and of type `S`.
+    let at = |offset: i64| convert(unsafe { base.offset(offset as isize).read_unaligned() });
+    let Some(strides) = lent.strides() else { return (0..lent.len() as i64).map(at).collect() };
+    let mut values = Vec::with_capacity(lent.len());
+    walk(lent.shape(), strides, 0, &mut |offset| values.push(at(offset)));
     values
 }
 
@@ -177,23 +175,16 @@ impl<T> Large<T> {
         }
     }
 
-    pub(crate) fn place(&self) -> Place {
-        match self {
-            Self::Host(..) => Place::Host,
-            Self::Device(lent, ..) => lent.place(),
-        }
-    }
-
     pub(crate) fn slot(&self) -> Slot {
         match self {
             Self::Host(values, _) => values.slot(),
-            Self::Device(lent, ..) => Slot { address: lent.address(), copied: 0 },
+            Self::Device(lent, ..) => Slot { place: lent.place(), address: lent.address(), copied: 0 },
         }
     }
 
     /// The array as a tensor for components; `dtype` is that of `T`.
     fn view(&self, dtype: DType) -> Tensor<'_> {
-        let ((kind, number), shape) = (device(self.place()), self.shape());
+        let ((kind, number), shape) = (device(self.slot().place), self.shape());
         let (data, dtype, stream) = match self {
             Self::Host(values, _) => (values.get().as_ptr().cast(), dtype, null_mut()),
             Self::Device(lent, dtype, stream) => (lent.address() as *const _, *dtype, *stream as *mut _),

@@ -14,7 +14,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::array::{Array, Large};
+use crate::array::{Array, Large, Slot};
 use crate::dlpack::Place;
 use crate::error::{failed, refused};
 use crate::export::{floats, to_fields};
@@ -96,10 +96,7 @@ impl Batch {
         let optional = optional.filter_map(|(name, array)| Some((name, array.as_ref()?.slot())));
         let losses = self.losses.iter().flat_map(|pair| ["losses", "dloss_dlogp"].into_iter().zip(pair));
         let losses = losses.map(|(name, array)| (name, array.slot()));
-        let layer = self.last_layer.iter().flat_map(Layer::slots);
-        let state = self.optimizer_state.iter().flat_map(|state| STATE.into_iter().zip(state));
-        let state = state.map(|(name, array)| (name, array.slot()));
-        let all = arrays.into_iter().chain(optional).chain(losses).chain(layer).chain(state);
+        let all = arrays.into_iter().chain(optional).chain(losses).chain(self.large());
         all.map(|(name, slot)| (name, slot.address, slot.copied)).collect()
     }
 
@@ -120,7 +117,7 @@ impl Batch {
     /// Writes a batch file.
     fn write(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         self.must_know_optimizer("a batch file")?;
-        if let Some((name, place)) = self.places().into_iter().find(|(_, place)| *place != Place::Host) {
+        if let Some((name, Slot { place, .. })) = self.large().find(|(_, slot)| slot.place != Place::Host) {
             return Err(PyValueError::new_err(format!(
                 "`{name}` lies on `{place}`, and a batch file is written from host memory (give the batch arrays on the CPU)"
             )));
@@ -179,9 +176,9 @@ impl Batch {
     }
 
     fn check(&self) -> PyResult<()> {
-        let places = self.places();
-        if let Some(((first, at), (other, elsewhere))) =
-            places.first().and_then(|first| Some((*first, *places.iter().find(|(_, place)| *place != first.1)?)))
+        let mut places = self.large().map(|(name, slot)| (name, slot.place));
+        if let Some((first, at)) = places.next()
+            && let Some((other, elsewhere)) = places.find(|(_, place)| *place != at)
         {
             return Err(PyValueError::new_err(format!(
                 "`{first}` lies on `{at}` and `{other}` on `{elsewhere}` (a batch's large arrays lie on one device)"
@@ -200,11 +197,11 @@ impl Batch {
         sound::check(&self.view(), &[]).map_err(|error| refused(&error))
     }
 
-    /// Names of the large arrays that are present, and their devices.
-    fn places(&self) -> Vec<(&'static str, Place)> {
-        let layer = self.last_layer.iter().flat_map(Layer::places);
+    /// Names of the large arrays that are present, with their places and addresses.
+    fn large(&self) -> impl Iterator<Item = (&'static str, Slot)> {
+        let layer = self.last_layer.iter().flat_map(Layer::slots);
         let state = self.optimizer_state.iter().flat_map(|state| STATE.into_iter().zip(state));
-        layer.chain(state.map(|(name, values)| (name, values.place()))).collect()
+        layer.chain(state.map(|(name, values)| (name, values.slot())))
     }
 
     pub(crate) fn dims(&self) -> Dims {

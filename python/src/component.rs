@@ -195,7 +195,7 @@ impl Component {
     fn estimate<'py>(&self, py: Python<'py>, batch: &Batch) -> PyResult<Answer<'py>> {
         self.check(batch)?;
         let mut advantages = vec![0.0; batch.dims().len()];
-        let records = self.call(py, batch, |handle, sink| match handle {
+        let records = self.call_on_ranks(py, batch, None, |handle, sink| match handle {
             Handle::Advantage(advantage) => advantage.estimate(sink, &batch.view(), &mut advantages),
             _ => Ok(()),
         })?;
@@ -210,7 +210,7 @@ impl Component {
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyDict>)> {
         self.check(batch)?;
         let (mut losses, mut slopes) = (vec![0.0; batch.dims().len()], vec![0.0; batch.dims().len()]);
-        let records = self.call(py, batch, |handle, sink| match handle {
+        let records = self.call_on_ranks(py, batch, None, |handle, sink| match handle {
             Handle::Objective(objective) => objective.evaluate(sink, &batch.view(), &mut losses, &mut slopes),
             _ => Ok(()),
         })?;
@@ -273,17 +273,7 @@ impl Component {
         if self.reads_optimizer { batch.must_know_optimizer(&format!("component `{}`", self.id)) } else { Ok(()) }
     }
 
-    /// Runs one call with the context of the batch's rollout. Returns its reports.
-    fn call<'py>(
-        &self,
-        py: Python<'py>,
-        batch: &Batch,
-        call: impl FnOnce(&mut Handle, &mut dyn Sink) -> Result<(), PluginError> + Send,
-    ) -> PyResult<Bound<'py, PyDict>> {
-        self.call_on_ranks(py, batch, None, call)
-    }
-
-    /// Like [`Self::call`], with the object `collective` as the connection to other ranks. Returns the reports.
+    /// Runs one call with the context of the batch's rollout; the object `collective` connects it to other ranks. Returns the reports.
     fn call_on_ranks<'py>(
         &self,
         py: Python<'py>,
@@ -292,13 +282,8 @@ impl Component {
         call: impl FnOnce(&mut Handle, &mut dyn Sink) -> Result<(), PluginError> + Send,
     ) -> PyResult<Bound<'py, PyDict>> {
         let collective = collective.map(Collective::new).transpose()?;
-        self.call_back(
-            py,
-            batch,
-            collective.as_ref(),
-            (Records::default(), collective.as_ref().map(|ranks| &ranks.callback)),
-            call,
-        )
+        let back = collective.as_ref().map(|ranks| &ranks.callback);
+        self.call_back(py, batch, collective.as_ref(), (Records::default(), back), call)
     }
 
     /// Runs one call that may use the callback `back`, whose exceptions become the cause of its error. Returns the reports.

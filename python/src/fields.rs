@@ -1,7 +1,5 @@
 //! Fields of a batch, by the names of their Python arguments.
 
-use std::fmt::Write as _;
-
 use capo_loader::batch_file::OPTIMIZERS;
 use capo_plugin::{Denominator, OptimizerInfo, OptimizerKind, nearest, unknown_key};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -151,11 +149,8 @@ fn shaped(name: &str, shape: &[i64], expected: &[i64]) -> PyResult<()> {
     if fits {
         return Ok(());
     }
-    let mut wanted = String::new();
-    for (i, extent) in expected.iter().enumerate() {
-        let comma = if i == 0 { "" } else { ", " };
-        let _ = if *extent == -1 { write!(wanted, "{comma}any") } else { write!(wanted, "{comma}{extent}") };
-    }
+    let extent = |extent: &i64| if *extent == -1 { "any".to_owned() } else { extent.to_string() };
+    let wanted = expected.iter().map(extent).collect::<Vec<_>>().join(", ");
     Err(PyValueError::new_err(format!("`{name}` has shape {shape:?} (it must be [{wanted}])")))
 }
 

@@ -5,7 +5,6 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::array::{Large, Slot};
-use crate::dlpack::Place;
 use crate::fields::Fields;
 
 /// Features and logits of the last layer.
@@ -49,18 +48,7 @@ impl Layer {
         })
     }
 
-    /// Name and location of each array.
-    pub(crate) fn places(&self) -> [(&'static str, Place); 5] {
-        [
-            ("hidden", self.hidden.place()),
-            ("topk_ids", self.topk_ids.place()),
-            ("topk_logits", self.topk_logits.place()),
-            ("logsumexp", self.logsumexp.place()),
-            ("action_logits", self.action_logits.place()),
-        ]
-    }
-
-    /// Name and address of each array.
+    /// Name, place and address of each array.
     pub(crate) fn slots(&self) -> [(&'static str, Slot); 5] {
         [
             ("hidden", self.hidden.slot()),

@@ -1,10 +1,11 @@
 //! numpy arrays for results, and the values of arrays that callbacks return.
 
-#![allow(unsafe_code, reason = "arrays are filled and read at the addresses that they give")]
+#![allow(unsafe_code, reason = "arrays are filled at the addresses that they give")]
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::array::copied;
 use crate::dlpack::Lent;
 
 /// An element type that numpy supports.
@@ -66,13 +67,5 @@ pub(crate) fn values<T: Element>(name: &str, lent: &Lent) -> PyResult<Vec<T>> {
             "{name} is no compact array of {expected} (give back what was given)"
         )));
     }
-    let mut values = Vec::with_capacity(lent.len());
-    if lent.len() > 0 {
-        // SAFETY: the array is compact, has this type and number of elements, and is borrowed while `lent` exists.
-        unsafe {
-            std::ptr::copy_nonoverlapping(lent.address() as *const T, values.as_mut_ptr(), lent.len());
-            values.set_len(lent.len());
-        }
-    }
-    Ok(values)
+    Ok(copied(lent, |value: T| value))
 }

@@ -19,14 +19,11 @@ use crate::error::failed;
 use crate::fork::Forked;
 
 /// Sets of open libraries. Each set is opened once per process, because libraries are never unloaded.
-static OPEN: Forked<Vec<Arc<Open>>> = Forked::new(Vec::new());
-
-/// Open plugins.
-pub(crate) struct Open(registry::Registry);
+static OPEN: Forked<Vec<Arc<registry::Registry>>> = Forked::new(Vec::new());
 
 /// Plugins by their files; users see the class `capo_rl.Plugins`.
 #[pyclass(frozen, module = "capo_rl._native")]
-pub(crate) struct Registry(Arc<Open>);
+pub(crate) struct Registry(pub(crate) Arc<registry::Registry>);
 
 #[pymethods]
 impl Registry {
@@ -40,17 +37,17 @@ impl Registry {
 
     /// The available components and recipes, as lines for users.
     fn lines(&self, verbose: bool) -> Vec<String> {
-        listing::lines(self.registry(), verbose).iter().map(|line| escape(line).into_owned()).collect()
+        listing::lines(&self.0, verbose).iter().map(|line| escape(line).into_owned()).collect()
     }
 
     /// One line per plugin: its file and the file's hash.
     fn pins(&self) -> Vec<String> {
-        listing::pins(self.registry()).iter().map(|line| escape(line).into_owned()).collect()
+        listing::pins(&self.0).iter().map(|line| escape(line).into_owned()).collect()
     }
 
     /// The available components and recipes, as JSON.
     fn json(&self) -> String {
-        escape(&listing::json(self.registry(), "capo_rl", env!("CARGO_PKG_VERSION")).to_string()).into_owned()
+        escape(&listing::json(&self.0, "capo_rl", env!("CARGO_PKG_VERSION")).to_string()).into_owned()
     }
 
     /// The component `id` of the point `point`, with its keys as JSON.
@@ -60,7 +57,7 @@ impl Registry {
             "mask" | "weight" => self.declared(py, point, &config)?,
             _ => MaskTraits::NONE,
         };
-        let handle = py.detach(|| self.0.build(point, config)).map_err(|error| failed(&error))?;
+        let handle = py.detach(|| self.build(point, &config)).map_err(|error| failed(&error))?;
         Ok(Component::new(id, handle, declared))
     }
 
@@ -88,31 +85,25 @@ fn config(id: &str, keys: &str) -> PyResult<ComponentConfig> {
 impl Registry {
     fn declared(&self, py: Python<'_>, point: &str, config: &ComponentConfig) -> PyResult<MaskTraits> {
         let point = if point == "weight" { Point::Weight } else { Point::Mask };
-        let declared = py.detach(|| self.registry().mask_traits(point, config, &Watchdog::off()));
+        let declared = py.detach(|| self.0.mask_traits(point, config, &Watchdog::off()));
         declared.map_err(|error| failed(&error))
     }
 
-    pub(crate) fn registry(&self) -> &registry::Registry {
-        &self.0.0
-    }
-}
-
-impl Open {
-    fn build(&self, point: &str, config: ComponentConfig) -> Result<Handle> {
-        let (registry, watchdog) = (&self.0, Watchdog::off());
+    fn build(&self, point: &str, config: &ComponentConfig) -> Result<Handle> {
+        let watchdog = Watchdog::off();
         Ok(match point {
-            "reward" => Handle::Reward(registry.create(&config, &watchdog)?),
-            "advantage" => Handle::Advantage(registry.create(&config, &watchdog)?),
-            "objective" => Handle::Objective(registry.create(&config, &watchdog)?),
-            "weight" => Handle::Weight(registry.create(&config, &watchdog)?),
-            "step_control" => Handle::StepControl(registry.create(&config, &watchdog)?),
-            _ => Handle::Mask(registry.create(&config, &watchdog)?),
+            "reward" => Handle::Reward(self.0.create(config, &watchdog)?),
+            "advantage" => Handle::Advantage(self.0.create(config, &watchdog)?),
+            "objective" => Handle::Objective(self.0.create(config, &watchdog)?),
+            "weight" => Handle::Weight(self.0.create(config, &watchdog)?),
+            "step_control" => Handle::StepControl(self.0.create(config, &watchdog)?),
+            _ => Handle::Mask(self.0.create(config, &watchdog)?),
         })
     }
 }
 
 /// The plugins `names`, or those that came with this package. Files that are already open are not opened again.
-fn open(names: Vec<PathBuf>, trust: &Trust) -> Result<Arc<Open>> {
+fn open(names: Vec<PathBuf>, trust: &Trust) -> Result<Arc<registry::Registry>> {
     let names = if names.is_empty() { find::carried() } else { names };
     ensure!(
         !names.is_empty(),
@@ -120,15 +111,15 @@ fn open(names: Vec<PathBuf>, trust: &Trust) -> Result<Arc<Open>> {
     );
     let files = names.iter().map(|name| trust.check(name)).collect::<Result<Vec<_>>>()?;
     let mut open = OPEN.inner.lock().unwrap_or_else(PoisonError::into_inner);
-    let same = |known: &&Arc<Open>| {
-        let plugins = known.0.plugins();
+    let same = |known: &&Arc<registry::Registry>| {
+        let plugins = known.plugins();
         plugins.len() == files.len()
             && plugins.iter().zip(&files).all(|(one, file)| one.path == file.path && one.sha256 == file.sha256)
     };
     if let Some(known) = open.iter().find(same) {
         return Ok(Arc::clone(known));
     }
-    let new = Arc::new(Open(registry::Registry::open_with(&names, trust, None)?));
+    let new = Arc::new(registry::Registry::open_with(&names, trust, None)?);
     open.push(Arc::clone(&new));
     Ok(new)
 }

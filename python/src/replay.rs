@@ -1,6 +1,6 @@
 //! Masks and weights run on recorded batches: `host replay` with numpy arrays as results.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use capo_loader::batch_file::Outcome;
@@ -17,14 +17,6 @@ use crate::numpy;
 use crate::records::add;
 use crate::registry::Registry;
 
-/// Settings of a replay.
-struct Settings {
-    config: Option<PathBuf>,
-    device: String,
-    dtype: Dtype,
-    out: Option<PathBuf>,
-}
-
 /// Result for one batch: its shape, the outcome, and a line for users.
 type Step = ([usize; 2], Outcome, String);
 
@@ -35,7 +27,7 @@ pub(crate) fn replay<'py>(
     registry: &Registry,
     batches: Vec<PathBuf>,
     config: Option<PathBuf>,
-    device: String,
+    device: &str,
     dtype: &str,
     out: Option<PathBuf>,
 ) -> PyResult<Vec<(Bound<'py, PyDict>, String)>> {
@@ -43,14 +35,20 @@ pub(crate) fn replay<'py>(
         let known = Dtype::NAMES.map(|(name, _)| name).join("`, `");
         return Err(PyValueError::new_err(format!("`dtype` is `{dtype}` (known: `{known}`)")));
     };
-    let settings = Settings { config, device, dtype, out };
-    let steps = py.detach(|| run(registry, &batches, &settings)).map_err(|error| failed(&error))?;
+    let steps = py.detach(|| run(registry, &batches, config.as_deref(), (device, dtype), out.as_deref()));
+    let steps = steps.map_err(|error| failed(&error))?;
     steps.into_iter().map(|(shape, outcome, line)| Ok((to_dict(py, &shape, &outcome)?, line))).collect()
 }
 
-fn run(registry: &Registry, batches: &[PathBuf], settings: &Settings) -> Result<Vec<Step>> {
-    let (registry, watchdog) = (registry.registry(), Watchdog::off());
-    let (text, origin) = match &settings.config {
+fn run(
+    Registry(registry): &Registry,
+    batches: &[PathBuf],
+    config: Option<&Path>,
+    (device, dtype): (&str, Dtype),
+    out: Option<&Path>,
+) -> Result<Vec<Step>> {
+    let watchdog = Watchdog::off();
+    let (text, origin) = match config {
         Some(path) => (files::text(path)?, format!("`{}`", path.display())),
         None => {
             let recipe = registry.default_recipe("")?;
@@ -60,22 +58,14 @@ fn run(registry: &Registry, batches: &[PathBuf], settings: &Settings) -> Result<
     let table = tables::parse(&text, &origin)?;
     let masks = registry.create_all(&tables::components(&table, "mask", &origin)?, &watchdog)?;
     let weights = registry.create_all(&tables::components(&table, "weight", &origin)?, &watchdog)?;
-    let device = Device::open(&settings.device, settings.dtype)?;
+    let device = Device::open(device, dtype)?;
     let mut steps = Vec::with_capacity(batches.len());
     let mut take = |replayed: Replayed<'_>| {
         let (dims, line) = (replayed.batch.scalars.dims, replayed.to_string());
         steps.push(([dims.completions as usize, dims.tokens as usize], replayed.outcome, line));
     };
-    let mut deciders = Deciders { masks, weights };
-    replay_files(
-        &mut deciders,
-        &watchdog,
-        batches,
-        &OptimizerSettings::default(),
-        device.as_ref(),
-        settings.out.as_deref(),
-        &mut take,
-    )?;
+    let (mut deciders, optimizer) = (Deciders { masks, weights }, OptimizerSettings::default());
+    replay_files(&mut deciders, &watchdog, batches, &optimizer, device.as_ref(), out, &mut take)?;
     Ok(steps)
 }
 

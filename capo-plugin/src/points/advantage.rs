@@ -24,7 +24,7 @@ pub trait AdvantageEstimator: Send {
 }
 
 point! {
-    Advantage: AdvantageEstimator as advantage_estimator, built by advantage "an advantage estimator",
+    Advantage: AdvantageEstimator, built by advantage "an advantage estimator",
     AdvantagePoint of AdvantageBox over AdvantageWire_TO inputs,
     Advantage answers |component| Answers { inputs: component.inputs(), ..Answers::NONE }
 }

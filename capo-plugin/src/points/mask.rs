@@ -39,7 +39,7 @@ pub trait PreBackwardMask: Send {
 }
 
 point! {
-    Mask: PreBackwardMask as pre_backward_mask, built by mask "a mask",
+    Mask: PreBackwardMask, built by mask "a mask",
     MaskPoint of MaskBox over MaskWire_TO inputs,
     Mask answers |component| Answers { inputs: component.inputs(), ..Answers::NONE },
     declares traits

@@ -48,7 +48,7 @@ pub trait Objective: Send {
 }
 
 point! {
-    Objective: Objective as objective, built by objective "an objective",
+    Objective: Objective, built by objective "an objective",
     ObjectivePoint of ObjectiveBox over ObjectiveWire_TO inputs,
     ObjectiveFn answers |component| Answers {
         inputs: component.inputs(),

@@ -28,7 +28,7 @@ pub trait Reward: Send {
 }
 
 point! {
-    Reward: Reward as reward, built by reward "a reward",
+    Reward: Reward, built by reward "a reward",
     RewardPoint of RewardBox over RewardWire_TO,
     RewardFn answers |_component| Answers::NONE
 }

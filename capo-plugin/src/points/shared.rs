@@ -87,7 +87,7 @@ macro_rules! guarded_inputs {
 /// `$handle`. `$answers` are the questions asked at creation, and `$traits` is the allowed declaration.
 macro_rules! point {
     (
-        $point:ident: $trait:ident as $entry:ident, built by $name:ident $what:literal,
+        $point:ident: $trait:ident, built by $name:ident $what:literal,
         $list:ident of $object:ident over $wire:ident $($inputs:ident)?,
         $handle:ident answers |$component:ident| $answers:expr
         $(, declares $traits:ident)?
@@ -134,7 +134,8 @@ macro_rules! point {
         impl crate::register::Entry {
             #[doc = concat!("An entry of ", $what, ".")]
             #[must_use]
-            pub const fn $entry<T>(names: crate::register::Names, docs: crate::keys::KeyDocs) -> Self
+            #[allow(non_snake_case, reason = "`register!` is told the trait's name")]
+            pub const fn $trait<T>(names: crate::register::Names, docs: crate::keys::KeyDocs) -> Self
             where
                 T: $trait + serde::de::DeserializeOwned + 'static,
             {

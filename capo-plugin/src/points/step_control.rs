@@ -41,7 +41,7 @@ pub trait StepControl: Send {
 }
 
 point! {
-    StepControl: StepControl as step_control, built by step_control "a step control",
+    StepControl: StepControl, built by step_control "a step control",
     StepControlPoint of StepControlBox over StepControlWire_TO inputs,
     StepControlFn answers |component| Answers {
         inputs: component.inputs(),

@@ -55,7 +55,7 @@ pub trait TokenWeight: Send {
 }
 
 point! {
-    Weight: TokenWeight as token_weight, built by weight "a weight",
+    Weight: TokenWeight, built by weight "a weight",
     WeightPoint of WeightBox over WeightWire_TO inputs,
     Weight answers |component| Answers { inputs: component.inputs(), ..Answers::NONE },
     declares traits

@@ -33,16 +33,8 @@ impl<'a> Listener<'a> {
 }
 
 impl Sink for Listener<'_> {
-    fn record(&mut self, component: &str, name: &str, value: f64) {
-        self.records.record(component, name, value);
-    }
-
-    fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]) {
-        self.records.record_tokens(component, name, values);
-    }
-
-    fn warn(&mut self, component: &str, text: &str) {
-        self.records.warn(component, text);
+    fn behind(&mut self) -> Option<&mut dyn Sink> {
+        Some(&mut self.records)
     }
 
     fn extension(&mut self, id: &str) -> Option<Extension<'_>> {

@@ -182,11 +182,9 @@ mod tests {
     use crate::prelude::*;
     use crate::testing;
 
-    /// Counts tokens, completions and ranks. With `fails`, the count fails on a rank with one completion.
+    /// Counts tokens, completions and ranks.
     #[derive(Deserialize)]
     struct Counts {
-        #[serde(default)]
-        fails: bool,
         #[serde(default)]
         tokens: Vec<u8>,
     }
@@ -205,8 +203,6 @@ mod tests {
 
         fn step_end(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &[u8], _: bool) -> Result<(), PluginError> {
             let ranks = ctx.collective()?.expect("an answer");
-            let small = self.fails && batch.dims.completions == 1;
-            ranks.agree(if small { Err(PluginError::failed("too small")) } else { Ok(()) })?;
             let mut tokens = [keep.iter().map(|&keep| f64::from(keep)).sum()];
             ranks.all_reduce_sum(&mut tokens)?;
             let ranks = ranks.all_gather(&vec![1; batch.dims.completions as usize])?;
@@ -236,25 +232,6 @@ mod tests {
             mask.save().unwrap()
         });
         assert_eq!(states, [[9, 3, 2], [9, 3, 2]]);
-    }
-
-    #[test]
-    fn what_one_rank_cannot_do_no_rank_does() {
-        let fixture = Fixture::new(3, 4);
-        let told = on_ranks(2, |seat| {
-            let (part, mut mask) = (
-                fixture.part(if seat.rank() == 0 { 0..2 } else { 2..3 }),
-                testing::mask::<Counts>("fails = true").unwrap(),
-            );
-            part.step_end_on(seat, &mut mask, part.batch().completion_mask, true).unwrap_err().to_string()
-        });
-        assert_eq!(
-            told,
-            [
-                "component `test.mask`: rank 1 could not go on (its own error says why)",
-                "component `test.mask`: too small"
-            ]
-        );
     }
 
     #[test]

@@ -13,20 +13,11 @@ fn what_is_above_the_limit_counts_less() {
     );
 }
 
-/// Runs behind the real ABI, as in a trainer; an error means a broken rule. The state is saved and
-/// loaded after every step, as if the run had stopped and resumed there.
+/// Runs the checks of `host check` behind the real ABI, as in a trainer; an error means a broken
+/// rule. Among them is a state that is saved and loaded between two steps.
 #[test]
 fn keeps_the_rules_on_every_batch() {
-    let mut weight = testing::weight::<SurpriseWeight>("").unwrap();
-    for (name, fixture) in testing::batches() {
-        let weighed = fixture.weigh(&mut weight).expect(name);
-        fixture
-            .weighed_step_end(&mut weight, &weighed.weights, true)
-            .expect(name);
-        let state = weight.save().expect(name);
-        weight = testing::weight::<SurpriseWeight>("").unwrap();
-        weight.load(&state).expect(name);
-    }
+    testing::conform(&[]).unwrap();
 }
 
 #[test]

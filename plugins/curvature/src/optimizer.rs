@@ -6,11 +6,14 @@ use capo_plugin::prelude::*;
 
 use crate::device;
 
-/// Model of the optimizer for the proposed step.
-#[derive(Clone, Copy)]
+/// Model of the optimizer for the proposed step; by default the trainer's own.
+#[derive(Default)]
 pub(crate) struct Optimizer {
     pub choice: OptimizerChoice,
-    pub adam: Adam,
+    /// Adam's constants; an absent one is the trainer's.
+    pub beta1: Option<f64>,
+    pub beta2: Option<f64>,
+    pub eps: Option<f64>,
     pub moments: Moments,
 }
 
@@ -29,14 +32,6 @@ pub(crate) enum OptimizerChoice {
     AdamW,
 }
 
-/// Adam's constants; an absent one is the trainer's.
-#[derive(Clone, Copy)]
-pub(crate) struct Adam {
-    pub beta1: Option<f64>,
-    pub beta2: Option<f64>,
-    pub eps: Option<f64>,
-}
-
 /// Moments from which a proposed step starts.
 #[derive(Deserialize, Default, Clone, Copy, PartialEq)]
 #[serde(rename_all = "snake_case")]
@@ -49,12 +44,6 @@ pub(crate) enum Moments {
 }
 
 impl Optimizer {
-    /// The trainer's optimizer with its constants.
-    pub fn of_trainer() -> Self {
-        let adam = Adam { beta1: None, beta2: None, eps: None };
-        Self { choice: OptimizerChoice::Host, adam, moments: Moments::Own }
-    }
-
     /// The optimizer as a model of the core.
     pub fn model(&self, batch: &Batch<'_>) -> Result<OptimizerModel, PluginError> {
         let host = batch.optimizer;
@@ -78,8 +67,9 @@ impl Optimizer {
                 )));
             }
         };
-        let Adam { beta1, beta2, eps } = self.adam;
-        let [beta1, beta2, eps] = [beta1.unwrap_or(host.beta1), beta2.unwrap_or(host.beta2), eps.unwrap_or(host.eps)];
+        let beta1 = self.beta1.unwrap_or(host.beta1);
+        let beta2 = self.beta2.unwrap_or(host.beta2);
+        let eps = self.eps.unwrap_or(host.eps);
         Ok(OptimizerModel { kind, beta1, beta2, eps, second_moment, weight_decay })
     }
 

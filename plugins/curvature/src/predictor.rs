@@ -134,22 +134,31 @@ impl Predictor {
         self.model.load(state).map_err(|error| PluginError::state(error.to_string()))
     }
 
-    /// The step in the core's types, without a copy.
     fn step<'a>(&self, batch: &Batch<'a>) -> Result<Step<'a>, PluginError> {
-        Ok(Step {
-            batch: layer(batch, batch.last_layer()?)?,
-            advantages: batch.advantages,
-            policy: policy(batch),
-            loss: loss(batch)?,
-            optimizer: self.optimizer.model(batch)?,
-            learning_rate: batch.optimizer.learning_rate,
-            moments: self.optimizer.moments(batch)?,
-        })
+        step_of(&self.optimizer, batch)
     }
 }
 
+/// The step that the trainer's optimizer takes on `batch`, in the core's types; without a copy. For components other than masks.
+pub fn trainer_step<'a>(batch: &Batch<'a>) -> Result<Step<'a>, PluginError> {
+    step_of(&Optimizer::default(), batch)
+}
+
+/// The step that `optimizer` takes on `batch`, in the core's types; without a copy.
+fn step_of<'a>(optimizer: &Optimizer, batch: &Batch<'a>) -> Result<Step<'a>, PluginError> {
+    Ok(Step {
+        batch: layer(batch, batch.last_layer()?)?,
+        advantages: batch.advantages,
+        policy: policy(batch),
+        loss: loss(batch)?,
+        optimizer: optimizer.model(batch)?,
+        learning_rate: batch.optimizer.learning_rate,
+        moments: optimizer.moments(batch)?,
+    })
+}
+
 /// The trainer's loss in the core's types.
-pub(crate) fn loss<'a>(batch: &Batch<'a>) -> Result<Loss<'a>, PluginError> {
+fn loss<'a>(batch: &Batch<'a>) -> Result<Loss<'a>, PluginError> {
     let reduction = match batch.reduction {
         Reduction::COMPLETION_MEAN => capo_core::Reduction::CompletionMean,
         Reduction::FIXED_LENGTH => capo_core::Reduction::FixedLength,
@@ -171,13 +180,13 @@ pub(crate) fn loss<'a>(batch: &Batch<'a>) -> Result<Loss<'a>, PluginError> {
 }
 
 /// The sampling distribution in the core's types.
-pub(crate) fn policy(batch: &Batch<'_>) -> Policy {
+fn policy(batch: &Batch<'_>) -> Policy {
     let top_k = batch.sampling_top_k as usize;
     Policy { temperature: batch.sampling_temperature, top_k: (top_k > 0).then_some(top_k) }
 }
 
 /// The last layer in the core's types.
-pub(crate) fn layer<'a>(batch: &Batch<'a>, last: LastLayer<'a>) -> Result<capo_core::LastLayer<'a>, PluginError> {
+fn layer<'a>(batch: &Batch<'a>, last: LastLayer<'a>) -> Result<capo_core::LastLayer<'a>, PluginError> {
     let (hidden, topk) = (last.hidden.shape(), last.topk_ids.shape());
     let ([_, _, width], [_, _, k]) = (hidden, topk) else {
         return Err(PluginError::failed(format!(

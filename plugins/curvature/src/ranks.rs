@@ -79,14 +79,7 @@ mod tests {
     use capo_plugin::Ranks;
     use capo_plugin::testing::{self, Fixture};
 
-    use crate::{CurvatureMask, Thresholds};
-
-    struct Wide;
-
-    impl Thresholds for Wide {
-        const FISHER: f64 = 1e9;
-        const HESSIAN: f64 = 1e9;
-    }
+    use crate::{CurvatureMask, Wide};
 
     /// Three ranks end a run's steps with their own completions, and are compared with one rank that holds them all.
     #[test]

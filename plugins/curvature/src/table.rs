@@ -10,7 +10,7 @@ use capo_plugin::prelude::*;
 use serde::de::{Deserializer, Error};
 
 use crate::assign::Assign;
-use crate::optimizer::{Adam, Moments, Optimizer, OptimizerChoice};
+use crate::optimizer::{Moments, Optimizer, OptimizerChoice};
 use crate::predictor::{Predictor, Signal};
 
 /// Defines a table: the keys that mask and weight share, with the `own` keys in between.
@@ -98,8 +98,13 @@ macro_rules! table {
 
             /// The model that these keys describe, with `acceptance`.
             pub(crate) fn predictor(&self, acceptance: Acceptance) -> Result<Predictor, String> {
-                let adam = Adam { beta1: self.adam_beta1, beta2: self.adam_beta2, eps: self.adam_epsilon };
-                let optimizer = Optimizer { choice: self.optimizer, adam, moments: self.moments };
+                let optimizer = Optimizer {
+                    choice: self.optimizer,
+                    beta1: self.adam_beta1,
+                    beta2: self.adam_beta2,
+                    eps: self.adam_epsilon,
+                    moments: self.moments,
+                };
                 let mut model = CurvatureModel::new(acceptance, self.granularity, self.semantics())
                     .map_err(|error| error.to_string())?;
                 match self.threads {

@@ -69,14 +69,7 @@ fn sketch(predictor: &Predictor, batch: &Batch<'_>) -> Result<Sketch, PluginErro
 mod tests {
     use capo_plugin::testing::{self, Fixture};
 
-    use crate::{CurvatureMask, Thresholds};
-
-    struct Wide;
-
-    impl Thresholds for Wide {
-        const FISHER: f64 = 1e9;
-        const HESSIAN: f64 = 1e9;
-    }
+    use crate::{CurvatureMask, Wide};
 
     const TARGET: &str = "target_rejection_rate = 0.2\nbatch_shifts = false";
 
@@ -126,37 +119,10 @@ mod tests {
     }
 
     #[test]
-    fn a_target_decides_parts_and_ranks_as_the_whole_and_is_saved() {
-        let mut whole = testing::mask::<CurvatureMask<Wide>>(TARGET).unwrap();
-        let mut parts = testing::mask::<CurvatureMask<Wide>>(TARGET).unwrap();
-        let mut kept = Vec::new();
-        for fixture in &steps() {
-            let keep = fixture.mask(&mut whole).unwrap().keep;
-            let of_parts = [0..1, 1..4, 4..5].map(|rows| fixture.part(rows).mask(&mut parts).unwrap().keep);
-            assert_eq!(of_parts.concat(), keep);
-            fixture.step_end(&mut whole, &keep, true).unwrap();
-            fixture.step_end(&mut parts, &keep, true).unwrap();
-            let state = parts.save().unwrap();
-            assert_eq!(state, whole.save().unwrap());
-            parts = testing::mask::<CurvatureMask<Wide>>(TARGET).unwrap();
-            parts.load(&state).unwrap();
-            kept.push(keep);
-        }
-        assert!(kept[1..].concat().contains(&0) && kept[1..].iter().all(|keep| keep.contains(&1)));
-        let thresholds = testing::on_ranks(3, |seat| {
-            let rows = [0..1, 1..4, 4..5][capo_plugin::Ranks::rank(seat)].clone();
-            let mut mask = testing::mask::<CurvatureMask<Wide>>(TARGET).unwrap();
-            for (fixture, keep) in steps().iter().zip(&kept) {
-                let keep = &keep[6 * rows.start..6 * rows.end];
-                fixture.part(rows.clone()).step_end_on(seat, &mut mask, keep, true).unwrap();
-            }
-            steps()[0].part(rows).mask(&mut mask).unwrap().records.number("threshold")
-        });
-        let alone = steps()[0].mask(&mut whole).unwrap().records.number("threshold");
-        assert_eq!(thresholds, [alone; 3]);
-        let mut other = testing::mask::<CurvatureMask<Wide>>("").unwrap();
-        assert!(other.load(&whole.save().unwrap()).is_err());
-        let said = whole.load(&other.save().unwrap()).unwrap_err().to_string();
+    fn a_state_of_another_table_is_refused() {
+        let [mut with, mut without] = [TARGET, ""].map(|table| testing::mask::<CurvatureMask<Wide>>(table).unwrap());
+        assert!(without.load(&with.save().unwrap()).is_err());
+        let said = with.load(&without.save().unwrap()).unwrap_err().to_string();
         assert!(said.ends_with("the saved state begins with no sketch (it was saved under another table)"), "{said}");
     }
 

@@ -195,7 +195,8 @@ mod tests {
         assert!(say("signal = \"two\"").contains("unknown variant `two`, expected `advantage` or `unit`"));
     }
 
-    /// The bound leaves the intended fraction, follows the learning rate, and is equal in parts, on ranks and after a resume.
+    /// The bound leaves the intended fraction and follows the learning rate. The plugins that offer the weight run `conform` on it,
+    /// which compares parts, ranks and resumed runs with the whole.
     #[test]
     fn a_bound_finds_itself() {
         let auto = || testing::weight::<CurvatureWeight>("fisher_threshold = \"auto\"\nbatch_shifts = false").unwrap();
@@ -215,21 +216,7 @@ mod tests {
         let left = sum(&|at| second.weights[at].powi(2) * square(at)) / sum(&square);
         assert!((left / 0.05 - 1.0).abs() < 0.04, "{left}");
         let found = second.records.number("threshold").unwrap();
-
-        let parts = [0..1, 1..4, 4..5].map(|rows| fixture.part(rows).weigh(&mut weight).unwrap().weights);
-        assert_eq!(parts.concat(), second.weights);
-        let mut resumed = auto();
-        resumed.load(&weight.save().unwrap()).unwrap();
-        assert_eq!(fixture.weigh(&mut resumed).unwrap().weights, second.weights);
         assert!(auto().load(&testing::weight::<CurvatureWeight>("").unwrap().save().unwrap()).is_err());
-        let told = testing::on_ranks(3, |seat| {
-            let rows = [0..1, 1..4, 4..5][capo_plugin::Ranks::rank(seat)].clone();
-            let (part, mut weight) = (fixture.part(rows.clone()), auto());
-            part.weighed_step_end_on(seat, &mut weight, &first.weights[6 * rows.start..6 * rows.end], false).unwrap();
-            (weight.save().unwrap(), part.weigh(&mut weight).unwrap().records.number("threshold"))
-        });
-        assert!(told[0] == told[1] && told[1] == told[2]);
-        assert!((told[0].1.unwrap() / found - 1.0).abs() < 1e-6);
 
         let (faster, mut other) = (rated(1e-2), auto());
         faster.weighed_step_end(&mut other, &first.weights, false).unwrap();

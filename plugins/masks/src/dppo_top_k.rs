@@ -62,12 +62,8 @@ fn known(sampler: (&[u32], &[f32]), trainer: (&[u32], &[f32]), logsumexp: f32, t
 }
 
 impl<D: Divergence> Bounded for DppoTopK<D> {
-    fn rate(&self) -> Option<f64> {
-        self.target_rejection_rate
-    }
-
-    fn given(&self) -> Option<&'static str> {
-        self.sides().given()
+    fn given(&self) -> (Option<f64>, Option<&'static str>) {
+        (self.target_rejection_rate, self.sides().given())
     }
 
     fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {

@@ -28,12 +28,8 @@ fn threshold() -> f32 {
 }
 
 impl Bounded for Ipo {
-    fn rate(&self) -> Option<f64> {
-        self.target_rejection_rate
-    }
-
-    fn given(&self) -> Option<&'static str> {
-        self.ipo_threshold.map(|_| "ipo_threshold")
+    fn given(&self) -> (Option<f64>, Option<&'static str>) {
+        (self.target_rejection_rate, self.ipo_threshold.map(|_| "ipo_threshold"))
     }
 
     fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {

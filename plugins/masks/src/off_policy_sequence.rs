@@ -30,12 +30,8 @@ fn threshold() -> f32 {
 }
 
 impl Bounded for OffPolicySequence {
-    fn rate(&self) -> Option<f64> {
-        self.target_rejection_rate
-    }
-
-    fn given(&self) -> Option<&'static str> {
-        self.off_policy_mask_threshold.map(|_| "off_policy_mask_threshold")
+    fn given(&self) -> (Option<f64>, Option<&'static str>) {
+        (self.target_rejection_rate, self.off_policy_mask_threshold.map(|_| "off_policy_mask_threshold"))
     }
 
     fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {

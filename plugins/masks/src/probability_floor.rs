@@ -20,12 +20,8 @@ fn floor() -> f64 {
 }
 
 impl Bounded for ProbabilityFloor {
-    fn rate(&self) -> Option<f64> {
-        self.target_rejection_rate
-    }
-
-    fn given(&self) -> Option<&'static str> {
-        self.min_probability.map(|_| "min_probability")
+    fn given(&self) -> (Option<f64>, Option<&'static str>) {
+        (self.target_rejection_rate, self.min_probability.map(|_| "min_probability"))
     }
 
     fn sizes(&self, _: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {

@@ -10,11 +10,8 @@ pub(crate) const ABOUT: &str = "share of tokens to drop, in the place of a thres
 
 /// A mask that drops the tokens at which some quantity exceeds a threshold.
 pub(crate) trait Bounded: Send {
-    /// Fraction of tokens to drop, if the table gives one.
-    fn rate(&self) -> Option<f64>;
-
-    /// Key of the threshold, if the table gives the threshold.
-    fn given(&self) -> Option<&'static str>;
+    /// Fraction of tokens to drop, and the key of the threshold, each if the table gives it.
+    fn given(&self) -> (Option<f64>, Option<&'static str>);
 
     /// `[B, T]`: the bounded quantity; infinite where a token is dropped at any threshold.
     fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError>;
@@ -53,6 +50,12 @@ impl<M> From<M> for Rated<M> {
     }
 }
 
+impl<M: Bounded> Rated<M> {
+    fn rate(&self) -> Option<f64> {
+        self.mask.given().0
+    }
+}
+
 /// Sketch of the quantities at completion tokens.
 fn sketch(batch: &Batch, sizes: &[f64]) -> Sketch {
     Sketch::of(sizes.iter().zip(batch.completion_mask).filter(|(_, mask)| **mask == 1).map(|(size, _)| *size))
@@ -61,7 +64,7 @@ fn sketch(batch: &Batch, sizes: &[f64]) -> Sketch {
 impl<M: Bounded> PreBackwardMask for Rated<M> {
     fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
         let sizes = self.mask.sizes(ctx, batch)?;
-        let Some(rate) = self.mask.rate() else {
+        let Some(rate) = self.rate() else {
             tokens::drop_where(keep, |i| sizes[i] > self.mask.limit(batch.advantages[i]));
             return Ok(());
         };
@@ -77,7 +80,7 @@ impl<M: Bounded> PreBackwardMask for Rated<M> {
     }
 
     fn step_end(&mut self, ctx: &mut Ctx, batch: &Batch, _: &[u8], _: bool) -> Result<(), PluginError> {
-        if self.mask.rate().is_none() {
+        if self.rate().is_none() {
             return Ok(());
         }
         let step = self.mask.sizes(ctx, batch).map(|sizes| sketch(batch, &sizes));
@@ -93,16 +96,17 @@ impl<M: Bounded> PreBackwardMask for Rated<M> {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        check_target(self.mask.rate(), self.mask.given())?;
+        let (rate, threshold) = self.mask.given();
+        check_target(rate, threshold)?;
         self.mask.validate()
     }
 
     fn save(&self) -> Result<Vec<u8>, PluginError> {
-        Ok(if self.mask.rate().is_some() { self.sketch.save() } else { Vec::new() })
+        Ok(if self.rate().is_some() { self.sketch.save() } else { Vec::new() })
     }
 
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
-        let (sketch, rest) = match self.mask.rate() {
+        let (sketch, rest) = match self.rate() {
             Some(_) => Sketch::load(state)?,
             None => (Sketch::default(), state),
         };

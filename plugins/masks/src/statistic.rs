@@ -1,7 +1,6 @@
 //! Divergence statistics by name, as in verl's `rollout_rs`: `seq_mean_k3`.
 
 use std::fmt;
-use std::str::FromStr;
 
 use capo_plugin::prelude::*;
 use serde::Serialize;
@@ -44,10 +43,10 @@ impl Default for Statistic {
     }
 }
 
-impl FromStr for Statistic {
-    type Err = String;
+impl TryFrom<String> for Statistic {
+    type Error = String;
 
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn try_from(name: String) -> Result<Self, String> {
         let all = OVER.iter().flat_map(|over| ESTIMATES.iter().map(move |estimate| (over, estimate)));
         // The maximum of a signed estimate is no measure of its size.
         let known = all.filter(|((_, over), (_, estimate))| (*over, *estimate) != (Over::Max, Estimate::K1));
@@ -62,14 +61,6 @@ impl fmt::Display for Statistic {
         let over = OVER.iter().find(|(_, over)| *over == self.over).map_or("", |(name, _)| name);
         let estimate = ESTIMATES.iter().find(|(_, estimate)| *estimate == self.estimate).map_or("", |(name, _)| name);
         write!(f, "{over}_{estimate}")
-    }
-}
-
-impl TryFrom<String> for Statistic {
-    type Error = String;
-
-    fn try_from(name: String) -> Result<Self, String> {
-        name.parse()
     }
 }
 

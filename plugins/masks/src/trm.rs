@@ -53,12 +53,8 @@ impl Trm {
 }
 
 impl Bounded for Trm {
-    fn rate(&self) -> Option<f64> {
-        self.target_rejection_rate
-    }
-
-    fn given(&self) -> Option<&'static str> {
-        self.rollout_rs_threshold.map(|_| "rollout_rs_threshold")
+    fn given(&self) -> (Option<f64>, Option<&'static str>) {
+        (self.target_rejection_rate, self.rollout_rs_threshold.map(|_| "rollout_rs_threshold"))
     }
 
     fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {

@@ -60,29 +60,25 @@ mod tests {
 
     #[test]
     fn the_text_after_the_last_separator_counts() {
-        assert_eq!(reward("=", "10 12 14=1420", "1420", false), 1.0);
-        assert_eq!(reward("=", "1=2= 1420 ", "1420", false), 1.0);
-        assert_eq!(reward("=", "1420=1421", "1420", false), 0.0);
-        assert_eq!(reward("=", "10 12 14=", "1420", false), 0.0);
-        assert_eq!(reward("=", "10 12 14=01420", "1420", false), 0.0);
-    }
-
-    #[test]
-    fn a_truncated_completion_earns_nothing() {
-        assert_eq!(reward("=", "10 12 14=1420", "1420", true), 0.0);
-    }
-
-    #[test]
-    fn without_a_separator_the_whole_completion_counts() {
-        assert_eq!(reward("=", " 1420", "1420", false), 1.0);
-        assert_eq!(reward("=", "10 12 14 1420", "1420", false), 0.0);
-        assert_eq!(reward("", "14=20", "14=20", false), 1.0);
-        assert_eq!(reward("", "x=1420", "1420", false), 0.0);
-    }
-
-    #[test]
-    fn the_datasets_answer_may_be_a_worked_solution() {
-        assert_eq!(reward("####", "so 2\n#### 2", "1 + 1 = 2\n#### 2", false), 1.0);
-        assert_eq!(reward("####", "so 3\n#### 3", "1 + 1 = 2\n#### 2", false), 0.0);
+        let worked = "1 + 1 = 2\n#### 2";
+        let cases = [
+            ("=", "10 12 14=1420", "1420", 1.0),
+            ("=", "1=2= 1420 ", "1420", 1.0),
+            ("=", "1420=1421", "1420", 0.0),
+            ("=", "10 12 14=", "1420", 0.0),
+            ("=", "10 12 14=01420", "1420", 0.0),
+            // Without a separator the whole completion counts.
+            ("=", " 1420", "1420", 1.0),
+            ("=", "10 12 14 1420", "1420", 0.0),
+            ("", "14=20", "14=20", 1.0),
+            ("", "x=1420", "1420", 0.0),
+            // The dataset's answer may be a worked solution.
+            ("####", "so 2\n#### 2", worked, 1.0),
+            ("####", "so 3\n#### 3", worked, 0.0),
+        ];
+        for (separator, text, answer, expected) in cases {
+            assert_eq!(reward(separator, text, answer, false), expected, "{text:?} after {separator:?}");
+        }
+        assert_eq!(reward("=", "10 12 14=1420", "1420", true), 0.0, "it is truncated");
     }
 }

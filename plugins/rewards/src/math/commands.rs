@@ -8,7 +8,7 @@ impl Parser {
     pub(super) fn command(&mut self, name: &str) -> Option<Expression> {
         match name {
             "frac" => Some(self.digit()?.over(self.digit()?)),
-            "binom" => Some(Expression::Call(Function::Binomial, vec![self.argument()?, self.argument()?])),
+            "binom" => Some(Expression::Call(Function::Binomial, vec![self.atom()?, self.atom()?])),
             "sqrt" => self.root(),
             "pi" => Some(Expression::Constant(Constant::Pi)),
             "log" => self.logarithm(),
@@ -23,7 +23,7 @@ impl Parser {
             _ if name.starts_with("mathbb") => Some(Expression::Symbol(name.into())),
             "lfloor" => self.fenced("rfloor", Function::Floor),
             "lceil" => self.fenced("rceil", Function::Ceil),
-            "boxed" | "fbox" | "overline" | "bar" => self.argument(),
+            "boxed" | "fbox" | "overline" | "bar" => self.atom(),
             _ => self.function(Function::named(name)?),
         }
     }
@@ -33,12 +33,12 @@ impl Parser {
         if degree.is_some() && !self.eat(']') {
             return None;
         }
-        let inner = self.argument()?;
+        let inner = self.atom()?;
         Some(Expression::Call(Function::Root, vec![inner, degree.unwrap_or(Expression::whole(2))]))
     }
 
     fn logarithm(&mut self) -> Option<Expression> {
-        let base = if self.eat('_') { self.argument()? } else { Expression::whole(10) };
+        let base = if self.eat('_') { self.atom()? } else { Expression::whole(10) };
         Some(Expression::Call(Function::Log, vec![base, self.applied()?]))
     }
 
@@ -50,7 +50,7 @@ impl Parser {
 
     /// A function with a power before its argument: `\sin^2 x`.
     fn function(&mut self, function: Function) -> Option<Expression> {
-        let power = if self.eat('^') { Some(self.argument()?) } else { None };
+        let power = if self.eat('^') { Some(self.atom()?) } else { None };
         let argument = self.applied()?;
         Some(match (power, function.inverse()) {
             (None, _) => Expression::call(function, argument),

@@ -244,23 +244,18 @@ impl Parser {
             return Some(base);
         }
         let minus = self.eat('-');
-        let exponent = self.deeper(Self::argument)?;
+        let exponent = self.deeper(Self::atom)?;
         let exponent = if minus { exponent.negated() } else { exponent };
         Some(Expression::Power(Box::new(base), Box::new(exponent)))
     }
 
     /// Parses an index. After a variable it is part of the name; after a number it gives the base of the digits.
     fn indexed(&mut self, value: Expression) -> Option<Expression> {
-        let index = self.deeper(Self::argument)?;
+        let index = self.deeper(Self::atom)?;
         Some(match value {
             Expression::Symbol(name) => Expression::Symbol(format!("{name}_{}", super::canonical::text(&index))),
             other => other,
         })
-    }
-
-    /// Argument of a command: a group, or the next atom.
-    pub(super) fn argument(&mut self) -> Option<Expression> {
-        self.atom()
     }
 
     /// Argument of a fraction: a group, or one digit, letter or command.
@@ -274,7 +269,8 @@ impl Parser {
         self.atom()
     }
 
-    fn atom(&mut self) -> Option<Expression> {
+    /// A group, a number, a name or a command; the argument of a command is one of these.
+    pub(super) fn atom(&mut self) -> Option<Expression> {
         self.deeper(|parser| match parser.next()? {
             Token::Number(digits) => parser.number(&digits),
             Token::Name(name) => Some(named(name)),

@@ -21,18 +21,14 @@ fn yes() -> bool {
 impl Reward for Math {
     fn score(&mut self, _: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
         let places = if self.anchored { Places::Anchored } else { Places::Any };
-        let mut gold: Option<(&str, Answer)> = None;
-        for (reward, completion) in rewards.iter_mut().zip(&rollout.completions) {
-            // A group shares one prompt and therefore one answer.
-            let (_, gold) = match &mut gold {
-                Some((text, answer)) if *text == completion.answer => (*text, &*answer),
-                stale => {
-                    let (text, answer) = stale.insert((completion.answer, Answer::gold(completion.answer)));
-                    (*text, &*answer)
-                }
-            };
-            let right = Answer::of(completion.text, places).is_some_and(|answer| answer.matches(gold));
-            *reward = f32::from(u8::from(right));
+        let mut rewards = rewards.iter_mut();
+        // A group shares one prompt and therefore one answer.
+        for group in rollout.completions.chunk_by(|one, next| one.answer == next.answer) {
+            let gold = Answer::gold(group[0].answer);
+            for (completion, reward) in group.iter().zip(rewards.by_ref()) {
+                let right = Answer::of(completion.text, places).is_some_and(|answer| answer.matches(&gold));
+                *reward = f32::from(u8::from(right));
+            }
         }
         Ok(())
     }
