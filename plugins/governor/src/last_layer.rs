@@ -101,7 +101,7 @@ impl StepControl for LastLayerGovernor {
 #[cfg(test)]
 mod tests {
     use capo_plugin::StepControlFn;
-    use capo_plugin::testing::{self, Fixture, Measured};
+    use capo_plugin::testing::{self, Fixture, Measured, Snapshot};
     use insta::assert_snapshot;
 
     use super::*;
@@ -119,13 +119,12 @@ mod tests {
         let fixture = Fixture::new(4, 6).lengths(&[6, 3, 0, 5]);
         let kl = predicted(&mut governor("target = 1e9"), &fixture);
         assert!(kl > 0.0);
-        for (target, scale) in [(2.0 * kl, 1.0), (kl / 4.0, 0.5)] {
-            let mut governor = governor(&format!("target = {target}"));
-            let controlled = fixture.control(&mut governor, Measured::default()).unwrap();
-            let told = controlled.records.number("scale").unwrap();
-            assert_eq!(controlled.scales, [told; 3]);
-            assert!((told - scale).abs() < 1e-12, "{told}");
-        }
+        let scales = |target: f64| {
+            fixture.control(&mut governor(&format!("target = {target}")), Measured::default()).unwrap().scales
+        };
+        assert_eq!(scales(2.0 * kl), [1.0; 3]);
+        let half = scales(kl / 4.0)[0];
+        assert!((half - 0.5).abs() < 1e-12, "{half}");
     }
 
     #[test]
@@ -137,25 +136,57 @@ mod tests {
     }
 
     #[test]
+    fn state_goes_on_where_it_was_saved() {
+        let fixture = Fixture::new(4, 6);
+        let mut first = governor("");
+        let fresh = predicted(&mut first, &fixture);
+        let mut second = governor("");
+        second.load(&first.save().unwrap()).unwrap();
+        let later = predicted(&mut first, &fixture);
+        assert_ne!(fresh, later, "it keeps moments");
+        assert_eq!(later, predicted(&mut second, &fixture));
+        assert!(second.load(b"nonsense").is_err());
+    }
+
+    #[test]
     fn values_out_of_bounds_are_refused() {
-        assert!(governor("").load(b"nonsense").is_err());
         let say = testing::step_control::<LastLayerGovernor>("target = -1").err().unwrap().to_string();
         assert_snapshot!(say, @"`target` is -1 (it must be finite and above 0; 1e-9 to 1e-8 nats is usual)");
     }
 
     #[test]
-    fn predicts_what_it_did() {
-        let mut governor = governor("");
-        let predicted = testing::batches().into_iter().map(|(name, batch)| {
-            let kl = predicted(&mut governor, &batch);
-            format!("{name}: {kl:.2e}")
-        });
-        assert_snapshot!(predicted.collect::<Vec<_>>().join("\n"), @"
-        ragged: 2.22e-6
-        stale: 1.82e-6
-        one token: 1.27e-6
-        without tokens: 9.33e-7
-        far: 4.53e-7
+    fn does_what_it_did() {
+        assert_snapshot!(Snapshot::default().digits(3).of(&mut governor("target = 1e-6")), @r"
+        ragged: B 4, T 5, G 2
+          scale of embedding = 6.71e-1
+          scale of block.0 = 6.71e-1
+          scale of last_layer = 6.71e-1
+          predicted_kl = 2.22e-6
+          scale = 6.71e-1
+        stale: B 3, T 4, G 3
+          scale of embedding = 7.41e-1
+          scale of block.0 = 7.41e-1
+          scale of last_layer = 7.41e-1
+          predicted_kl = 1.82e-6
+          scale = 7.41e-1
+        one token: B 2, T 1, G 2
+          scale of embedding = 8.88e-1
+          scale of block.0 = 8.88e-1
+          scale of last_layer = 8.88e-1
+          predicted_kl = 1.27e-6
+          scale = 8.88e-1
+        without tokens: B 3, T 3, G 3
+          scale of embedding = 1.00e0
+          scale of block.0 = 1.00e0
+          scale of last_layer = 1.00e0
+          predicted_kl = 9.33e-7
+          scale = 1.00e0
+        far: B 2, T 3, G 2
+          scale of embedding = 1.00e0
+          scale of block.0 = 1.00e0
+          scale of last_layer = 1.00e0
+          predicted_kl = 4.53e-7
+          scale = 1.00e0
         ");
     }
 }
