@@ -166,7 +166,7 @@ impl Optimizer {
         Ok(Self { rule, ..*self })
     }
 
-    /// Clips the gradients to `max_grad_norm` (0: no clipping) and updates `params` in place.
+    /// Stage 6: clips the gradients to `max_grad_norm` (0: no clipping) and updates `params` in place.
     ///
     /// `grads` is of the accepted tokens, `rejected` of the rejected tokens. One factor clips both, by the norm of their sum. The step
     /// follows `grads` alone, and `rejected` enters Adam's second moment. If a norm is not finite, nothing changes. Source of the clipping:
