@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
-use capo_plugin::{Denominator, OptimizerInfo, OptimizerKind, Reduction};
+use capo_plugin::{Batch, Denominator, Dims, OptimizerInfo, OptimizerKind, Reduction};
 use host::model::{Config, Forward, ModelFiles, Policy, Sequences, head_name};
-use host::stages::batch::StepInfo;
 use host_ops::rng::{fill_standard_normal, stream};
 use serde_json::Value;
 
@@ -74,7 +73,7 @@ pub fn distance(actual: &Tensor, expected: &Tensor) -> f32 {
 }
 
 /// The first step of a run of one, with completions of at most `limit` tokens.
-pub fn first_step(kind: OptimizerKind, reduction: Reduction, denominator: Denominator, limit: usize) -> StepInfo {
+pub fn first_step(kind: OptimizerKind, reduction: Reduction, denominator: Denominator, limit: usize) -> Batch<'static> {
     let optimizer = OptimizerInfo {
         kind,
         learning_rate: 1e-3,
@@ -85,18 +84,9 @@ pub fn first_step(kind: OptimizerKind, reduction: Reduction, denominator: Denomi
         max_grad_norm: 1.0,
         steps_taken: 0,
     };
-    StepInfo {
-        step: 0,
-        max_steps: 1,
-        iteration: 0,
-        seed: 0,
-        sampling_temperature: 1.0,
-        sampling_top_k: 0,
-        sampling_top_p: 1.0,
-        loss_temperature: 1.0,
-        max_completion_length: limit,
-        reduction,
-        denominator,
-        optimizer,
-    }
+    let mut info = Batch::new(Dims { completions: 0, tokens: 0, group_size: 1 }, optimizer);
+    info.max_completion_length = limit;
+    info.reduction = reduction;
+    info.denominator = denominator;
+    info
 }

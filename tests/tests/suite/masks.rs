@@ -9,7 +9,7 @@ use capo_plugin::{CompletionContext, ContextData, OptimizerInfo, OptimizerKind, 
 use host::config::{self, Draft};
 use host::model::{Sequences, TokenOutputs};
 use host::stages::backward::Reduced;
-use host::stages::batch::{BatchWithLogps, SampledBatch, StepInfo};
+use host::stages::batch::{BatchWithLogps, SampledBatch, step_info};
 use host::stages::{backward, objective};
 use serde::Deserialize;
 use tests::{Folder, artifacts};
@@ -106,7 +106,7 @@ fn reduced(registry: &Registry, sets: &[String], golden: &Golden, arrays: &Array
     let config = config::resolve(registry, draft).unwrap().config;
     let watchdog = Watchdog::start(0, config.component_ids());
     let mut components = registry.build(config.choice(), &watchdog).unwrap();
-    let info = StepInfo::new(&config, 0, 0, components.objective.reduction(), OPTIMIZER);
+    let info = step_info(&config, 0, 0, components.objective.reduction(), OPTIMIZER);
     let context = arrays.context(golden);
     let mut sink = Listener::new(&context);
     let (batch, advantages) = (arrays.batch(golden), arrays.advantages.clone());
