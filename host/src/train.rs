@@ -89,12 +89,8 @@ fn sample(run: &mut Run) -> Result<rollout::SampledRollout> {
     let completions = vec![1; config.sizes.rollout];
     let mut sink = StepSink::new(metrics, &completions, Point::Reward, warned, watchdog);
     let sampler = Sampler {
-        config: &config.rollout,
-        max_prompt_length: config.data.max_prompt_length,
-        seed: config.train.seed,
+        config,
         step: progress.step,
-        max_steps: config.train.max_steps,
-        completions: config.sizes.rollout,
         context: needs.context(),
         capture: config.train.score_at_sampling.then_some(capture),
         sampler_logps: config.sampler_differs() || policy.drops_out(),
