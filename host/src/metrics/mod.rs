@@ -171,7 +171,9 @@ impl Metrics {
             values.insert(format!("timing_s/{stage}"), time.as_secs_f64());
         }
         for (name, value) in values.iter().filter(|(_, value)| !value.is_finite()) {
-            self.warn_once(name, format!("metric `{name}` is {value} at step {step}: written as null (told once)"));
+            if self.warned.insert(name.clone()) {
+                self.warnings.push(format!("metric `{name}` is {value} at step {step}: written as null (told once)"));
+            }
         }
         let found = self.watch.as_mut().map_or_else(Vec::new, |watch| watch.step(step, &values));
         for finding in found {
@@ -181,12 +183,6 @@ impl Metrics {
         files::append_line(&self.path, &serde_json::to_string(&Line { step, values: &values })?)?;
         self.events.as_mut().map_or(Ok(()), |events| events.write(step, values.iter()))?;
         Ok(Flushed { values, warnings: std::mem::take(&mut self.warnings) })
-    }
-
-    fn warn_once(&mut self, name: &str, sentence: String) {
-        if self.warned.insert(name.to_string()) {
-            self.warnings.push(sentence);
-        }
     }
 }
 
