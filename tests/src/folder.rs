@@ -121,6 +121,18 @@ impl Folder {
         self.run_dir(name)
     }
 
+    /// Trains with `args` once whole, and once for each of `steps` stopped there and resumed. All must end with equal files. Returns the
+    /// whole run.
+    pub fn assert_resumes(&self, args: &str, steps: impl IntoIterator<Item = u64>) -> RunDir {
+        let whole = self.train("whole", args);
+        for step in steps {
+            let name = format!("stopped-{step}");
+            let _ = self.train(&name, &format!("{args} --stop-after {step}"));
+            self.resume(&name).assert_same_files(&whole);
+        }
+        whole
+    }
+
     /// The run in the folder `name`.
     #[must_use]
     pub fn run_dir(&self, name: &str) -> RunDir {

@@ -122,9 +122,7 @@ fn what_is_kept_of_an_evaluation_is_read_with_care() {
 fn a_run_records_its_benchmarks_and_resumes() {
     let folder = folder();
     let steps = "--set train.max_steps=4 --set eval.eval_steps=2 --set eval.num_prompts=8 --set train.per_device_train_batch_size=16";
-    let whole = folder.train("whole", &format!("{BENCHMARKS} {steps}"));
-    let _ = folder.train("resumed", &format!("{BENCHMARKS} {steps} --stop-after 3"));
-    folder.resume("resumed").assert_same_files(&whole);
+    let whole = folder.assert_resumes(&format!("{BENCHMARKS} {steps}"), [3]);
     let steps: Vec<u64> = (whole.lines().iter())
         .filter(|line| line.contains_key("eval/TEST/pass@1"))
         .map(|line| line["step"].as_u64().unwrap())

@@ -91,10 +91,7 @@ fn a_mixture_goes_on_after_a_kill() {
     let folder = folder();
     let data = "--set data={datasets=[{path=\"samples/saved\",weight=3},{path=\"samples/saved\",split=\"test\",weight=1.5}],max_prompt_length=16}";
     assert_snapshot!(data_line(&folder, data), @"data       FOLDER/samples/saved (24 rows); FOLDER/samples/saved, test (8 rows)");
-    let steps = "--set train.max_steps=5 --set eval.num_prompts=0 --set train.per_device_train_batch_size=16";
-    let whole = folder.train("whole", &format!("{data} {steps}"));
-    let _ = folder.train("resumed", &format!("{data} {steps} --stop-after 2"));
-    folder.resume("resumed").assert_same_files(&whole);
+    folder.assert_resumes(&format!("{data} {STEPS} --set train.max_steps=5"), [2]);
     let one = "--set data={datasets=[{path=\"samples/saved\",weight=3},{path=\"samples/saved\"}]}";
     assert_snapshot!(folder.host(&format!("train {one}")).refused(), @"the settings of the default config and `--set` do not fit together: 1 of 2 `[[data.datasets]]` have a `weight` (give each one, or none)");
 }

@@ -196,10 +196,7 @@ fn every_family_trains() {
             folder.write(&format!("model/{name}"), bytes);
         }
         let args = "--plugin libcapo.so --set model.model_name_or_path=model --set model.fresh_weights=true --set train.max_steps=2 --set train.save_steps=1 --set eval.num_prompts=0";
-        let whole = folder.train("whole", args);
-        let half = folder.train("half", &format!("{args} --stop-after 1"));
-        assert_eq!(half.metrics().len(), 1, "{family}");
-        folder.resume("half").assert_same_files(&whole);
+        let whole = folder.assert_resumes(args, [1]);
         let scored = format!("generate --model {} --max-completion-length 4 1+1=", whole.last_checkpoint().display());
         assert!(folder.host(&scored).succeeded().stdout.starts_with("1+1="), "{family}");
     }

@@ -82,11 +82,7 @@ fn a_split_batch_is_the_whole_batch() {
 fn resumed_runs_are_the_uninterrupted_ones() {
     let steps = "--set train.save_steps=0 --set train.max_steps=5 --set eval.num_prompts=0";
     for optimizer in [BOTH, SGD, "--set train.optimizer=sgd"] {
-        let folder = Folder::new();
-        let args = format!("{CAPO} {STRICT} {optimizer} {steps}");
-        let whole = folder.train("whole", &args);
-        let _ = folder.train("resumed", &format!("{args} --stop-after 2"));
-        folder.resume("resumed").assert_same_files(&whole);
+        Folder::new().assert_resumes(&format!("{CAPO} {STRICT} {optimizer} {steps}"), [2]);
     }
 }
 

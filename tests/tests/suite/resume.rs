@@ -8,18 +8,6 @@ use crate::ONE_STEP;
 const FIVE_STEPS: &str =
     "--set train.save_steps=0 --set train.max_steps=5 --set eval.num_prompts=16 --set eval.eval_steps=2";
 
-/// Runs `args` once whole, and once stopped after two steps and resumed.
-fn whole_and_resumed(args: &str) -> (Folder, RunDir, RunDir) {
-    let folder = Folder::new();
-    let whole = folder.train("whole", &format!("{args} {FIVE_STEPS}"));
-    let stopped = folder.train("resumed", &format!("{args} {FIVE_STEPS} --stop-after 2"));
-    assert_eq!(stopped.metrics().len(), 2);
-    assert_eq!(stopped.checkpoints(), [2]);
-    let resumed = folder.resume("resumed");
-    assert_eq!(whole.checkpoints(), [5]);
-    (folder, whole, resumed)
-}
-
 /// MiB of a line of `said` that begins with `memory`.
 fn memory(said: &str) -> f64 {
     let line = said.lines().find(|line| line.starts_with("memory")).unwrap_or_else(|| panic!("{said}"));
@@ -61,27 +49,12 @@ fn a_resume_takes_the_memory_of_a_run_as_it_was_estimated() {
 }
 
 #[test]
-fn grpo() {
-    let (_folder, whole, resumed) = whole_and_resumed("");
-    resumed.assert_same_files(&whole);
-}
-
-#[test]
-fn capo() {
-    let (_folder, whole, resumed) = whole_and_resumed("--plugin libcapo.so");
-    resumed.assert_same_files(&whole);
-}
-
-#[test]
-fn drcapo() {
-    let (_folder, whole, resumed) = whole_and_resumed("--plugin libdrcapo.so");
-    resumed.assert_same_files(&whole);
-}
-
-#[test]
-fn reincapo() {
-    let (_folder, whole, resumed) = whole_and_resumed("--plugin libreincapo.so");
-    resumed.assert_same_files(&whole);
+fn every_shipped_recipe() {
+    for plugin in ["", "--plugin libdrcapo.so", "--plugin libreincapo.so"] {
+        let folder = Folder::new();
+        let run = folder.assert_resumes(&format!("{plugin} {FIVE_STEPS}"), [2]);
+        assert_eq!(run.checkpoints(), [5]);
+    }
 }
 
 #[test]
@@ -103,7 +76,8 @@ fn with_a_reference_model_and_reused_rollouts() {
 fn stopped_after_every_step() {
     let folder = Folder::new();
     let whole = folder.train("whole", &format!("--plugin libcapo.so {FIVE_STEPS}"));
-    let _ = folder.train("resumed", &format!("--plugin libcapo.so {FIVE_STEPS} --stop-after 1"));
+    let stopped = folder.train("resumed", &format!("--plugin libcapo.so {FIVE_STEPS} --stop-after 1"));
+    assert_eq!((stopped.metrics().len(), stopped.checkpoints()), (1, vec![1]));
     for step in 2..=5 {
         let _ = folder.host(&format!("train --resume resumed --stop-after {step}")).succeeded();
     }
@@ -113,9 +87,9 @@ fn stopped_after_every_step() {
 #[test]
 fn a_components_own_state() {
     let mask = "--plugin libmisbehave.so --set mask=[{use=\"misbehave.mask\",sin=\"stateful\"}]";
-    let (folder, whole, resumed) = whole_and_resumed(mask);
-    resumed.assert_same_files(&whole);
-    assert_eq!(resumed.metric("misbehave.mask/calls"), [1.0, 2.0, 3.0, 4.0, 5.0]);
+    let folder = Folder::new();
+    let whole = folder.assert_resumes(&format!("{mask} {FIVE_STEPS}"), [2]);
+    assert_eq!(whole.metric("misbehave.mask/calls"), [1.0, 2.0, 3.0, 4.0, 5.0]);
     // A state that is not its own.
     let _ = folder.train("foreign", &format!("{} {FIVE_STEPS} --stop-after 1", mask.replace("stateful", "none")));
     let config = folder.path().join("foreign/config.toml");

@@ -167,18 +167,12 @@ fn a_resumed_run_goes_on_with_the_same_bits() {
     let stateful = told(&["sin=\"stateful\""], "");
     // Its target moves from the seventh step on.
     let auto = "--plugin libgovernor.so --set step_control.0.target=auto";
-    for args in [
-        format!("{governor} {FOUR_STEPS} --set train.max_steps=7 --set train.measure_step=2"),
-        format!("{auto} {FOUR_STEPS} --set train.max_steps=8"),
-        stateful,
+    for (args, steps) in [
+        (format!("{governor} {FOUR_STEPS} --set train.max_steps=7 --set train.measure_step=2"), 7),
+        (format!("{auto} {FOUR_STEPS} --set train.max_steps=8"), 8),
+        (stateful, 4),
     ] {
-        let folder = Folder::new();
-        let whole = folder.train("whole", &args);
-        for step in 1..whole.metrics().len() {
-            let name = format!("stopped-{step}");
-            let _ = folder.train(&name, &format!("{args} --stop-after {step}"));
-            folder.resume(&name).assert_same_files(&whole);
-        }
+        Folder::new().assert_resumes(&args, 1..steps);
     }
 }
 
