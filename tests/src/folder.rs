@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use host::data::Tokenizer;
 use tempfile::TempDir;
 
 use crate::artifacts;
@@ -80,6 +81,20 @@ impl Folder {
         std::fs::create_dir_all(path.parent().expect("a file has a folder")).expect("a folder");
         std::fs::write(path, contents).expect("a file is written");
         name.to_owned()
+    }
+
+    /// Replaces `from`, which the file `name` must hold, by `to`.
+    pub fn replace(&self, name: &str, from: &str, to: &str) {
+        let text = std::fs::read_to_string(self.path.join(name)).expect("a text file");
+        assert!(text.contains(from), "no `{from}` in {text}");
+        self.write(name, text.replace(from, to));
+    }
+
+    /// Writes the files of the embedded tokenizer into the folder `name`.
+    pub fn write_tokenizer(&self, name: &str) {
+        for (file, bytes) in Tokenizer::TINY_ARITHMETIC {
+            self.write(&format!("{name}/{file}"), bytes);
+        }
     }
 
     /// The process `host ARGS`, not yet started. Words of `args` are separated by blanks.

@@ -178,9 +178,7 @@ fn limits_of_the_system_are_sentences() {
     let sizes = r#""vocab_size": 10000000, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
         "num_key_value_heads": 2, "max_position_embeddings": 64"#;
     folder.write("large/config.json", format!("{{\"model_type\": \"qwen2\", {sizes}}}"));
-    for (name, bytes) in host::data::Tokenizer::TINY_ARITHMETIC {
-        folder.write(&format!("large/{name}"), bytes);
-    }
+    folder.write_tokenizer("large");
     let large = "train --set model.model_name_or_path=large --set model.fresh_weights=true --set eval.num_prompts=0";
     let refused = under(&folder, "ulimit -v 3000000", large).refused();
     assert!(refused.starts_with("a model of 640007360 weights takes 3.6 GiB of memory, and "), "{refused}");
@@ -229,9 +227,7 @@ fn a_state_that_grows_without_bound() {
     assert_snapshot!(outcome.failed(), @"the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.mask`: its state takes 3 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)");
     assert_eq!(folder.run_dir("run").checkpoints(), [1, 2]);
     // Meant to be so large after all.
-    let config = folder.path().join("run/config.toml");
-    let text = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(&config, text.replace("component_state_limit = 2", "component_state_limit = 0")).unwrap();
+    folder.replace("run/config.toml", "component_state_limit = 2", "component_state_limit = 0");
     let _ = folder.host("train --resume run --allow-changed-config").succeeded();
     assert_eq!(folder.run_dir("run").metrics().len(), 4);
 }

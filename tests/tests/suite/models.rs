@@ -192,9 +192,7 @@ fn every_family_trains() {
     ] {
         let folder = Folder::new();
         folder.write("model/config.json", format!("{{{family}, {sizes}}}"));
-        for (name, bytes) in host::data::Tokenizer::TINY_ARITHMETIC {
-            folder.write(&format!("model/{name}"), bytes);
-        }
+        folder.write_tokenizer("model");
         let args = "--plugin libcapo.so --set model.model_name_or_path=model --set model.fresh_weights=true --set train.max_steps=2 --set train.save_steps=1 --set eval.num_prompts=0";
         let whole = folder.assert_resumes(args, [1]);
         let scored = format!("generate --model {} --max-completion-length 4 1+1=", whole.last_checkpoint().display());

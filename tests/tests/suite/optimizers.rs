@@ -120,10 +120,9 @@ fn inputs_that_an_optimizer_lacks_are_refused() {
 fn a_checkpoint_of_another_optimizer_is_refused() {
     let folder = Folder::new();
     let _ = folder.train("run", &format!("{FOUR_STEPS} --stop-after 2"));
-    let config = folder.path().join("run/config.toml");
-    let text = std::fs::read_to_string(&config).unwrap();
+    let text = std::fs::read_to_string(folder.path().join("run/config.toml")).unwrap();
     assert!(!text.contains("optimizer") && !text.contains("second_moment"), "runs of older hosts go on: {text}");
-    std::fs::write(&config, text.replace("[train]\n", "[train]\noptimizer = \"sgd\"\n")).unwrap();
+    folder.replace("run/config.toml", "[train]\n", "[train]\noptimizer = \"sgd\"\n");
     let sentence = folder.host("train --resume run --allow-changed-config").refused();
     assert!(sentence.ends_with("(use a checkpoint of this model and this optimizer)"), "{sentence}");
 }

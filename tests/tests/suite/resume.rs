@@ -21,9 +21,7 @@ fn a_resume_takes_the_memory_of_a_run_as_it_was_estimated() {
     let sizes = r#""vocab_size": 15, "hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 6,
         "num_key_value_heads": 6, "max_position_embeddings": 64, "eos_token_id": 1"#;
     folder.write("model/config.json", format!("{{\"model_type\": \"llama\", {sizes}}}"));
-    for (name, bytes) in host::data::Tokenizer::TINY_ARITHMETIC {
-        folder.write(&format!("model/{name}"), bytes);
-    }
+    folder.write_tokenizer("model");
     let model =
         "--set model.model_name_or_path=model --set model.fresh_weights=true --set rollout.max_completion_length=8";
     let batch = "--set train.per_device_train_batch_size=4 --set rollout.num_generations=4 --set eval.num_prompts=0 --set train.max_steps=2";
@@ -92,25 +90,19 @@ fn a_components_own_state() {
     assert_eq!(whole.metric("misbehave.mask/calls"), [1.0, 2.0, 3.0, 4.0, 5.0]);
     // A state that is not its own.
     let _ = folder.train("foreign", &format!("{} {FIVE_STEPS} --stop-after 1", mask.replace("stateful", "none")));
-    let config = folder.path().join("foreign/config.toml");
-    let text = std::fs::read_to_string(&config).unwrap().replace("\"none\"", "\"stateful\"");
-    std::fs::write(&config, text).unwrap();
+    folder.replace("foreign/config.toml", "\"none\"", "\"stateful\"");
     assert_snapshot!(folder.host("train --resume foreign --allow-changed-config").refused(), @"checkpoint `foreign/checkpoints/step-000001` cannot be used: component `misbehave.mask`: a state of 0 bytes is not its own");
     // A state that nobody wants.
     let _ = folder.train("kept", &format!("{mask} {FIVE_STEPS} --stop-after 1"));
-    let config = folder.path().join("kept/config.toml");
-    let text = std::fs::read_to_string(&config).unwrap().replace("\"stateful\"", "\"none\"");
-    std::fs::write(&config, text).unwrap();
+    folder.replace("kept/config.toml", "\"stateful\"", "\"none\"");
     assert_snapshot!(folder.host("train --resume kept --allow-changed-config").refused(), @"checkpoint `kept/checkpoints/step-000001` cannot be used: component `misbehave.mask`: it keeps no state");
 }
 
 #[test]
 fn other_components_than_the_checkpoints() {
     let folder = Folder::new();
-    let run = folder.train("run", &format!("{FIVE_STEPS} --stop-after 1"));
-    let config = run.path().join("config.toml");
-    let text = std::fs::read_to_string(&config).unwrap().replace("grpo.advantage", "dr_grpo.advantage");
-    std::fs::write(&config, text).unwrap();
+    let _ = folder.train("run", &format!("{FIVE_STEPS} --stop-after 1"));
+    folder.replace("run/config.toml", "grpo.advantage", "dr_grpo.advantage");
     assert_snapshot!(folder.host("train --resume run --allow-changed-config").refused(), @"checkpoint `run/checkpoints/step-000001` cannot be used: it holds the state of `grpo.advantage`, `grpo.objective`, the run has `dr_grpo.advantage`, `grpo.objective` (resume with the plugins and the `config.toml` that the run began with)");
 }
 
