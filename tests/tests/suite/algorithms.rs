@@ -13,12 +13,6 @@ fn refused(args: &str) -> String {
     Folder::new().host(&format!("train {args}")).refused()
 }
 
-/// The largest difference between two weights.
-fn largest_difference(a: &RunDir, b: &RunDir) -> f32 {
-    let (a, b) = (a.tensors("model.safetensors"), b.tensors("model.safetensors"));
-    a.values().flatten().zip(b.values().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
-}
-
 #[test]
 fn every_recipe_trains_and_no_two_are_the_same() {
     let folder = Folder::new();
@@ -90,7 +84,7 @@ fn batches_are_counted_as_trl_counts_them() {
     assert_ne!(passes.metric("reward")[1], passes.metric("reward")[2]);
     let split = "--set train.per_device_train_batch_size=24 --set train.gradient_accumulation_steps=1";
     let whole = folder.train("whole", &format!("{FOUR_STEPS} {split} --set train.steps_per_generation=2"));
-    assert!(largest_difference(&passes, &whole) < 1e-6, "a split changes the order of additions and nothing else");
+    assert!(passes.largest_difference(&whole) < 1e-6, "a split changes the order of additions and nothing else");
     assert_snapshot!(refused("--set train.generation_batch_size=48 --set train.steps_per_generation=1"), @"the settings of the default config and `--set train.generation_batch_size`, `--set train.steps_per_generation` do not fit together: `train.generation_batch_size` is 48 and `train.steps_per_generation` 1 (set one of them: the first is the second × `train.per_device_train_batch_size`)");
     assert_snapshot!(refused("--set train.generation_batch_size=50"), @"the settings of `--set` do not fit together: one rollout makes 50 completions, which is not a multiple of the 48 of an optimizer step (set `train.generation_batch_size` to a multiple of it)");
     assert_snapshot!(refused("--set train.generation_batch_size=9223372036854775807"), @"the settings of `--set` do not fit together: `train.generation_batch_size` is 9223372036854775807 (it must be at most 1048576)");
@@ -144,7 +138,7 @@ fn an_entropy_bonus_keeps_entropy_up() {
     assert!(none.metric("policy_loss").is_empty());
     let split = "--set train.per_device_train_batch_size=12 --set train.gradient_accumulation_steps=4";
     let split = folder.train("split", &format!("{args} --set train.entropy_coef=5 {split}"));
-    assert!(largest_difference(&some, &split) < 3e-6);
+    assert!(some.largest_difference(&split) < 3e-6);
     assert_snapshot!(refused("--set train.entropy_coef=-1"), @"the settings of `--set` do not fit together: `train.entropy_coef` is -1 (it must be finite, 0 or more)");
 }
 

@@ -15,12 +15,6 @@ const SGD: &str = "--set train.optimizer=sgd --set train.sgd_momentum=0.9 --set 
 /// The metrics that come with the second moment of both.
 const ADDED: [&str; 3] = ["rejected_grad_norm", "grad_norm_unmasked", "second_pass_completions"];
 
-/// The largest difference between two weights after the same steps.
-fn largest_difference(a: &RunDir, b: &RunDir) -> f32 {
-    let (a, b) = (a.tensors("model.safetensors"), b.tensors("model.safetensors"));
-    a.values().flatten().zip(b.values().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
-}
-
 #[test]
 fn where_nothing_is_rejected_every_bit_is_plain_adamws() {
     let folder = Folder::new();
@@ -73,7 +67,7 @@ fn a_split_batch_is_the_whole_batch() {
         for (a, b) in whole.metric("rejected_grad_norm").iter().zip(split.metric("rejected_grad_norm")) {
             assert!((a - b).abs() <= 1e-3 * b, "{a} {b}");
         }
-        let difference = largest_difference(&whole, &split);
+        let difference = whole.largest_difference(&split);
         assert!(difference < 1e-6, "{difference:e}");
     }
 }
