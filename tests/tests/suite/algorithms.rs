@@ -3,15 +3,11 @@
 use insta::assert_snapshot;
 use tests::{Folder, RunDir};
 
-use crate::FOUR_STEPS;
+use crate::{FOUR_STEPS, refused};
 
 /// Completions are drawn from the policy as it is.
 const AS_IT_IS: &str = "--set rollout.temperature=1 --set rollout.top_k=0 --set rollout.top_p=1";
 const REUSED: &str = "--set train.num_iterations=2";
-
-fn refused(args: &str) -> String {
-    Folder::new().host(&format!("train {args}")).refused()
-}
 
 #[test]
 fn every_recipe_trains_and_no_two_are_the_same() {

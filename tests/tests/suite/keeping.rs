@@ -4,6 +4,8 @@ use insta::assert_snapshot;
 use serde_json::Value;
 use tests::{Folder, RunDir};
 
+use crate::refused;
+
 /// Steps that are evaluated each, on few prompts, with a rate that soon spoils the model.
 const SPOILED: &str = "--set train.per_device_train_batch_size=16 --set eval.num_prompts=32 --set eval.eval_steps=1 \
     --set train.learning_rate=3e-2 --set train.warmup_ratio=0 --set train.max_steps=12 --set train.save_steps=1 --set train.save_total_limit=1 \
@@ -110,8 +112,6 @@ fn a_run_is_exported_with_its_card() {
 
 #[test]
 fn settings_that_nothing_follows_from() {
-    let folder = Folder::new();
-    let refused = |args: &str| folder.host(&format!("train {args}")).refused();
     assert_snapshot!(refused("--set train.early_stopping_patience=2"), @"the settings of the default config and `--set train.early_stopping_patience` do not fit together: `train.early_stopping_patience` is set, but no metric is compared (set `train.metric_for_best_model`, or remove it)");
     assert_snapshot!(refused("--set train.metric_for_best_model=eval_accuracy --set eval.eval_steps=0"), @"the settings of `--set` do not fit together: `train.metric_for_best_model` is `eval_accuracy`, but `eval.eval_steps` is 0: only the last step is evaluated (set how often)");
     assert_snapshot!(refused("--set train.metric_for_best_model=eval/aime/pass@1"), @"the settings of the default config and `--set train.metric_for_best_model` do not fit together: `train.metric_for_best_model` is `eval/aime/pass@1`, but no benchmark is called `aime` (add an `[[eval.benchmark]]` table)");

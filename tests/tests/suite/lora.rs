@@ -9,19 +9,12 @@ use serde_json::Value;
 use tests::artifacts::workspace;
 use tests::{Folder, RunDir};
 
-use crate::{FOUR_STEPS, ONE_STEP};
+use crate::{FOUR_STEPS, ONE_STEP, refused};
 
 const LORA: &str = "--set model.use_peft=true";
 const CAPO: &str = "--plugin libcapo.so";
 /// So that the first step moves something.
 const RATE: &str = "--set train.lr_scheduler_type=constant --set train.warmup_ratio=0";
-
-fn refused(args: &str) -> String {
-    let folder = Folder::new();
-    let sentence = folder.host(&format!("train {args}")).refused();
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "a refused run leaves nothing behind");
-    sentence
-}
 
 fn names(folder: &Path) -> BTreeSet<String> {
     fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()

@@ -3,12 +3,7 @@
 use insta::assert_snapshot;
 use tests::Folder;
 
-use crate::ONE_STEP;
-
-/// The sentence of `host train ARGS`.
-fn refused(args: &str) -> String {
-    Folder::new().host(&format!("train {args}")).refused()
-}
+use crate::{ONE_STEP, refused};
 
 /// The recipe and the advantage of a run with ARGS.
 fn chosen(args: &str) -> String {

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use tests::{Folder, RunDir, artifacts};
 
-use crate::{FOUR_STEPS, ONE_STEP};
+use crate::{FOUR_STEPS, ONE_STEP, refused};
 
 const PLUGIN: &str = "--plugin librewarding.so";
 
@@ -194,7 +194,7 @@ fn state_goes_into_checkpoints() {
 
 #[test]
 fn sentences() {
-    let refused = |table: &str| Folder::new().host(&format!("train {PLUGIN} --set reward=[{table}]")).refused();
+    let refused = |table: &str| refused(&format!("{PLUGIN} --set reward=[{table}]"));
     assert_snapshot!(refused("{use=\"rewarding.leveled\"}"), @"`[[reward]]` names `rewarding.leveled`, which no loaded image offers (did you mean `rewarding.levelled`?)");
     assert_snapshot!(refused("{use=\"rewarding.levelled\",wieght=1}"), @r#"`[[reward]]` with `use = "rewarding.levelled"`: unknown key `wieght` (did you mean `weight`?)"#);
     assert_snapshot!(refused("{use=\"rewarding.levelled\",levle=\"easy\"}"), @r#"`[[reward]]` with `use = "rewarding.levelled"`: unknown key `levle` (did you mean `level`?)"#);

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use tests::Folder;
 
-use crate::FOUR_STEPS;
+use crate::{FOUR_STEPS, refused};
 
 /// Nothing but what `extra` says tells sampler and trainer apart.
 fn args(extra: &str) -> String {
@@ -60,6 +60,5 @@ fn truncation_and_temperature_are_a_mismatch_too() {
 
 #[test]
 fn dtypes_that_there_are_not() {
-    let refused = |args: &str| Folder::new().host(&format!("train {args}")).refused();
     assert_snapshot!(refused("--set rollout.dtype=fp16"), @"`[rollout]` of `--set`: unknown variant `fp16`, expected `f32` or `bf16`, in `dtype`");
 }
