@@ -115,6 +115,17 @@ impl Folder {
         self.outcome(self.command(args).output().expect("`host` starts"))
     }
 
+    /// Runs `host ARGS` to its end, after the command `before` in the same shell.
+    #[must_use]
+    pub fn host_after(&self, before: &str, args: &str) -> Outcome {
+        let host = self.command(args);
+        let words = [host.get_program()].into_iter().chain(host.get_args()).map(|word| word.to_string_lossy());
+        let line = words.map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{before}; exec {line}")]).current_dir(&self.path);
+        self.outcome(shell.output().expect("a shell starts"))
+    }
+
     /// Result of a process that [`command`](Self::command) made.
     #[must_use]
     pub fn outcome(&self, output: Output) -> Outcome {

@@ -95,16 +95,6 @@ fn a_sentence_without_end() {
     );
 }
 
-/// The outcome of `host ARGS` after `before` in a shell.
-fn under(folder: &Folder, before: &str, args: &str) -> tests::Outcome {
-    let host = folder.command(args);
-    let words = [host.get_program()].into_iter().chain(host.get_args()).map(|word| word.to_str().unwrap());
-    let line = words.map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
-    let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", &format!("{before}; exec {line}")]).current_dir(folder.path());
-    folder.outcome(shell.output().unwrap())
-}
-
 #[test]
 fn limits_of_the_system_are_sentences() {
     let folder = Folder::new();
@@ -113,17 +103,17 @@ fn limits_of_the_system_are_sentences() {
     folder.write("large/config.json", format!("{{\"model_type\": \"qwen2\", {sizes}}}"));
     folder.write_tokenizer("large");
     let large = "train --set model.model_name_or_path=large --set model.fresh_weights=true --set eval.num_prompts=0";
-    let refused = under(&folder, "ulimit -v 3000000", large).refused();
+    let refused = folder.host_after("ulimit -v 3000000", large).refused();
     assert!(refused.starts_with("a model of 640007360 weights takes 3.6 GiB of memory, and "), "{refused}");
     // Loading takes less than is there, the first step more: of what has no estimate the end is a sentence, too.
-    let little = under(&folder, "ulimit -v 1500000", "generate --model large 1+1=");
+    let little = folder.host_after("ulimit -v 1500000", "generate --model large 1+1=");
     assert!(little.code == Some(2) && little.stderr.starts_with("error: "), "{little:?}");
     for kibibytes in [150_000, 250_000, 400_000, 800_000] {
-        let outcome = under(&folder, &format!("ulimit -v {kibibytes}"), &format!("train {ONE_STEP}"));
+        let outcome = folder.host_after(&format!("ulimit -v {kibibytes}"), &format!("train {ONE_STEP}"));
         let told = outcome.stderr.starts_with("error: ") && !outcome.stderr.contains("panicked");
         assert!(outcome.code == Some(0) || told, "{kibibytes}: {outcome:?}");
     }
-    let _ = under(&folder, "ulimit -s 64", &format!("train {ONE_STEP}")).succeeded();
+    let _ = folder.host_after("ulimit -s 64", &format!("train {ONE_STEP}")).succeeded();
     let many = folder.env("RAYON_NUM_THREADS", "100000").host("plugins");
     assert_snapshot!(many.refused(), @"`RAYON_NUM_THREADS` is 100000 (it must be at most 4096; more threads than cores are of no use)");
 }
