@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use host::data::Tokenizer;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::artifacts;
@@ -81,6 +82,12 @@ impl Folder {
         std::fs::create_dir_all(path.parent().expect("a file has a folder")).expect("a folder");
         std::fs::write(path, contents).expect("a file is written");
         name.to_owned()
+    }
+
+    /// The JSON values on the lines of the file `name`.
+    #[must_use]
+    pub fn json_lines(&self, name: &str) -> Vec<Value> {
+        json_lines(&std::fs::read_to_string(self.path.join(name)).expect("a text file"))
     }
 
     /// Replaces `from`, which the file `name` must hold, by `to`.
@@ -175,6 +182,16 @@ impl Folder {
             .collect::<Vec<_>>()
             .join("\n")
     }
+}
+
+/// The JSON values on the lines of `text`.
+///
+/// # Panics
+///
+/// If a line is no JSON.
+#[must_use]
+pub fn json_lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
 }
 
 /// The word with `HASH` in place of a SHA-256 at its end.

@@ -319,8 +319,7 @@ fn a_runs_own_config_repeats_it() {
 fn evaluation_writes_completions() {
     let folder = Folder::new();
     let outcome = folder.host("eval --num-prompts 16 --output graded.jsonl").succeeded();
-    let text = std::fs::read_to_string(folder.path().join("graded.jsonl")).unwrap();
-    let graded: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let graded = folder.json_lines("graded.jsonl");
     let right = graded.iter().filter(|line| line["reward"].as_f64().unwrap() > 0.0).count();
     assert_eq!(graded.len(), 16);
     let share = 100.0 * right as f64 / 16.0;

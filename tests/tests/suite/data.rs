@@ -57,8 +57,7 @@ fn a_cached_dataset_goes_by_its_id() {
         "run",
         &format!("{main} --set train.max_steps=1 --set eval.num_prompts=2 --set logging.log_completions=true"),
     );
-    let completions = std::fs::read_to_string(run.path().join("completions.jsonl")).unwrap();
-    let first: Value = serde_json::from_str(completions.lines().next().unwrap()).unwrap();
+    let first = &folder.json_lines("run/completions.jsonl")[0];
     let prompt = first["prompt"].as_str().unwrap();
     assert!(
         prompt.ends_with("How many has she? Let's think step by step and output the final answer after \"####\"."),

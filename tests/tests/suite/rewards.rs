@@ -53,9 +53,8 @@ fn columns_reach_training_and_evaluation() {
     right      `rewarding.levelled` above 0, as long as it gives -1, 0 and 1 alone (else name it with `eval.reward`)
     held-out accuracy 50.0%  reward 0.500  (20 prompts, greedy)
     ");
-    let graded = std::fs::read_to_string(folder.path().join("graded.jsonl")).unwrap();
-    let rewards = graded.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["reward"].clone());
-    assert_eq!(rewards.collect::<Vec<_>>(), [1.0, 0.0].repeat(10));
+    let graded = folder.json_lines("graded.jsonl");
+    assert_eq!(graded.iter().map(|line| line["reward"].clone()).collect::<Vec<_>>(), [1.0, 0.0].repeat(10));
 }
 
 #[test]
