@@ -7,6 +7,7 @@ use tests::Folder;
 use tests::artifacts::workspace;
 
 use crate::FOUR_STEPS;
+use crate::run_directory::names;
 
 /// Asserts that the help of `command` mentions each of `words`.
 fn help_mentions(command: &str, words: &[&str]) {
@@ -301,10 +302,8 @@ fn a_run_chooses_a_folder_of_its_own() {
     for name in ["grpo-seed42", "grpo-seed42-2", "grpo-seed42-3"] {
         let outcome = folder.host(&format!("train {FOUR_STEPS} --set train.max_steps=1")).succeeded();
         assert!(outcome.stdout.contains(&format!("run        runs/{name} (1 steps")), "{}", outcome.stdout);
-        let mut files: Vec<_> = std::fs::read_dir(folder.path().join("runs").join(name)).unwrap().collect();
-        files.sort_by_key(|entry| entry.as_ref().unwrap().file_name());
-        let names: Vec<_> = files.into_iter().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        assert_eq!(names, ["checkpoints", "config.toml", "lock", "metrics.jsonl", "provenance.json"]);
+        let files = ["checkpoints", "config.toml", "lock", "metrics.jsonl", "provenance.json"];
+        assert!(names(&folder.path().join("runs").join(name)).iter().eq(&files));
     }
 }
 

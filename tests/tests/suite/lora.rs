@@ -1,24 +1,19 @@
 //! Runs that train an adapter: `model.use_peft`.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 
 use insta::assert_snapshot;
 use serde_json::Value;
 use tests::artifacts::workspace;
 use tests::{Folder, RunDir};
 
+use crate::run_directory::names;
 use crate::{FOUR_STEPS, ONE_STEP, refused};
 
 const LORA: &str = "--set model.use_peft=true";
 const CAPO: &str = "--plugin libcapo.so";
 /// So that the first step moves something.
 const RATE: &str = "--set train.lr_scheduler_type=constant --set train.warmup_ratio=0";
-
-fn names(folder: &Path) -> BTreeSet<String> {
-    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
-}
 
 fn adapter(run: &RunDir) -> Vec<f32> {
     run.tensors("adapter_model.safetensors").into_values().flatten().collect()

@@ -14,7 +14,8 @@ use crate::interruption::{kill, start, wait_for};
 
 const THREE_STEPS: &str = "--set train.max_steps=3 --set eval.num_prompts=0 --set train.save_steps=1";
 
-fn names(dir: &Path) -> BTreeSet<String> {
+/// The names in a folder.
+pub(crate) fn names(dir: &Path) -> BTreeSet<String> {
     fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
