@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
+use capo_plugin::testing::Fixture;
 use capo_plugin::{Batch, Denominator, Dims, OptimizerInfo, OptimizerKind, Reduction};
 use host::model::{Config, Forward, ModelFiles, Policy, Sequences, head_name};
 use host_ops::rng::{fill_standard_normal, stream};
@@ -74,16 +75,7 @@ pub fn distance(actual: &Tensor, expected: &Tensor) -> f32 {
 
 /// The first step of a run of one, with completions of at most `limit` tokens.
 pub fn first_step(kind: OptimizerKind, reduction: Reduction, denominator: Denominator, limit: usize) -> Batch<'static> {
-    let optimizer = OptimizerInfo {
-        kind,
-        learning_rate: 1e-3,
-        beta1: 0.9,
-        beta2: 0.999,
-        eps: 1e-8,
-        weight_decay: 0.0,
-        max_grad_norm: 1.0,
-        steps_taken: 0,
-    };
+    let optimizer = OptimizerInfo { kind, ..Fixture::new(1, 1).batch().optimizer };
     let mut info = Batch::new(Dims { completions: 0, tokens: 0, group_size: 1 }, optimizer);
     info.max_completion_length = limit;
     info.reduction = reduction;

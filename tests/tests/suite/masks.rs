@@ -4,8 +4,8 @@
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
 use capo_loader::{mask, weight};
-use capo_plugin::testing::Listener;
-use capo_plugin::{CompletionContext, ContextData, OptimizerInfo, OptimizerKind, PromptContext};
+use capo_plugin::testing::{Fixture, Listener};
+use capo_plugin::{CompletionContext, ContextData, PromptContext};
 use host::config::{self, Draft};
 use host::model::{Sequences, TokenOutputs};
 use host::stages::backward::Reduced;
@@ -51,17 +51,6 @@ struct Settings {
     slopes: Vec<Vec<f32>>,
 }
 
-const OPTIMIZER: OptimizerInfo = OptimizerInfo {
-    kind: OptimizerKind::ADAMW,
-    learning_rate: 1e-4,
-    beta1: 0.9,
-    beta2: 0.999,
-    eps: 1e-8,
-    weight_decay: 0.0,
-    max_grad_norm: 1.0,
-    steps_taken: 0,
-};
-
 impl Arrays {
     /// The batch as the stages before the objective leave it.
     fn batch(&self, golden: &Golden) -> BatchWithLogps {
@@ -106,7 +95,8 @@ fn reduced(registry: &Registry, sets: &[String], golden: &Golden, arrays: &Array
     let config = config::resolve(registry, draft).unwrap().config;
     let watchdog = Watchdog::start(0, config.component_ids());
     let mut components = registry.build(config.choice(), &watchdog).unwrap();
-    let info = step_info(&config, 0, 0, components.objective.reduction(), OPTIMIZER);
+    let optimizer = Fixture::new(1, 1).batch().optimizer;
+    let info = step_info(&config, 0, 0, components.objective.reduction(), optimizer);
     let context = arrays.context(golden);
     let mut sink = Listener::new(&context);
     let (batch, advantages) = (arrays.batch(golden), arrays.advantages.clone());
