@@ -8,7 +8,7 @@ use crate::model::Params;
 use crate::model::device::Dtype;
 use crate::model::ops::fused;
 use crate::model::ops::optimizer::{Mean, MeanSquare, Update};
-use crate::moments::{Moments, State, WeightStep};
+use crate::moments::{Moments, WeightStep};
 
 /// Constants of AdamW.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -58,63 +58,27 @@ pub enum SecondMoment {
 /// `m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`,
 /// `w = w (1 - lr decay) - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)`. Source: `torch.optim.AdamW`. With a gradient `r` of
 /// rejected tokens, `v = b2 v + (1 - b2) (g^2 + r^2)`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct AdamW {
-    config: AdamWConfig,
-    exp_avg: Moments,
-    exp_avg_sq: Moments,
+    /// Settings of AdamW.
+    pub config: AdamWConfig,
+    /// The moments `exp_avg` and `exp_avg_sq`.
+    pub moments: [Moments; 2],
 }
 
 impl AdamW {
     /// An optimizer before its first step; both moments of every weight are 0.
     pub fn new(params: &Params, config: AdamWConfig) -> Result<Self> {
         let zeros = |kind| Moments::zeros(kind, params, config.moments);
-        Ok(Self { config, exp_avg: zeros("exp_avg")?, exp_avg_sq: zeros("exp_avg_sq")? })
-    }
-
-    /// A copy that shares no storage with the original.
-    pub fn deep_copy(&self) -> Result<Self> {
-        let (exp_avg, exp_avg_sq) = (self.exp_avg.deep_copy()?, self.exp_avg_sq.deep_copy()?);
-        Ok(Self { config: self.config, exp_avg, exp_avg_sq })
-    }
-
-    /// Settings of AdamW.
-    pub fn config(&self) -> &AdamWConfig {
-        &self.config
-    }
-
-    /// The moments `exp_avg` and `exp_avg_sq` of the weight `name`, in its shape and their stored dtype. An unknown name is an error.
-    pub fn moments(&self, name: &str) -> Result<(&Tensor, &Tensor)> {
-        Ok((self.exp_avg.get(name)?, self.exp_avg_sq.get(name)?))
+        Ok(Self { config, moments: [zeros("exp_avg")?, zeros("exp_avg_sq")?] })
     }
 
     /// Descent direction of step `number` in the weight `name`, without weight decay: `m / (sqrt(v / (1 - b2^t)) + eps)`, f32.
     pub fn direction(&self, name: &str, number: u64) -> Result<Tensor> {
-        let (mean, square) = (self.exp_avg.open(name)?, self.exp_avg_sq.open(name)?);
+        let [exp_avg, exp_avg_sq] = &self.moments;
+        let (mean, square) = (exp_avg.open(name)?, exp_avg_sq.open(name)?);
         let root = (1.0 - self.config.beta2.powf(number as f64)).sqrt();
         Ok((mean / ((square.sqrt()? / root)? + self.config.eps)?)?)
-    }
-
-    /// Bytes of both moments.
-    pub fn bytes(&self) -> usize {
-        self.exp_avg.bytes() + self.exp_avg_sq.bytes()
-    }
-
-    /// Number of tensors that [`Self::save`] adds.
-    pub fn count(&self) -> usize {
-        self.exp_avg.count() + self.exp_avg_sq.count()
-    }
-
-    /// Adds `exp_avg/NAME` and `exp_avg_sq/NAME` to `state`.
-    pub fn save(&self, state: &mut State) -> Result<()> {
-        self.exp_avg.save(state)?;
-        self.exp_avg_sq.save(state)
-    }
-
-    /// Restores the tensors that `save` added; `get` returns them by name. After an error, some tensors are already restored.
-    pub fn load(&mut self, get: &mut dyn FnMut(&str) -> Result<Option<Tensor>>) -> Result<()> {
-        self.exp_avg.restore(get)?;
-        self.exp_avg_sq.restore(get)
     }
 
     /// Updates one weight: in place by the fused CPU kernels, or by candle's operations on other devices.
@@ -130,7 +94,8 @@ impl AdamW {
             eps,
         };
         let (grad, rejected) = (&weight.grad, weight.rejected.as_ref());
-        let (mut exp_avg, mut exp_avg_sq) = (self.exp_avg.open(name)?, self.exp_avg_sq.open(name)?);
+        let [mean_moments, square_moments] = &mut self.moments;
+        let (mut exp_avg, mut exp_avg_sq) = (mean_moments.open(name)?, square_moments.open(name)?);
         if fused(var) {
             exp_avg.inplace_op2(grad, &mean)?;
             match rejected {
@@ -143,7 +108,7 @@ impl AdamW {
             exp_avg_sq = square.of(&exp_avg_sq, grad, rejected)?;
             var.set(&update.of(&var.as_detached_tensor(), &exp_avg, &exp_avg_sq)?)?;
         }
-        self.exp_avg.close(name, exp_avg, weight.number)?;
-        self.exp_avg_sq.close(name, exp_avg_sq, weight.number)
+        mean_moments.close(name, exp_avg, weight.number)?;
+        square_moments.close(name, exp_avg_sq, weight.number)
     }
 }

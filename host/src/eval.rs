@@ -16,30 +16,25 @@ pub fn is_due(run: &Run) -> bool {
     is_last || (every > 0 && step.is_multiple_of(every))
 }
 
-/// Metrics of the run's held-out prompts: `eval_reward`, `eval_rewards/NAME/mean`, and `eval_accuracy` if right answers are known. Empty
-/// if `eval.num_prompts` is 0.
-pub fn held_out(run: &mut Run) -> Result<Values> {
-    if run.held_out.is_empty() {
-        return Ok(Values::new());
+/// Metrics of the run's held-out prompts, of its benchmarks, and the mean over benchmarks.
+///
+/// Those of the held-out prompts are `eval_reward`, `eval_rewards/NAME/mean`, and `eval_accuracy` if right answers are known.
+fn measure(run: &mut Run) -> Result<Values> {
+    let mut values = Values::new();
+    if run.held_out.is_empty() && run.benchmarks.is_empty() {
+        return Ok(values);
     }
     let _timer = run.metrics.timer("eval");
     let exam = Exam::of(&run.config, run.progress.step);
     let mut sink = WarningSink { warned: &mut run.warned, watchdog: &run.watchdog };
     let right = Right::of(&run.config);
     let mut grader = Grader { rewards: &mut run.rewards, sink: &mut sink, right: &right };
-    let graded = grade(&run.policy, &run.tokenizer, &mut grader, &run.held_out, &exam)?;
-    let accuracy = share_right(&graded).map(|share| ("accuracy".to_owned(), share));
-    let values = accuracy.into_iter().chain(mean_rewards(graded.iter().map(|graded| &graded.earned)));
-    Ok(values.map(|(name, value)| (format!("eval_{name}"), value)).collect())
-}
-
-/// Metrics of the run's benchmarks, and their mean over benchmarks.
-fn benchmarks(run: &mut Run) -> Result<Values> {
-    let timer = run.metrics.timer("eval");
-    let exam = Exam::of(&run.config, run.progress.step);
-    let mut sink = WarningSink { warned: &mut run.warned, watchdog: &run.watchdog };
-    let right = Right::of(&run.config);
-    let mut grader = Grader { rewards: &mut run.rewards, sink: &mut sink, right: &right };
+    if !run.held_out.is_empty() {
+        let graded = grade(&run.policy, &run.tokenizer, &mut grader, &run.held_out, &exam)?;
+        let accuracy = share_right(&graded).map(|share| ("accuracy".to_owned(), share));
+        let all = accuracy.into_iter().chain(mean_rewards(graded.iter().map(|graded| &graded.earned)));
+        values.extend(all.map(|(name, value)| (format!("eval_{name}"), value)));
+    }
     let mut all = Vec::new();
     for benchmark in &run.benchmarks {
         let mut outcomes = Vec::with_capacity(benchmark.answers());
@@ -49,9 +44,9 @@ fn benchmarks(run: &mut Run) -> Result<Values> {
         }
         all.push((benchmark.name.clone(), benchmark.metrics(&outcomes)));
     }
-    drop(timer);
     let mean = benchmark::mean(&all);
-    Ok(all.into_iter().flat_map(|(_, values)| values).chain(mean).collect())
+    values.extend(all.into_iter().flat_map(|(_, values)| values).chain(mean));
+    Ok(values)
 }
 
 /// Records the evaluation before training.
@@ -62,14 +57,11 @@ pub fn record_before(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Records an evaluation: the metrics of [`held_out`], and those of the benchmarks.
+/// Records an evaluation.
 pub fn record(run: &mut Run) -> Result<()> {
-    let mut values = held_out(run)?;
+    let values = measure(run)?;
     let value = |name: &str| values.iter().find(|(found, _)| found == name).map(|(_, value)| *value);
     (run.progress.accuracy, run.progress.held_out_reward) = (value("eval_accuracy"), value("eval_reward"));
-    if !run.benchmarks.is_empty() {
-        values.extend(benchmarks(run)?);
-    }
     run.metrics.extend(values);
     Ok(())
 }

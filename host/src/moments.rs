@@ -46,7 +46,9 @@ pub type State = BTreeMap<String, Tensor>;
 /// Moments of the last layer (which components see), norms and biases are f32. Moments of the other matrices may be bf16. A step converts
 /// them to f32 and rounds the results stochastically, which preserves their mean. Rounding to the nearest would never change a running
 /// mean that moves by a thousandth per step.
-#[derive(Debug)]
+///
+/// A clone shares its storage with the original.
+#[derive(Debug, Clone)]
 pub struct Moments {
     kind: &'static str,
     tensors: BTreeMap<String, Tensor>,
@@ -96,10 +98,12 @@ impl Moments {
         self.tensors.values().map(|moment| moment.elem_count() * moment.dtype().size_in_bytes()).sum()
     }
 
-    /// A copy on the same device that shares no storage with the original.
-    pub fn deep_copy(&self) -> Result<Self> {
-        let copy = self.tensors.iter().map(|(name, moment)| Ok((name.clone(), moment.copy()?)));
-        Ok(Self { kind: self.kind, tensors: copy.collect::<Result<_>>()? })
+    /// Moves the moments to storage of their own on the same device.
+    pub fn unshare(&mut self) -> Result<()> {
+        for moment in self.tensors.values_mut() {
+            *moment = moment.copy()?;
+        }
+        Ok(())
     }
 
     /// Adds the moments to `state`. Moments in host memory are shared, others are copied to host memory.

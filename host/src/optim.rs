@@ -11,7 +11,7 @@ use crate::adamw::{AdamW, AdamWConfig, SecondMoment};
 use crate::model::ops::{add, fused, sum_blocks, sum_squares, to_dtype};
 use crate::model::update::values;
 use crate::model::{Gradients, Params};
-use crate::moments::{State, WeightStep};
+use crate::moments::{Moments, State, WeightStep};
 use crate::sgd::{Sgd, SgdConfig};
 
 /// Name of an optimizer in the settings.
@@ -54,10 +54,26 @@ pub struct Optimizer {
     steps_taken: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Rule {
     AdamW(AdamW),
     Sgd(Sgd),
+}
+
+impl Rule {
+    fn moments(&self) -> &[Moments] {
+        match self {
+            Self::AdamW(adamw) => &adamw.moments,
+            Self::Sgd(sgd) => sgd.sums.as_slice(),
+        }
+    }
+
+    fn moments_mut(&mut self) -> &mut [Moments] {
+        match self {
+            Self::AdamW(adamw) => &mut adamw.moments,
+            Self::Sgd(sgd) => sgd.sums.as_mut_slice(),
+        }
+    }
 }
 
 const STEPS_TAKEN: &str = "steps_taken";
@@ -77,7 +93,7 @@ impl Optimizer {
         let steps_taken = self.steps_taken;
         match &self.rule {
             Rule::AdamW(adamw) => {
-                let &AdamWConfig { beta1, beta2, eps, weight_decay, second_moment, .. } = adamw.config();
+                let &AdamWConfig { beta1, beta2, eps, weight_decay, second_moment, .. } = &adamw.config;
                 let kind = match second_moment {
                     SecondMoment::Kept => OptimizerKind::ADAMW,
                     SecondMoment::KeptAndRejected => OptimizerKind::ADAMW_KEPT_AND_REJECTED,
@@ -85,7 +101,7 @@ impl Optimizer {
                 OptimizerInfo { kind, learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken }
             }
             Rule::Sgd(sgd) => {
-                let &SgdConfig { momentum: beta1, weight_decay, .. } = sgd.config();
+                let &SgdConfig { momentum: beta1, weight_decay, .. } = &sgd.config;
                 let (kind, beta2, eps) = (OptimizerKind::SGD, 0.0, 0.0);
                 OptimizerInfo { kind, learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken }
             }
@@ -100,7 +116,10 @@ impl Optimizer {
     /// Adam's `exp_avg` and `exp_avg_sq` of the weight `name`, in its shape and their stored dtype. An unknown name is an error; so is SGD.
     pub fn moments(&self, name: &str) -> Result<(&Tensor, &Tensor)> {
         match &self.rule {
-            Rule::AdamW(adamw) => adamw.moments(name),
+            Rule::AdamW(adamw) => {
+                let [exp_avg, exp_avg_sq] = &adamw.moments;
+                Ok((exp_avg.get(name)?, exp_avg_sq.get(name)?))
+            }
             Rule::Sgd(_) => bail!("sgd has no moments of Adam's (use `adamw`)"),
         }
     }
@@ -109,8 +128,8 @@ impl Optimizer {
     /// optimizer without second moments.
     pub fn second_moment(&self, name: &str) -> Result<Option<(Tensor, f64)>> {
         let Rule::AdamW(adamw) = &self.rule else { return Ok(None) };
-        let correction = 1.0 - adamw.config().beta2.powf(self.steps_taken as f64);
-        Ok(Some((to_dtype(adamw.moments(name)?.1, DType::F32)?, correction)))
+        let correction = 1.0 - adamw.config.beta2.powf(self.steps_taken as f64);
+        Ok(Some((adamw.moments[1].open(name)?, correction)))
     }
 
     /// Cosine between `-grads` and the direction of the previous step, according to the moments. `None` before the first step, and for SGD
@@ -137,22 +156,17 @@ impl Optimizer {
 
     /// Bytes of the moments.
     pub fn bytes(&self) -> usize {
-        match &self.rule {
-            Rule::AdamW(adamw) => adamw.bytes(),
-            Rule::Sgd(sgd) => sgd.bytes(),
-        }
+        self.rule.moments().iter().map(Moments::bytes).sum()
     }
 
     /// A copy on the same device that shares no storage with the original.
     pub fn deep_copy(&self) -> Result<Self> {
-        let rule = match &self.rule {
-            Rule::AdamW(adamw) => Rule::AdamW(adamw.deep_copy()?),
-            Rule::Sgd(sgd) => Rule::Sgd(sgd.deep_copy()?),
-        };
+        let mut rule = self.rule.clone();
+        rule.moments_mut().iter_mut().try_for_each(Moments::unshare)?;
         Ok(Self { rule, ..*self })
     }
 
-    /// Clips the gradients to `max_grad_norm` (0: no clipping) and updates `params` in place.
+    /// Stage 6: clips the gradients to `max_grad_norm` (0: no clipping) and updates `params` in place.
     ///
     /// `grads` is of the accepted tokens, `rejected` of the rejected tokens. One factor clips both, by the norm of their sum. The step
     /// follows `grads` alone, and `rejected` enters Adam's second moment. If a norm is not finite, nothing changes. Source of the clipping:
@@ -190,10 +204,7 @@ impl Optimizer {
     /// `exp_avg` and `exp_avg_sq` for AdamW or `momentum_buffer` for SGD with momentum. `steps_taken` is i64, `[1]`.
     pub fn state(&self) -> Result<State> {
         let mut state = State::new();
-        match &self.rule {
-            Rule::AdamW(adamw) => adamw.save(&mut state)?,
-            Rule::Sgd(sgd) => sgd.save(&mut state)?,
-        }
+        self.rule.moments().iter().try_for_each(|moments| moments.save(&mut state))?;
         state.insert(STEPS_TAKEN.to_owned(), Tensor::new(&[self.steps_taken as i64], &Device::Cpu)?);
         Ok(state)
     }
@@ -209,18 +220,12 @@ impl Optimizer {
         let steps = get(STEPS_TAKEN)?.context("the optimizer state has no `steps_taken`")?;
         let steps_taken = u64::try_from(steps.to_vec1::<i64>()?.first().copied().unwrap_or(-1))
             .context("the optimizer state has a negative `steps_taken`")?;
-        let expected = 1 + match &self.rule {
-            Rule::AdamW(adamw) => adamw.count(),
-            Rule::Sgd(sgd) => sgd.count(),
-        };
+        let expected = 1 + self.rule.moments().iter().map(Moments::count).sum::<usize>();
         ensure!(
             count == expected,
             "the optimizer state has {count} tensors, expected {expected} (use a checkpoint of this model and this optimizer)"
         );
-        match &mut self.rule {
-            Rule::AdamW(adamw) => adamw.load(get)?,
-            Rule::Sgd(sgd) => sgd.load(get)?,
-        }
+        self.rule.moments_mut().iter_mut().try_for_each(|moments| moments.restore(get))?;
         self.steps_taken = steps_taken;
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::model::Params;
 use crate::model::device::Dtype;
 use crate::model::ops::fused;
 use crate::model::ops::optimizer::Blend;
-use crate::moments::{Moments, State, WeightStep};
+use crate::moments::{Moments, WeightStep};
 
 /// Settings of SGD.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -24,10 +24,12 @@ pub struct SgdConfig {
 ///
 /// `sum = momentum sum + g`, `w = w (1 - lr decay) - lr sum`. Source: `torch.optim.SGD`, where the sum after the first step also equals the
 /// first gradient. Without momentum, no sum is stored.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Sgd {
-    config: SgdConfig,
-    sums: Option<Moments>,
+    /// Settings of SGD.
+    pub config: SgdConfig,
+    /// The moment `momentum_buffer`; `None` without momentum.
+    pub sums: Option<Moments>,
 }
 
 impl Sgd {
@@ -37,39 +39,9 @@ impl Sgd {
         Ok(Self { config, sums: (config.momentum != 0.0).then(sums).transpose()? })
     }
 
-    /// A copy that shares no storage with the original.
-    pub fn deep_copy(&self) -> Result<Self> {
-        Ok(Self { config: self.config, sums: self.sums.as_ref().map(Moments::deep_copy).transpose()? })
-    }
-
-    /// Settings of SGD.
-    pub fn config(&self) -> &SgdConfig {
-        &self.config
-    }
-
     /// Descent direction of the previous step in the weight `name`, without weight decay, f32; `None` without momentum.
     pub fn direction(&self, name: &str) -> Result<Option<Tensor>> {
         self.sums.as_ref().map(|sums| sums.open(name)).transpose()
-    }
-
-    /// Bytes of the momentum.
-    pub fn bytes(&self) -> usize {
-        self.sums.as_ref().map_or(0, Moments::bytes)
-    }
-
-    /// Number of tensors that [`Self::save`] adds.
-    pub fn count(&self) -> usize {
-        self.sums.as_ref().map_or(0, Moments::count)
-    }
-
-    /// Adds `momentum_buffer/NAME` to `state` if there is momentum.
-    pub fn save(&self, state: &mut State) -> Result<()> {
-        self.sums.as_ref().map_or(Ok(()), |sums| sums.save(state))
-    }
-
-    /// Restores the tensors that `save` added; `get` returns them by name. After an error, some tensors are already restored.
-    pub fn load(&mut self, get: &mut dyn FnMut(&str) -> Result<Option<Tensor>>) -> Result<()> {
-        self.sums.as_mut().map_or(Ok(()), |sums| sums.restore(get))
     }
 
     /// Updates one weight: in place by the fused CPU kernel, or by candle's operations on other devices.

@@ -19,7 +19,7 @@ use crate::run::{best, checkpoint, recovery_point};
 use crate::stages::backward::StepGradients;
 use crate::stages::batch::SampledBatch;
 use crate::stages::rollout::{self, Sampler};
-use crate::stages::{advantage, backward, control, effect, logps, objective, step};
+use crate::stages::{advantage, backward, control, effect, logps, objective};
 
 /// Trains until the last step. Earlier it ends at the end of a rollout, if `stop` is set or `stop_after` steps are done.
 pub fn train(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &AtomicBool) -> Result<()> {
@@ -89,12 +89,8 @@ fn sample(run: &mut Run) -> Result<rollout::SampledRollout> {
     let completions = vec![1; config.sizes.rollout];
     let mut sink = StepSink::new(metrics, &completions, Point::Reward, warned, watchdog);
     let sampler = Sampler {
-        config: &config.rollout,
-        max_prompt_length: config.data.max_prompt_length,
-        seed: config.train.seed,
+        config,
         step: progress.step,
-        max_steps: config.train.max_steps,
-        completions: config.sizes.rollout,
         context: needs.context(),
         capture: config.train.score_at_sampling.then_some(capture),
         sampler_logps: config.sampler_differs() || policy.drops_out(),
@@ -201,7 +197,12 @@ fn optimize(
     let gradient = gradients.as_ref().map(|gradients| &gradients.accepted);
     let before = control::remember(policy, optimizer, gradient, &components.step_controls, measured)?;
     let (rate, limit) = (info.optimizer.learning_rate, info.optimizer.max_grad_norm);
-    let outcome = gradients.map(|gradients| step::apply(optimizer, policy, &gradients, rate, limit)).transpose()?;
+    let outcome = match gradients {
+        Some(StepGradients { accepted, rejected, .. }) => {
+            Some(optimizer.step(policy.params(), &accepted, rejected.as_ref(), rate, limit)?)
+        }
+        None => None,
+    };
     end(timer, policy)?;
 
     let token_weights = &weighed.token_weights;

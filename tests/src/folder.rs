@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use host::data::Tokenizer;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::artifacts;
@@ -82,6 +84,26 @@ impl Folder {
         name.to_owned()
     }
 
+    /// The JSON values on the lines of the file `name`.
+    #[must_use]
+    pub fn json_lines(&self, name: &str) -> Vec<Value> {
+        json_lines(&std::fs::read_to_string(self.path.join(name)).expect("a text file"))
+    }
+
+    /// Replaces `from`, which the file `name` must hold, by `to`.
+    pub fn replace(&self, name: &str, from: &str, to: &str) {
+        let text = std::fs::read_to_string(self.path.join(name)).expect("a text file");
+        assert!(text.contains(from), "no `{from}` in {text}");
+        self.write(name, text.replace(from, to));
+    }
+
+    /// Writes the files of the embedded tokenizer into the folder `name`.
+    pub fn write_tokenizer(&self, name: &str) {
+        for (file, bytes) in Tokenizer::TINY_ARITHMETIC {
+            self.write(&format!("{name}/{file}"), bytes);
+        }
+    }
+
     /// The process `host ARGS`, not yet started. Words of `args` are separated by blanks.
     #[must_use]
     pub fn command(&self, args: &str) -> Command {
@@ -98,6 +120,17 @@ impl Folder {
     #[must_use]
     pub fn host(&self, args: &str) -> Outcome {
         self.outcome(self.command(args).output().expect("`host` starts"))
+    }
+
+    /// Runs `host ARGS` to its end, after the command `before` in the same shell.
+    #[must_use]
+    pub fn host_after(&self, before: &str, args: &str) -> Outcome {
+        let host = self.command(args);
+        let words = [host.get_program()].into_iter().chain(host.get_args()).map(|word| word.to_string_lossy());
+        let line = words.map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{before}; exec {line}")]).current_dir(&self.path);
+        self.outcome(shell.output().expect("a shell starts"))
     }
 
     /// Result of a process that [`command`](Self::command) made.
@@ -121,6 +154,18 @@ impl Folder {
         self.run_dir(name)
     }
 
+    /// Trains with `args` once whole, and once for each of `steps` stopped there and resumed. All must end with equal files. Returns the
+    /// whole run.
+    pub fn assert_resumes(&self, args: &str, steps: impl IntoIterator<Item = u64>) -> RunDir {
+        let whole = self.train("whole", args);
+        for step in steps {
+            let name = format!("stopped-{step}");
+            let _ = self.train(&name, &format!("{args} --stop-after {step}"));
+            self.resume(&name).assert_same_files(&whole);
+        }
+        whole
+    }
+
     /// The run in the folder `name`.
     #[must_use]
     pub fn run_dir(&self, name: &str) -> RunDir {
@@ -137,6 +182,16 @@ impl Folder {
             .collect::<Vec<_>>()
             .join("\n")
     }
+}
+
+/// The JSON values on the lines of `text`.
+///
+/// # Panics
+///
+/// If a line is no JSON.
+#[must_use]
+pub fn json_lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
 }
 
 /// The word with `HASH` in place of a SHA-256 at its end.

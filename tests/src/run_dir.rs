@@ -91,6 +91,14 @@ impl RunDir {
         tensors(&self.last_checkpoint().join(file))
     }
 
+    /// The largest difference between a weight of both runs.
+    #[must_use]
+    pub fn largest_difference(&self, other: &Self) -> f32 {
+        let (ours, theirs) = (self.tensors("model.safetensors"), other.tensors("model.safetensors"));
+        assert!(ours.keys().eq(theirs.keys()));
+        ours.values().flatten().zip(theirs.values().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    }
+
     /// Asserts that both runs have bitwise equal weights and optimizer states, and equal metrics.
     pub fn assert_same(&self, other: &Self) {
         self.assert_same_metrics(other);

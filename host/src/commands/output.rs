@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result};
-use capo_loader::files::NewFile;
+use anyhow::{Context, Result, bail};
+use capo_loader::files::{self, NewFile};
 use capo_loader::watchdog;
 
 /// Path of the file while it is not whole.
@@ -24,6 +24,14 @@ pub(super) fn create(path: &Path) -> Result<NewFile> {
     let file = NewFile::create(path).with_context(|| unwritable(path))?;
     let _ = PARTIAL.set(file.partial().to_owned());
     Ok(file)
+}
+
+/// Refuses a path that cannot be written, before the work is done.
+pub(super) fn check(path: &Path) -> Result<()> {
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
+        bail!("`--out {}`: there is no folder `{}` (make it first)", path.display(), folder.display());
+    }
+    files::check_replaceable(path)
 }
 
 /// Beginning of the error message about a file that cannot be written; the reason follows it.

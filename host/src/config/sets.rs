@@ -26,15 +26,11 @@ pub(crate) fn parse_set(text: &str) -> Result<(String, Value)> {
 
 /// Sets `value` at the dotted `path`.
 pub(crate) fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
-    let (last, parents) = path
-        .split('.')
-        .collect::<Vec<_>>()
-        .split_last()
-        .map(|(last, parents)| (*last, parents.to_vec()))
-        .unwrap_or_default();
-    if last.is_empty() || parents.iter().any(|part| part.is_empty()) {
+    let mut parents: Vec<&str> = path.split('.').collect();
+    if parents.contains(&"") {
         bail!("`--set {path}=...` has an empty key (write `--set section.key=value`)");
     }
+    let last = parents.pop().unwrap_or_default();
     let mut here = table;
     let mut parts = parents.into_iter().peekable();
     while let Some(part) = parts.next() {

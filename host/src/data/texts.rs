@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use serde_json::Value;
 use tokenizers::{PostProcessor, TruncationDirection};
 
 use super::contain::contain;
@@ -38,11 +37,7 @@ impl Texts {
             longest > added,
             "texts of {longest} tokens have no room beside the {added} that the tokenizer adds (raise `max_length`)"
         );
-        let config = match files.contains("tokenizer_config.json") {
-            true => serde_json::from_slice(&files.read("tokenizer_config.json")?)
-                .with_context(|| format!("{} is not valid JSON", files.describe("tokenizer_config.json")))?,
-            false => Value::Null,
-        };
+        let config = files.json("tokenizer_config.json")?;
         let named = |key| named_token(&inner, &config, key).with_context(place);
         let pad = named("pad_token")?.or(named("eos_token")?).unwrap_or(0);
         Ok(Self { inner, special, room: longest - added, pad })
@@ -83,7 +78,7 @@ fn read(bytes: &[u8]) -> Result<tokenizers::Tokenizer> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::data::Tokenizer;

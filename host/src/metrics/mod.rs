@@ -2,7 +2,6 @@
 
 pub mod completions;
 pub mod journal;
-mod log;
 mod mismatch;
 pub mod names;
 mod rollout;
@@ -21,6 +20,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use capo_loader::files;
+use serde::Serialize;
 
 use crate::warnings::Watch;
 use timer::Timers;
@@ -47,6 +47,14 @@ pub struct Metrics {
     warnings: Vec<String>,
     /// Names with a warning in this process.
     warned: BTreeSet<String>,
+}
+
+/// The JSON object of one step: `step` comes first, then the values in the order of their names. Values that are not finite become null.
+#[derive(Serialize)]
+struct Line<'a> {
+    step: u64,
+    #[serde(flatten)]
+    values: &'a BTreeMap<String, f64>,
 }
 
 /// The written line of one step, and its warnings.
@@ -163,22 +171,18 @@ impl Metrics {
             values.insert(format!("timing_s/{stage}"), time.as_secs_f64());
         }
         for (name, value) in values.iter().filter(|(_, value)| !value.is_finite()) {
-            self.warn_once(name, format!("metric `{name}` is {value} at step {step}: written as null (told once)"));
+            if self.warned.insert(name.clone()) {
+                self.warnings.push(format!("metric `{name}` is {value} at step {step}: written as null (told once)"));
+            }
         }
         let found = self.watch.as_mut().map_or_else(Vec::new, |watch| watch.step(step, &values));
         for finding in found {
             values.insert(finding.metric(), 1.0);
             self.warnings.push(format!("step {step}: {}", finding.line()));
         }
-        files::append_line(&self.path, &log::line(step, &values)?)?;
+        files::append_line(&self.path, &serde_json::to_string(&Line { step, values: &values })?)?;
         self.events.as_mut().map_or(Ok(()), |events| events.write(step, values.iter()))?;
         Ok(Flushed { values, warnings: std::mem::take(&mut self.warnings) })
-    }
-
-    fn warn_once(&mut self, name: &str, sentence: String) {
-        if self.warned.insert(name.to_string()) {
-            self.warnings.push(sentence);
-        }
     }
 }
 

@@ -28,7 +28,7 @@ use crate::model::{ModelFiles, Policy};
 use crate::optim::Optimizer;
 use crate::reward::Rewards;
 use crate::schedule::Schedule;
-use crate::stages::batch::StepInfo;
+use crate::stages::batch::{StepInfo, step_info};
 use crate::stages::logps::{Needs, Work};
 use lock::Lock;
 pub use lock::is_at_work;
@@ -98,7 +98,7 @@ impl Run {
     pub fn step_info(&self, iteration: u64) -> StepInfo {
         let learning_rate = self.schedule.learning_rate(self.progress.step);
         let optimizer = self.optimizer.info(learning_rate, self.config.train.max_grad_norm);
-        StepInfo::new(&self.config, self.progress.step, iteration, self.components.objective.reduction(), optimizer)
+        step_info(&self.config, self.progress.step, iteration, self.components.objective.reduction(), optimizer)
     }
 
     /// Number of completions sampled so far.

@@ -10,57 +10,34 @@ use super::lend::{HeadState, LentLayer};
 use crate::config::{Config, MaskDenominator};
 use crate::model::{LastLayerData, LastLayerOutputs, Sequences, TokenOutputs};
 
-/// The settings of a step that components see.
-#[derive(Debug, Clone, Copy)]
-pub struct StepInfo {
-    /// Index of the optimizer step, from 0.
-    pub step: u64,
-    /// Number of optimizer steps in the whole run.
-    pub max_steps: u64,
-    /// Number of earlier uses of the rollout.
-    pub iteration: u64,
-    /// The run's seed.
-    pub seed: u64,
-    /// The sampler's temperature.
-    pub sampling_temperature: f32,
-    /// The sampler's top-k; 0 is off.
-    pub sampling_top_k: u32,
-    /// The sampler's top-p; 1 is off.
-    pub sampling_top_p: f32,
-    /// Divisor of the logits in the loss.
-    pub loss_temperature: f32,
-    /// Limit on completion length, tokens.
-    pub max_completion_length: usize,
-    /// Rule that reduces the objective's losses to one number.
-    pub reduction: Reduction,
-    /// Tokens that the reduction counts.
-    pub denominator: Denominator,
-    /// State of the optimizer before the coming step.
-    pub optimizer: OptimizerInfo,
-}
+/// The settings of a step that components see: a batch without arrays.
+pub type StepInfo = Batch<'static>;
 
-impl StepInfo {
-    /// The settings of `config` at `step`.
-    pub fn new(config: &Config, step: u64, iteration: u64, reduction: Reduction, optimizer: OptimizerInfo) -> Self {
-        let (rollout, train) = (&config.rollout, &config.train);
-        Self {
-            step,
-            max_steps: train.max_steps,
-            iteration,
-            seed: train.seed,
-            sampling_temperature: rollout.temperature,
-            sampling_top_k: rollout.top_k as u32,
-            sampling_top_p: rollout.top_p,
-            loss_temperature: train.loss_temperature as f32,
-            max_completion_length: rollout.max_completion_length,
-            reduction,
-            denominator: match train.mask_denominator {
-                MaskDenominator::Kept => Denominator::KEPT,
-                MaskDenominator::Original => Denominator::ORIGINAL,
-            },
-            optimizer,
-        }
-    }
+/// The settings of `config` at `step`.
+pub fn step_info(
+    config: &Config,
+    step: u64,
+    iteration: u64,
+    reduction: Reduction,
+    optimizer: OptimizerInfo,
+) -> StepInfo {
+    let (rollout, train) = (&config.rollout, &config.train);
+    let mut info = Batch::new(Dims { completions: 0, tokens: 0, group_size: 1 }, optimizer);
+    info.step = step;
+    info.max_steps = train.max_steps;
+    info.iteration = iteration;
+    info.seed = train.seed;
+    info.sampling_temperature = rollout.temperature;
+    info.sampling_top_k = rollout.top_k as u32;
+    info.sampling_top_p = rollout.top_p;
+    info.loss_temperature = train.loss_temperature as f32;
+    info.max_completion_length = rollout.max_completion_length;
+    info.reduction = reduction;
+    info.denominator = match train.mask_denominator {
+        MaskDenominator::Kept => Denominator::KEPT,
+        MaskDenominator::Original => Denominator::ORIGINAL,
+    };
+    info
 }
 
 /// Sampled and rewarded completions: a rollout, or the part of it that one optimizer step uses. Letters as in [`capo_plugin::Batch`].
@@ -253,18 +230,8 @@ impl BatchWithLogps {
 
     /// The batch as components see it, with the given `advantages`, `[B, T]`.
     pub(super) fn view<'a>(&'a self, info: &StepInfo, advantages: &'a [f32]) -> Batch<'a> {
-        let mut batch = Batch::new(self.dims, info.optimizer);
-        batch.step = info.step;
-        batch.max_steps = info.max_steps;
-        batch.iteration = info.iteration;
-        batch.seed = info.seed;
-        batch.sampling_temperature = info.sampling_temperature;
-        batch.sampling_top_k = info.sampling_top_k;
-        batch.sampling_top_p = info.sampling_top_p;
-        batch.loss_temperature = info.loss_temperature;
-        batch.reduction = info.reduction;
-        batch.denominator = info.denominator;
-        batch.max_completion_length = info.max_completion_length;
+        let mut batch: Batch<'a> = *info;
+        batch.dims = self.dims;
         batch.completion_ids = &self.completion_ids;
         batch.completion_mask = &self.completion_mask;
         batch.truncated = &self.truncated;

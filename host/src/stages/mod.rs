@@ -13,4 +13,3 @@ pub mod logps;
 pub mod measure;
 pub mod objective;
 pub mod rollout;
-pub mod step;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use capo_plugin::{Dims, Sink};
 use host_ops::rng;
 
-use crate::config::RolloutConfig;
+use crate::config::Config;
 use crate::data::{Dataset, Example, Tokenizer};
 use crate::model::{Capture, Generation, Policy, SampledTokens, SamplingParams, Sequences, TokenOutputs};
 use crate::reward::{Rewards, Scored};
@@ -17,18 +17,10 @@ use crate::stages::group::Group;
 
 /// Settings and components for sampling, besides the policy.
 pub struct Sampler<'a> {
-    /// The section `[rollout]` of the configuration.
-    pub config: &'a RolloutConfig,
-    /// Longest prompt, tokens.
-    pub max_prompt_length: usize,
-    /// Seed of all random draws.
-    pub seed: u64,
+    /// The run's settings.
+    pub config: &'a Config,
     /// Number of completed optimizer steps.
     pub step: u64,
-    /// Number of optimizer steps in the whole run.
-    pub max_steps: u64,
-    /// Number of completions in one rollout, a multiple of `num_generations`.
-    pub completions: usize,
     /// True if a component asks for rollout data outside the batch.
     pub context: bool,
     /// True if the sampler's log-probabilities are stored even when no component asks.
@@ -68,13 +60,14 @@ pub struct SampledRollout {
 ///
 /// Completion `j` of the prompt at `cursor` draws from the random stream `rollout.sample [cursor, j]` alone.
 pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, mut sampler: Sampler<'_>) -> Result<SampledRollout> {
-    let prompts = (sampler.completions / sampler.config.num_generations) as u64;
-    if !sampler.config.filter_groups {
+    let (config, size) = (&sampler.config.rollout, sampler.config.sizes.rollout);
+    let prompts = (size / config.num_generations) as u64;
+    if !config.filter_groups {
         let (groups, outputs) = draw(policy, dataset, cursor..cursor + prompts, &mut sampler)?;
         return Ok(SampledRollout { outputs, prompts, ..assemble(groups, &sampler)? });
     }
     let mut next = cursor;
-    let sampled = dynamic_sampling::fill(prompts, sampler.config.max_num_gen_batches, |count| {
+    let sampled = dynamic_sampling::fill(prompts, config.max_num_gen_batches, |count| {
         let numbers = next..next + count;
         next = numbers.end;
         Ok(draw(policy, dataset, numbers, &mut sampler)?.0)
@@ -90,35 +83,36 @@ fn draw(
     numbers: Range<u64>,
     sampler: &mut Sampler<'_>,
 ) -> Result<(Vec<Group>, Option<TokenOutputs>)> {
-    let group = sampler.config.num_generations;
+    let (config, seed) = (&sampler.config.rollout, sampler.config.train.seed);
+    let group = config.num_generations;
     let examples = numbers.clone().map(|number| dataset.train(number)).collect::<Result<Vec<Example>>>()?;
     let each: Vec<&Example> = examples.iter().flat_map(|example| std::iter::repeat_n(example, group)).collect();
-    let prompt_ids = encode(&each, sampler.tokenizer, sampler.max_prompt_length)?;
+    let prompt_ids = encode(&each, sampler.tokenizer, sampler.config.data.max_prompt_length)?;
     let mut rngs = (numbers.clone())
         .flat_map(|number| (0..group as u64).map(move |j| [number, j]))
-        .map(|index| rng::stream(sampler.seed, "rollout.sample", &index))
+        .map(|index| rng::stream(seed, "rollout.sample", &index))
         .collect::<Vec<_>>();
     let generation = Generation {
         sampling: SamplingParams {
-            temperature: f64::from(sampler.config.temperature),
-            top_k: sampler.config.top_k,
-            top_p: f64::from(sampler.config.top_p),
+            temperature: f64::from(config.temperature),
+            top_k: config.top_k,
+            top_p: f64::from(config.top_p),
         },
-        max_completion_length: sampler.config.max_completion_length,
+        max_completion_length: config.max_completion_length,
         eos_ids: sampler.tokenizer.eos_ids().to_vec(),
         logps: false,
         sampler_logps: sampler.context || sampler.sampler_logps,
         top_k: sampler.top_k,
-        max_num_seqs: sampler.config.max_num_seqs,
+        max_num_seqs: config.max_num_seqs,
     };
     let (completions, outputs) = policy.generate_with_outputs(&prompt_ids, &generation, sampler.capture, &mut rngs)?;
     let texts = decode(&completions, &each, sampler.tokenizer)?;
     let mut sampled = capo_plugin::Rollout::new(views(&texts, &completions, &each));
     sampled.step = sampler.step;
-    sampled.max_steps = sampler.max_steps;
-    sampled.seed = sampler.seed;
+    sampled.max_steps = sampler.config.train.max_steps;
+    sampled.seed = seed;
     sampled.group_size = group;
-    sampled.max_completion_length = sampler.config.max_completion_length;
+    sampled.max_completion_length = config.max_completion_length;
     let rewards = sampler.rewards.score(sampler.sink, &sampled)?;
     drop(each);
     let (mut prompt_ids, mut completions) = (prompt_ids.into_iter().step_by(group), completions.into_iter());
@@ -136,7 +130,7 @@ fn draw(
 
 /// Assembles a rollout from `groups`.
 fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<SampledRollout> {
-    let (group, tokens) = (sampler.config.num_generations, groups.iter().map(Group::tokens).sum());
+    let (group, tokens) = (sampler.config.rollout.num_generations, groups.iter().map(Group::tokens).sum());
     let numbers: Vec<u64> = groups.iter().map(|group| group.number).collect();
     let (mut examples, mut prompt_ids) = (Vec::new(), Vec::new());
     let (mut completions, mut texts, mut rewards) = (Vec::new(), Vec::new(), Scored::default());

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
-use capo_plugin::{Denominator, OptimizerInfo, OptimizerKind, Reduction};
+use capo_plugin::testing::Fixture;
+use capo_plugin::{Batch, Denominator, Dims, OptimizerInfo, OptimizerKind, Reduction};
 use host::model::{Config, Forward, ModelFiles, Policy, Sequences, head_name};
-use host::stages::batch::StepInfo;
 use host_ops::rng::{fill_standard_normal, stream};
 use serde_json::Value;
 
@@ -74,29 +74,11 @@ pub fn distance(actual: &Tensor, expected: &Tensor) -> f32 {
 }
 
 /// The first step of a run of one, with completions of at most `limit` tokens.
-pub fn first_step(kind: OptimizerKind, reduction: Reduction, denominator: Denominator, limit: usize) -> StepInfo {
-    let optimizer = OptimizerInfo {
-        kind,
-        learning_rate: 1e-3,
-        beta1: 0.9,
-        beta2: 0.999,
-        eps: 1e-8,
-        weight_decay: 0.0,
-        max_grad_norm: 1.0,
-        steps_taken: 0,
-    };
-    StepInfo {
-        step: 0,
-        max_steps: 1,
-        iteration: 0,
-        seed: 0,
-        sampling_temperature: 1.0,
-        sampling_top_k: 0,
-        sampling_top_p: 1.0,
-        loss_temperature: 1.0,
-        max_completion_length: limit,
-        reduction,
-        denominator,
-        optimizer,
-    }
+pub fn first_step(kind: OptimizerKind, reduction: Reduction, denominator: Denominator, limit: usize) -> Batch<'static> {
+    let optimizer = OptimizerInfo { kind, ..Fixture::new(1, 1).batch().optimizer };
+    let mut info = Batch::new(Dims { completions: 0, tokens: 0, group_size: 1 }, optimizer);
+    info.max_completion_length = limit;
+    info.reduction = reduction;
+    info.denominator = denominator;
+    info
 }

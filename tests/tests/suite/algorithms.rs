@@ -3,21 +3,11 @@
 use insta::assert_snapshot;
 use tests::{Folder, RunDir};
 
-use crate::FOUR_STEPS;
+use crate::{FOUR_STEPS, refused};
 
 /// Completions are drawn from the policy as it is.
 const AS_IT_IS: &str = "--set rollout.temperature=1 --set rollout.top_k=0 --set rollout.top_p=1";
 const REUSED: &str = "--set train.num_iterations=2";
-
-fn refused(args: &str) -> String {
-    Folder::new().host(&format!("train {args}")).refused()
-}
-
-/// The largest difference between two weights.
-fn largest_difference(a: &RunDir, b: &RunDir) -> f32 {
-    let (a, b) = (a.tensors("model.safetensors"), b.tensors("model.safetensors"));
-    a.values().flatten().zip(b.values().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
-}
 
 #[test]
 fn every_recipe_trains_and_no_two_are_the_same() {
@@ -90,7 +80,7 @@ fn batches_are_counted_as_trl_counts_them() {
     assert_ne!(passes.metric("reward")[1], passes.metric("reward")[2]);
     let split = "--set train.per_device_train_batch_size=24 --set train.gradient_accumulation_steps=1";
     let whole = folder.train("whole", &format!("{FOUR_STEPS} {split} --set train.steps_per_generation=2"));
-    assert!(largest_difference(&passes, &whole) < 1e-6, "a split changes the order of additions and nothing else");
+    assert!(passes.largest_difference(&whole) < 1e-6, "a split changes the order of additions and nothing else");
     assert_snapshot!(refused("--set train.generation_batch_size=48 --set train.steps_per_generation=1"), @"the settings of the default config and `--set train.generation_batch_size`, `--set train.steps_per_generation` do not fit together: `train.generation_batch_size` is 48 and `train.steps_per_generation` 1 (set one of them: the first is the second × `train.per_device_train_batch_size`)");
     assert_snapshot!(refused("--set train.generation_batch_size=50"), @"the settings of `--set` do not fit together: one rollout makes 50 completions, which is not a multiple of the 48 of an optimizer step (set `train.generation_batch_size` to a multiple of it)");
     assert_snapshot!(refused("--set train.generation_batch_size=9223372036854775807"), @"the settings of `--set` do not fit together: `train.generation_batch_size` is 9223372036854775807 (it must be at most 1048576)");
@@ -100,7 +90,7 @@ fn batches_are_counted_as_trl_counts_them() {
 fn groups_that_say_nothing_make_room_for_others() {
     let folder = Folder::new();
     let args = format!("--set rollout.filter_groups=true {FOUR_STEPS} --set train.save_steps=2");
-    let whole = folder.train("whole", &args);
+    let whole = folder.assert_resumes(&args, [2]);
     assert_eq!(whole.metric("frac_reward_zero_std"), [0.0; 4]);
     assert_eq!(whole.metric("dynamic_sampling/groups_without_difference"), [0.0; 4]);
     assert!(whole.metric("dynamic_sampling/dropped_groups")[0] >= 1.0);
@@ -108,8 +98,6 @@ fn groups_that_say_nothing_make_room_for_others() {
     let plain = folder.train("plain", FOUR_STEPS);
     assert!(plain.metric("frac_reward_zero_std").iter().any(|&share| share > 0.0), "there is something to drop");
     assert!(plain.metric("num_tokens")[3] < whole.metric("num_tokens")[3], "what is dropped was sampled too");
-    let _ = folder.host(&format!("train --output-dir parts {args} --stop-after 2")).succeeded();
-    folder.resume("parts").assert_same(&whole);
 }
 
 #[test]
@@ -146,7 +134,7 @@ fn an_entropy_bonus_keeps_entropy_up() {
     assert!(none.metric("policy_loss").is_empty());
     let split = "--set train.per_device_train_batch_size=12 --set train.gradient_accumulation_steps=4";
     let split = folder.train("split", &format!("{args} --set train.entropy_coef=5 {split}"));
-    assert!(largest_difference(&some, &split) < 3e-6);
+    assert!(some.largest_difference(&split) < 3e-6);
     assert_snapshot!(refused("--set train.entropy_coef=-1"), @"the settings of `--set` do not fit together: `train.entropy_coef` is -1 (it must be finite, 0 or more)");
 }
 

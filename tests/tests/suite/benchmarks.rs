@@ -24,11 +24,6 @@ fn folder() -> Folder {
 
 const BENCHMARKS: &str = "--set eval.benchmark=[{name=\"easy\",file=\"easy.jsonl\",samples=4,temperature=1.0},{name=\"hard\",file=\"hard.jsonl\",max_prompts=7}]";
 
-fn answers(folder: &Folder, name: &str) -> Vec<Value> {
-    let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 #[test]
 fn every_answer_is_kept_and_counted() {
     let folder = folder();
@@ -39,7 +34,7 @@ fn every_answer_is_kept_and_counted() {
     hard              pass@1 28.6%  reward 0.286  (7 prompts)
     TEST              pass@1 43.5%  reward 0.435  (their mean)
     ");
-    let all = answers(&folder, "answers.jsonl");
+    let all = folder.json_lines("answers.jsonl");
     assert_eq!(all.len(), 12 * 4 + 7);
     let places: Vec<(u64, u64)> =
         all[..48].iter().map(|line| (line["prompt"].as_u64().unwrap(), line["sample"].as_u64().unwrap())).collect();
@@ -65,9 +60,9 @@ fn an_answer_depends_on_no_other() {
     assert_eq!(run("seqs.jsonl", "--set rollout.max_num_seqs=3"), whole);
     // Fewer samples of the same prompts are the first of more.
     let _ = run("fewer.jsonl", "--set eval.benchmark=[{name=\"easy\",file=\"easy.jsonl\",samples=2,temperature=1.0}]");
-    let all = answers(&folder, "whole.jsonl");
+    let all = folder.json_lines("whole.jsonl");
     let first: Vec<&Value> = all[..48].iter().filter(|line| line["sample"].as_u64().unwrap() < 2).collect();
-    assert_eq!(answers(&folder, "fewer.jsonl").iter().collect::<Vec<_>>(), first);
+    assert_eq!(folder.json_lines("fewer.jsonl").iter().collect::<Vec<_>>(), first);
     assert_ne!(run("seed.jsonl", "--set train.seed=7"), whole);
 }
 
@@ -122,9 +117,7 @@ fn what_is_kept_of_an_evaluation_is_read_with_care() {
 fn a_run_records_its_benchmarks_and_resumes() {
     let folder = folder();
     let steps = "--set train.max_steps=4 --set eval.eval_steps=2 --set eval.num_prompts=8 --set train.per_device_train_batch_size=16";
-    let whole = folder.train("whole", &format!("{BENCHMARKS} {steps}"));
-    let _ = folder.train("resumed", &format!("{BENCHMARKS} {steps} --stop-after 3"));
-    folder.resume("resumed").assert_same_files(&whole);
+    let whole = folder.assert_resumes(&format!("{BENCHMARKS} {steps}"), [3]);
     let steps: Vec<u64> = (whole.lines().iter())
         .filter(|line| line.contains_key("eval/TEST/pass@1"))
         .map(|line| line["step"].as_u64().unwrap())
@@ -161,7 +154,7 @@ fn a_run_records_its_benchmarks_and_resumes() {
     // An evaluation of the model by itself gives the run's results.
     let model = whole.last_checkpoint();
     let _ = folder.host(&format!("eval {BENCHMARKS} --model {} --output answers.jsonl", model.display())).succeeded();
-    let right = answers(&folder, "answers.jsonl")[..48].iter().filter(|line| line["correct"] == true).count();
+    let right = folder.json_lines("answers.jsonl")[..48].iter().filter(|line| line["correct"] == true).count();
     assert!((evals["eval/easy/pass@1"] - right as f64 / 48.0).abs() < 1e-12);
 }
 

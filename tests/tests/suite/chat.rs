@@ -2,7 +2,8 @@
 
 use insta::assert_snapshot;
 use tests::Folder;
-use tests::artifacts::workspace;
+
+use crate::models::with_model;
 
 /// Turns of an adder: what it is asked, `=`, and its answer with an end.
 const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'critic' %}{{ raise_exception('no ' ~ m.role) }}{% endif %}\
@@ -16,11 +17,7 @@ const STEPS: &str = "--set train.max_steps=2 --set eval.num_prompts=0";
 
 /// The embedded model in a folder with a chat template, and twice the same rows: as messages and as the texts that they make.
 fn folder() -> Folder {
-    let folder = Folder::new();
-    for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
-        let bytes = std::fs::read(workspace().join("host/assets/tiny-arithmetic").join(file)).unwrap();
-        folder.write(&format!("model/{file}"), bytes);
-    }
+    let folder = with_model();
     folder.write("model/chat_template.jinja", TEMPLATE);
     let rows = |prompt: &dyn Fn(usize) -> String| -> String {
         let row = |i| {
@@ -82,11 +79,7 @@ fn conversations_are_taught_and_asked_as_the_texts_that_they_make() {
     };
     assert_eq!(eval("--set data.format=chat", "chat"), eval("", "text"));
     let completions = |name: &str| -> Vec<serde_json::Value> {
-        let lines = String::from_utf8(read(name)).unwrap();
-        lines
-            .lines()
-            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["completion"].take())
-            .collect()
+        folder.json_lines(name).iter_mut().map(|line| line["completion"].take()).collect()
     };
     assert_eq!(completions("chat.out"), completions("text.out"));
 }
@@ -156,11 +149,7 @@ fn messages_are_answered() {
     folder.write("in.jsonl", "{\"prompt\": [{\"role\": \"user\", \"content\": \"448+972\"}]}\n{\"prompt\": \"1+1\"}\n");
     let _ =
         host(&format!("generate --model model {greedy} --chat --thinking --system 1 --input in.jsonl --out out.jsonl"));
-    let out = std::fs::read_to_string(folder.path().join("out.jsonl")).unwrap();
-    let prompts: Vec<String> = out
-        .lines()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["prompt"].to_string())
-        .collect();
+    let prompts: Vec<String> = folder.json_lines("out.jsonl").iter().map(|line| line["prompt"].to_string()).collect();
     assert_eq!(prompts, ["\"1448+972=1\"", "\"11+1=1\""]);
     assert_snapshot!(folder.host("generate --model embedded:tiny-arithmetic --chat 1+1").refused(), @"the model has no chat template: there is no `chat_template.jinja` of the built-in model, and no `chat_template` in `tokenizer_config.json` of the built-in model (name a file with `data.chat_template`, or set `data.format` to `text`)");
 }

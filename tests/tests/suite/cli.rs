@@ -7,6 +7,7 @@ use tests::Folder;
 use tests::artifacts::workspace;
 
 use crate::FOUR_STEPS;
+use crate::run_directory::names;
 
 /// Asserts that the help of `command` mentions each of `words`.
 fn help_mentions(command: &str, words: &[&str]) {
@@ -301,10 +302,8 @@ fn a_run_chooses_a_folder_of_its_own() {
     for name in ["grpo-seed42", "grpo-seed42-2", "grpo-seed42-3"] {
         let outcome = folder.host(&format!("train {FOUR_STEPS} --set train.max_steps=1")).succeeded();
         assert!(outcome.stdout.contains(&format!("run        runs/{name} (1 steps")), "{}", outcome.stdout);
-        let mut files: Vec<_> = std::fs::read_dir(folder.path().join("runs").join(name)).unwrap().collect();
-        files.sort_by_key(|entry| entry.as_ref().unwrap().file_name());
-        let names: Vec<_> = files.into_iter().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        assert_eq!(names, ["checkpoints", "config.toml", "lock", "metrics.jsonl", "provenance.json"]);
+        let files = ["checkpoints", "config.toml", "lock", "metrics.jsonl", "provenance.json"];
+        assert!(names(&folder.path().join("runs").join(name)).iter().eq(&files));
     }
 }
 
@@ -319,8 +318,7 @@ fn a_runs_own_config_repeats_it() {
 fn evaluation_writes_completions() {
     let folder = Folder::new();
     let outcome = folder.host("eval --num-prompts 16 --output graded.jsonl").succeeded();
-    let text = std::fs::read_to_string(folder.path().join("graded.jsonl")).unwrap();
-    let graded: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let graded = folder.json_lines("graded.jsonl");
     let right = graded.iter().filter(|line| line["reward"].as_f64().unwrap() > 0.0).count();
     assert_eq!(graded.len(), 16);
     let share = 100.0 * right as f64 / 16.0;

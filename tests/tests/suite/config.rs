@@ -3,13 +3,7 @@
 use insta::assert_snapshot;
 use tests::Folder;
 
-/// The sentence of `host train ARGS`; nothing may have been written.
-fn refused(args: &str) -> String {
-    let folder = Folder::new();
-    let sentence = folder.host(&format!("train {args}")).refused();
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "a refused run leaves nothing behind");
-    sentence
-}
+use crate::refused;
 
 /// The sentence of `host train --config` on a file with this text.
 fn refused_file(text: &str) -> String {

@@ -16,14 +16,6 @@ fn stopped(args: &str) -> (Folder, RunDir) {
     (folder, run)
 }
 
-/// Changes the text of a file of the run, which must hold `from`.
-fn edit(folder: &Folder, file: &str, from: &str, to: &str) {
-    let path = folder.path().join(file);
-    let text = fs::read_to_string(&path).unwrap();
-    assert!(text.contains(from), "{text}");
-    fs::write(&path, text.replacen(from, to, 1)).unwrap();
-}
-
 /// Inverts a bit in the middle of a file, or puts something into an empty one; gives what `host ARGS` says of it, and takes it back.
 fn with_a_flip(folder: &Folder, file: &str, args: &str) -> String {
     let path = folder.path().join(file);
@@ -55,7 +47,7 @@ fn no_file_of_a_checkpoint_can_change() {
     for (from, to) in [("\"step\": 2", "\"step\": 3"), ("\"prompts\": ", "\"prompts\": 1")] {
         let path = run.last_checkpoint().join("progress.json");
         let whole = fs::read(&path).unwrap();
-        edit(&folder, &format!("{checkpoint}/progress.json"), from, to);
+        folder.replace(&format!("{checkpoint}/progress.json"), from, to);
         assert!(folder.host("train --resume run").refused().contains("progress.json` is damaged"));
         fs::write(&path, whole).unwrap();
     }
@@ -97,10 +89,10 @@ fn whatever_reads_a_checkpoint_compares_it() {
 #[test]
 fn changed_settings_are_told_and_taken_when_meant() {
     let (folder, run) = stopped("--plugin libcapo.so");
-    edit(&folder, "run/config.toml", "learning_rate = 0.0001", "learning_rate = 0.0002");
-    edit(&folder, "run/config.toml", "[[mask]]", "[[mask]]\nquantile_of_nothing = 1");
+    folder.replace("run/config.toml", "learning_rate = 0.0001", "learning_rate = 0.0002");
+    folder.replace("run/config.toml", "[[mask]]", "[[mask]]\nquantile_of_nothing = 1");
     assert!(folder.host("train --resume run").refused().contains("quantile_of_nothing"));
-    edit(&folder, "run/config.toml", "quantile_of_nothing = 1", "threads = 1");
+    folder.replace("run/config.toml", "quantile_of_nothing = 1", "threads = 1");
     assert_snapshot!(folder.host("train --resume run").refused(), @"the settings of `run/config.toml` are not those that its checkpoint of step 2 was made with: `mask.0.threads`: not set -> 1, `train.learning_rate`: 0.0001 -> 0.0002 (put them back, or take them with `--allow-changed-config`)");
     let outcome = folder.host("train --resume run --allow-changed-config --stop-after 3").succeeded();
     assert_snapshot!(outcome.stdout.lines().find(|line| line.starts_with("changed")).unwrap(), @"changed    `mask.0.threads`: not set -> 1, `train.learning_rate`: 0.0001 -> 0.0002");
@@ -118,7 +110,7 @@ fn changed_settings_are_told_and_taken_when_meant() {
 fn changed_settings_before_the_first_checkpoint() {
     let (folder, run) = stopped("");
     fs::remove_dir_all(run.path().join("checkpoints")).unwrap();
-    edit(&folder, "run/config.toml", "seed = 42", "seed = 43");
+    folder.replace("run/config.toml", "seed = 42", "seed = 43");
     assert_snapshot!(folder.host("train --resume run").refused(), @"the settings of `run/config.toml` are not those that the run began with: `train.seed`: 42 -> 43 (put them back, or take them with `--allow-changed-config`)");
     let changed = folder.host("train --resume run --allow-changed-config").succeeded();
     assert!(changed.stdout.contains("changed    `train.seed`: 42 -> 43\n"), "{}", changed.stdout);

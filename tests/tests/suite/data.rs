@@ -57,8 +57,7 @@ fn a_cached_dataset_goes_by_its_id() {
         "run",
         &format!("{main} --set train.max_steps=1 --set eval.num_prompts=2 --set logging.log_completions=true"),
     );
-    let completions = std::fs::read_to_string(run.path().join("completions.jsonl")).unwrap();
-    let first: Value = serde_json::from_str(completions.lines().next().unwrap()).unwrap();
+    let first = &folder.json_lines("run/completions.jsonl")[0];
     let prompt = first["prompt"].as_str().unwrap();
     assert!(
         prompt.ends_with("How many has she? Let's think step by step and output the final answer after \"####\"."),
@@ -91,10 +90,7 @@ fn a_mixture_goes_on_after_a_kill() {
     let folder = folder();
     let data = "--set data={datasets=[{path=\"samples/saved\",weight=3},{path=\"samples/saved\",split=\"test\",weight=1.5}],max_prompt_length=16}";
     assert_snapshot!(data_line(&folder, data), @"data       FOLDER/samples/saved (24 rows); FOLDER/samples/saved, test (8 rows)");
-    let steps = "--set train.max_steps=5 --set eval.num_prompts=0 --set train.per_device_train_batch_size=16";
-    let whole = folder.train("whole", &format!("{data} {steps}"));
-    let _ = folder.train("resumed", &format!("{data} {steps} --stop-after 2"));
-    folder.resume("resumed").assert_same_files(&whole);
+    folder.assert_resumes(&format!("{data} {STEPS} --set train.max_steps=5"), [2]);
     let one = "--set data={datasets=[{path=\"samples/saved\",weight=3},{path=\"samples/saved\"}]}";
     assert_snapshot!(folder.host(&format!("train {one}")).refused(), @"the settings of the default config and `--set` do not fit together: 1 of 2 `[[data.datasets]]` have a `weight` (give each one, or none)");
 }

@@ -6,6 +6,8 @@ use insta::assert_snapshot;
 use serde_json::{Map, Value};
 use tests::Folder;
 
+use crate::refused;
+
 /// A folder with the run that `tests/data/diagnose` has under `name`.
 fn recorded(name: &str) -> Folder {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("data/diagnose/{name}.txt"));
@@ -208,8 +210,7 @@ fn a_limit_of_0_is_silence() {
 
 #[test]
 fn limits_that_cannot_be_are_refused() {
-    let folder = Folder::new();
-    let refused = |set: &str| folder.host(&format!("train --set warnings.{set}")).refused();
+    let refused = |set: &str| refused(&format!("--set warnings.{set}"));
     assert_snapshot!(refused("reward_fall=1.5"), @"the settings of `--set` do not fit together: `warnings.reward_fall` is 1.5 (it must be between 0 and 1)");
     assert_snapshot!(refused("kl_ratio=-1"), @"the settings of `--set` do not fit together: `warnings.kl_ratio` is -1 (it must be finite, 0 or more)");
     assert_snapshot!(refused("no_signal_steps=1000"), @"the settings of `--set` do not fit together: `warnings.no_signal_steps` is 1000 (it must be between 0 and 256)");

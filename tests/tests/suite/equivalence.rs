@@ -10,7 +10,7 @@ use capo_loader::registry::Registry;
 use host::config::{self, Draft};
 use host::report::Report;
 use host::run::Run;
-use tests::{Folder, RunDir};
+use tests::Folder;
 
 use crate::FOUR_STEPS;
 
@@ -24,13 +24,6 @@ const SPLIT_BOUND: f32 = 1e-6;
 
 /// Completions are drawn from the policy as it is.
 const AS_IT_IS: &str = "--set rollout.temperature=1 --set rollout.top_k=0 --set rollout.top_p=1";
-
-/// The largest difference between two weights.
-fn largest_difference(a: &RunDir, b: &RunDir) -> f32 {
-    let (a, b) = (a.tensors("model.safetensors"), b.tensors("model.safetensors"));
-    assert!(a.keys().eq(b.keys()));
-    a.values().flatten().zip(b.values().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
-}
 
 #[test]
 fn the_same_run_twice() {
@@ -107,14 +100,18 @@ fn a_split_batch_is_the_whole_batch() {
     let folder = Folder::new();
     let args = format!("{CAPO} {FOUR_STEPS}");
     let whole = folder.train("whole", &format!("{args} --set train.per_device_train_batch_size=48"));
-    let split = "--set train.per_device_train_batch_size=16 --set train.gradient_accumulation_steps=3";
-    let split = folder.train("split", &format!("{args} {split}"));
-    for name in ["reward", "num_tokens", "completions/mean_length", "mask/rejection_rate", "capo.curvature/rows"] {
-        assert_eq!(whole.metric(name), split.metric(name), "{name}");
-    }
     assert!(whole.metric("mask/rejection_rate").iter().any(|&rate| rate > 0.0), "the mask rejects something");
-    let difference = largest_difference(&whole, &split);
-    assert!(difference < SPLIT_BOUND, "{difference:e}");
+    // The last are micro-batches of one group each.
+    for (micro, steps) in [(16, 3), (8, 6)] {
+        let split =
+            format!("--set train.per_device_train_batch_size={micro} --set train.gradient_accumulation_steps={steps}");
+        let split = folder.train(&format!("split{micro}"), &format!("{args} {split}"));
+        for name in ["reward", "num_tokens", "completions/mean_length", "mask/rejection_rate", "capo.curvature/rows"] {
+            assert_eq!(whole.metric(name), split.metric(name), "{name}");
+        }
+        let difference = whole.largest_difference(&split);
+        assert!(difference < SPLIT_BOUND, "{difference:e}");
+    }
 }
 
 #[test]
@@ -141,7 +138,7 @@ fn logps_from_sampling_are_those_of_a_pass_of_their_own() {
         assert_eq!(own.metric(name), sampled.metric(name), "{name}");
     }
     assert!(sampled.metric("mask/rejection_rate").iter().any(|&rate| rate > 0.0), "the mask rejects something");
-    let difference = largest_difference(&own, &sampled);
+    let difference = own.largest_difference(&sampled);
     assert!(difference < SPLIT_BOUND, "{difference:e}");
 }
 
@@ -154,15 +151,6 @@ fn logps_from_sampling_need_the_samplers_distribution() {
     };
     insta::assert_snapshot!(message("--set rollout.top_k=5"), @"the settings of the default config and `--set rollout.temperature`, `--set rollout.top_k`, `--set rollout.top_p`, `--set train.score_at_sampling`, `--set rollout.top_k` do not fit together: `train.score_at_sampling` is on, but completions are drawn from another distribution than the one that the loss sees (set `rollout.temperature` to `train.loss_temperature`, `rollout.top_k` to 0, `rollout.top_p` to 1 and `rollout.dtype` to `train.dtype`, or turn it off)");
     insta::assert_snapshot!(message("--set train.num_iterations=2"), @"the settings of `--set` do not fit together: `train.score_at_sampling` is on, but 2 steps use each rollout, and all after the first have another policy (use each once, or turn it off)");
-}
-
-#[test]
-fn micro_batches_of_one_group_each() {
-    let folder = Folder::new();
-    let whole = folder.train("whole", FOUR_STEPS);
-    let split = "--set train.per_device_train_batch_size=8 --set train.gradient_accumulation_steps=6";
-    let difference = largest_difference(&whole, &folder.train("split", &format!("{FOUR_STEPS} {split}")));
-    assert!(difference < SPLIT_BOUND, "{difference:e}");
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use tests::Folder;
 use tests::artifacts::workspace;
+use tests::{Folder, json_lines};
 
 use crate::ONE_STEP;
 
@@ -18,10 +18,6 @@ fn golden(name: &str) -> (String, Value) {
     let rows: Value = serde_json::from_slice(&std::fs::read(folder().join("golden.json")).unwrap()).unwrap();
     let row = rows.as_array().unwrap().iter().find(|row| row["name"] == name).unwrap();
     (folder().join(format!("{name}.gguf")).display().to_string(), row.clone())
-}
-
-fn lines(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Rows of a dataset, and a run over them.
@@ -65,7 +61,7 @@ fn what_is_exported_scores_the_same() {
             |model: &str| folder.host(&format!("score --model {model} --input rows.jsonl --out -")).succeeded().stdout;
         let of_file = scores(&model);
         assert_eq!(of_file, scores("directory"));
-        assert_eq!(lines(&of_file).len(), golden["rows"].as_array().unwrap().len());
+        assert_eq!(json_lines(&of_file).len(), golden["rows"].as_array().unwrap().len());
     }
 }
 
@@ -77,7 +73,7 @@ fn conversations_go_through_the_template() {
         folder.write("prompts.jsonl", json!({"prompt": messages}).to_string() + "\n");
         let chat = "--chat --input prompts.jsonl --max-completion-length 1 --out answers.jsonl";
         let _ = folder.host(&format!("generate --model {model} {chat}")).succeeded();
-        let rows = lines(&std::fs::read_to_string(folder.path().join("answers.jsonl")).unwrap());
+        let rows = folder.json_lines("answers.jsonl");
         assert_eq!(rows[0]["prompt_ids"], golden["chat"]["ids"], "{name}");
     }
 }

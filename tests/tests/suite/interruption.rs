@@ -11,16 +11,27 @@ use tests::{Folder, RunDir};
 const THIRTY_STEPS: &str =
     "--plugin libcapo.so --set train.max_steps=30 --set train.save_steps=0 --set eval.num_prompts=0";
 
-/// Waits until the run has written `steps` lines of metrics.
+/// Starts `host ARGS`.
+pub(crate) fn start(folder: &Folder, args: &str) -> Child {
+    folder.command(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits until the run is there and has written `steps` lines of metrics.
 pub(crate) fn wait_for(child: &mut Child, run: &RunDir, steps: usize) {
     let written = || {
         let text = std::fs::read_to_string(run.path().join("metrics.jsonl")).unwrap_or_default();
-        text.lines().count() >= steps
+        run.path().exists() && text.lines().count() >= steps
     };
     while !written() {
         assert_eq!(child.try_wait().unwrap(), None, "the run ended too early");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Kills a run that would go on.
+pub(crate) fn kill(mut child: Child) {
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(9), "killed, not finished");
 }
 
 #[test]
@@ -31,10 +42,9 @@ fn killed() {
     let killed = folder.run_dir("killed");
     // Killed twice, at points that nobody chose.
     for (command, steps) in [(format!("train --output-dir killed {args}"), 3), ("train --resume killed".into(), 15)] {
-        let mut child = folder.command(&command).stdout(Stdio::null()).spawn().unwrap();
+        let mut child = start(&folder, &command);
         wait_for(&mut child, &killed, steps);
-        child.kill().unwrap();
-        assert_eq!(child.wait().unwrap().signal(), Some(9), "killed, not finished");
+        kill(child);
     }
     folder.resume("killed").assert_same_files(&whole);
 }
@@ -44,11 +54,9 @@ fn killed_before_the_first_checkpoint() {
     let folder = Folder::new();
     let whole = folder.train("whole", THIRTY_STEPS);
     let killed = folder.run_dir("killed");
-    let mut child =
-        folder.command(&format!("train --output-dir killed {THIRTY_STEPS}")).stdout(Stdio::null()).spawn().unwrap();
+    let mut child = start(&folder, &format!("train --output-dir killed {THIRTY_STEPS}"));
     wait_for(&mut child, &killed, 2);
-    child.kill().unwrap();
-    assert_eq!(child.wait().unwrap().signal(), Some(9), "killed, not finished");
+    kill(child);
     assert!(killed.checkpoints().is_empty());
     folder.resume("killed").assert_same_files(&whole);
 }
@@ -76,8 +84,7 @@ fn interrupted() {
 fn interrupted_twice() {
     let folder = Folder::new();
     let args = THIRTY_STEPS.replace("max_steps=30", "max_steps=100000").replace("save_steps=0", "save_steps=1");
-    let mut command = folder.command(&format!("train --output-dir run {args} --set train.save_total_limit=1"));
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = start(&folder, &format!("train --output-dir run {args} --set train.save_total_limit=1"));
     wait_for(&mut child, &folder.run_dir("run"), 2);
     // Until it has ended: the first may be done with before the second comes.
     while child.try_wait().unwrap().is_none() {

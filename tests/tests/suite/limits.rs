@@ -3,72 +3,31 @@
 use std::os::unix::process::ExitStatusExt;
 
 use insta::assert_snapshot;
-use tests::{Folder, RunDir};
+use tests::Folder;
 
+use crate::misbehaviour::{self, Point, clean, committed, committed_with};
 use crate::{FOUR_STEPS, ONE_STEP};
+
+const ONE_SECOND: &str = "--set train.component_timeout=1";
 
 /// The settings of a run whose mask commits `sin` in its third step.
 fn settings(sin: &str) -> String {
-    let mask = format!("mask=[{{use=\"misbehave.mask\",sin=\"{sin}\",at_step=2}}]");
-    format!("--plugin libmisbehave.so --set {mask} --set train.save_steps=1 {FOUR_STEPS}")
-}
-
-/// Goes on with the run in `folder/run` without its sin, to where a run without it ends.
-fn goes_on(folder: Folder) {
-    let folder = folder.env("MISBEHAVE_OFF", "1");
-    let clean: RunDir = folder.train("clean", &settings("none"));
-    folder.resume("run").assert_same(&clean);
+    misbehaviour::settings(Point::Mask, sin)
 }
 
 #[test]
 fn a_call_that_does_not_come_back() {
-    let folder = Folder::new();
-    let outcome = folder.host(&format!("train --output-dir run {} --set train.component_timeout=1", settings("hang")));
-    assert_snapshot!(outcome.failed(), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `mask` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
-    assert_eq!(folder.run_dir("run").checkpoints().last(), Some(&2));
-    goes_on(folder);
-}
-
-#[test]
-fn a_save_that_does_not_come_back() {
-    let folder = Folder::new();
-    let outcome =
-        folder.host(&format!("train --output-dir run {} --set train.component_timeout=1", settings("hang_in_save")));
-    assert_snapshot!(outcome.failed(), @"the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.mask`: `save` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
-    goes_on(folder);
+    assert_snapshot!(committed_with(Point::Mask, "hang", ONE_SECOND), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `mask` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
+    assert_snapshot!(committed_with(Point::Mask, "hang_in_save", ONE_SECOND), @"the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.mask`: `save` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
+    assert_snapshot!(committed_with(Point::Reward, "hang", ONE_SECOND), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: `score` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
 }
 
 #[test]
 fn a_creation_that_does_not_come_back() {
     let folder = Folder::new();
-    let outcome = folder.host(&format!("train {} --set train.component_timeout=1", settings("hang_on_creation")));
+    let outcome = folder.host(&format!("train {} {ONE_SECOND}", settings("hang_on_creation")));
     assert_snapshot!(outcome.failed(), @"component `misbehave.mask`: `create` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
     assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
-}
-
-/// The settings of a run whose reward commits `sin` in its third step.
-fn reward_settings(sin: &str) -> String {
-    let reward = format!("reward=[{{use=\"misbehave.reward\",sin=\"{sin}\",at_step=2}}]");
-    format!("--plugin libmisbehave.so --set {reward} --set train.save_steps=1 {FOUR_STEPS}")
-}
-
-#[test]
-fn a_reward_that_does_not_come_back() {
-    let folder = Folder::new();
-    let args = format!("train --output-dir run {} --set train.component_timeout=1", reward_settings("hang"));
-    assert_snapshot!(folder.host(&args).failed(), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: `score` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
-    let folder = folder.env("MISBEHAVE_OFF", "1");
-    let clean = folder.train("clean", &reward_settings("none"));
-    folder.resume("run").assert_same(&clean);
-}
-
-#[test]
-fn a_rewards_state_that_grows_without_bound() {
-    let folder = Folder::new();
-    let limit = "--set train.component_state_limit=2";
-    let outcome = folder.host(&format!("train --output-dir run {} {limit}", reward_settings("growing")));
-    assert_snapshot!(outcome.failed(), @"the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.reward`: its state takes 3 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)");
-    assert_eq!(folder.run_dir("run").checkpoints(), [1, 2]);
 }
 
 #[test]
@@ -78,50 +37,33 @@ fn a_limit_on_time_changes_nothing_else() {
     folder.train("on", &settings("none")).assert_same(&off);
 }
 
-#[test]
-fn a_component_that_aborts_leaves_a_run_that_goes_on() {
+/// What a run says that `sin` ends with this signal. It then goes on without the sin to where a run without it ends.
+fn ended_by(sin: &str, signal: i32) -> String {
     let folder = Folder::new();
-    let output = folder.command(&format!("train --output-dir run {}", settings("abort"))).output().unwrap();
-    assert_eq!(output.status.signal(), Some(6), "{output:?}");
-    assert_snapshot!(folder.outcome(output).stderr.trim_end(), @r#"error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `mask` was running when the process was ended by SIGABRT: an abort, as of a panic in a library that was built with `panic = "abort"`"#);
-    assert_eq!(folder.run_dir("run").checkpoints().last(), Some(&2));
-    goes_on(folder);
-}
-
-#[test]
-fn a_component_that_touches_memory_that_is_not_there() {
-    let folder = Folder::new();
-    let output = folder.command(&format!("train --output-dir run {}", settings("segfault"))).output().unwrap();
-    assert_eq!(output.status.signal(), Some(11), "{output:?}");
-    assert_snapshot!(folder.outcome(output).stderr.trim_end(), @"error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `mask` was running when the process was ended by SIGSEGV: memory that is not its own, or a stack that is too deep");
-    goes_on(folder);
-}
-
-#[test]
-fn a_component_that_uses_up_the_stack() {
-    let folder = Folder::new();
-    let output = folder.command(&format!("train --output-dir run {}", settings("overflow"))).output().unwrap();
-    assert_eq!(output.status.signal(), Some(6), "{output:?}");
+    let output = folder.command(&format!("train --output-dir run {}", settings(sin))).output().unwrap();
+    assert_eq!(output.status.signal(), Some(signal), "{output:?}");
+    assert_eq!(folder.run_dir("run").checkpoints().last(), Some(&2), "{sin}");
     let said = folder.outcome(output).stderr;
+    folder.env("MISBEHAVE_OFF", "1").resume("run").assert_same(clean(Point::Mask));
+    said
+}
+
+#[test]
+fn a_component_that_ends_the_process_leaves_a_run_that_goes_on() {
+    assert_snapshot!(ended_by("abort", 6).trim_end(), @r#"error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `mask` was running when the process was ended by SIGABRT: an abort, as of a panic in a library that was built with `panic = "abort"`"#);
+    assert_snapshot!(ended_by("segfault", 11).trim_end(), @"error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `mask` was running when the process was ended by SIGSEGV: memory that is not its own, or a stack that is too deep");
+    let said = ended_by("overflow", 6);
     assert!(said.starts_with("error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `mask` was running when the process was ended by SIGSEGV"), "{said}");
     assert!(said.contains("has overflowed its stack"), "the standard library has its say, too: {said}");
     assert_eq!(said.lines().filter(|line| line.starts_with("error: ")).count(), 1, "{said}");
-}
-
-#[test]
-fn a_component_that_ends_the_process_in_good_order() {
-    let folder = Folder::new();
-    let outcome = folder.host(&format!("train --output-dir run {}", settings("exit")));
-    assert_snapshot!(outcome.failed(), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `mask` ended the process with `exit` (return an error in its place)");
-    goes_on(folder);
+    assert_snapshot!(committed(Point::Mask, "exit"), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `mask` ended the process with `exit` (return an error in its place)");
 }
 
 #[test]
 fn a_drop_that_ends_the_process_or_does_not_come_back() {
     let dropped = |sin: &str| {
         let folder = Folder::new();
-        let more = "--set train.component_timeout=1";
-        folder.outcome(folder.command(&format!("train --output-dir run {} {more}", settings(sin))).output().unwrap())
+        folder.host(&format!("train --output-dir run {} {ONE_SECOND}", settings(sin)))
     };
     assert_snapshot!(dropped("exit_in_drop").failed(), @"the run stopped after step 4 (go on with `host train --resume run`): component `misbehave.mask`: `drop` ended the process with `exit` (return an error in its place)");
     assert_snapshot!(dropped("hang_in_drop").failed(), @"the run stopped after step 4 (go on with `host train --resume run`): component `misbehave.mask`: `drop` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
@@ -145,31 +87,12 @@ fn a_thread_of_a_plugin_that_ends_the_process() {
 
 #[test]
 fn a_sentence_without_end() {
-    let sentence = stopped("long_error", "");
+    let sentence = committed(Point::Mask, "long_error");
     assert!(
         sentence.len() < 5000 && sentence.ends_with("e… (cut: 100000000 bytes in all)"),
         "{} bytes",
         sentence.len()
     );
-}
-
-/// The sentence of a run that stops because of `sin`, and goes on without it.
-fn stopped(sin: &str, more: &str) -> String {
-    let folder = Folder::new();
-    let outcome = folder.host(&format!("train --output-dir run {} {more}", settings(sin)));
-    let sentence = outcome.failed();
-    goes_on(folder);
-    sentence
-}
-
-/// The outcome of `host ARGS` after `before` in a shell.
-fn under(folder: &Folder, before: &str, args: &str) -> tests::Outcome {
-    let host = folder.command(args);
-    let words = [host.get_program()].into_iter().chain(host.get_args()).map(|word| word.to_str().unwrap());
-    let line = words.map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
-    let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", &format!("{before}; exec {line}")]).current_dir(folder.path());
-    folder.outcome(shell.output().unwrap())
 }
 
 #[test]
@@ -178,21 +101,19 @@ fn limits_of_the_system_are_sentences() {
     let sizes = r#""vocab_size": 10000000, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
         "num_key_value_heads": 2, "max_position_embeddings": 64"#;
     folder.write("large/config.json", format!("{{\"model_type\": \"qwen2\", {sizes}}}"));
-    for (name, bytes) in host::data::Tokenizer::TINY_ARITHMETIC {
-        folder.write(&format!("large/{name}"), bytes);
-    }
+    folder.write_tokenizer("large");
     let large = "train --set model.model_name_or_path=large --set model.fresh_weights=true --set eval.num_prompts=0";
-    let refused = under(&folder, "ulimit -v 3000000", large).refused();
+    let refused = folder.host_after("ulimit -v 3000000", large).refused();
     assert!(refused.starts_with("a model of 640007360 weights takes 3.6 GiB of memory, and "), "{refused}");
     // Loading takes less than is there, the first step more: of what has no estimate the end is a sentence, too.
-    let little = under(&folder, "ulimit -v 1500000", "generate --model large 1+1=");
+    let little = folder.host_after("ulimit -v 1500000", "generate --model large 1+1=");
     assert!(little.code == Some(2) && little.stderr.starts_with("error: "), "{little:?}");
     for kibibytes in [150_000, 250_000, 400_000, 800_000] {
-        let outcome = under(&folder, &format!("ulimit -v {kibibytes}"), &format!("train {ONE_STEP}"));
+        let outcome = folder.host_after(&format!("ulimit -v {kibibytes}"), &format!("train {ONE_STEP}"));
         let told = outcome.stderr.starts_with("error: ") && !outcome.stderr.contains("panicked");
         assert!(outcome.code == Some(0) || told, "{kibibytes}: {outcome:?}");
     }
-    let _ = under(&folder, "ulimit -s 64", &format!("train {ONE_STEP}")).succeeded();
+    let _ = folder.host_after("ulimit -s 64", &format!("train {ONE_STEP}")).succeeded();
     let many = folder.env("RAYON_NUM_THREADS", "100000").host("plugins");
     assert_snapshot!(many.refused(), @"`RAYON_NUM_THREADS` is 100000 (it must be at most 4096; more threads than cores are of no use)");
 }
@@ -209,29 +130,29 @@ fn a_replay_that_a_component_ends() {
 
 #[test]
 fn names_without_end() {
-    assert_snapshot!(stopped("many_names", ""), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: recorded under more than 1000 names in one call, `name-1000` among them (give a number per token to `record_tokens`)");
-    assert_snapshot!(stopped("long_name", ""), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: recorded under a name of 1000000 bytes, at most 200 are allowed");
+    assert_snapshot!(committed(Point::Mask, "many_names"), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: recorded under more than 1000 names in one call, `name-1000` among them (give a number per token to `record_tokens`)");
+    assert_snapshot!(committed(Point::Mask, "long_name"), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: recorded under a name of 1000000 bytes, at most 200 are allowed");
 }
 
 #[test]
 fn panics_on_top_of_panics() {
-    assert_snapshot!(stopped("panic_with_bomb", ""), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `mask`: no message");
-    assert_snapshot!(stopped("poisoned_lock", ""), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `mask`: called `Result::unwrap()` on an `Err` value: PoisonError { .. }");
-    let folder = Folder::new();
-    assert_snapshot!(folder.host(&format!("train {}", settings("panic_twice"))).sentence(2), @r#"`[[mask]]` with `use = "misbehave.mask"`: panicked while it was created: inputs panics"#);
+    assert_snapshot!(committed(Point::Mask, "panic_with_bomb"), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `mask`: no message");
+    assert_snapshot!(committed(Point::Mask, "poisoned_lock"), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `mask`: called `Result::unwrap()` on an `Err` value: PoisonError { .. }");
+    assert_snapshot!(misbehaviour::refused(Point::Mask, "panic_twice"), @r#"`[[mask]]` with `use = "misbehave.mask"`: panicked while it was created: inputs panics"#);
 }
 
 #[test]
 fn a_state_that_grows_without_bound() {
     let folder = Folder::new();
-    let limit = "--set train.component_state_limit=2";
-    let outcome = folder.host(&format!("train --output-dir run {} {limit}", settings("growing")));
+    let args = |point| format!("{} --set train.component_state_limit=2", misbehaviour::settings(point, "growing"));
+    let reward = folder.host(&format!("train --output-dir reward {}", args(Point::Reward)));
+    assert_snapshot!(reward.failed(), @"the run stopped after step 3 (`host train --resume reward` goes on from the checkpoint of step 2): component `misbehave.reward`: its state takes 3 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)");
+    assert_eq!(folder.run_dir("reward").checkpoints(), [1, 2]);
+    let outcome = folder.host(&format!("train --output-dir run {}", args(Point::Mask)));
     assert_snapshot!(outcome.failed(), @"the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.mask`: its state takes 3 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)");
     assert_eq!(folder.run_dir("run").checkpoints(), [1, 2]);
     // Meant to be so large after all.
-    let config = folder.path().join("run/config.toml");
-    let text = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(&config, text.replace("component_state_limit = 2", "component_state_limit = 0")).unwrap();
+    folder.replace("run/config.toml", "component_state_limit = 2", "component_state_limit = 0");
     let _ = folder.host("train --resume run --allow-changed-config").succeeded();
     assert_eq!(folder.run_dir("run").metrics().len(), 4);
 }

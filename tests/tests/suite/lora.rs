@@ -1,31 +1,19 @@
 //! Runs that train an adapter: `model.use_peft`.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 
 use insta::assert_snapshot;
 use serde_json::Value;
 use tests::artifacts::workspace;
 use tests::{Folder, RunDir};
 
-use crate::{FOUR_STEPS, ONE_STEP};
+use crate::run_directory::names;
+use crate::{FOUR_STEPS, ONE_STEP, refused};
 
 const LORA: &str = "--set model.use_peft=true";
 const CAPO: &str = "--plugin libcapo.so";
 /// So that the first step moves something.
 const RATE: &str = "--set train.lr_scheduler_type=constant --set train.warmup_ratio=0";
-
-fn refused(args: &str) -> String {
-    let folder = Folder::new();
-    let sentence = folder.host(&format!("train {args}")).refused();
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "a refused run leaves nothing behind");
-    sentence
-}
-
-fn names(folder: &Path) -> BTreeSet<String> {
-    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
-}
 
 fn adapter(run: &RunDir) -> Vec<f32> {
     run.tensors("adapter_model.safetensors").into_values().flatten().collect()
@@ -114,12 +102,9 @@ const ALL: [&str; 4] = [
 #[test]
 fn a_resumed_run_is_the_uninterrupted_one() {
     for args in ALL {
-        let folder = Folder::new();
         let args = format!("{LORA} {args} {FOUR_STEPS} --set model.lora_dropout=0.2");
-        let whole = folder.train("whole", &args);
-        assert!(adapter(&whole).iter().all(|value| value.is_finite()));
-        let _ = folder.train("resumed", &format!("{args} --stop-after 2"));
-        folder.resume("resumed").assert_same_files(&whole);
+        let folder = Folder::new();
+        assert!(adapter(&folder.assert_resumes(&args, [2])).iter().all(|value| value.is_finite()));
     }
 }
 

@@ -71,3 +71,11 @@ mod weights;
 const ONE_STEP: &str = "--set train.max_steps=1 --set eval.num_prompts=0";
 /// Four steps, evaluated on few prompts.
 const FOUR_STEPS: &str = "--set train.max_steps=4 --set eval.num_prompts=16";
+
+/// The error message of `host train ARGS`, which leaves nothing behind.
+fn refused(args: &str) -> String {
+    let folder = tests::Folder::new();
+    let sentence = folder.host(&format!("train {args}")).refused();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "a refused run leaves nothing behind");
+    sentence
+}

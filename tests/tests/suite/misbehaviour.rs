@@ -8,19 +8,21 @@ use insta::assert_snapshot;
 use tests::{Folder, RunDir};
 
 use crate::FOUR_STEPS;
+use crate::step_controls::fresh;
 
 /// Where a sin is committed.
 #[derive(Clone, Copy)]
-enum Point {
+pub(crate) enum Point {
     Reward,
     Advantage,
     Objective,
     Mask,
     Weight,
+    Control,
 }
 
 /// The settings of a run whose component at `point` commits `sin` in its third step.
-fn settings(point: Point, sin: &str) -> String {
+pub(crate) fn settings(point: Point, sin: &str) -> String {
     let table = |name: &str| format!("{{use=\"misbehave.{name}\",sin=\"{sin}\",at_step=2}}");
     let set = match point {
         Point::Reward => format!("reward=[{}]", table("reward")),
@@ -28,13 +30,14 @@ fn settings(point: Point, sin: &str) -> String {
         Point::Objective => format!("objective={}", table("objective")),
         Point::Mask => format!("mask=[{}]", table("mask")),
         Point::Weight => format!("weight=[{}]", table("weight")),
+        Point::Control => format!("step_control=[{}]", table("control")),
     };
     format!("--plugin libmisbehave.so --set {set} --set train.save_steps=1 {FOUR_STEPS}")
 }
 
 /// A whole run of the same component without the sin, and its folder.
-fn clean(point: Point) -> &'static RunDir {
-    static CLEAN: [OnceLock<(Folder, RunDir)>; 5] = [const { OnceLock::new() }; 5];
+pub(crate) fn clean(point: Point) -> &'static RunDir {
+    static CLEAN: [OnceLock<(Folder, RunDir)>; 6] = [const { OnceLock::new() }; 6];
     let make = || {
         let folder = Folder::new();
         let run = folder.train("clean", &settings(point, "none"));
@@ -44,9 +47,14 @@ fn clean(point: Point) -> &'static RunDir {
 }
 
 /// Runs into `sin` in the third step, then goes on without it; the sentence, having checked that nothing is lost.
-fn committed(point: Point, sin: &str) -> String {
+pub(crate) fn committed(point: Point, sin: &str) -> String {
+    committed_with(point, sin, "")
+}
+
+/// As `committed`, in a run with these arguments.
+pub(crate) fn committed_with(point: Point, sin: &str, args: &str) -> String {
     let folder = Folder::new();
-    let outcome = folder.host(&format!("train --output-dir run {}", settings(point, sin)));
+    let outcome = folder.host(&format!("train --output-dir run {} {args}", settings(point, sin)));
     let run = folder.run_dir("run");
     assert_eq!(run.checkpoints().last(), Some(&2), "{sin}: {outcome:#?}");
     let sentence = outcome.failed();
@@ -56,7 +64,7 @@ fn committed(point: Point, sin: &str) -> String {
 }
 
 /// One line per sin.
-fn all_committed(point: Point, sins: &[&str]) -> String {
+pub(crate) fn all_committed(point: Point, sins: &[&str]) -> String {
     sins.iter().fold(String::new(), |mut text, sin| {
         writeln!(text, "{sin}: {}", committed(point, sin)).unwrap();
         text
@@ -64,7 +72,7 @@ fn all_committed(point: Point, sins: &[&str]) -> String {
 }
 
 /// The sentence of a run that does not start because of `sin`.
-fn refused(point: Point, sin: &str) -> String {
+pub(crate) fn refused(point: Point, sin: &str) -> String {
     let folder = Folder::new();
     let outcome = folder.host(&format!("train --output-dir run {}", settings(point, sin)));
     assert!(!folder.path().join("run").exists(), "a refused run leaves nothing behind");
@@ -275,9 +283,7 @@ fn a_run_of_skipped_steps_alone_succeeds() {
     assert!(!outcome.stdout.contains("never rejected"), "{}", outcome.stdout);
     let run = folder.run_dir("run");
     assert_eq!(run.metric("step_skipped"), [1.0; 4]);
-    let embedded = tests::artifacts::workspace().join("host/assets/tiny-arithmetic/model.safetensors");
-    let weights = tests::run_dir::tensors(&embedded);
-    assert_eq!(run.tensors("model.safetensors"), weights);
+    assert_eq!(run.tensors("model.safetensors"), fresh());
 }
 
 #[test]

@@ -15,12 +15,6 @@ const SGD: &str = "--set train.optimizer=sgd --set train.sgd_momentum=0.9 --set 
 /// The metrics that come with the second moment of both.
 const ADDED: [&str; 3] = ["rejected_grad_norm", "grad_norm_unmasked", "second_pass_completions"];
 
-/// The largest difference between two weights after the same steps.
-fn largest_difference(a: &RunDir, b: &RunDir) -> f32 {
-    let (a, b) = (a.tensors("model.safetensors"), b.tensors("model.safetensors"));
-    a.values().flatten().zip(b.values().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
-}
-
 #[test]
 fn where_nothing_is_rejected_every_bit_is_plain_adamws() {
     let folder = Folder::new();
@@ -73,7 +67,7 @@ fn a_split_batch_is_the_whole_batch() {
         for (a, b) in whole.metric("rejected_grad_norm").iter().zip(split.metric("rejected_grad_norm")) {
             assert!((a - b).abs() <= 1e-3 * b, "{a} {b}");
         }
-        let difference = largest_difference(&whole, &split);
+        let difference = whole.largest_difference(&split);
         assert!(difference < 1e-6, "{difference:e}");
     }
 }
@@ -82,11 +76,7 @@ fn a_split_batch_is_the_whole_batch() {
 fn resumed_runs_are_the_uninterrupted_ones() {
     let steps = "--set train.save_steps=0 --set train.max_steps=5 --set eval.num_prompts=0";
     for optimizer in [BOTH, SGD, "--set train.optimizer=sgd"] {
-        let folder = Folder::new();
-        let args = format!("{CAPO} {STRICT} {optimizer} {steps}");
-        let whole = folder.train("whole", &args);
-        let _ = folder.train("resumed", &format!("{args} --stop-after 2"));
-        folder.resume("resumed").assert_same_files(&whole);
+        Folder::new().assert_resumes(&format!("{CAPO} {STRICT} {optimizer} {steps}"), [2]);
     }
 }
 
@@ -124,10 +114,9 @@ fn inputs_that_an_optimizer_lacks_are_refused() {
 fn a_checkpoint_of_another_optimizer_is_refused() {
     let folder = Folder::new();
     let _ = folder.train("run", &format!("{FOUR_STEPS} --stop-after 2"));
-    let config = folder.path().join("run/config.toml");
-    let text = std::fs::read_to_string(&config).unwrap();
+    let text = std::fs::read_to_string(folder.path().join("run/config.toml")).unwrap();
     assert!(!text.contains("optimizer") && !text.contains("second_moment"), "runs of older hosts go on: {text}");
-    std::fs::write(&config, text.replace("[train]\n", "[train]\noptimizer = \"sgd\"\n")).unwrap();
+    folder.replace("run/config.toml", "[train]\n", "[train]\noptimizer = \"sgd\"\n");
     let sentence = folder.host("train --resume run --allow-changed-config").refused();
     assert!(sentence.ends_with("(use a checkpoint of this model and this optimizer)"), "{sentence}");
 }

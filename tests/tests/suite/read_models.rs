@@ -19,9 +19,7 @@ fn folder(models: &[&str]) -> Folder {
         for file in ["config.json", "model.safetensors"] {
             folder.write(&format!("{model}/{file}"), fs::read(data.join(model).join(file)).unwrap());
         }
-        for (name, bytes) in host::data::Tokenizer::TINY_ARITHMETIC {
-            folder.write(&format!("{model}/{name}"), bytes);
-        }
+        folder.write_tokenizer(model);
     }
     folder
 }
@@ -44,9 +42,7 @@ fn a_run_with_both_goes_on_bit_for_bit() {
     assert!(whole.metric("kl")[0] > 0.1, "{:?}", whole.metric("kl"));
     assert!(own.metric("kl")[0].abs() < 1e-4, "{:?}", own.metric("kl"));
     // Another reference is another run.
-    let config = half.path().join("config.toml");
-    let text = fs::read_to_string(&config).unwrap();
-    fs::write(&config, text.replace("/gemma\"", "/smollm3\"")).unwrap();
+    folder.replace("half/config.toml", "/gemma\"", "/smollm3\"");
     let refused = folder.host("train --resume half").refused();
     assert!(refused.contains("`model.ref_model_name_or_path`: "), "{refused}");
 }
@@ -84,8 +80,7 @@ fn references_of_families_that_are_trained_here() {
     for file in ["config.json", "model.safetensors"] {
         folder.write(&format!("llama/{file}"), fs::read(data.join(file)).unwrap());
     }
-    let (tokenizer, bytes) = host::data::Tokenizer::TINY_ARITHMETIC[0];
-    folder.write(&format!("llama/{tokenizer}"), bytes);
+    folder.write_tokenizer("llama");
     let run = |name: &str, reference: &str| {
         let two = "--set train.max_steps=2 --set eval.num_prompts=0 --set objective.beta=0.1";
         folder.train(name, &format!("{two} {reference}"))
@@ -107,10 +102,7 @@ fn references_that_cannot_be() {
     assert_snapshot!(refused(&models, &COMPARED.replace("gemma", "nowhere")), @"no model `nowhere`: neither an embedded one nor a directory (embedded: `embedded:tiny-arithmetic`; a directory holds `config.json`, `model.safetensors` and `tokenizer.json`)");
     let change = |file: &str, from: &str, to: &str| {
         let models = folder(&["gemma"]);
-        let path = models.path().join("gemma").join(file);
-        let text = fs::read_to_string(&path).unwrap();
-        assert!(text.contains(from), "{text}");
-        fs::write(&path, text.replace(from, to)).unwrap();
+        models.replace(&format!("gemma/{file}"), from, to);
         refused(&models, COMPARED)
     };
     assert_snapshot!(change("tokenizer.json", "\"+\": 12", "\"-\": 12"), @"`FOLDER/gemma/tokenizer.json` has other tokens than `tokenizer.json` of the built-in model: 12 is `-` there and `+` here (use a reference with the policy's tokenizer)");

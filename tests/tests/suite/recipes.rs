@@ -3,36 +3,27 @@
 use insta::assert_snapshot;
 use tests::Folder;
 
-use crate::ONE_STEP;
-
-/// The sentence of `host train ARGS`.
-fn refused(args: &str) -> String {
-    Folder::new().host(&format!("train {args}")).refused()
-}
+use crate::{ONE_STEP, refused};
 
 /// The recipe and the advantage of a run with ARGS.
 fn chosen(args: &str) -> String {
-    let run = Folder::new();
-    let run = run.train("run", &format!("{args} {ONE_STEP}"));
-    let config = std::fs::read_to_string(run.path().join("config.toml")).unwrap();
-    let recipe = config.lines().find(|line| line.starts_with("recipe")).unwrap_or("no recipe").to_owned();
-    let advantage = config.split_once("[advantage]\n").unwrap().1.lines().next().unwrap().to_owned();
-    format!("{recipe}; {advantage}")
+    let (_, config) = sources(args);
+    format!("{}, {}", config["recipe"], config["advantage"]["use"])
 }
 
 #[test]
 fn without_a_plugin_it_is_grpo_and_with_one_it_is_the_plugins() {
-    assert_snapshot!(chosen(""), @r#"recipe = "grpo"; use = "grpo.advantage""#);
-    assert_snapshot!(chosen("--plugin libdrcapo.so"), @r#"recipe = "drcapo"; use = "drcapo.advantage""#);
-    assert_snapshot!(chosen("--plugin libdrcapo.so --set recipe=reinforce"), @r#"recipe = "reinforce"; use = "reinforce.advantage""#);
+    assert_snapshot!(chosen(""), @r#""grpo", "grpo.advantage""#);
+    assert_snapshot!(chosen("--plugin libdrcapo.so"), @r#""drcapo", "drcapo.advantage""#);
+    assert_snapshot!(chosen("--plugin libdrcapo.so --set recipe=reinforce"), @r#""reinforce", "reinforce.advantage""#);
     // A plugin without a recipe changes nothing by itself.
-    assert_snapshot!(chosen("--plugin libmisbehave.so"), @r#"recipe = "grpo"; use = "grpo.advantage""#);
+    assert_snapshot!(chosen("--plugin libmisbehave.so"), @r#""grpo", "grpo.advantage""#);
 }
 
 #[test]
 fn two_recipes_need_a_choice() {
     assert_snapshot!(refused("--plugin libcapo.so --plugin libdrcapo.so"), @"the plugins carry 2 recipes, `capo` and `drcapo`, and the config does not choose (add `--set recipe=capo`, or name `[advantage]` and `[objective]` in a config)");
-    assert_snapshot!(chosen("--plugin libcapo.so --plugin libdrcapo.so --set recipe=capo"), @r#"recipe = "capo"; use = "capo.advantage""#);
+    assert_snapshot!(chosen("--plugin libcapo.so --plugin libdrcapo.so --set recipe=capo"), @r#""capo", "capo.advantage""#);
     let components = "--set advantage.use=drcapo.advantage --set objective.use=capo.objective";
     let folder = Folder::new();
     let config = folder.write("both.toml", config_with("drcapo.advantage", "capo.objective"));
@@ -71,7 +62,10 @@ fn recipes_that_are_wrong() {
 
 /// The lines of a run's header that say where its settings came from, and its config.
 fn sources(args: &str) -> (String, toml::Table) {
-    let folder = Folder::new();
+    sources_in(&Folder::new(), args)
+}
+
+fn sources_in(folder: &Folder, args: &str) -> (String, toml::Table) {
     let said = folder.host(&format!("train --output-dir run {args} {ONE_STEP}")).succeeded().stdout;
     let lines = said.lines().filter(|line| line.starts_with("config ") || line.starts_with("recipe "));
     let config = std::fs::read_to_string(folder.path().join("run/config.toml")).unwrap();
@@ -172,17 +166,11 @@ fn masks_that_are_not_there() {
 fn a_config_of_components_alone_lies_over_the_default() {
     let folder = Folder::new();
     folder.write("mask.toml", "[[mask]]\nuse = \"capo.curvature\"\nfisher_threshold = 0.5\n");
-    let said = folder
-        .host(&format!("train --output-dir run --plugin libcapo.so --config mask.toml {ONE_STEP}"))
-        .succeeded()
-        .stdout;
-    let lines: Vec<&str> =
-        said.lines().filter(|line| line.starts_with("config ") || line.starts_with("recipe ")).collect();
-    assert_snapshot!(lines.join("\n"), @"
+    let (lines, config) = sources_in(&folder, "--plugin libcapo.so --config mask.toml");
+    assert_snapshot!(lines, @"
     config     mask.toml over the default config; --set train.max_steps, eval.num_prompts
     recipe     capo (libcapo.so): advantage, objective
     ");
-    let config: toml::Table = std::fs::read_to_string(folder.path().join("run/config.toml")).unwrap().parse().unwrap();
     assert_eq!(config["model"]["model_name_or_path"].as_str(), Some("embedded:tiny-arithmetic"));
     assert_eq!(config["mask"][0]["fisher_threshold"].as_float(), Some(0.5));
     assert_eq!(config["reward"][0]["use"].as_str(), Some("exact_match"));

@@ -8,18 +8,6 @@ use crate::ONE_STEP;
 const FIVE_STEPS: &str =
     "--set train.save_steps=0 --set train.max_steps=5 --set eval.num_prompts=16 --set eval.eval_steps=2";
 
-/// Runs `args` once whole, and once stopped after two steps and resumed.
-fn whole_and_resumed(args: &str) -> (Folder, RunDir, RunDir) {
-    let folder = Folder::new();
-    let whole = folder.train("whole", &format!("{args} {FIVE_STEPS}"));
-    let stopped = folder.train("resumed", &format!("{args} {FIVE_STEPS} --stop-after 2"));
-    assert_eq!(stopped.metrics().len(), 2);
-    assert_eq!(stopped.checkpoints(), [2]);
-    let resumed = folder.resume("resumed");
-    assert_eq!(whole.checkpoints(), [5]);
-    (folder, whole, resumed)
-}
-
 /// MiB of a line of `said` that begins with `memory`.
 fn memory(said: &str) -> f64 {
     let line = said.lines().find(|line| line.starts_with("memory")).unwrap_or_else(|| panic!("{said}"));
@@ -33,9 +21,7 @@ fn a_resume_takes_the_memory_of_a_run_as_it_was_estimated() {
     let sizes = r#""vocab_size": 15, "hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 6,
         "num_key_value_heads": 6, "max_position_embeddings": 64, "eos_token_id": 1"#;
     folder.write("model/config.json", format!("{{\"model_type\": \"llama\", {sizes}}}"));
-    for (name, bytes) in host::data::Tokenizer::TINY_ARITHMETIC {
-        folder.write(&format!("model/{name}"), bytes);
-    }
+    folder.write_tokenizer("model");
     let model =
         "--set model.model_name_or_path=model --set model.fresh_weights=true --set rollout.max_completion_length=8";
     let batch = "--set train.per_device_train_batch_size=4 --set rollout.num_generations=4 --set eval.num_prompts=0 --set train.max_steps=2";
@@ -61,27 +47,12 @@ fn a_resume_takes_the_memory_of_a_run_as_it_was_estimated() {
 }
 
 #[test]
-fn grpo() {
-    let (_folder, whole, resumed) = whole_and_resumed("");
-    resumed.assert_same_files(&whole);
-}
-
-#[test]
-fn capo() {
-    let (_folder, whole, resumed) = whole_and_resumed("--plugin libcapo.so");
-    resumed.assert_same_files(&whole);
-}
-
-#[test]
-fn drcapo() {
-    let (_folder, whole, resumed) = whole_and_resumed("--plugin libdrcapo.so");
-    resumed.assert_same_files(&whole);
-}
-
-#[test]
-fn reincapo() {
-    let (_folder, whole, resumed) = whole_and_resumed("--plugin libreincapo.so");
-    resumed.assert_same_files(&whole);
+fn every_shipped_recipe() {
+    for plugin in ["", "--plugin libdrcapo.so", "--plugin libreincapo.so"] {
+        let folder = Folder::new();
+        let run = folder.assert_resumes(&format!("{plugin} {FIVE_STEPS}"), [2]);
+        assert_eq!(run.checkpoints(), [5]);
+    }
 }
 
 #[test]
@@ -103,7 +74,8 @@ fn with_a_reference_model_and_reused_rollouts() {
 fn stopped_after_every_step() {
     let folder = Folder::new();
     let whole = folder.train("whole", &format!("--plugin libcapo.so {FIVE_STEPS}"));
-    let _ = folder.train("resumed", &format!("--plugin libcapo.so {FIVE_STEPS} --stop-after 1"));
+    let stopped = folder.train("resumed", &format!("--plugin libcapo.so {FIVE_STEPS} --stop-after 1"));
+    assert_eq!((stopped.metrics().len(), stopped.checkpoints()), (1, vec![1]));
     for step in 2..=5 {
         let _ = folder.host(&format!("train --resume resumed --stop-after {step}")).succeeded();
     }
@@ -113,30 +85,24 @@ fn stopped_after_every_step() {
 #[test]
 fn a_components_own_state() {
     let mask = "--plugin libmisbehave.so --set mask=[{use=\"misbehave.mask\",sin=\"stateful\"}]";
-    let (folder, whole, resumed) = whole_and_resumed(mask);
-    resumed.assert_same_files(&whole);
-    assert_eq!(resumed.metric("misbehave.mask/calls"), [1.0, 2.0, 3.0, 4.0, 5.0]);
+    let folder = Folder::new();
+    let whole = folder.assert_resumes(&format!("{mask} {FIVE_STEPS}"), [2]);
+    assert_eq!(whole.metric("misbehave.mask/calls"), [1.0, 2.0, 3.0, 4.0, 5.0]);
     // A state that is not its own.
     let _ = folder.train("foreign", &format!("{} {FIVE_STEPS} --stop-after 1", mask.replace("stateful", "none")));
-    let config = folder.path().join("foreign/config.toml");
-    let text = std::fs::read_to_string(&config).unwrap().replace("\"none\"", "\"stateful\"");
-    std::fs::write(&config, text).unwrap();
+    folder.replace("foreign/config.toml", "\"none\"", "\"stateful\"");
     assert_snapshot!(folder.host("train --resume foreign --allow-changed-config").refused(), @"checkpoint `foreign/checkpoints/step-000001` cannot be used: component `misbehave.mask`: a state of 0 bytes is not its own");
     // A state that nobody wants.
     let _ = folder.train("kept", &format!("{mask} {FIVE_STEPS} --stop-after 1"));
-    let config = folder.path().join("kept/config.toml");
-    let text = std::fs::read_to_string(&config).unwrap().replace("\"stateful\"", "\"none\"");
-    std::fs::write(&config, text).unwrap();
+    folder.replace("kept/config.toml", "\"stateful\"", "\"none\"");
     assert_snapshot!(folder.host("train --resume kept --allow-changed-config").refused(), @"checkpoint `kept/checkpoints/step-000001` cannot be used: component `misbehave.mask`: it keeps no state");
 }
 
 #[test]
 fn other_components_than_the_checkpoints() {
     let folder = Folder::new();
-    let run = folder.train("run", &format!("{FIVE_STEPS} --stop-after 1"));
-    let config = run.path().join("config.toml");
-    let text = std::fs::read_to_string(&config).unwrap().replace("grpo.advantage", "dr_grpo.advantage");
-    std::fs::write(&config, text).unwrap();
+    let _ = folder.train("run", &format!("{FIVE_STEPS} --stop-after 1"));
+    folder.replace("run/config.toml", "grpo.advantage", "dr_grpo.advantage");
     assert_snapshot!(folder.host("train --resume run --allow-changed-config").refused(), @"checkpoint `run/checkpoints/step-000001` cannot be used: it holds the state of `grpo.advantage`, `grpo.objective`, the run has `dr_grpo.advantage`, `grpo.objective` (resume with the plugins and the `config.toml` that the run began with)");
 }
 

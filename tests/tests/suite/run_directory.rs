@@ -6,14 +6,16 @@ use std::path::Path;
 use std::process::Stdio;
 
 use insta::assert_snapshot;
+use tests::Folder;
 use tests::run_dir::tensors;
-use tests::{Folder, Outcome};
 
 use crate::ONE_STEP;
+use crate::interruption::{kill, start, wait_for};
 
 const THREE_STEPS: &str = "--set train.max_steps=3 --set eval.num_prompts=0 --set train.save_steps=1";
 
-fn names(dir: &Path) -> BTreeSet<String> {
+/// The names in a folder.
+pub(crate) fn names(dir: &Path) -> BTreeSet<String> {
     fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
@@ -41,14 +43,9 @@ fn killed_as_soon_as_its_directory_appears() {
     let folder = Folder::new();
     let whole = folder.train("whole", THREE_STEPS);
     for _ in 0..3 {
-        let mut child =
-            folder.command(&format!("train --output-dir run {THREE_STEPS}")).stdout(Stdio::null()).spawn().unwrap();
-        while !folder.path().join("run").exists() {
-            assert_eq!(child.try_wait().unwrap(), None, "the run ended too early");
-            std::thread::yield_now();
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
+        let mut child = start(&folder, &format!("train --output-dir run {THREE_STEPS}"));
+        wait_for(&mut child, &folder.run_dir("run"), 0);
+        kill(child);
         folder.resume("run").assert_same_files(&whole);
         fs::remove_dir_all(folder.path().join("run")).unwrap();
     }
@@ -56,20 +53,11 @@ fn killed_as_soon_as_its_directory_appears() {
     assert_eq!(names(folder.path()), BTreeSet::from(["last", "whole"].map(str::to_owned)));
 }
 
-/// Runs `host ARGS` where no file may grow beyond `blocks` of 512 bytes, which is what a full disk looks like: the signal that comes with it is ignored.
-fn on_a_full_disk(folder: &Folder, blocks: u32, args: &str) -> Outcome {
-    let host = folder.command(args);
-    let words = [host.get_program()].into_iter().chain(host.get_args()).map(|word| word.to_str().unwrap());
-    let line = words.collect::<Vec<_>>().join(" ");
-    let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", &format!("ulimit -f {blocks}; exec {line}")]).current_dir(folder.path());
-    folder.outcome(shell.output().unwrap())
-}
-
+/// A limit on the size of files, in blocks of 512 bytes, looks like a full disk: the signal that comes with it is ignored.
 #[test]
 fn a_full_disk_at_the_start_leaves_nothing() {
     let folder = Folder::new();
-    let outcome = on_a_full_disk(&folder, 0, &format!("train --output-dir run {ONE_STEP}"));
+    let outcome = folder.host_after("ulimit -f 0", &format!("train --output-dir run {ONE_STEP}"));
     let sentence = outcome.refused();
     assert!(sentence.starts_with("cannot make the run directory `run`: cannot write `FOLDER/"), "{sentence}");
     assert!(sentence.ends_with("lock`: File too large (os error 27)"), "{sentence}");
@@ -81,7 +69,7 @@ fn a_full_disk_at_the_start_leaves_nothing() {
 fn a_full_disk_later_leaves_a_run_that_goes_on() {
     let folder = Folder::new();
     let whole = folder.train("whole", THREE_STEPS);
-    let sentence = on_a_full_disk(&folder, 64, &format!("train --output-dir run {THREE_STEPS}")).failed();
+    let sentence = folder.host_after("ulimit -f 64", &format!("train --output-dir run {THREE_STEPS}")).failed();
     let told =
         "the run stopped after step 1, without a checkpoint (`host train --resume run` begins again at step 1): ";
     assert!(sentence.starts_with(told), "{sentence}");
@@ -167,17 +155,13 @@ fn of_two_starts_in_one_directory_one_is_refused() {
 fn one_process_works_in_a_run() {
     let folder = Folder::new();
     let steps = "--set train.max_steps=100000 --set eval.num_prompts=0";
-    let mut child = folder.command(&format!("train --output-dir run {steps}")).stdout(Stdio::null()).spawn().unwrap();
-    while !folder.path().join("run").exists() {
-        assert_eq!(child.try_wait().unwrap(), None, "the run ended too early");
-        std::thread::yield_now();
-    }
+    let mut child = start(&folder, &format!("train --output-dir run {steps}"));
+    wait_for(&mut child, &folder.run_dir("run"), 0);
     let sentence = folder.host("train --resume run").refused();
     let expected = format!("`run` is in use by process {} on ", child.id());
     assert!(sentence.starts_with(&expected), "{sentence}");
     assert!(sentence.ends_with(" (wait until it has ended, or stop it)"), "{sentence}");
-    child.kill().unwrap();
-    child.wait().unwrap();
+    kill(child);
     let _ = folder.host("train --resume run --stop-after 1").succeeded();
 }
 

@@ -4,6 +4,8 @@ use insta::assert_snapshot;
 use serde_json::Value;
 use tests::Folder;
 
+use crate::interruption::{kill, start, wait_for};
+
 #[test]
 fn runs_are_listed_with_what_they_are_and_how_far() {
     let folder = Folder::new();
@@ -43,18 +45,14 @@ fn runs_are_listed_with_what_they_are_and_how_far() {
 fn a_run_at_work_is_running_and_looking_at_it_is_no_harm() {
     let folder = Folder::new();
     let long = "--set train.max_steps=100000 --set eval.num_prompts=0";
-    let mut child = folder.command(&format!("train --output-dir runs/long {long}")).spawn().unwrap();
-    while !folder.path().join("runs/long").exists() {
-        assert_eq!(child.try_wait().unwrap(), None, "the run ended too early");
-        std::thread::yield_now();
-    }
+    let mut child = start(&folder, &format!("train --output-dir runs/long {long}"));
+    wait_for(&mut child, &folder.run_dir("runs/long"), 0);
     let status = || {
         let runs: Value = serde_json::from_str(&folder.host("runs --json").succeeded().stdout).unwrap();
         runs[0]["status"].as_str().unwrap().to_owned()
     };
     assert_eq!(status(), "running");
-    child.kill().unwrap();
-    child.wait().unwrap();
+    kill(child);
     assert_eq!(status(), "stopped");
 }
 

@@ -1,13 +1,13 @@
 //! A sampler that is not the trainer: in bf16, truncated, or at another temperature.
 
 use insta::assert_snapshot;
-use tests::{Folder, RunDir};
+use tests::Folder;
 
-use crate::FOUR_STEPS;
+use crate::{FOUR_STEPS, refused};
 
 /// Nothing but what `extra` says tells sampler and trainer apart.
-fn train(folder: &Folder, name: &str, extra: &str) -> RunDir {
-    folder.train(name, &format!("--set train.loss_temperature=0.9 {FOUR_STEPS} {extra}"))
+fn args(extra: &str) -> String {
+    format!("--set train.loss_temperature=0.9 {FOUR_STEPS} {extra}")
 }
 
 const MISMATCH: [&str; 4] = [
@@ -20,30 +20,25 @@ const MISMATCH: [&str; 4] = [
 #[test]
 fn the_sampler_computes_in_bf16_and_the_trainer_does_not() {
     let folder = Folder::new();
-    let same = train(&folder, "same", "");
+    let same = folder.train("same", &args(""));
     for name in MISMATCH {
         assert!(same.metric(name).is_empty(), "{name} where sampler and trainer are one");
     }
-    let rounded = train(&folder, "rounded", "--set rollout.dtype=bf16");
+    let rounded = folder.train("rounded", &args("--set rollout.dtype=bf16"));
     let farthest = rounded.metric(MISMATCH[0]);
     assert_eq!(farthest.len(), 4);
     assert!(farthest.iter().all(|far| (1e-3..1.0).contains(far)), "{farthest:?}");
     for (ratio, k3) in rounded.metric(MISMATCH[1]).iter().zip(rounded.metric(MISMATCH[2])) {
         assert!((ratio - 1.0).abs() < 0.02 && (1e-9..1e-2).contains(&k3), "{ratio} {k3}");
     }
-    let said = train(&folder, "said", "--set rollout.dtype=f32");
+    let said = folder.train("said", &args("--set rollout.dtype=f32"));
     said.assert_same(&same);
 }
 
 #[test]
 fn a_run_that_samples_in_bf16_goes_on_bit_for_bit() {
     let folder = Folder::new();
-    let args = "--set rollout.dtype=bf16 --set train.save_steps=2";
-    let whole = train(&folder, "whole", args);
-    let _ = folder
-        .host(&format!("train --output-dir parts --set train.loss_temperature=0.9 {FOUR_STEPS} {args} --stop-after 2"));
-    let _ = folder.host("train --resume parts").succeeded();
-    whole.assert_same(&folder.run_dir("parts"));
+    let whole = folder.assert_resumes(&args("--set rollout.dtype=bf16 --set train.save_steps=2"), [2]);
     let config = std::fs::read_to_string(whole.path().join("config.toml")).unwrap();
     assert!(config.contains("dtype = \"bf16\""), "{config}");
 }
@@ -54,7 +49,7 @@ fn truncation_and_temperature_are_a_mismatch_too() {
     for (number, extra) in
         ["--set rollout.top_k=3", "--set rollout.top_p=0.8", "--set rollout.temperature=1.2"].into_iter().enumerate()
     {
-        let run = train(&folder, &format!("run{number}"), extra);
+        let run = folder.train(&format!("run{number}"), &args(extra));
         let [farthest, ratio] = [MISMATCH[0], "sampling/importance_sampling_ratio/max"].map(|name| run.metric(name));
         assert!(farthest.len() == 4 && farthest.iter().all(|far| *far > 1e-3), "{extra}: {farthest:?}");
         // A truncated distribution gives what is left more probability, the whole one never more.
@@ -65,6 +60,5 @@ fn truncation_and_temperature_are_a_mismatch_too() {
 
 #[test]
 fn dtypes_that_there_are_not() {
-    let refused = |args: &str| Folder::new().host(&format!("train {args}")).refused();
     assert_snapshot!(refused("--set rollout.dtype=fp16"), @"`[rollout]` of `--set`: unknown variant `fp16`, expected `f32` or `bf16`, in `dtype`");
 }

@@ -5,16 +5,8 @@ use std::process::{Command, Stdio};
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use tests::Folder;
 use tests::artifacts::workspace;
-
-fn lines(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-fn file(folder: &Folder, name: &str) -> Vec<Value> {
-    lines(&std::fs::read_to_string(folder.path().join(name)).unwrap())
-}
+use tests::{Folder, json_lines};
 
 /// The rows of one model of `make.py`, with what transformers says of them.
 fn golden(model: &str) -> Vec<Value> {
@@ -42,7 +34,7 @@ fn scores_are_those_of_transformers() {
         assert_eq!(outcome.stdout, "7 completions, 22 tokens: `scores.jsonl`\n");
         // The scores are equal in other batches: one row each, and all rows to the terminal.
         let apart = folder.host(&format!("{score} --batch-tokens 1 --out -")).succeeded().stdout;
-        for scores in [file(&folder, "scores.jsonl"), lines(&apart)] {
+        for scores in [folder.json_lines("scores.jsonl"), json_lines(&apart)] {
             assert_eq!(scores.len(), rows.len());
             for (ours, theirs) in scores.iter().map(logps).zip(rows.iter().map(logps)) {
                 assert_eq!(ours.len(), theirs.len());
@@ -59,7 +51,7 @@ fn text_is_scored_as_its_ids() {
     let folder = Folder::new();
     folder.write("rows.jsonl", "{\"prompt\": \"12+34=\", \"completion\": \"46\"}\n{\"prompt_ids\": [3, 4, 12, 5, 6, 13], \"completion_ids\": [6, 8]}\n");
     let _ = folder.host(SCORE).succeeded();
-    let scores = file(&folder, "scores.jsonl");
+    let scores = folder.json_lines("scores.jsonl");
     assert_eq!((logps(&scores[0]).len(), &scores[0]), (2, &scores[1]));
 }
 
@@ -119,11 +111,11 @@ fn what_is_generated_can_be_scored() {
     let streamed = String::from_utf8(out.stdout).unwrap();
     folder.write("prompts.jsonl", "{\"prompt\": \"123+456=\"}\n{\"prompt\": \"1+1=\"}\n");
     let _ = folder.host(&format!("{generate} --temperature 0 --input prompts.jsonl --out rows.jsonl")).succeeded();
-    let rows = file(&folder, "rows.jsonl");
+    let rows = folder.json_lines("rows.jsonl");
     assert_eq!(streamed, format!("123+456={}\n", rows[0]["completion"].as_str().unwrap()));
     assert_eq!(rows[1]["prompt_ids"], json!([3, 12, 3, 13]));
     let _ = folder.host(SCORE).succeeded();
-    for (row, scores) in rows.iter().zip(file(&folder, "scores.jsonl")) {
+    for (row, scores) in rows.iter().zip(folder.json_lines("scores.jsonl")) {
         let sum: f64 = logps(&scores).iter().sum();
         assert_eq!(row["completion_ids"].as_array().unwrap().len(), logps(&scores).len());
         assert!(sum < 0.0 && sum > -10.0, "the most likely tokens are likely: {sum}");
@@ -143,7 +135,7 @@ fn several_completions_of_several_prompts() {
     assert_ne!(folder.host(&format!("{generate} --seed 7")).succeeded().stdout, first);
     let rows = |size| {
         let _ = folder.host(&format!("{generate} --batch-size {size} --out rows.jsonl")).succeeded();
-        file(&folder, "rows.jsonl")
+        folder.json_lines("rows.jsonl")
     };
     assert_eq!(rows(1), rows(4));
 }

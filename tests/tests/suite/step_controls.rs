@@ -2,10 +2,11 @@
 //! is a mask's; and what `train.measure_step` says of a step.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use insta::assert_snapshot;
 use tests::{Folder, RunDir, artifacts};
+
+use crate::misbehaviour::{Point, all_committed, refused};
 
 /// Four steps at a rate that moves the policy, the first one included.
 const FOUR_STEPS: &str = "--set train.max_steps=4 --set eval.num_prompts=0 --set train.save_steps=1 \
@@ -23,7 +24,7 @@ fn weights(run: &RunDir) -> BTreeMap<String, Vec<f32>> {
 }
 
 /// The weights that the embedded model starts from.
-fn fresh() -> BTreeMap<String, Vec<f32>> {
+pub(crate) fn fresh() -> BTreeMap<String, Vec<f32>> {
     tests::run_dir::tensors(&artifacts::workspace().join("host/assets/tiny-arithmetic/model.safetensors"))
 }
 
@@ -167,42 +168,19 @@ fn a_resumed_run_goes_on_with_the_same_bits() {
     let stateful = told(&["sin=\"stateful\""], "");
     // Its target moves from the seventh step on.
     let auto = "--plugin libgovernor.so --set step_control.0.target=auto";
-    for args in [
-        format!("{governor} {FOUR_STEPS} --set train.max_steps=7 --set train.measure_step=2"),
-        format!("{auto} {FOUR_STEPS} --set train.max_steps=8"),
-        stateful,
+    for (args, steps) in [
+        (format!("{governor} {FOUR_STEPS} --set train.max_steps=7 --set train.measure_step=2"), 7),
+        (format!("{auto} {FOUR_STEPS} --set train.max_steps=8"), 8),
+        (stateful, 4),
     ] {
-        let folder = Folder::new();
-        let whole = folder.train("whole", &args);
-        for step in 1..whole.metrics().len() {
-            let name = format!("stopped-{step}");
-            let _ = folder.train(&name, &format!("{args} --stop-after {step}"));
-            folder.resume(&name).assert_same_files(&whole);
-        }
+        Folder::new().assert_resumes(&args, 1..steps);
     }
-}
-
-/// Runs into `sin` in the third step, then goes on without it, as if it had not been; the sentence.
-fn committed(sin: &str, whole: &RunDir) -> String {
-    let folder = Folder::new();
-    let args = told(&[&format!("sin=\"{sin}\",at_step=2")], "");
-    let sentence = folder.host(&format!("train --output-dir run {args}")).failed();
-    assert_eq!(folder.run_dir("run").checkpoints().last(), Some(&2), "{sin}");
-    let folder = folder.env("MISBEHAVE_OFF", "1");
-    folder.resume("run").assert_same(whole);
-    sentence
 }
 
 #[test]
 fn what_breaks_a_rule_is_told() {
-    let folder = Folder::new();
-    let whole = folder.train("whole", &told(&["sin=\"none\""], ""));
     let sins = ["panic", "panic_in_save", "error", "longer", "negative", "nan", "reserved_name", "asks_too_much"];
-    let sentences = sins.iter().fold(String::new(), |mut text, sin| {
-        writeln!(text, "{sin}: {}", committed(sin, &whole)).unwrap();
-        text
-    });
-    assert_snapshot!(sentences, @r"
+    assert_snapshot!(all_committed(Point::Control, &sins), @r"
     panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.control`: panicked in `control`: control panics at step 2
     panic_in_save: the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.control`: panicked in `save`: save panics
     error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.control`: control gives up (as it was told to)
@@ -212,10 +190,9 @@ fn what_breaks_a_rule_is_told() {
     reserved_name: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.control`: recorded `applied`, which is the host's own number here (give it another name)
     asks_too_much: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.control`: asked for the KL on 1.5 of the batch (it must be above 0 and at most 1)
     ");
-    let refused = folder.host(&format!("train --output-dir refused {}", told(&["sin=\"unknown_input\""], "")));
-    assert_snapshot!(refused.refused(), @"component `misbehave.control` asks for inputs 0x10000000000, which this host does not know (use a newer host, or an older plugin)");
+    assert_snapshot!(refused(Point::Control, "unknown_input"), @"component `misbehave.control` asks for inputs 0x10000000000, which this host does not know (use a newer host, or an older plugin)");
     // Measuring computes the last layer's data; a control that did not ask does not see it.
-    let _ = folder.train("peek", &told(&["sin=\"peek\""], "--set train.measure_step=1"));
+    let _ = Folder::new().train("peek", &told(&["sin=\"peek\""], "--set train.measure_step=1"));
 }
 
 #[test]

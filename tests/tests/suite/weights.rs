@@ -1,18 +1,18 @@
 //! Weights in a run: 1 is no weight, 0 is a mask, several multiply, and the rest is theirs as it is a mask's.
 
-use tests::{Folder, RunDir, artifacts};
+use tests::{Folder, artifacts};
 
 use crate::FOUR_STEPS;
 
-/// A run with these `[[weight]]` tables and masks of the plugin that does what it is told.
-fn train(folder: &Folder, name: &str, weights: &[&str], masks: &[&str], extra: &str) -> RunDir {
+/// The arguments of a run with these `[[weight]]` tables and masks of the plugin that does what it is told.
+fn told(weights: &[&str], masks: &[&str], extra: &str) -> String {
     let list = |section: &str, sins: &[&str]| {
         let tables: Vec<String> =
             sins.iter().map(|sin| format!("{{use=\"misbehave.{section}\",sin=\"{sin}\"}}")).collect();
         format!("--set {section}=[{}]", tables.join(","))
     };
     let lists = format!("{} {}", list("weight", weights), list("mask", masks));
-    folder.train(name, &format!("--plugin libmisbehave.so {lists} --set train.save_steps=1 {FOUR_STEPS} {extra}"))
+    format!("--plugin libmisbehave.so {lists} --set train.save_steps=1 {FOUR_STEPS} {extra}")
 }
 
 /// A run with curvature weights and no mask.
@@ -21,8 +21,8 @@ const CURVATURE: &str = "--plugin libcapo.so --set mask=[] --weight capo.curvatu
 #[test]
 fn weight_one_is_no_weight() {
     let folder = Folder::new();
-    let plain = train(&folder, "plain", &[], &["none"], "");
-    let ones = train(&folder, "ones", &["none", "none"], &["none"], "");
+    let plain = folder.train("plain", &told(&[], &["none"], ""));
+    let ones = folder.train("ones", &told(&["none", "none"], &["none"], ""));
     assert_eq!(plain.weights(), ones.weights());
     assert_eq!(plain.metric("loss"), ones.metric("loss"));
     assert_eq!(ones.metric("misbehave.weight/mean"), [1.0; 4]);
@@ -35,8 +35,8 @@ fn weight_zero_is_a_mask_whatever_is_counted() {
     for denominator in ["kept", "original"] {
         let folder = Folder::new();
         let extra = format!("--set train.mask_denominator={denominator}");
-        let masked = train(&folder, "masked", &[], &["reject_half"], &extra);
-        let weighed = train(&folder, "weighed", &["zero_half"], &[], &extra);
+        let masked = folder.train("masked", &told(&[], &["reject_half"], &extra));
+        let weighed = folder.train("weighed", &told(&["zero_half"], &[], &extra));
         assert_eq!(masked.weights(), weighed.weights(), "{denominator}");
         assert_eq!(masked.metric("mask/rejection_rate"), weighed.metric("mask/rejection_rate"));
         let away = weighed.metric("misbehave.weight/weighted_away_gradient_share");
@@ -47,10 +47,10 @@ fn weight_zero_is_a_mask_whatever_is_counted() {
 #[test]
 fn several_multiply_and_scale_the_loss_but_not_what_is_counted() {
     let folder = Folder::new();
-    let plain = train(&folder, "plain", &[], &[], "");
-    let one = train(&folder, "one", &["half", "double"], &[], "");
+    let plain = folder.train("plain", &told(&[], &[], ""));
+    let one = folder.train("one", &told(&["half", "double"], &[], ""));
     assert_eq!(plain.weights(), one.weights());
-    let half = train(&folder, "half", &["half"], &[], "--stop-after 1");
+    let half = folder.train("half", &told(&["half"], &[], "--stop-after 1"));
     assert_eq!(half.metric("loss")[0], 0.5 * plain.metric("loss")[0]);
     assert_eq!(half.metric("grad_norm")[0], 0.5 * plain.metric("grad_norm")[0]);
     assert_eq!(half.metric("misbehave.weight/mean"), [0.5]);
@@ -62,13 +62,8 @@ fn several_multiply_and_scale_the_loss_but_not_what_is_counted() {
 #[test]
 fn a_resumed_run_goes_on_with_the_same_bits() {
     let folder = Folder::new();
-    let whole = train(&folder, "whole", &["stateful", "half"], &["stateful"], "");
+    let whole = folder.assert_resumes(&told(&["stateful", "half"], &["stateful"], ""), 1..4);
     assert_eq!(whole.metric("misbehave.weight/calls"), [1.0, 2.0, 3.0, 4.0]);
-    for step in 1..4 {
-        let name = format!("stopped-{step}");
-        let _ = train(&folder, &name, &["stateful", "half"], &["stateful"], &format!("--stop-after {step}"));
-        folder.resume(&name).assert_same(&whole);
-    }
 }
 
 #[test]

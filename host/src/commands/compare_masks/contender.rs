@@ -1,5 +1,6 @@
 //! Chooses the masks to compare, and leaves out those that cannot run.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
@@ -54,8 +55,8 @@ pub struct Lineup {
     named: bool,
     /// True if open keys are searched, so that they need no value.
     searched: bool,
-    /// The built `contenders`, to ask for their inputs.
-    built: Vec<Mask>,
+    /// The built masks by name, to ask for their inputs.
+    built: BTreeMap<String, Mask>,
 }
 
 impl Lineup {
@@ -83,7 +84,7 @@ impl Lineup {
         let contender = |(config, name): (ComponentConfig, String)| Contender { name, key: key(&config.id), config };
         let names = component_names(&configs);
         let contenders = configs.into_iter().zip(names).map(contender).collect();
-        Ok(Self { contenders, left_out: Vec::new(), named, searched, built: Vec::new() })
+        Ok(Self { contenders, left_out: Vec::new(), named, searched, built: BTreeMap::new() })
     }
 
     /// Names of the masks in reports.
@@ -102,9 +103,9 @@ impl Lineup {
                 end(key.low).and_then(|_| end(key.high))
             }
         };
-        let mut built = Vec::new();
-        self.retain(&mut |contender, _| {
-            built.push(build(contender)?);
+        let mut built = BTreeMap::new();
+        self.retain(&mut |contender| {
+            built.insert(contender.name.clone(), build(contender)?);
             Ok(())
         })?;
         self.built = built;
@@ -114,17 +115,16 @@ impl Lineup {
     /// Keeps the masks whose inputs the batch of the file `path` contains.
     pub fn keep_supplied(&mut self, path: &Path, batch: &RecordedBatch) -> Result<()> {
         let built = std::mem::take(&mut self.built);
-        let supplied: Vec<bool> = built.iter().map(|mask| check_held(mask, path, batch).is_ok()).collect();
-        self.retain(&mut |_, index| check_held(&built[index], path, batch))?;
-        self.built = built.into_iter().zip(supplied).filter_map(|(mask, supplied)| supplied.then_some(mask)).collect();
+        self.retain(&mut |contender| check_held(&built[&contender.name], path, batch))?;
+        self.built = built;
         Ok(())
     }
 
-    /// Leaves out the masks that `check` refuses; it gets each mask with its index.
-    fn retain(&mut self, check: &mut dyn FnMut(&Contender, usize) -> Result<()>) -> Result<()> {
+    /// Leaves out the masks that `check` refuses.
+    fn retain(&mut self, check: &mut dyn FnMut(&Contender) -> Result<()>) -> Result<()> {
         let mut left = Vec::with_capacity(self.contenders.len());
-        for (index, contender) in std::mem::take(&mut self.contenders).into_iter().enumerate() {
-            match check(&contender, index) {
+        for contender in std::mem::take(&mut self.contenders) {
+            match check(&contender) {
                 Ok(()) => left.push(contender),
                 // A mask with keys in its table was named by the user too.
                 Err(error) if self.named || !contender.config.table.is_empty() => return Err(error),

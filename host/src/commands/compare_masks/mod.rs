@@ -19,6 +19,7 @@ use capo_loader::watchdog::Watchdog;
 
 use super::args::CompareArgs;
 use super::batches::Batches;
+use super::output;
 use crate::config::replayed_settings;
 use crate::report::terminal::say;
 
@@ -78,12 +79,9 @@ pub(super) fn run(args: &CompareArgs) -> Result<()> {
     }
 }
 
-/// The file format for the name's ending. A path that cannot be written is refused here, before the work is done.
+/// The file format for the name's ending. A path that cannot be written is refused here.
 fn format(path: &Path) -> Result<Format> {
-    files::check_replaceable(path)?;
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
-        bail!("`--out {}`: there is no folder `{}` (make it first)", path.display(), folder.display());
-    }
+    output::check(path)?;
     match path.extension().and_then(|ending| ending.to_str()) {
         Some("json") => Ok(Format::Json),
         Some("html") => Ok(Format::Page),
