@@ -55,7 +55,8 @@ fn zero_advantage_moves_by_momentum_alone() {
 fn a_certain_token_moves_nothing() {
     let mut scene = Scene::full(&mut Rng(130), Dims(3, 4, 1, 18, 7), 0.7);
     let Batch { topk_ids, topk_logits, action_ids, action_logits, logsumexp, mask, .. } = &mut scene.batch;
-    (action_ids.clone_from(topk_ids), action_logits.clone_from(topk_logits));
+    action_ids.clone_from(topk_ids);
+    action_logits.clone_from(topk_logits);
     for (sum, logit) in logsumexp.iter_mut().zip(topk_logits) {
         // Rounded down or not, the logsumexp leaves next to nothing for the other rows.
         *sum = ((f64::from(*logit) / f64::from(0.7f32)) as f32).next_down();
