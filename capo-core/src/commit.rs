@@ -12,7 +12,7 @@ use crate::semantics::{MomentUpdate, RejectedBatch, Semantics, UntouchedRows};
 use crate::store::Store;
 use crate::subset::Subsets;
 use crate::support::{HostPairs, Pairs};
-use crate::{Arrays, CurvatureModel, Error, Ranks, cuda};
+use crate::{Arrays, CurvatureModel, Error, Granularity, Ranks, cuda};
 
 impl CurvatureModel {
     /// Adds the gradient of the finally accepted tokens, `keep[b, t] != 0`, to the model's own moments, as one step.
@@ -90,7 +90,7 @@ impl CurvatureModel {
         let keep: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
         let kept = prepared.kept(&keep)?;
         let everything = (step.optimizer.second_moment == SecondMoment::KeptAndRejected)
-            .then(|| Subsets::all(supports, &step.batch));
+            .then(|| Subsets::new(supports, &step.batch, Granularity::Batch));
         Ok(Part { kept, everything, moved: self.moments.moved_to(&step.batch)? })
     }
 
