@@ -1,7 +1,7 @@
 //! Adds a step to the model's own moments: first one rank's share, then the sum over all ranks.
 
 use crate::backend::{cpu, update};
-use crate::gradient::{Gradients, total_tokens};
+use crate::gradient::Gradients;
 use crate::intake::{Intake, Taken};
 use crate::model::Prepared;
 use crate::moments::Moments;
@@ -12,7 +12,7 @@ use crate::semantics::{MomentUpdate, RejectedBatch, Semantics, UntouchedRows};
 use crate::store::Store;
 use crate::subset::Subsets;
 use crate::support::{HostPairs, Pairs};
-use crate::{Arrays, CurvatureModel, Error, Ranks, cuda};
+use crate::{Arrays, CurvatureModel, Error, Granularity, Ranks, cuda};
 
 impl CurvatureModel {
     /// Adds the gradient of the finally accepted tokens, `keep[b, t] != 0`, to the model's own moments, as one step.
@@ -90,7 +90,7 @@ impl CurvatureModel {
         let keep: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
         let kept = prepared.kept(&keep)?;
         let everything = (step.optimizer.second_moment == SecondMoment::KeptAndRejected)
-            .then(|| Subsets::all(supports, &step.batch));
+            .then(|| Subsets::new(supports, &step.batch, Granularity::Batch));
         Ok(Part { kept, everything, moved: self.moments.moved_to(&step.batch)? })
     }
 
@@ -216,13 +216,7 @@ impl Update<'_> {
         let parts = if self.taken.everything.is_some() { 2 } else { 1 };
         let rows = local.as_ref().map(cuda::Local::rows).map_err(Clone::clone);
         let mut sums = RowSums::zero(rows, parts, step.batch.width, self.ranks)?;
-        let local = local?;
-        let divisor = |tokens: Option<&[i64]>| tokens.map(|own| total_tokens(own, self.ranks)).transpose();
-        let [kept, everything] = local.tokens().map(divisor);
-        let (kept, everything) = (kept?, everything?);
-        let kept = |row: u32| kept.as_ref().map_or(1.0, |tokens| tokens(row));
-        let everything = |row: u32| everything.as_ref().map_or(1.0, |tokens| tokens(row));
-        local.put(&mut sums, [&kept, &everything]);
+        local?.put(&mut sums, self.ranks)?;
         sums.reduce(self.ranks)?;
         moments.take_in(&sums, arrays, self.adam, self.semantics)
     }

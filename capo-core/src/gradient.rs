@@ -58,7 +58,7 @@ impl Gradients {
         } else {
             pairs.iter().map(|pair| weights[pair.token as usize]).collect()
         };
-        Self::weighed(pairs, weights, supports, own)
+        Self::weighed(pairs, &weights, supports, own)
     }
 
     /// Gradients that a step adds to the moments. The pairs are those of `everything` if present, else of `kept`.
@@ -70,8 +70,13 @@ impl Gradients {
         let &Taken { kept, everything, kind } = taken;
         let pairs = by_row(own, &everything.unwrap_or(kept).subset);
         let coefficients = |intake: &Intake| -> Result<Vec<f64>, Error> {
-            let divisors = if kind == Weights::RowMean { Some(row_tokens(&pairs, intake, ranks)?) } else { None };
-            Ok(coefficients(&pairs, intake, divisors.as_deref(), supports, own))
+            let mut weights: Vec<f64> = pairs.iter().map(|pair| intake.weights[pair.token as usize]).collect();
+            if kind == Weights::RowMean {
+                let runs = pairs.chunk_by(Pair::shares_row).zip(row_tokens(&pairs, intake, ranks)?);
+                let divisors = runs.flat_map(|(run, tokens)| std::iter::repeat_n(tokens, run.len()));
+                weights.iter_mut().zip(divisors).for_each(|(weight, divisor)| *weight /= divisor);
+            }
+            Ok(coefficients(&pairs, &weights, supports, own))
         };
         let (kept, everything) = (coefficients(kept)?, everything.map(coefficients).transpose()?);
         Ok(Self { coefficients: kept, pairs, everything })
@@ -86,17 +91,13 @@ impl Gradients {
     pub fn of_tokens(supports: &Supports, own: &HostPairs, tokens: Range<usize>, weights: &[f64]) -> Self {
         let mut pairs: Vec<Pair> = tokens.flat_map(|token| Pair::of(own, token, 0)).collect();
         sort_by(&mut pairs, |pair| pair.row);
-        let weights = pairs.iter().map(|pair| weights[pair.token as usize]).collect();
-        Self::weighed(pairs, weights, supports, own)
+        let weights: Vec<f64> = pairs.iter().map(|pair| weights[pair.token as usize]).collect();
+        Self::weighed(pairs, &weights, supports, own)
     }
 
     /// Gradients with a weight for each pair, `[P]`.
-    fn weighed(pairs: Vec<Pair>, weights: Vec<f64>, supports: &Supports, own: &HostPairs) -> Self {
-        let mut coefficients = weights;
-        for (coefficient, pair) in coefficients.iter_mut().zip(&pairs) {
-            *coefficient *= supports.slope * supports.signals[pair.token as usize] * own.u[pair.index as usize];
-        }
-        Self { pairs, coefficients, everything: None }
+    fn weighed(pairs: Vec<Pair>, weights: &[f64], supports: &Supports, own: &HostPairs) -> Self {
+        Self { coefficients: coefficients(&pairs, weights, supports, own), pairs, everything: None }
     }
 
     /// Removes the pairs that add nothing, even with no token rejected.
@@ -137,25 +138,12 @@ pub(crate) fn total_tokens(own: &[i64], ranks: &dyn Ranks) -> Result<impl Fn(u32
     Ok(move |row: u32| tokens.get(&i64::from(row)).map_or(1, |&count: &i64| count.max(1)) as f64)
 }
 
-/// Coefficient of each of the `pairs`, sorted by row, in the gradient `intake`, divided by the row's entry of
-/// `divisors`. It is 0 for tokens that are not in the gradient.
-fn coefficients(
-    pairs: &[Pair],
-    intake: &Intake,
-    divisors: Option<&[f64]>,
-    supports: &Supports,
-    own: &HostPairs,
-) -> Vec<f64> {
-    let mut coefficients = Vec::with_capacity(pairs.len());
-    for (at, run) in pairs.chunk_by(Pair::shares_row).enumerate() {
-        let divisor = divisors.map_or(1.0, |divisors| divisors[at]);
-        coefficients.extend(run.iter().map(|pair| {
-            let token = pair.token as usize;
-            let weight = intake.weights[token] / divisor;
-            weight * (supports.slope * supports.signals[token] * own.u[pair.index as usize])
-        }));
-    }
-    coefficients
+/// `[P]`: coefficient of each pair's feature; `weights`, `[P]`, are those of the pairs.
+fn coefficients(pairs: &[Pair], weights: &[f64], supports: &Supports, own: &HostPairs) -> Vec<f64> {
+    let coefficient = |(pair, weight): (&Pair, &f64)| {
+        weight * (supports.slope * supports.signals[pair.token as usize] * own.u[pair.index as usize])
+    };
+    pairs.iter().zip(weights).map(coefficient).collect()
 }
 
 /// The pairs of all tokens that are in a subset, sorted by subset, row and token.

@@ -3,7 +3,7 @@
 use crate::backend::cpu;
 use crate::effect::{Effect, HostEffects};
 use crate::proposal::Proposer;
-use crate::semantics::{ObjectiveShift, PolicyShift, Semantics};
+use crate::semantics::{ObjectiveShift, PolicyShift};
 use crate::shift::{Reaction, Shift};
 use crate::subset::Subsets;
 use crate::support::Pairs;
@@ -26,7 +26,10 @@ pub(crate) fn shifts(proposer: &Proposer, subsets: &Subsets) -> Result<Vec<Shift
         shifts[subset].squared_norm += effect.squared_norm;
     }
     for (shift, slope) in shifts.iter_mut().zip(slopes) {
-        start(shift, step.learning_rate * slope, semantics);
+        shift.first_order = step.learning_rate * slope;
+        if semantics.objective_shift == ObjectiveShift::Quadratic {
+            shift.m_h = shift.first_order;
+        }
     }
     for (n, effect) in effects.iter().enumerate() {
         if let Some(subset) = subsets.index(n) {
@@ -68,12 +71,4 @@ fn add(proposer: &Proposer, shift: &mut Shift, reaction: Reaction, signal: f64, 
             ObjectiveShift::Quadratic => half * signal * (s * s - q),
             ObjectiveShift::Surrogate => signal * gain,
         };
-}
-
-/// Sets the first-order term of a shift.
-fn start(shift: &mut Shift, first_order: f64, semantics: &Semantics) {
-    shift.first_order = first_order;
-    if semantics.objective_shift == ObjectiveShift::Quadratic {
-        shift.m_h = first_order;
-    }
 }

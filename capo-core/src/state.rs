@@ -134,19 +134,10 @@ mod tests {
     }
 
     #[test]
-    fn round_trip() {
-        assert_eq!(decode(&encode(&sample(), &Semantics::PAPER), &Semantics::PAPER).unwrap(), sample());
-        assert_eq!(
-            decode(&encode(&Moments::default(), &Semantics::PAPER), &Semantics::PAPER).unwrap(),
-            Moments::default()
-        );
-        assert_eq!(forged(|_| ()).unwrap(), sample());
-    }
-
-    #[test]
     fn inconsistent_content_is_refused_even_with_a_right_checksum() {
         let rows = HEADER;
         let written = HEADER + 2 * 4;
+        assert_eq!(forged(|_| ()).unwrap(), sample());
         for (offset, byte, hint) in [
             (8, 1, "format version 1"),
             (12, 7, "out of range"), // vocabulary 7, row 7

@@ -54,7 +54,7 @@ impl Store {
         match (self, &batch.arrays) {
             (Self::Host(_), Arrays::Host(_)) => Ok(None),
             (Self::Cuda(moments), Arrays::Cuda(arrays))
-                if moments.device() == arrays.device() && (self.steps() > 0 || moments.dims() == dims) =>
+                if moments.device() == arrays.device && (self.steps() > 0 || moments.dims() == dims) =>
             {
                 Ok(None)
             }

@@ -39,7 +39,10 @@ impl Subsets {
     /// The subsets of all tokens at `granularity`.
     pub fn new(supports: &Supports, batch: &LastLayer, granularity: Granularity) -> Self {
         let completions = match granularity {
-            Granularity::Token => return Self::tokens(supports.len()),
+            Granularity::Token => {
+                let count = supports.len();
+                return Self { of: (0..count as u32).collect(), count, completions: 1, single: true };
+            }
             Granularity::Completion => 1,
             Granularity::Group => batch.group_size,
             Granularity::Batch => batch.completions,
@@ -47,10 +50,6 @@ impl Subsets {
         let span = (batch.tokens * completions).max(1);
         let of = supports.tokens.iter().map(|&token| (token / span) as u32).collect();
         Self { of, count: batch.completions.div_ceil(completions.max(1)), completions, single: false }
-    }
-
-    fn tokens(count: usize) -> Self {
-        Self { of: (0..count as u32).collect(), count, completions: 1, single: true }
     }
 
     /// The tokens with `keep[b * T + t] != 0` as one subset.
@@ -63,11 +62,6 @@ impl Subsets {
     pub fn first(held: usize, count: usize) -> Self {
         let of = (0..count).map(|n| if n < held { 0 } else { Self::NONE }).collect();
         Self { of, count: 1, completions: 1, single: false }
-    }
-
-    /// All tokens as one subset.
-    pub fn all(supports: &Supports, batch: &LastLayer) -> Self {
-        Self { of: vec![0; supports.len()], count: 1, completions: batch.completions, single: false }
     }
 
     /// True if token n is in a subset.
@@ -126,20 +120,16 @@ impl Subsets {
     /// `[N]`: weight of each token in the averages over its subset.
     pub fn averages(&self, step: &Step, supports: &Supports, average: CurvatureAverage) -> Vec<f64> {
         match average {
-            CurvatureAverage::TokenMean => self.token_means(),
-            CurvatureAverage::CompletionMean if self.single => self.token_means(),
-            CurvatureAverage::CompletionMean => {
+            CurvatureAverage::CompletionMean if !self.single => {
                 let lengths = self.lengths(step, supports, None);
                 let length = |n: usize| lengths[supports.tokens[n] / step.batch.tokens];
                 (0..supports.len()).map(|n| 1.0 / (self.completions as f64 * length(n))).collect()
             }
-            CurvatureAverage::Loss => self.loss_weights(step, supports),
+            CurvatureAverage::TokenMean | CurvatureAverage::CompletionMean => {
+                self.gradient_weights(step, supports, Weights::TokenMean)
+            }
+            CurvatureAverage::Loss => self.gradient_weights(step, supports, Weights::Loss),
         }
-    }
-
-    fn token_means(&self) -> Vec<f64> {
-        let sizes = self.sums(|_| 1.0);
-        self.spread(|subset| 1.0 / sizes[subset])
     }
 
     /// The tokens that the trainer's loss counts, if it counts each token alone.
@@ -163,10 +153,6 @@ impl Subsets {
     }
 
     /// `[N]`: weight of each token in the trainer's loss if its subset were the whole batch.
-    fn loss_weights(&self, step: &Step, supports: &Supports) -> Vec<f64> {
-        self.loss_weights_by(step, supports, &self.loss_divisors(step, supports))
-    }
-
     fn loss_weights_by(&self, step: &Step, supports: &Supports, divisors: &[f64]) -> Vec<f64> {
         let limit = step.loss.max_completion_length as f64;
         match step.loss.reduction {

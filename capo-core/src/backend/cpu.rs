@@ -158,7 +158,7 @@ pub(crate) fn subset_projections(
 ) -> Vec<Projection> {
     let mut projections = vec![Projection::default(); gradients.pairs.len()];
     let (threads, arch) = (features.threads_for(2 * gradients.pairs.len()), Arch::new());
-    let tasks = tasks(gradients, &mut projections, gradients.pairs.len().div_ceil(2 * threads), Pair::shares_row);
+    let tasks = tasks(gradients, &mut projections, gradients.pairs.len().div_ceil(2 * threads));
     parallel::for_each(threads, tasks, |task| arch.dispatch(SubsetProjections { features, source, adam, task }));
     projections
 }
@@ -204,18 +204,13 @@ struct Task<'a> {
     projections: &'a mut [Projection],
 }
 
-/// Cuts the pairs into tasks of at least `size`, but never between two pairs that `belong` together.
-fn tasks<'a>(
-    gradients: &'a Gradients,
-    mut projections: &'a mut [Projection],
-    size: usize,
-    belong: impl Fn(&Pair, &Pair) -> bool,
-) -> Vec<Task<'a>> {
+/// Cuts the pairs into tasks of at least `size`, but never within a row.
+fn tasks<'a>(gradients: &'a Gradients, mut projections: &'a mut [Projection], size: usize) -> Vec<Task<'a>> {
     let (mut pairs, mut coefficients) = (&gradients.pairs[..], &gradients.coefficients[..]);
     let mut tasks = Vec::new();
     while !pairs.is_empty() {
         let mut end = size.min(pairs.len());
-        while end < pairs.len() && belong(&pairs[end - 1], &pairs[end]) {
+        while end < pairs.len() && pairs[end - 1].shares_row(&pairs[end]) {
             end += 1;
         }
         let (own_pairs, own_coefficients, own);

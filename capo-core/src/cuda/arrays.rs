@@ -141,9 +141,4 @@ impl Arrays<'_> {
     pub(crate) fn lengths(&self) -> [usize; 5] {
         [self.hidden.len(), self.topk_ids.len(), self.topk_logits.len(), self.action_logits.len(), self.logsumexp.len()]
     }
-
-    /// The device's number.
-    pub(crate) fn device(&self) -> i32 {
-        self.device
-    }
 }

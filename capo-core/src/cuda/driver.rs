@@ -109,21 +109,6 @@ impl Device {
         unsafe { driver::ctx::set_current(self.0.context) }.map_err(|error| failed("entering its context", &error))
     }
 
-    /// Memory for `len` values with arbitrary contents.
-    fn buffer<T: Plain>(&self, len: usize, stream: Stream) -> Result<Buffer<T>, Error> {
-        let size = class_of((len * size_of::<T>()).max(1));
-        // Up to twice the size is accepted, so that batches of changing size leave little memory idle.
-        let lane = Lane::of(stream);
-        let known = lock(&self.0.spare).get_mut(&lane).and_then(|spare| {
-            spare.range_mut(size..=2 * size).find_map(|(&size, addresses)| Some((size, addresses.pop()?)))
-        });
-        let (size, address) = match known {
-            Some(known) => known,
-            None => (size, self.allocate(size)?),
-        };
-        Ok(Buffer { device: self.clone(), address, len, place: (lane, size), values: PhantomData })
-    }
-
     fn allocate(&self, size: usize) -> Result<sys::CUdeviceptr, Error> {
         self.enter()?;
         // SAFETY: the context is current.
@@ -204,7 +189,17 @@ impl Queue {
 
     /// Memory for `len` values with arbitrary contents.
     pub fn buffer<T: Plain>(&self, len: usize) -> Result<Buffer<T>, Error> {
-        self.device.buffer(len, self.stream)
+        let (device, lane) = (self.device.clone(), Lane::of(self.stream));
+        let size = class_of((len * size_of::<T>()).max(1));
+        // Up to twice the size is accepted, so that batches of changing size leave little memory idle.
+        let known = lock(&device.0.spare).get_mut(&lane).and_then(|spare| {
+            spare.range_mut(size..=2 * size).find_map(|(&size, addresses)| Some((size, addresses.pop()?)))
+        });
+        let (size, address) = match known {
+            Some(known) => known,
+            None => (size, device.allocate(size)?),
+        };
+        Ok(Buffer { device, address, len, place: (lane, size), values: PhantomData })
     }
 
     /// A copy of `values`.

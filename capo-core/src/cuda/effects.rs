@@ -5,7 +5,7 @@
 use std::ops::RangeInclusive;
 
 use super::driver::{Buffer, Queue};
-use super::rows::{AdamArgument, Rows};
+use super::rows::{self, AdamArgument, Row};
 use super::segments::{Choice, Segments};
 use super::{LONG_WARPS, Pairs, THREADS, TILE, WARP, blocks, launch, warps};
 use crate::Error;
@@ -36,36 +36,29 @@ pub(crate) fn effects(
 ) -> Result<Vec<Effect>, Error> {
     let queue = &pairs.queue;
     queue.enter()?;
-    let kind = proposer.semantics.subset_weights;
-    let adam = proposer.adam();
+    let (adam, slope) = (proposer.adam(), proposer.supports.slope);
     let projector =
         Projector { proposer, pairs, v: queue.filled(pairs.rows.len(), 0)?, norms: queue.filled(pairs.rows.len(), 0)? };
-    let coefficients = match (&adam, subsets.single) {
-        (None, true) => {
-            let coefficients = pairs.coefficients(weights, proposer.supports.slope)?;
-            projector.follow(weights)?;
-            coefficients
-        }
-        (Some(adam), true) => {
-            let coefficients = pairs.coefficients(weights, proposer.supports.slope)?;
+    let coefficients = if subsets.single {
+        let coefficients = pairs.coefficients(weights, slope)?;
+        if let Some(adam) = &adam {
             // Sorted by row as one subset, so that pairs of one row are processed together.
             let one = queue.filled(pairs.tokens as usize, 0)?;
             let segments = Segments::of(pairs, Choice { subset_of: &one, subsets: 1, nonzero: None })?;
             projector.tokens(&segments, &coefficients, adam)?;
-            coefficients
+        } else {
+            projector.follow(weights)?;
         }
-        (adam, false) => {
-            let subset_of = queue.upload(&subsets.of)?;
-            let segments =
-                Segments::of(pairs, Choice { subset_of: &subset_of, subsets: subsets.count, nonzero: None })?;
-            let coefficients = if kind == Weights::RowMean {
-                pairs.row_means(&segments, None, proposer.supports.slope)?
-            } else {
-                pairs.coefficients(weights, proposer.supports.slope)?
-            };
-            projector.subsets(&segments, &coefficients, adam.as_ref())?;
-            coefficients
-        }
+        coefficients
+    } else {
+        let subset_of = queue.upload(&subsets.of)?;
+        let segments = Segments::of(pairs, Choice { subset_of: &subset_of, subsets: subsets.count, nonzero: None })?;
+        let coefficients = match proposer.semantics.subset_weights {
+            Weights::RowMean => pairs.row_means(&segments, None, slope)?,
+            Weights::TokenMean | Weights::Loss => pairs.coefficients(weights, slope)?,
+        };
+        projector.subsets(&segments, &coefficients, adam.as_ref())?;
+        coefficients
     };
     // A raw gradient does not decay weights; for single tokens under SGD the optimizer does not either.
     let decay = if adam.is_some() { proposer.step.optimizer.logit_decay() } else { 0.0 };
@@ -93,7 +86,7 @@ impl Projector<'_> {
     }
 
     /// The segments' rows in the form that a proposal reads.
-    fn rows(&self, segments: &Segments, adam: &Adam) -> Result<Rows, Error> {
+    fn rows(&self, segments: &Segments, adam: &Adam) -> Result<Buffer<Row>, Error> {
         let Self { proposer: Proposer { source, .. }, pairs, .. } = self;
         let adam = AdamArgument::proposal(adam, source.steps());
         match source {
@@ -101,7 +94,7 @@ impl Projector<'_> {
                 own.rows_of(self.queue().buffer(segments.count as usize)?, pairs, segments, false, adam)
             }
             Source::Trainer(HostMoments { arrays: MomentArrays::Cuda { exp_avg, exp_avg_sq }, .. }) => {
-                Rows::dense(pairs, segments, exp_avg, exp_avg_sq, adam)
+                rows::dense(pairs, segments, exp_avg, exp_avg_sq, adam)
             }
             Source::Own(Store::Host(_)) | Source::Trainer(_) => {
                 Err(Error::new("the moments lie in host memory and the batch on a device (pass both from one place)"))
@@ -190,7 +183,7 @@ impl Projector<'_> {
     fn subsets(&self, segments: &Segments, coefficients: &Buffer<f64>, adam: Option<&Adam>) -> Result<(), Error> {
         let (queue, pairs, hidden) = (self.queue(), self.pairs, self.pairs.hidden);
         let rows = adam.map(|adam| self.rows(segments, adam)).transpose()?;
-        let (rows, eps) = (rows.as_ref().map_or(0, Rows::address), adam.map_or(0.0, |adam| adam.eps));
+        let (rows, eps) = (rows.as_ref().map_or(0, Buffer::address), adam.map_or(0.0, |adam| adam.eps));
         let (list, long) = segments.long(queue)?;
         let Segments { values, of_pair, starts, pairs: known, count } = segments;
         let tiles = (hidden.width as usize).div_ceil(TILE);

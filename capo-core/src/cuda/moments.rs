@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "kernel launches")]
 
 use super::driver::{Argument, Buffer, Device, Queue};
-use super::rows::{AdamArgument, Row, Rows};
+use super::rows::{AdamArgument, Row};
 use super::segments::{Choice, Segments, scan};
 use super::{Arrays, LONG_WARPS, Pairs, THREADS, TILE, WARP, blocks, launch};
 use crate::intake::{Intake, Taken};
@@ -243,7 +243,7 @@ impl Moments {
         segments: &Segments,
         write: bool,
         adam: AdamArgument,
-    ) -> Result<Rows, Error> {
+    ) -> Result<Buffer<Row>, Error> {
         let Segments { values, starts, count, .. } = segments;
         // SAFETY: as in `place`; rows are `[R]`.
         unsafe {
@@ -264,7 +264,7 @@ impl Moments {
                 rows.address(),
             )?;
         }
-        Ok(Rows(rows))
+        Ok(rows)
     }
 
     /// Adds the segments' gradients to their rows: the kept tokens' gradient and, if given, the gradient of all tokens.
@@ -273,7 +273,7 @@ impl Moments {
         pairs: &Pairs,
         segments: &Segments,
         (list, long): &(Buffer<u32>, u32),
-        rows: &Rows,
+        rows: &Buffer<Row>,
         coefficients: [Option<&Coefficients>; 2],
         in_bf16: i32,
     ) -> Result<(), Error> {

@@ -46,43 +46,33 @@ pub(super) struct Row([u64; 6]);
 // SAFETY: six numbers of eight bytes.
 unsafe impl Plain for Row {}
 
-/// Rows of all segments, `[R]`.
-#[derive(Debug)]
-pub(super) struct Rows(pub Buffer<Row>);
-
-impl Rows {
-    /// Rows of the trainer's moments, `[V, D]` each.
-    pub fn dense(
-        pairs: &Pairs,
-        segments: &Segments,
-        exp_avg: &Slice<f32>,
-        exp_avg_sq: &Slice<f32>,
-        adam: AdamArgument,
-    ) -> Result<Self, Error> {
-        let queue = &pairs.queue;
-        let rows = queue.buffer::<Row>(segments.count as usize)?;
-        // SAFETY: the moments are `[V, D]`, as checked by `Step::check`, and rows are below V.
-        unsafe {
-            launch!(
-                queue,
-                "dense_rows",
-                blocks(segments.count as usize),
-                THREADS,
-                segments.count,
-                segments.values.address(),
-                segments.starts.address(),
-                pairs.rows.address(),
-                exp_avg.address(),
-                exp_avg_sq.address(),
-                pairs.hidden.width,
-                adam,
-                rows.address(),
-            )?;
-        }
-        Ok(Self(rows))
+/// `[R]`: rows of all segments, of the trainer's moments, `[V, D]` each.
+pub(super) fn dense(
+    pairs: &Pairs,
+    segments: &Segments,
+    exp_avg: &Slice<f32>,
+    exp_avg_sq: &Slice<f32>,
+    adam: AdamArgument,
+) -> Result<Buffer<Row>, Error> {
+    let queue = &pairs.queue;
+    let rows = queue.buffer::<Row>(segments.count as usize)?;
+    // SAFETY: the moments are `[V, D]`, as checked by `Step::check`, and rows are below V.
+    unsafe {
+        launch!(
+            queue,
+            "dense_rows",
+            blocks(segments.count as usize),
+            THREADS,
+            segments.count,
+            segments.values.address(),
+            segments.starts.address(),
+            pairs.rows.address(),
+            exp_avg.address(),
+            exp_avg_sq.address(),
+            pairs.hidden.width,
+            adam,
+            rows.address(),
+        )?;
     }
-
-    pub fn address(&self) -> u64 {
-        self.0.address()
-    }
+    Ok(rows)
 }

@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use super::driver::Device;
 use super::pairs::Hidden;
 use super::{Arrays, Features, Moments, Pairs};
-use crate::Error;
+use crate::gradient::total_tokens;
 use crate::intake::{Intake, Taken};
 use crate::moments::{self, Slot};
 use crate::optimizer::Adam;
 use crate::row_sums::RowSums;
 use crate::semantics::{Semantics, StateDtype, UntouchedRows, Weights};
 use crate::subset::Subsets;
+use crate::{Error, Ranks};
 
 /// Adam without memory: its first moment after a step is the gradient.
 const GRADIENT: Adam =
@@ -58,23 +59,23 @@ impl Local {
         self.everything.as_ref().unwrap_or(&self.kept).rows.keys().copied()
     }
 
-    /// Of kept tokens and of all tokens: rows with their token numbers, if the gradients are to be divided by them.
-    pub fn tokens(&self) -> [Option<&[i64]>; 2] {
-        [Some(&self.kept), self.everything.as_ref()].map(|gradient| gradient?.tokens.as_deref())
-    }
-
-    /// Writes the gradients to `sums`, which has their rows. `divisors` give a row's divisor for kept tokens and for all tokens.
-    pub fn put(&self, sums: &mut RowSums, divisors: [&dyn Fn(u32) -> f64; 2]) {
+    /// Writes the gradients to `sums`, which has their rows. The numbers of tokens are added over the ranks.
+    pub fn put(&self, sums: &mut RowSums, ranks: &dyn Ranks) -> Result<(), Error> {
+        let gradients = [Some(&self.kept), self.everything.as_ref()];
+        let [of_kept, of_everything] = gradients.map(|gradient| gradient?.tokens.as_deref());
+        let total = |own: Option<&[i64]>| own.map(|own| total_tokens(own, ranks)).transpose();
+        let (of_kept, of_everything) = (total(of_kept)?, total(of_everything)?);
         for (row, target) in sums.rows_mut() {
             let put = |values: &mut [f64], gradient: &Gradient, divisor: f64| {
                 let Some(own) = gradient.rows.get(&row) else { return };
                 values.iter_mut().zip(own).for_each(|(value, &own)| *value = f64::from(own) / divisor);
             };
-            put(target.kept, &self.kept, divisors[0](row));
+            put(target.kept, &self.kept, of_kept.as_ref().map_or(1.0, |tokens| tokens(row)));
             if let (Some(values), Some(everything)) = (target.everything, &self.everything) {
-                put(values, everything, divisors[1](row));
+                put(values, everything, of_everything.as_ref().map_or(1.0, |tokens| tokens(row)));
             }
         }
+        Ok(())
     }
 }
 

@@ -3,16 +3,16 @@
 use capo_core::cuda::{self, Features};
 use capo_core::{
     Acceptance, Arrays, Assessment, CurvatureAverage, CurvatureModel, EmptyState, Feature, Granularity, HostArrays,
-    HostMoments, MomentArrays, MomentUpdate, ObjectiveShift, OptimizerModel, OutsideAction, PolicyShift, Probabilities,
-    RejectedBatch, Semantics, StateDtype, Step, Switch, Temperature, TokenGradient, UntouchedRows, Weights,
-    ZeroAdvantage,
+    HostMoments, LastLayer, MomentArrays, MomentUpdate, ObjectiveShift, OptimizerModel, OutsideAction, PolicyShift,
+    Probabilities, RejectedBatch, Semantics, StateDtype, Step, Switch, Temperature, TokenGradient, UntouchedRows,
+    Weights, ZeroAdvantage,
 };
 
+use super::streams::run;
 use super::suite::device::{emulator, uploaded};
-use super::suite::fixture::{ADAM, ADAM_OF_BOTH, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close};
+use super::suite::fixture::{ADAM, ADAM_OF_BOTH, ADAMW, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close};
 use super::suite::scene::Scene;
 
-const ADAMW: OptimizerModel = OptimizerModel { weight_decay: 0.1, ..ADAM };
 /// Largest difference of shifts, of the largest shift in a batch: sums of a token's direction are `f32` on both sides.
 const SHIFTS: f64 = 3e-6;
 /// Of moments, of the largest one: both sides sum in `f64` and round once.
@@ -103,16 +103,14 @@ pub fn side_by_side(scenes: &[Scene], case: &Case) {
     for scene in scenes {
         let stored = Stored::of(&scene.batch.hidden, dtype);
         let moments = |arrays| trainers.then_some(HostMoments { arrays, steps: 3 });
-        let plain = scene.step(&optimizer, learning_rate);
+        let step = |arrays| step_with(scene, arrays, &optimizer, learning_rate);
         let on_host = Step {
             moments: moments(MomentArrays::Host { exp_avg: &exp_avg, exp_avg_sq: &exp_avg_sq }),
-            batch: capo_core::LastLayer { arrays: host_arrays(scene, &stored.hidden), ..plain.batch },
-            ..plain
+            ..step(host_arrays(scene, &stored.hidden))
         };
         let on_device = Step {
             moments: moments(MomentArrays::Cuda { exp_avg: uploaded(&exp_avg), exp_avg_sq: uploaded(&exp_avg_sq) }),
-            batch: capo_core::LastLayer { arrays: device_arrays(scene, stored.features), ..plain.batch },
-            ..plain
+            ..step(device_arrays(scene, stored.features))
         };
         let mask = &scene.batch.mask;
         let (one, other) = (host.prepare(&on_host, mask).unwrap(), device.prepare(&on_device, mask).unwrap());
@@ -155,6 +153,17 @@ pub fn device_arrays<'a>(scene: &'a Scene, hidden: Features<'a>) -> Arrays<'a> {
         action_logits: uploaded(&batch.action_logits),
         logsumexp: uploaded(&batch.logsumexp),
     })
+}
+
+/// The scene's features in 32-bit floats, and its other arrays, on the device.
+pub fn arrays_in_f32(scene: &Scene) -> Arrays<'_> {
+    device_arrays(scene, Features::F32(uploaded(&scene.batch.hidden)))
+}
+
+/// The scene's step, with its batch in `arrays`.
+pub fn step_with<'a>(scene: &'a Scene, arrays: Arrays<'a>, optimizer: &OptimizerModel, learning_rate: f64) -> Step<'a> {
+    let plain = scene.step(optimizer, learning_rate);
+    Step { batch: LastLayer { arrays, ..plain.batch }, ..plain }
 }
 
 pub fn compare(what: &str, got: &Assessment, expected: &Assessment) {
@@ -284,20 +293,7 @@ fn order_and_old_memory_change_no_bit() {
     let Some(emulator) = emulator() else { return };
     let mut rng = Rng(301);
     let scenes = [Scene::loose(&mut rng, Dims(2, 50, 5, 300, 12)), Scene::loose(&mut rng, Dims(2, 50, 5, 300, 12))];
-    let run = |granularity, semantics| {
-        let mut model = CurvatureModel::new(OPEN, granularity, semantics).unwrap();
-        let mut seen = Vec::new();
-        for scene in &scenes {
-            let plain = scene.step(&ADAM, 0.1);
-            let features = Features::F32(uploaded(&scene.batch.hidden));
-            let batch = capo_core::LastLayer { arrays: device_arrays(scene, features), ..plain.batch };
-            let prepared = model.prepare(&Step { batch, ..plain }, &scene.batch.mask).unwrap();
-            let Assessment { m_f, m_h, kl, surrogate, .. } = model.assess(&prepared).unwrap();
-            seen.extend([m_f, m_h, kl, surrogate].into_iter().flatten().map(f32::to_bits));
-            model.commit(&prepared, &scene.batch.mask).unwrap();
-        }
-        (seen, model.save().unwrap())
-    };
+    let run = |granularity, semantics| run(&scenes, std::ptr::null_mut(), granularity, semantics);
     for (granularity, semantics) in [
         (Granularity::Token, Semantics::PAPER),
         (Granularity::Completion, Semantics::AUTHORS),

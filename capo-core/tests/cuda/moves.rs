@@ -1,18 +1,15 @@
 //! Moments go where the batch lies.
 
-use capo_core::cuda::Features;
-use capo_core::{Arrays, CurvatureModel, Granularity, LastLayer, Semantics, Step, UntouchedRows};
+use capo_core::{Arrays, CurvatureModel, Granularity, Semantics, UntouchedRows};
 
-use super::agreement::{compare_states, device_arrays, host_arrays};
+use super::agreement::{arrays_in_f32, compare_states, host_arrays, step_with};
 use super::streams::{new_stream, step_on};
-use super::suite::device::{emulator, uploaded};
+use super::suite::device::emulator;
 use super::suite::fixture::{ADAM, Dims, OPEN, Rng};
 use super::suite::scene::Scene;
 
 fn commit(model: &mut CurvatureModel, scene: &Scene, arrays: Arrays) {
-    let plain = scene.step(&ADAM, 0.1);
-    let step = Step { batch: LastLayer { arrays, ..plain.batch }, ..plain };
-    let prepared = model.prepare(&step, &scene.batch.mask).unwrap();
+    let prepared = model.prepare(&step_with(scene, arrays, &ADAM, 0.1), &scene.batch.mask).unwrap();
     model.assess(&prepared).unwrap();
     model.commit(&prepared, &scene.batch.mask).unwrap();
 }
@@ -29,8 +26,7 @@ fn moments_follow_the_batch_in_both_directions() {
         for (scene, on_device) in scenes.iter().zip([true, false, true, true, false, false]) {
             let hidden = &scene.batch.hidden;
             commit(&mut host, scene, host_arrays(scene, hidden));
-            let there = || device_arrays(scene, Features::F32(uploaded(hidden)));
-            commit(&mut both, scene, if on_device { there() } else { host_arrays(scene, hidden) });
+            commit(&mut both, scene, if on_device { arrays_in_f32(scene) } else { host_arrays(scene, hidden) });
             compare_states(&format!("{untouched_rows:?}"), &both.save().unwrap(), &host.save().unwrap());
         }
     }
@@ -52,8 +48,8 @@ fn a_model_without_steps_takes_a_batch_of_other_dimensions() {
             break;
         }
         let (mut other, mut fresh) = (model, CurvatureModel::new(OPEN, Granularity::Batch, Semantics::PAPER).unwrap());
-        commit(&mut other, &large, device_arrays(&large, Features::F32(uploaded(&large.batch.hidden))));
-        commit(&mut fresh, &large, device_arrays(&large, Features::F32(uploaded(&large.batch.hidden))));
+        commit(&mut other, &large, arrays_in_f32(&large));
+        commit(&mut fresh, &large, arrays_in_f32(&large));
         assert!(other.save().unwrap() == fresh.save().unwrap(), "after {left} allocations");
         model = CurvatureModel::new(OPEN, Granularity::Batch, Semantics::PAPER).unwrap();
     }

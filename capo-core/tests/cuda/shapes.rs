@@ -3,14 +3,13 @@
 #![allow(unsafe_code, reason = "slices that start in the middle of an array")]
 
 use capo_core::cuda::{Features, Plain, Slice};
-use capo_core::{
-    CurvatureModel, Granularity, HostMoments, LastLayer, MomentArrays, OptimizerModel, Semantics, StateDtype, Step,
-    cuda,
-};
+use capo_core::{CurvatureModel, Granularity, HostMoments, MomentArrays, OptimizerModel, Semantics, StateDtype, Step};
 
-use super::agreement::{Case, DTYPES, Dtype, RATE, compare, device_arrays, host_arrays, side_by_side};
+use super::agreement::{
+    Case, DTYPES, Dtype, RATE, arrays_in_f32, compare, device_arrays, host_arrays, side_by_side, step_with,
+};
 use super::suite::device::{ToBits, emulator, uploaded};
-use super::suite::fixture::{ADAM, Dims, OPEN, Rng, SGD};
+use super::suite::fixture::{ADAM, Dims, OPEN, Rng, SGD, open_model};
 use super::suite::scene::Scene;
 
 const CASE: Case = Case {
@@ -89,14 +88,11 @@ fn ids_beyond_the_vocabulary_are_named() {
         wrong.batch.mask.fill(1);
         wrong.batch.topk_ids[at] = id;
         let refusal = |arrays| {
-            let plain = wrong.step(&ADAM, 0.1);
-            let step = Step { batch: LastLayer { arrays, ..plain.batch }, ..plain };
-            let model = CurvatureModel::new(OPEN, Granularity::Token, Semantics::PAPER).unwrap();
-            model.prepare(&step, &wrong.batch.mask).unwrap_err().to_string()
+            let step = step_with(&wrong, arrays, &ADAM, 0.1);
+            open_model().prepare(&step, &wrong.batch.mask).unwrap_err().to_string()
         };
-        let hidden = &wrong.batch.hidden;
-        let said = refusal(device_arrays(&wrong, Features::F32(uploaded(hidden))));
-        assert_eq!(said, refusal(host_arrays(&wrong, hidden)));
+        let said = refusal(arrays_in_f32(&wrong));
+        assert_eq!(said, refusal(host_arrays(&wrong, &wrong.batch.hidden)));
         assert!(said.contains(&format!("has id {id}, expected below the vocabulary size 30")), "{said}");
     }
 }
@@ -172,9 +168,7 @@ fn rows_across_slabs_agree() {
 fn a_loaded_model_goes_on([first, second]: &[Scene; 2], case: &Case) {
     let model = || CurvatureModel::new(OPEN, case.granularity, case.semantics).unwrap();
     let commit = |model: &mut CurvatureModel, scene: &Scene| {
-        let plain = scene.step(&case.optimizer, 0.1);
-        let arrays = device_arrays(scene, Features::F32(uploaded(&scene.batch.hidden)));
-        let step = Step { batch: LastLayer { arrays, ..plain.batch }, ..plain };
+        let step = step_with(scene, arrays_in_f32(scene), &case.optimizer, 0.1);
         model.commit(&model.prepare(&step, &scene.batch.mask).unwrap(), &scene.batch.mask).unwrap();
     };
     let (mut saved, mut loaded) = (model(), model());
@@ -248,16 +242,14 @@ fn norms_beyond_f32_agree() {
     let exp_avg: Vec<f32> = (0..vocab * width).map(|_| rng.symmetric(1e24)).collect();
     let exp_avg_sq = vec![1e-10; vocab * width];
     let ask = |batch_arrays, arrays| {
-        let model = CurvatureModel::new(OPEN, Granularity::Token, Semantics::PAPER).unwrap();
-        let plain = scene.step(&ADAM, 1e-3);
-        let batch = LastLayer { arrays: batch_arrays, ..plain.batch };
-        let step = Step { batch, moments: Some(HostMoments { arrays, steps: 3 }), ..plain };
+        let (model, plain) = (open_model(), step_with(&scene, batch_arrays, &ADAM, 1e-3));
+        let step = Step { moments: Some(HostMoments { arrays, steps: 3 }), ..plain };
         model.assess(&model.prepare(&step, &scene.batch.mask).unwrap()).unwrap()
     };
     let moments = MomentArrays::Host { exp_avg: &exp_avg, exp_avg_sq: &exp_avg_sq };
     let expected = ask(host_arrays(&scene, &scene.batch.hidden), moments);
     let moments = MomentArrays::Cuda { exp_avg: uploaded(&exp_avg), exp_avg_sq: uploaded(&exp_avg_sq) };
-    let got = ask(device_arrays(&scene, Features::F32(uploaded(&scene.batch.hidden))), moments);
+    let got = ask(arrays_in_f32(&scene), moments);
     compare("norm", &got, &expected);
     assert!(got.certificate.step_norm > 1e20 && got.m_f.iter().any(|&m_f| m_f > 0.0));
 }
@@ -280,16 +272,9 @@ fn arrays_at_odd_addresses_agree() {
     let bits: Vec<u16> = scene.batch.hidden.iter().map(|x| (x.to_bits() >> 16) as u16).collect();
     let exp_avg: Vec<f32> = (0..vocab * width).map(|_| rng.symmetric(0.1)).collect();
     let exp_avg_sq: Vec<f32> = exp_avg.iter().map(|m| m * m + 1e-6).collect();
-    let results = |features, arrays, granularity| {
+    let results = |features, granularity| {
         let mut model = CurvatureModel::new(OPEN, granularity, Semantics::PAPER).unwrap();
-        let plain = scene.step(&ADAM, 0.1);
-        let batch = LastLayer { arrays, ..plain.batch };
-        let batch = match batch.arrays {
-            capo_core::Arrays::Cuda(arrays) => {
-                LastLayer { arrays: cuda::Arrays { hidden: features, ..arrays }.into(), ..batch }
-            }
-            capo_core::Arrays::Host(_) => unreachable!("the arrays lie on the device"),
-        };
+        let plain = step_with(&scene, device_arrays(&scene, features), &ADAM, 0.1);
         let mut seen = Vec::new();
         for moments in [
             None,
@@ -301,7 +286,7 @@ fn arrays_at_odd_addresses_agree() {
                 arrays: MomentArrays::Cuda { exp_avg, exp_avg_sq },
                 steps: 3,
             });
-            let prepared = model.prepare(&Step { batch, moments, ..plain }, &scene.batch.mask).unwrap();
+            let prepared = model.prepare(&Step { moments, ..plain }, &scene.batch.mask).unwrap();
             let assessment = model.assess(&prepared).unwrap();
             seen.push([assessment.m_f, assessment.m_h].concat());
             model.commit(&prepared, &scene.batch.mask).unwrap();
@@ -310,7 +295,7 @@ fn arrays_at_odd_addresses_agree() {
         (seen, model.save().unwrap())
     };
     for granularity in [Granularity::Token, Granularity::Batch] {
-        let whole = |features| results(features, device_arrays(&scene, features), granularity);
+        let whole = |features| results(features, granularity);
         let hidden = &scene.batch.hidden;
         assert!(whole(Features::F32(uploaded(hidden))) == whole(Features::F32(shifted(hidden))));
         assert!(whole(Features::F16(uploaded(&bits))) == whole(Features::F16(shifted(&bits))));

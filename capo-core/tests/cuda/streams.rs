@@ -4,11 +4,11 @@
 
 use std::ffi::c_void;
 
-use capo_core::cuda::{Features, Stream};
-use capo_core::{Arrays, CurvatureModel, Granularity, LastLayer, Semantics, Step, cuda};
+use capo_core::cuda::Stream;
+use capo_core::{Arrays, Assessment, CurvatureModel, Granularity, Semantics, Step, cuda};
 use cudarc::driver::result::stream::{StreamKind, create};
 
-use super::agreement::device_arrays;
+use super::agreement::{arrays_in_f32, step_with};
 use super::suite::device::{emulator, uploaded};
 use super::suite::fixture::{ADAM, Dims, OPEN, Rng};
 use super::suite::scene::Scene;
@@ -23,13 +23,10 @@ pub fn new_stream() -> *mut c_void {
 
 /// The scene's step, its batch on the device and its work on `stream`.
 pub fn step_on<'a>(scene: &'a Scene, stream: *mut c_void) -> Step<'a> {
-    let plain = scene.step(&ADAM, 0.1);
-    let Arrays::Cuda(arrays) = device_arrays(scene, Features::F32(uploaded(&scene.batch.hidden))) else {
-        unreachable!("the arrays lie on the device")
-    };
+    let Arrays::Cuda(arrays) = arrays_in_f32(scene) else { unreachable!("the arrays lie on the device") };
     // SAFETY: `new_stream` made it, or it is the default one.
     let stream = unsafe { Stream::from_raw(stream) };
-    Step { batch: LastLayer { arrays: cuda::Arrays { stream, ..arrays }.into(), ..plain.batch }, ..plain }
+    step_with(scene, cuda::Arrays { stream, ..arrays }.into(), &ADAM, 0.1)
 }
 
 fn scenes(seed: u64) -> [Scene; 3] {
@@ -38,14 +35,20 @@ fn scenes(seed: u64) -> [Scene; 3] {
 }
 
 /// Bits of what a model says of the scenes, and its state in the end.
-fn run(scenes: &[Scene], stream: *mut c_void, granularity: Granularity) -> (Vec<u32>, Vec<u8>) {
-    let mut model = CurvatureModel::new(OPEN, granularity, Semantics::EXACT).unwrap();
+pub fn run(
+    scenes: &[Scene],
+    stream: *mut c_void,
+    granularity: Granularity,
+    semantics: Semantics,
+) -> (Vec<u32>, Vec<u8>) {
+    let mut model = CurvatureModel::new(OPEN, granularity, semantics).unwrap();
     let mut seen = Vec::new();
     for scene in scenes {
         let mask = &scene.batch.mask;
         let prepared = model.prepare(&step_on(scene, stream), mask).unwrap();
         let assessment = model.assess(&prepared).unwrap();
-        seen.extend([assessment.m_f, assessment.m_h].into_iter().flatten().map(f32::to_bits));
+        let Assessment { m_f, m_h, kl, surrogate, .. } = assessment;
+        seen.extend([m_f, m_h, kl, surrogate].into_iter().flatten().map(f32::to_bits));
         seen.push((model.batch_shift(&prepared, mask).unwrap().m_f as f32).to_bits());
         model.commit(&prepared, mask).unwrap();
     }
@@ -57,13 +60,13 @@ fn run(scenes: &[Scene], stream: *mut c_void, granularity: Granularity) -> (Vec<
 fn all_work_of_a_batch_is_on_its_stream() {
     let (scenes, own) = (scenes(500), new_stream());
     for granularity in [Granularity::Token, Granularity::Completion] {
-        let expected = run(&scenes, std::ptr::null_mut(), granularity);
+        let expected = run(&scenes, std::ptr::null_mut(), granularity, Semantics::EXACT);
         // The batches' arrays are uploaded before the emulator watches the stream.
         for scene in &scenes {
             step_on(scene, own);
         }
         emulator().inspect(|emulator| emulator.set_stream(own));
-        assert!(run(&scenes, own, granularity) == expected, "{granularity:?}");
+        assert!(run(&scenes, own, granularity, Semantics::EXACT) == expected, "{granularity:?}");
     }
 }
 
@@ -71,14 +74,13 @@ fn all_work_of_a_batch_is_on_its_stream() {
 #[test]
 fn models_on_two_threads_do_not_meet() {
     let both = [scenes(501), scenes(502)];
-    let alone = both.each_ref().map(|own| run(own, std::ptr::null_mut(), Granularity::Batch));
+    let run = |own: &[Scene], stream| run(own, stream, Granularity::Batch, Semantics::EXACT);
+    let alone = both.each_ref().map(|own| run(own, std::ptr::null_mut()));
     for streams in [[new_stream() as usize, new_stream() as usize], [0; 2]] {
         std::thread::scope(|scope| {
             let start = |at: usize| {
                 let own = &both[at];
-                scope.spawn(move || {
-                    (0..3).map(|_| run(own, streams[at] as *mut c_void, Granularity::Batch)).collect::<Vec<_>>()
-                })
+                scope.spawn(move || (0..3).map(|_| run(own, streams[at] as *mut c_void)).collect::<Vec<_>>())
             };
             for (at, thread) in [start(0), start(1)].into_iter().enumerate() {
                 assert!(thread.join().unwrap().iter().all(|seen| *seen == alone[at]), "thread {at}");

@@ -1,12 +1,13 @@
-//! The model against the dense one, and the dense one's matrices against finite differences of the policy itself.
+//! The paper's model against the dense one, and the dense one against derivatives of the policy itself.
 
-use capo_core::{OptimizerModel, Policy};
+use capo_core::{Granularity, OptimizerModel, Policy, Semantics};
 
-use super::dense::{self, Optimizer};
-use super::fixture::{
-    ADAM, ADAM_OF_BOTH, Batch, Dims, GRANULARITIES, POLICY, Rng, SGD, assert_close, open_model, open_model_of,
-};
+use super::exact::side_by_side;
+use super::fixture::{ADAM, ADAM_OF_BOTH, Dims, Rng, SGD, assert_close, open_model};
+use super::scene::Scene;
+use super::whole::{Optimizer, Whole, subsets};
 
+const PAPER: Semantics = Semantics::PAPER;
 const SHAPES: [Dims; 6] = [
     Dims(3, 4, 3, 5, 7),
     Dims(2, 3, 1, 17, 4),
@@ -16,89 +17,49 @@ const SHAPES: [Dims; 6] = [
     Dims(6, 3, 2, 7, 6),
 ];
 
-/// Runs several steps of both models side by side at every granularity, keeping a random part of each batch.
-fn side_by_side(optimizer: OptimizerModel, policy: Policy, dims: Dims, steps: usize, tolerance: f64) {
-    let mut rng = Rng(17 + steps as u64);
-    let mut models = GRANULARITIES.map(|granularity| (granularity, open_model_of(granularity)));
-    let mut dense = Optimizer::new(optimizer, dims);
-    for step in 0..steps {
-        let mut batch = Batch::random(&mut rng, dims);
-        batch.group_size = if dims.0.is_multiple_of(2) { 2 } else { dims.0 };
-        let lr = 0.5 * rng.uniform();
-        for (granularity, model) in &models {
-            let (m_f, m_h) = dense.assess_subsets(&batch, &policy, lr, batch.span(*granularity));
-            let assessment = batch.assess(model, &policy, &optimizer, lr);
-            assert_close(&format!("step {step} {granularity:?} m_f"), &assessment.m_f, &m_f, tolerance);
-            assert_close(&format!("step {step} {granularity:?} m_h"), &assessment.m_h, &m_h, tolerance);
-            assert_eq!(assessment.keep, batch.mask);
-            let (m_f, m_h) = dense.batch_shift(&batch, &policy, lr, &batch.mask);
-            let shift = batch.shift(model, &policy, &optimizer, lr);
-            assert_close("batch m_f", &[shift.m_f as f32], &[m_f], tolerance);
-            assert_close("batch m_h", &[shift.m_h as f32], &[m_h], tolerance);
-        }
-        let keep: Vec<u8> = batch.mask.iter().map(|&x| x & u8::from(rng.below(3) > 0)).collect();
-        for (_, model) in &mut models {
-            batch.commit(model, &policy, &optimizer, &keep);
-        }
-        dense.commit(&batch, &policy, &keep);
-    }
-}
-
+/// The limit on columns is at times above K.
 #[test]
-fn sgd_is_the_explicit_model() {
-    for dims in SHAPES {
-        for policy in [POLICY, Policy { temperature: 0.7, top_k: Some(2) }] {
-            side_by_side(SGD, policy, dims, 3, 1e-6);
-        }
-    }
-}
-
-#[test]
-fn adam_is_the_explicit_model() {
-    for dims in SHAPES {
-        for policy in [POLICY, Policy { temperature: 1.6, top_k: Some(3) }] {
-            side_by_side(ADAM, policy, dims, 6, 3e-6);
-        }
-    }
-}
-
-#[test]
-fn adam_that_remembers_rejected_tokens_is_the_explicit_model() {
-    for dims in SHAPES {
-        side_by_side(ADAM_OF_BOTH, POLICY, dims, 6, 3e-6);
+fn the_papers_model_is_the_dense_one() {
+    let cases =
+        [(SGD, 1.0, None), (SGD, 0.7, Some(2)), (ADAM, 1.0, None), (ADAM, 1.6, Some(3)), (ADAM_OF_BOTH, 1.0, None)];
+    for (dims, (optimizer, temperature, top_k)) in SHAPES.into_iter().flat_map(|x| cases.map(|y| (x, y))) {
+        let policy = Policy { temperature, top_k };
+        side_by_side(PAPER, optimizer, (17, 6), &|rng| Scene { policy, ..Scene::random(rng, dims, 1.0) });
     }
 }
 
 #[test]
 fn adam_without_momentum_and_with_a_tiny_eps() {
-    let adam = OptimizerModel { beta1: 0.0, beta2: 0.0, eps: 1e-3, ..ADAM };
-    side_by_side(adam, POLICY, SHAPES[0], 4, 3e-6);
-    side_by_side(OptimizerModel { eps: 1e-25, ..ADAM }, POLICY, SHAPES[0], 4, 3e-6);
+    for adam in [OptimizerModel { beta1: 0.0, beta2: 0.0, eps: 1e-3, ..ADAM }, OptimizerModel { eps: 1e-25, ..ADAM }] {
+        side_by_side(PAPER, adam, (18, 4), &|rng| Scene::random(rng, SHAPES[0], 1.0));
+    }
 }
 
 /// Large vocabulary, small supports: most rows are untouched for many steps and must still decay as in dense Adam.
 #[test]
 fn rows_touched_irregularly_decay_as_in_dense_adam() {
-    side_by_side(ADAM, POLICY, Dims(1, 2, 2, 3, 40), 120, 3e-6);
-    side_by_side(ADAM_OF_BOTH, POLICY, Dims(1, 2, 2, 3, 40), 120, 3e-6);
+    for adam in [ADAM, ADAM_OF_BOTH] {
+        side_by_side(PAPER, adam, (37, 120), &|rng| Scene::random(rng, Dims(1, 2, 2, 3, 40), 1.0));
+    }
 }
 
 #[test]
-fn gradients_of_any_scale_agree_with_the_explicit_model() {
+fn gradients_of_any_scale_agree_with_the_dense_model() {
     let dims = Dims(2, 3, 3, 34, 6);
     for (hidden, advantage) in [(1.0, 1e12), (1.0, 1e20), (1e10, 1e10), (1e10, 1e-10), (1e-10, 1e10), (1e-8, 1e-8)] {
-        let mut rng = Rng(5);
-        let (mut model, mut dense) = (open_model(), Optimizer::new(ADAM, dims));
+        let (mut rng, mut model) = (Rng(5), open_model());
+        let mut whole = Whole { semantics: PAPER, optimizer: Optimizer::new(ADAM, dims) };
         for _ in 0..3 {
-            let mut batch = Batch::full(&mut rng, dims);
-            batch.hidden.iter_mut().for_each(|x| *x *= hidden);
-            batch.advantages.iter_mut().for_each(|a| *a *= advantage);
-            let (m_f, m_h) = dense.assess(&batch, &POLICY, 0.1);
-            let assessment = batch.assess(&model, &POLICY, &ADAM, 0.1);
-            assert_close(&format!("m_f at {hidden:e}, {advantage:e}"), &assessment.m_f, &m_f, 3e-6);
-            assert_close(&format!("m_h at {hidden:e}, {advantage:e}"), &assessment.m_h, &m_h, 3e-6);
-            batch.commit(&mut model, &POLICY, &ADAM, &batch.mask);
-            dense.commit(&batch, &POLICY, &batch.mask);
+            let mut scene = Scene::full(&mut rng, dims, 1.0);
+            scene.batch.hidden.iter_mut().for_each(|x| *x *= hidden);
+            scene.batch.advantages.iter_mut().for_each(|a| *a *= advantage);
+            let (got, expected) =
+                (scene.assess(&model, &ADAM, 0.1), whole.assess(&scene, 0.1, Granularity::Token).into_iter());
+            let (m_f, m_h): (Vec<f64>, Vec<f64>) = expected.map(|x| (x.m_f, x.m_h)).unzip();
+            assert_close(&format!("m_f at {hidden:e}, {advantage:e}"), &got.m_f, &m_f, 3e-6);
+            assert_close(&format!("m_h at {hidden:e}, {advantage:e}"), &got.m_h, &m_h, 3e-6);
+            scene.commit(&mut model, &ADAM);
+            whole.commit(&scene, &scene.batch.mask);
         }
     }
 }
@@ -110,25 +71,27 @@ fn shifts_are_the_taylor_terms_of_surrogate_and_kl() {
     let dims = Dims(2, 3, 4, 5, 6);
     let mut rng = Rng(23);
     for optimizer in [SGD, ADAM] {
-        let (mut model, mut dense) = (open_model(), Optimizer::new(optimizer, dims));
-        let first = Batch::full(&mut rng, dims);
-        first.commit(&mut model, &POLICY, &optimizer, &first.mask);
-        dense.commit(&first, &POLICY, &first.mask);
-        let batch = Batch::full(&mut rng, dims);
-        let [one, two] = [1.0, 2.0].map(|lr| batch.assess(&model, &POLICY, &optimizer, lr));
-        for at in 0..batch.mask.len() {
-            let token = dense::token(&batch, &POLICY, at);
-            let v = project(&dense.direction(&token.gradient()), &token.h);
+        let mut whole = Whole { semantics: PAPER, optimizer: Optimizer::new(optimizer, dims) };
+        let mut model = open_model();
+        let first = Scene::full(&mut rng, dims, 1.0);
+        first.commit(&mut model, &optimizer);
+        whole.commit(&first, &first.batch.mask);
+        let scene = Scene::full(&mut rng, dims, 1.0);
+        let [one, two] = [1.0, 2.0].map(|lr| scene.assess(&model, &optimizer, lr));
+        for (at, subset) in subsets(&scene, Granularity::Token, &scene.batch.mask).iter().enumerate() {
+            let token = whole.token(&scene, at);
+            let v = token.moves(&whole.optimizer.direction(&whole.gradient(&scene, subset, false)), 1.0);
+            let moved = |x: f64| token.moved(&v.iter().map(|v| x * v).collect::<Vec<_>>());
             let [f1, h1, h2] = [one.m_f[at], one.m_h[at], two.m_h[at]].map(f64::from);
             // m_H = lr slope + ½ lr² bend, at rates 1 and 2.
             let (slope, bend) = (2.0 * h1 - 0.5 * h2, h2 - 2.0 * h1);
-            let q = 2.0 * f1 - bend / token.advantage;
+            let q = 2.0 * f1 - bend / token.signal;
 
-            let surrogate = |x: f64| token.advantage * moved(&token.pi, &v, x)[token.action] / token.pi[token.action];
-            let logp = |x: f64| moved(&token.pi, &v, x)[token.action].ln();
+            let surrogate = |x: f64| token.signal * moved(x)[token.action] / token.pi[token.action];
+            let logp = |x: f64| moved(x)[token.action].ln();
             let kl = |x: f64| {
-                let new = moved(&token.pi, &v, x);
-                token.pi.iter().zip(new).map(|(p, n)| if *p == 0.0 { 0.0 } else { p * (p / n).ln() }).sum::<f64>()
+                let terms = token.pi.iter().zip(moved(x));
+                terms.map(|(p, n)| if *p == 0.0 { 0.0 } else { p * (p / n).ln() }).sum::<f64>()
             };
             let size = v.iter().map(|x| x * x).sum::<f64>().max(1e-3);
             let within = |what: &str, got: f64, expected: f64| {
@@ -140,17 +103,6 @@ fn shifts_are_the_taylor_terms_of_surrogate_and_kl() {
             within("bend of the KL", q, second_difference(kl, size));
         }
     }
-}
-
-fn project(direction: &[f64], h: &[f64]) -> Vec<f64> {
-    direction.chunks(h.len()).map(|row| row.iter().zip(h).map(|(d, h)| d * h).sum()).collect()
-}
-
-/// The policy after the logits moved by `x v`.
-fn moved(pi: &[f64], v: &[f64], x: f64) -> Vec<f64> {
-    let weights: Vec<f64> = pi.iter().zip(v).map(|(p, v)| p * (x * v).exp()).collect();
-    let total: f64 = weights.iter().sum();
-    weights.iter().map(|w| w / total).collect()
 }
 
 fn difference(f: impl Fn(f64) -> f64, size: f64) -> f64 {

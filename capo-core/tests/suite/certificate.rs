@@ -2,18 +2,16 @@
 
 use capo_core::{Acceptance, Assessment, CurvatureAverage, CurvatureModel, Granularity, Semantics};
 
-use super::dense::Optimizer;
-use super::fixture::{ADAM, Dims, GRANULARITIES, OPEN, Rng, SGD};
+use super::fixture::{ADAM, Dims, GRANULARITIES, OPEN, PRESETS, Rng, SGD, model};
 use super::scene::Scene;
-use super::whole::{Token, Whole, subsets};
+use super::whole::{Optimizer, Token, Whole, subsets};
 
 const DIMS: Dims = Dims(4, 3, 4, 5, 6);
-const PRESETS: [Semantics; 2] = [Semantics::PAPER, Semantics::EXACT];
 const RATE: f64 = 0.1;
 
 fn assess(scene: &Scene, acceptance: Acceptance, granularity: Granularity, whole: &Whole) -> Assessment {
     let model = CurvatureModel::new(acceptance, granularity, whole.semantics).unwrap();
-    model.assess(&model.prepare(&scene.step(&whole.optimizer.model, RATE), &scene.batch.mask).unwrap()).unwrap()
+    scene.assess(&model, &whole.optimizer.model, RATE)
 }
 
 /// `|A| |h|² max(|u|², 2 max pi (1 - pi))`, with the slope of the logits.
@@ -114,12 +112,7 @@ fn without_a_threshold_the_largest_shift_stands_in() {
 fn it_holds_where_nothing_can_go_wrong() {
     for (semantics, granularity) in PRESETS.into_iter().flat_map(|x| GRANULARITIES.map(|y| (x, y))) {
         let mut scene = Scene::full(&mut Rng(112), DIMS, 1.0);
-        let whole = Whole { semantics, optimizer: Optimizer::new(SGD, DIMS) };
-        let run = |scene: &Scene, rate: f64| {
-            let model = CurvatureModel::new(OPEN, granularity, semantics).unwrap();
-            let step = scene.step(&whole.optimizer.model, rate);
-            model.assess(&model.prepare(&step, &scene.batch.mask).unwrap()).unwrap().certificate
-        };
+        let run = |scene: &Scene, rate: f64| scene.assess(&model(semantics, granularity), &SGD, rate).certificate;
         // One token to come: no state that a changed policy could be led astray to. A small step's gain is first order.
         scene.max_completion_length = 1;
         let one = run(&scene, 1e-3);

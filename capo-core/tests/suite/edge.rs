@@ -1,28 +1,36 @@
 //! The corners: degenerate supports and batches, non-finite and extreme data, refused inputs.
 
 use capo_core::{
-    Acceptance, CurvatureModel, Granularity, LastLayer, OptimizerModel, Policy, Rejections, Semantics, Step,
+    Acceptance, Assessment, CurvatureModel, Granularity, LastLayer, OptimizerModel, Policy, Rejections, Semantics, Step,
 };
 
-use super::dense::Optimizer;
 use super::device;
-use super::fixture::{ADAM, Batch, Dims, GRANULARITIES, POLICY, Rng, SGD, open_model, open_model_of, reorder};
+use super::fixture::{
+    ADAM, ADAMW, Batch, Dims, GRANULARITIES, POLICY, PRESETS, Rng, SGD, assert_close, model, open_model,
+};
+use super::scene::Scene;
 
 const DIMS: Dims = Dims(3, 4, 3, 18, 7);
+const OPTIMIZERS: [OptimizerModel; 3] = [SGD, ADAM, ADAMW];
 
-/// A token model with thresholds.
-fn bounded(acceptance: Acceptance) -> CurvatureModel {
-    CurvatureModel::new(acceptance, Granularity::Token, Semantics::PAPER).unwrap()
+/// Every preset with every granularity and optimizer.
+fn all() -> impl Iterator<Item = (Semantics, Granularity, OptimizerModel)> {
+    let granularities = PRESETS.into_iter().flat_map(|x| GRANULARITIES.map(|y| (x, y)));
+    granularities.flat_map(|(x, y)| OPTIMIZERS.map(|z| (x, y, z)))
 }
 
-/// A model with some history.
-fn seasoned(optimizer: &OptimizerModel) -> CurvatureModel {
-    let (mut model, mut rng) = (open_model(), Rng(3));
+/// A model with some history; a group is the whole batch.
+fn seasoned(semantics: Semantics, granularity: Granularity, optimizer: &OptimizerModel) -> CurvatureModel {
+    let (mut model, mut rng) = (model(semantics, granularity), Rng(3));
     for _ in 0..3 {
-        let batch = Batch::full(&mut rng, DIMS);
-        batch.commit(&mut model, &POLICY, optimizer, &batch.mask);
+        Scene::full(&mut rng, DIMS, 0.7).commit(&mut model, optimizer);
     }
     model
+}
+
+fn shifts(assessment: &Assessment) -> impl Iterator<Item = f32> {
+    let Assessment { m_f, m_h, kl, surrogate, .. } = assessment;
+    [m_f, m_h, kl, surrogate].into_iter().flatten().copied()
 }
 
 #[test]
@@ -31,7 +39,8 @@ fn zero_advantage_moves_by_momentum_alone() {
     batch.advantages.fill(0.0);
     let sgd = batch.assess(&open_model(), &POLICY, &SGD, 0.1);
     assert!(sgd.m_f.iter().chain(&sgd.m_h).all(|&x| x == 0.0));
-    let adam = batch.assess(&seasoned(&ADAM), &POLICY, &ADAM, 0.1);
+    let seasoned = seasoned(Semantics::PAPER, Granularity::Token, &ADAM);
+    let adam = batch.assess(&seasoned, &POLICY, &ADAM, 0.1);
     assert!(adam.m_f.iter().all(|&x| x > 0.0));
     assert!(adam.m_h.iter().all(|&x| x == 0.0));
 
@@ -41,17 +50,22 @@ fn zero_advantage_moves_by_momentum_alone() {
     assert_eq!((model.steps(), model.rows()), (1, 0));
 }
 
+/// Each token keeps one logit, that of the sampled token, which has the whole probability.
 #[test]
 fn a_certain_token_moves_nothing() {
-    let mut batch = Batch::full(&mut Rng(2), DIMS);
-    let only = Policy { top_k: Some(1), ..POLICY };
-    for at in 0..batch.mask.len() {
-        batch.action_ids[at] = batch.topk_ids[at * DIMS.2];
+    let mut scene = Scene::full(&mut Rng(130), Dims(3, 4, 1, 18, 7), 0.7);
+    let Batch { topk_ids, topk_logits, action_ids, action_logits, logsumexp, mask, .. } = &mut scene.batch;
+    action_ids.clone_from(topk_ids);
+    action_logits.clone_from(topk_logits);
+    for (sum, logit) in logsumexp.iter_mut().zip(topk_logits) {
+        // Rounded down or not, the logsumexp leaves next to nothing for the other rows.
+        *sum = ((f64::from(*logit) / f64::from(0.7f32)) as f32).next_down();
     }
-    for optimizer in [SGD, ADAM] {
-        let assessment = batch.assess(&seasoned(&optimizer), &only, &optimizer, 0.1);
-        assert!(assessment.m_f.iter().chain(&assessment.m_h).all(|&x| x == 0.0), "{assessment:?}");
-        assert_eq!(assessment.keep, batch.mask);
+    let everything = mask.clone();
+    for (semantics, granularity, optimizer) in all() {
+        let got = scene.assess(&seasoned(semantics, granularity, &optimizer), &optimizer, 0.1);
+        assert!(shifts(&got).all(|x| x == 0.0), "{got:?}");
+        assert_eq!(got.keep, everything);
     }
 }
 
@@ -75,125 +89,94 @@ fn an_all_but_certain_token_keeps_its_digits() {
 }
 
 #[test]
-fn an_action_outside_the_top_k_joins_the_support() {
-    let mut batch = Batch::full(&mut Rng(4), DIMS);
-    let inside = |batch: &Batch, at: usize| batch.topk_ids[at * 3..][..3].contains(&batch.action_ids[at]);
-    assert!((0..12).any(|at| inside(&batch, at)) && (0..12).any(|at| !inside(&batch, at)));
-    let before = batch.assess(&open_model(), &POLICY, &ADAM, 0.1);
-    // Its logit counts there, and only there.
-    batch.action_logits.iter_mut().for_each(|x| *x += 0.5);
-    let after = batch.assess(&open_model(), &POLICY, &ADAM, 0.1);
-    for at in 0..12 {
-        assert_eq!(before.m_h[at] == after.m_h[at], inside(&batch, at), "token {at}");
-    }
-}
-
-#[test]
 fn nothing_to_assess() {
-    let mut batch = Batch::full(&mut Rng(5), DIMS);
-    batch.mask.fill(0);
-    batch.hidden.fill(f32::NAN); // never read on padding
-    batch.topk_ids.fill(u32::MAX);
-    for batch in [batch, Batch::empty(Dims(0, 4, 3, 18, 7)), Batch::empty(Dims(3, 0, 3, 18, 7))] {
-        let mut model = seasoned(&ADAM);
-        let state = model.save().unwrap();
-        let assessment = batch.assess(&model, &POLICY, &ADAM, 0.1);
-        assert!(assessment.m_f.iter().chain(&assessment.m_h).all(|&x| x == 0.0));
-        assert!(assessment.keep.iter().all(|&x| x == 0));
-        assert_eq!((assessment.tokens, assessment.rejected), (0, Rejections::default()));
-        let shift = batch.shift(&model, &POLICY, &ADAM, 0.1);
-        assert_eq!((shift.m_f, shift.m_h, shift.tokens), (0.0, 0.0, 0));
-        batch.commit(&mut model, &POLICY, &ADAM, &batch.mask);
-        assert_eq!(model.save().unwrap(), state, "no accepted token is no step");
+    let mut padded = Scene::full(&mut Rng(131), DIMS, 0.7);
+    padded.batch.mask.fill(0);
+    // Never read on padding.
+    padded.batch.hidden.fill(f32::NAN);
+    padded.batch.logsumexp.fill(f32::NAN);
+    padded.derivatives.fill(f32::NAN);
+    padded.batch.topk_ids.fill(u32::MAX);
+    let empty =
+        |dims: Dims| Scene { batch: Batch::empty(dims), derivatives: vec![], counted: Some(vec![]), ..padded.clone() };
+    for scene in [empty(Dims(0, 4, 3, 18, 7)), empty(Dims(3, 0, 3, 18, 7)), padded.clone()] {
+        for (semantics, granularity, optimizer) in all() {
+            let mut model = seasoned(semantics, granularity, &optimizer);
+            let state = model.save().unwrap();
+            let got = scene.assess(&model, &optimizer, 0.1);
+            assert!(shifts(&got).all(|x| x == 0.0) && got.keep.iter().all(|&x| x == 0));
+            assert_eq!((got.tokens, got.rejected), (0, Rejections::default()));
+            let prepared = model.prepare(&scene.step(&optimizer, 0.1), &scene.batch.mask).unwrap();
+            let shift = model.batch_shift(&prepared, &scene.batch.mask).unwrap();
+            assert_eq!((shift.m_f, shift.m_h, shift.tokens), (0.0, 0.0, 0));
+            scene.commit(&mut model, &optimizer);
+            assert_eq!(model.save().unwrap(), state, "no accepted token is no step");
+        }
     }
 }
 
 #[test]
-fn sgd_has_no_state() {
-    let model = seasoned(&SGD);
+fn sgd_has_no_state_and_no_decay() {
+    let model = seasoned(Semantics::PAPER, Granularity::Token, &SGD);
     assert_eq!((model.steps(), model.rows()), (0, 0));
+    let scene = Scene::full(&mut Rng(5), DIMS, 0.7);
+    let decayed = OptimizerModel { weight_decay: 0.3, ..SGD };
+    assert_eq!(scene.assess(&model, &decayed, 0.1), scene.assess(&model, &SGD, 0.1));
 }
 
 #[test]
 fn learning_rate_zero_accepts_everything_finite() {
     let tight =
         Acceptance { fisher_threshold: Some(1e-300), hessian_range: Some([-1e-300, 1e-300]), ..Acceptance::default() };
+    let model = CurvatureModel::new(tight, Granularity::Token, Semantics::PAPER).unwrap();
     let mut batch = Batch::full(&mut Rng(6), DIMS);
     batch.hidden[0] = f32::NAN;
     for optimizer in [SGD, ADAM] {
-        let assessment = batch.assess(&bounded(tight), &POLICY, &optimizer, 0.0);
+        let assessment = batch.assess(&model, &POLICY, &optimizer, 0.0);
         assert_eq!(assessment.keep[0], 0);
         assert!(assessment.keep[1..].iter().all(|&x| x == 1));
         assert_eq!(assessment.rejected, Rejections { not_finite: 1, total: 1, ..Rejections::default() });
     }
 }
 
-#[test]
-fn thresholds_are_strict_and_counted() {
-    let batch = Batch::full(&mut Rng(7), DIMS);
-    // Bounds in the gap between two tokens, so that rounding cannot decide.
-    let (m_f, m_h) = Optimizer::new(SGD, DIMS).assess(&batch, &POLICY, 0.25);
-    let middle = |x: &[f64]| {
-        let mut x = x.to_vec();
-        x.sort_by(f64::total_cmp);
-        0.5 * (x[5] + x[6])
-    };
-    let (fisher, high) = (middle(&m_f), middle(&m_h));
-    let passes = |acceptance| {
-        let assessment = batch.assess(&bounded(acceptance), &POLICY, &SGD, 0.25);
-        let rejected = assessment.keep.iter().filter(|&&x| x == 0).count();
-        assert_eq!((assessment.rejected.total, assessment.tokens), (rejected, 12));
-        (assessment.keep, assessment.rejected)
-    };
-    let off = Acceptance::default();
-    let (keep, by) = passes(Acceptance { fisher_threshold: Some(fisher), ..off });
-    assert!(keep.iter().zip(&m_f).all(|(&keep, &x)| (keep == 1) == (x < fisher)));
-    assert_eq!((by.fisher, by.hessian), (6, 0));
-    let (keep, by) = passes(Acceptance { hessian_range: Some([f64::NEG_INFINITY, high]), ..off });
-    assert!(keep.iter().zip(&m_h).all(|(&keep, &x)| (keep == 1) == (x < high)));
-    assert_eq!((by.fisher, by.hessian), (0, 6));
-    let (keep, _) = passes(Acceptance { hessian_range: Some([high, f64::INFINITY]), ..off });
-    assert!(keep.iter().zip(&m_h).all(|(&keep, &x)| (keep == 1) == (x > high)));
-    // A shift of exactly 0 is on the bound, not inside.
-    let mut still = batch.clone();
-    still.advantages.fill(0.0);
-    let model = bounded(Acceptance { hessian_range: Some([0.0, 1.0]), ..off });
-    assert_eq!(still.assess(&model, &POLICY, &SGD, 0.25).rejected.hessian, 12);
-}
-
 /// Ways to spoil the token at a flat position.
-const POISONS: [fn(&mut Batch, usize); 6] = [
-    |batch, at| batch.hidden[at * 18 + 17] = f32::NAN,
-    |batch, at| batch.hidden[at * 18] = f32::INFINITY,
-    |batch, at| batch.topk_logits[at * 3 + 1] = f32::NAN,
-    |batch, at| batch.topk_logits[at * 3] = f32::NEG_INFINITY,
-    |batch, at| batch.action_logits[at] = f32::INFINITY,
-    |batch, at| batch.advantages[at] = f32::NAN,
+const POISONS: [fn(&mut Scene, usize); 12] = [
+    |scene, at| scene.batch.hidden[at * 18 + 17] = f32::NAN,
+    |scene, at| scene.batch.hidden[at * 18] = f32::NEG_INFINITY,
+    |scene, at| scene.batch.topk_logits[at * 3 + 1] = f32::NAN,
+    |scene, at| scene.batch.topk_logits[at * 3 + 2] = f32::NEG_INFINITY,
+    |scene, at| scene.batch.action_logits[at] = f32::NAN,
+    |scene, at| scene.batch.action_logits[at] = f32::INFINITY,
+    |scene, at| scene.batch.advantages[at] = f32::NAN,
+    |scene, at| scene.derivatives[at] = f32::NAN,
+    |scene, at| scene.derivatives[at] = f32::INFINITY,
+    |scene, at| scene.batch.logsumexp[at] = f32::NAN,
+    |scene, at| scene.batch.logsumexp[at] = f32::INFINITY,
+    |scene, at| scene.batch.logsumexp[at] = f32::NEG_INFINITY,
 ];
+
+/// Those of them that the paper's model reads.
+const READ_BY_THE_PAPER: usize = 7;
 
 #[test]
 fn a_token_with_non_finite_data_is_rejected_and_never_enters_the_state() {
-    for optimizer in [SGD, ADAM] {
-        for poison in POISONS {
-            let clean = Batch::full(&mut Rng(8), DIMS);
-            let mut spoilt = clean.clone();
+    for (semantics, granularity, optimizer) in all() {
+        let read = if semantics == Semantics::PAPER { READ_BY_THE_PAPER } else { POISONS.len() };
+        for (index, poison) in POISONS[..read].iter().enumerate() {
+            let mut spoilt = Scene::full(&mut Rng(132), DIMS, 0.7);
             poison(&mut spoilt, 5);
-            let mut without = clean.clone();
-            without.mask[5] = 0;
-
-            let mut models = [seasoned(&optimizer), seasoned(&optimizer)];
-            let [got, expected] = [&spoilt, &without].map(|batch| batch.assess(&models[0], &POLICY, &optimizer, 0.1));
-            assert!(got.m_f[5].is_nan() && got.m_h[5].is_nan());
-            assert_eq!((got.tokens, got.rejected.not_finite, got.rejected.total), (12, 1, 1));
-            assert_eq!(got.keep, expected.keep);
-            assert_eq!((&got.m_f[6..], &got.m_h[..5]), (&expected.m_f[6..], &expected.m_h[..5]));
-            assert_eq!(
-                spoilt.shift(&models[0], &POLICY, &optimizer, 0.1),
-                without.shift(&models[0], &POLICY, &optimizer, 0.1)
-            );
-
-            spoilt.commit(&mut models[0], &POLICY, &optimizer, &spoilt.mask);
-            without.commit(&mut models[1], &POLICY, &optimizer, &without.mask);
+            // The same data as padding, which is not read.
+            let mut without = spoilt.clone();
+            without.batch.mask[5] = 0;
+            let mut models = [(); 2].map(|()| seasoned(semantics, granularity, &optimizer));
+            let [got, expected] = [&spoilt, &without].map(|scene| scene.assess(&models[0], &optimizer, 0.1));
+            assert!([&got.m_f, &got.m_h, &got.kl, &got.surrogate].iter().all(|x| x[5].is_nan()), "poison {index}");
+            assert_eq!((got.tokens, got.rejected.not_finite, got.rejected.total), (12, 1, 1), "poison {index}");
+            assert_eq!((&got.keep, got.certificate), (&expected.keep, expected.certificate));
+            let others = |x: &Assessment| shifts(x).enumerate().filter(|(at, _)| at % 12 != 5).collect::<Vec<_>>();
+            assert_eq!(others(&got), others(&expected), "poison {index}");
+            spoilt.commit(&mut models[0], &optimizer);
+            without.commit(&mut models[1], &optimizer);
             assert_eq!(models[0].save().unwrap(), models[1].save().unwrap());
         }
     }
@@ -202,55 +185,63 @@ fn a_token_with_non_finite_data_is_rejected_and_never_enters_the_state() {
 #[test]
 fn extreme_scales_stay_finite() {
     let scales = [(1e-30, 1e-30), (1e-30, 1e30), (1e30, 1e-30), (1e30, 1e30), (3e38, 3e38), (1e-45, 1.0)];
-    for (optimizer, granularity) in [SGD, ADAM].into_iter().flat_map(|x| GRANULARITIES.map(|y| (x, y))) {
-        for (hidden, advantage) in scales {
-            let (mut model, mut rng) = (open_model_of(granularity), Rng(9));
+    for (semantics, granularity, optimizer) in all() {
+        for (hidden, signal) in scales {
+            let (mut model, mut rng) = (model(semantics, granularity), Rng(133));
             for _ in 0..3 {
-                let mut batch = Batch::full(&mut rng, DIMS);
-                batch.hidden.iter_mut().for_each(|x| *x *= hidden);
-                batch.advantages.iter_mut().for_each(|x| *x = x.signum() * advantage);
-                let assessment = batch.assess(&model, &POLICY, &optimizer, 1e-3);
-                assert!(
-                    assessment.m_f.iter().chain(&assessment.m_h).all(|x| x.is_finite()),
-                    "{hidden} {advantage}: {assessment:?}"
-                );
-                assert_eq!(assessment.keep, batch.mask);
-                let shift = batch.shift(&model, &POLICY, &optimizer, 1e-3);
-                assert!(shift.m_f.is_finite() && shift.m_h.is_finite(), "{hidden} {advantage}: {shift:?}");
-                batch.commit(&mut model, &POLICY, &optimizer, &batch.mask);
+                let mut scene = Scene::full(&mut rng, DIMS, 0.7);
+                scene.batch.hidden.iter_mut().for_each(|x| *x *= hidden);
+                scene.derivatives.fill(signal);
+                scene.batch.advantages.fill(signal);
+                let got = scene.assess(&model, &optimizer, 1e-3);
+                assert!(shifts(&got).all(|x| x.is_finite()), "{hidden} {signal}: {got:?}");
+                assert_eq!(got.keep, scene.batch.mask);
+                scene.commit(&mut model, &optimizer);
             }
+            let after = Scene::full(&mut rng, DIMS, 0.7).assess(&model, &optimizer, 1e-3);
+            assert!(shifts(&after).all(|x| x.is_finite()), "{hidden} {signal}: {after:?}");
         }
     }
 }
 
+/// Above 1e7 the logsumexp is rounded to more than the logits differ by: the policy is anything then, but not undefined.
 #[test]
-fn permuting_completions_permutes_the_assessment() {
-    let batch = Batch::random(&mut Rng(10), Dims(5, 4, 3, 18, 7));
-    let order = [3, 0, 4, 1, 2];
-    let permuted = batch.reordered(&order);
-    for optimizer in [SGD, ADAM] {
-        let model = seasoned(&optimizer);
-        let (got, plain) =
-            (permuted.assess(&model, &POLICY, &optimizer, 0.1), batch.assess(&model, &POLICY, &optimizer, 0.1));
-        assert_eq!(got.m_f, reorder(&plain.m_f, &order));
-        assert_eq!(got.m_h, reorder(&plain.m_h, &order));
-        assert_eq!(got.keep, reorder(&plain.keep, &order));
+fn logits_of_any_scale_make_a_policy() {
+    for (granularity, scale) in GRANULARITIES.into_iter().flat_map(|x| [1e-30, 1e4, 1e9, 1e30, 1e37].map(|y| (x, y))) {
+        for seed in 135..140 {
+            let mut scene = Scene::full(&mut Rng(seed), DIMS, 0.7);
+            let Scene { batch, .. } = &mut scene;
+            batch.topk_logits.iter_mut().chain(&mut batch.action_logits).for_each(|x| *x *= scale);
+            for at in 0..12 {
+                let largest = batch.topk_logits[at * 3];
+                batch.logsumexp[at] = (f64::from(largest) / f64::from(0.7f32)) as f32;
+            }
+            let got = scene.assess(&model(Semantics::EXACT, granularity), &SGD, 1e-3);
+            assert!(shifts(&got).all(|x| x.is_finite()), "{scale}: {got:?}");
+            assert_eq!(got.keep, scene.batch.mask);
+        }
     }
 }
 
+/// Lanes of 32, tiles of 64, and what is left over.
 #[test]
-fn the_column_limit_is_a_narrower_batch() {
-    let batch = Batch::full(&mut Rng(11), DIMS);
-    let narrow = |x: &[u32]| x.chunks(3).flat_map(|x| x[..2].to_vec()).collect::<Vec<_>>();
-    let logits = batch.topk_logits.chunks(3).flat_map(|x| x[..2].to_vec()).collect();
-    let narrower =
-        Batch { dims: Dims(3, 4, 2, 18, 7), topk_ids: narrow(&batch.topk_ids), topk_logits: logits, ..batch.clone() };
-    let limited = batch.assess(&open_model(), &Policy { top_k: Some(2), ..POLICY }, &ADAM, 0.1);
-    assert_eq!(limited, narrower.assess(&open_model(), &POLICY, &ADAM, 0.1));
-    assert_eq!(
-        batch.assess(&open_model(), &Policy { top_k: Some(9), ..POLICY }, &ADAM, 0.1),
-        batch.assess(&open_model(), &POLICY, &ADAM, 0.1)
-    );
+fn widths_of_all_kinds_agree_with_narrow_ones() {
+    for width in [1, 31, 32, 33, 63, 64, 65, 129] {
+        let narrow = Scene::full(&mut Rng(134), Dims(2, 3, 3, width, 7), 0.7);
+        let mut wide = narrow.clone();
+        // Columns of zeros add nothing.
+        wide.batch.dims.3 = width + 70;
+        wide.batch.hidden = narrow.batch.hidden.chunks(width).flat_map(|h| [h, &[0.0; 70]].concat()).collect();
+        for (granularity, optimizer) in GRANULARITIES.into_iter().flat_map(|x| OPTIMIZERS.map(|y| (x, y))) {
+            let [got, expected] = [&wide, &narrow].map(|scene| {
+                let mut model = model(Semantics::EXACT, granularity);
+                scene.commit(&mut model, &optimizer);
+                shifts(&scene.assess(&model, &optimizer, 0.01)).collect::<Vec<f32>>()
+            });
+            let expected: Vec<f64> = expected.into_iter().map(f64::from).collect();
+            assert_close(&format!("width {width}"), &got, &expected, 2e-6);
+        }
+    }
 }
 
 /// One way to get a batch's description wrong, and the sentence that answers it.
@@ -308,33 +299,42 @@ fn mistakes_in_the_settings_are_named() {
         let result = open_model().prepare(&batch.step(&policy, &optimizer, lr), mask);
         result.unwrap_err().to_string()
     };
-    let cold = complaint(Policy { temperature: 0.0, ..POLICY }, ADAM, 0.1, &batch.mask);
-    assert_eq!(
-        cold,
-        "sampling temperature is `0`, expected a finite number above 0 (greedy sampling has no policy gradient)"
-    );
-    let none = complaint(Policy { top_k: Some(0), ..POLICY }, ADAM, 0.1, &batch.mask);
-    assert_eq!(none, "`top_k` is 0, expected at least 1 (leave it out for no limit)");
-    let beta = complaint(POLICY, OptimizerModel { beta2: 1.0, ..ADAM }, 0.1, &batch.mask);
-    assert_eq!(beta, "adam's `beta2` is 1, expected at least 0 and below 1 (0.999 is usual)");
-    let eps = complaint(POLICY, OptimizerModel { eps: 0.0, ..ADAM }, 0.1, &batch.mask);
-    assert_eq!(eps, "adam's `eps` is 0, expected a finite number above 0 (1e-8 is usual)");
-    let rate = complaint(POLICY, ADAM, f64::NAN, &batch.mask);
-    assert_eq!(
-        rate,
-        "`learning_rate` is NaN, expected a finite number of at least 0 (pass the rate of the coming step)"
-    );
-    let mask = complaint(POLICY, ADAM, 0.1, &batch.mask[1..]);
-    assert_eq!(mask, "`mask` has 11 entries, expected 3 x 4 for `[B, T]` (check the batch's dimensions)");
-
     let refused =
         |acceptance| CurvatureModel::new(acceptance, Granularity::Token, Semantics::PAPER).unwrap_err().to_string();
-    assert_eq!(
-        refused(Acceptance { fisher_threshold: Some(f64::NAN), ..Acceptance::default() }),
-        "`fisher_threshold` is NaN, expected above 0 (leave it out to switch it off)"
-    );
-    assert_eq!(
-        refused(Acceptance { hessian_range: Some([0.1, -0.1]), ..Acceptance::default() }),
-        "`hessian_range` is [0.1, -0.1], expected a low end below the high end (leave it out to switch it off)"
-    );
+    for (got, expected) in [
+        (
+            complaint(Policy { temperature: 0.0, ..POLICY }, ADAM, 0.1, &batch.mask),
+            "sampling temperature is `0`, expected a finite number above 0 (greedy sampling has no policy gradient)",
+        ),
+        (
+            complaint(Policy { top_k: Some(0), ..POLICY }, ADAM, 0.1, &batch.mask),
+            "`top_k` is 0, expected at least 1 (leave it out for no limit)",
+        ),
+        (
+            complaint(POLICY, OptimizerModel { beta2: 1.0, ..ADAM }, 0.1, &batch.mask),
+            "adam's `beta2` is 1, expected at least 0 and below 1 (0.999 is usual)",
+        ),
+        (
+            complaint(POLICY, OptimizerModel { eps: 0.0, ..ADAM }, 0.1, &batch.mask),
+            "adam's `eps` is 0, expected a finite number above 0 (1e-8 is usual)",
+        ),
+        (
+            complaint(POLICY, ADAM, f64::NAN, &batch.mask),
+            "`learning_rate` is NaN, expected a finite number of at least 0 (pass the rate of the coming step)",
+        ),
+        (
+            complaint(POLICY, ADAM, 0.1, &batch.mask[1..]),
+            "`mask` has 11 entries, expected 3 x 4 for `[B, T]` (check the batch's dimensions)",
+        ),
+        (
+            refused(Acceptance { fisher_threshold: Some(f64::NAN), ..Acceptance::default() }),
+            "`fisher_threshold` is NaN, expected above 0 (leave it out to switch it off)",
+        ),
+        (
+            refused(Acceptance { hessian_range: Some([0.1, -0.1]), ..Acceptance::default() }),
+            "`hessian_range` is [0.1, -0.1], expected a low end below the high end (leave it out to switch it off)",
+        ),
+    ] {
+        assert_eq!(got, expected);
+    }
 }

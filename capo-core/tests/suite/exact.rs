@@ -1,4 +1,5 @@
-//! `Semantics::EXACT` and the switches it is made of, against the dense model over the whole vocabulary.
+//! `Semantics::EXACT` and the switches it is made of, against the dense model over the whole vocabulary; and the
+//! comparison itself.
 
 use capo_core::{
     Acceptance, Assessment, CurvatureAverage, CurvatureModel, Granularity, ObjectiveShift, OptimizerModel,
@@ -6,22 +7,16 @@ use capo_core::{
     Weights,
 };
 
-use super::dense::Optimizer;
-use super::fixture::{ADAM, ADAM_OF_BOTH, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close};
+use super::fixture::{ADAM, ADAM_OF_BOTH, ADAMW, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close, model};
 use super::scene::{REDUCTIONS, Scene};
-use super::whole::{Shifts, Whole, has_outside_actions};
+use super::whole::{Optimizer, Shifts, Whole, has_outside_actions};
 
 const EXACT: Semantics = Semantics::EXACT;
 const PAPER: Semantics = Semantics::PAPER;
-const ADAMW: OptimizerModel = OptimizerModel { weight_decay: 0.1, ..ADAM };
-/// Everything kept, and a part of the vocabulary.
-const SHAPES: [Dims; 2] = [Dims(4, 3, 6, 9, 6), Dims(2, 4, 2, 17, 7)];
+/// Everything kept, a part of the vocabulary, and a single logit.
+const SHAPES: [Dims; 3] = [Dims(4, 3, 6, 9, 6), Dims(2, 4, 2, 17, 7), Dims(3, 2, 1, 18, 7)];
 /// Of the largest value: the token proposals of Adam add up in `f32`.
 const TOLERANCE: f64 = 3e-6;
-
-fn model(semantics: Semantics, granularity: Granularity) -> CurvatureModel {
-    CurvatureModel::new(OPEN, granularity, semantics).unwrap()
-}
 
 fn compare(what: &str, got: &Assessment, expected: &[Shifts]) {
     let column = |read: fn(&Shifts) -> f64| expected.iter().map(read).collect::<Vec<_>>();
@@ -33,15 +28,19 @@ fn compare(what: &str, got: &Assessment, expected: &[Shifts]) {
     }
 }
 
-/// Runs both models side by side at every granularity, keeping a random part of each batch.
-fn side_by_side(semantics: Semantics, optimizer: OptimizerModel, seed: u64, scene: &dyn Fn(&mut Rng) -> Scene) {
+/// Runs `steps` steps of both models side by side at every granularity, keeping a random part of each batch.
+pub fn side_by_side(
+    semantics: Semantics,
+    optimizer: OptimizerModel,
+    (seed, steps): (u64, usize),
+    scene: &dyn Fn(&mut Rng) -> Scene,
+) {
     let mut rng = Rng(seed);
-    let mut scene_of = || scene(&mut rng);
-    let first = scene_of();
+    let scenes: Vec<Scene> = (0..steps).map(|_| scene(&mut rng)).collect();
     let mut models = GRANULARITIES.map(|granularity| (granularity, model(semantics, granularity)));
-    let mut whole = Whole { semantics, optimizer: Optimizer::new(optimizer, first.batch.dims) };
+    let mut whole = Whole { semantics, optimizer: Optimizer::new(optimizer, scenes[0].batch.dims) };
     let mut keep = Rng(seed + 1);
-    for (index, scene) in [first, scene_of(), scene_of()].iter().enumerate() {
+    for (index, scene) in scenes.iter().enumerate() {
         let lr = 0.02 + 0.1 * keep.uniform();
         let step = scene.step(&optimizer, lr);
         let mask: Vec<u8> = scene.batch.mask.iter().map(|&x| x & u8::from(keep.below(4) > 0)).collect();
@@ -69,7 +68,7 @@ fn the_exact_preset_is_the_dense_model() {
         for (index, reduction) in REDUCTIONS.into_iter().enumerate() {
             for optimizer in [SGD, ADAM, ADAMW, ADAM_OF_BOTH] {
                 let scene = |rng: &mut Rng| Scene { reduction, ..Scene::random(rng, shape, temperature) };
-                side_by_side(EXACT, optimizer, 50 + index as u64, &scene);
+                side_by_side(EXACT, optimizer, (50 + index as u64, 3), &scene);
             }
         }
     }
@@ -85,7 +84,7 @@ fn the_exact_preset_weighs_with_the_counted_tokens() {
             scene.batch.mask.iter_mut().for_each(|x| *x &= u8::from(rng.below(3) > 0));
             scene
         };
-        side_by_side(EXACT, optimizer, 60, &scene);
+        side_by_side(EXACT, optimizer, (60, 3), &scene);
     }
 }
 
@@ -108,7 +107,7 @@ fn each_switch_alone_is_the_dense_model() {
     ];
     for (semantics, optimizer) in switched.into_iter().flat_map(|x| [SGD, ADAM, ADAMW, ADAM_OF_BOTH].map(|y| (x, y))) {
         println!("{semantics:?}");
-        side_by_side(semantics, optimizer, 70, &|rng| {
+        side_by_side(semantics, optimizer, (70, 3), &|rng| {
             let scene = Scene::random(rng, SHAPES[1], 0.7);
             assert!(has_outside_actions(&scene.batch));
             scene
@@ -127,11 +126,9 @@ fn tokens_without_a_gradient_are_kept_and_not_counted() {
     scene.batch.advantages.fill(0.0);
     let reject_all = Acceptance { fisher_threshold: Some(1e-300), ..OPEN };
     for (granularity, optimizer) in GRANULARITIES.into_iter().flat_map(|x| [(x, SGD), (x, ADAM), (x, ADAM_OF_BOTH)]) {
-        let step = scene.step(&optimizer, 0.1);
         let mut model = CurvatureModel::new(reject_all, granularity, EXACT).unwrap();
-        let before = model.prepare(&scene.step(&optimizer, 0.1), &scene.batch.mask).unwrap();
-        model.commit(&before, &scene.batch.mask).unwrap();
-        let got = model.assess(&model.prepare(&step, &scene.batch.mask).unwrap()).unwrap();
+        scene.commit(&mut model, &optimizer);
+        let got = scene.assess(&model, &optimizer, 0.1);
         let kept: Vec<usize> = (0..8).filter(|&at| got.keep[at] == 1).collect();
         assert_eq!((kept, got.tokens, got.rejected.fisher, got.rejected.total), (vec![1, 2, 5], 5, 5, 5));
         assert!(got.reasons.iter().zip(&got.keep).all(|(&reason, &keep)| (reason == Reason::None) == (keep == 1)));
@@ -147,21 +144,18 @@ fn bf16_moments_are_dense_adam_rounded_after_each_step() {
     let mut whole = Whole { semantics, optimizer: Optimizer::new(ADAM, SHAPES[0]) };
     for _ in 0..6 {
         let scene = Scene::full(&mut rng, SHAPES[0], 1.0);
-        let step = scene.step(&ADAM, 0.05);
-        let prepared = model.prepare(&step, &scene.batch.mask).unwrap();
         let expected = whole.assess(&scene, 0.05, Granularity::Token);
-        let got = model.assess(&prepared).unwrap();
+        let got = scene.assess(&model, &ADAM, 0.05);
         compare("bf16", &got, &expected);
-        model.commit(&prepared, &scene.batch.mask).unwrap();
+        scene.commit(&mut model, &ADAM);
         whole.commit(&scene, &scene.batch.mask);
         let Optimizer { m, v, .. } = &mut whole.optimizer;
         m.iter_mut().chain(v).for_each(|x| *x = to_bf16(*x));
         if plain.steps() > 0 {
-            let unrounded = plain.assess(&plain.prepare(&step, &scene.batch.mask).unwrap()).unwrap();
+            let unrounded = scene.assess(&plain, &ADAM, 0.05);
             assert!(unrounded.m_f.iter().zip(&got.m_f).any(|(a, b)| (a / b - 1.0).abs() > 1e-4), "no rounding to see");
         }
-        let prepared = plain.prepare(&step, &scene.batch.mask).unwrap();
-        plain.commit(&prepared, &scene.batch.mask).unwrap();
+        scene.commit(&mut plain, &ADAM);
     }
 }
 

@@ -9,6 +9,7 @@ use super::device;
 
 /// Accepts everything finite.
 pub const OPEN: Acceptance = Acceptance { fisher_threshold: None, hessian_range: None, low_end_kept: false };
+pub const PRESETS: [Semantics; 2] = [Semantics::PAPER, Semantics::EXACT];
 pub const GRANULARITIES: [Granularity; 4] =
     [Granularity::Token, Granularity::Completion, Granularity::Group, Granularity::Batch];
 pub const POLICY: Policy = Policy { temperature: 1.0, top_k: None };
@@ -22,6 +23,8 @@ pub const ADAM: OptimizerModel = OptimizerModel {
 };
 /// Adam that remembers what was rejected.
 pub const ADAM_OF_BOTH: OptimizerModel = OptimizerModel { second_moment: SecondMoment::KeptAndRejected, ..ADAM };
+/// Adam that decays weights.
+pub const ADAMW: OptimizerModel = OptimizerModel { weight_decay: 0.1, ..ADAM };
 pub const SGD: OptimizerModel = OptimizerModel { kind: OptimizerKind::Sgd, beta1: 0.0, beta2: 0.0, eps: 0.0, ..ADAM };
 
 /// A linear congruential generator with its high bits mixed down; good enough to make test data.
@@ -182,12 +185,14 @@ impl Batch {
     }
 }
 
+/// The paper's model of tokens, which accepts everything finite.
 pub fn open_model() -> CurvatureModel {
-    open_model_of(Granularity::Token)
+    model(Semantics::PAPER, Granularity::Token)
 }
 
-pub fn open_model_of(granularity: Granularity) -> CurvatureModel {
-    CurvatureModel::new(OPEN, granularity, Semantics::PAPER).unwrap()
+/// A model that accepts everything finite.
+pub fn model(semantics: Semantics, granularity: Granularity) -> CurvatureModel {
+    CurvatureModel::new(OPEN, granularity, semantics).unwrap()
 }
 
 /// `[B, ..]` data with its completions in another order.

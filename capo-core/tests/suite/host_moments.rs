@@ -1,22 +1,15 @@
-//! The trainer's own moments, and its decay of weights.
+//! The trainer's own moments.
 
 use capo_core::{CurvatureModel, Granularity, HostMoments, OptimizerModel, Semantics, Step};
 
-use super::dense::Optimizer;
 use super::device;
-use super::fixture::{ADAM, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close};
+use super::fixture::{ADAM, Dims, GRANULARITIES, PRESETS, Rng, assert_close, model};
 use super::scene::Scene;
-use super::whole::{Whole, as_host_moments};
+use super::whole::{Optimizer, Whole, as_host_moments};
 
 const DIMS: Dims = Dims(4, 3, 3, 18, 9);
 const RATE: f64 = 0.05;
 const STEPS: u64 = 4;
-const ADAMW: OptimizerModel = OptimizerModel { weight_decay: 0.3, ..ADAM };
-const PRESETS: [Semantics; 2] = [Semantics::PAPER, Semantics::EXACT];
-
-fn model(semantics: Semantics, granularity: Granularity) -> CurvatureModel {
-    CurvatureModel::new(OPEN, granularity, semantics).unwrap()
-}
 
 fn wide(x: &[f32]) -> Vec<f64> {
     x.iter().map(|&x| f64::from(x)).collect()
@@ -29,8 +22,7 @@ fn history(semantics: Semantics, granularity: Granularity) -> (CurvatureModel, W
     let mut whole = Whole { semantics, optimizer: Optimizer::new(ADAM, DIMS) };
     for _ in 0..STEPS {
         let scene = Scene::full(&mut rng, DIMS, 1.0);
-        let step = scene.step(&ADAM, RATE);
-        model.commit(&model.prepare(&step, &scene.batch.mask).unwrap(), &scene.batch.mask).unwrap();
+        scene.commit(&mut model, &ADAM);
         whole.commit(&scene, &scene.batch.mask);
     }
     (model, whole)
@@ -45,13 +37,11 @@ fn moments_of_the_loss_do_what_own_ones_do() {
         let moments = HostMoments { arrays: device::moments(&exp_avg, &exp_avg_sq), steps: STEPS };
         let plain = scene.step(&ADAM, RATE);
         let step = Step { moments: Some(moments), ..plain };
-        let expected = own.assess(&own.prepare(&plain, &scene.batch.mask).unwrap()).unwrap();
+        let expected = scene.assess(&own, &ADAM, RATE);
         let shift = own.batch_shift(&own.prepare(&plain, &scene.batch.mask).unwrap(), &scene.batch.mask).unwrap();
         // Neither a model without history nor one with another asks its own moments.
         let mut other = model(semantics, granularity);
-        let scene_before = Scene::full(&mut Rng(92), DIMS, 1.0);
-        let before = other.prepare(&scene_before.step(&ADAM, RATE), &scene_before.batch.mask).unwrap();
-        other.commit(&before, &scene_before.batch.mask).unwrap();
+        Scene::full(&mut Rng(92), DIMS, 1.0).commit(&mut other, &ADAM);
         for host in [model(semantics, granularity), other, own] {
             let prepared = host.prepare(&step, &scene.batch.mask).unwrap();
             let got = host.assess(&prepared).unwrap();
@@ -142,46 +132,6 @@ fn a_row_whose_moments_are_not_finite_rejects_the_tokens_that_touch_it() {
             );
         }
         assert_eq!(got.rejected.not_finite, (0..12).filter(|&at| touches(at)).count());
-    }
-}
-
-/// `D = adam - decay W`: dense in `W`, in the model by the logits that `W` makes.
-#[test]
-fn the_decay_of_weights_pulls_every_logit_to_zero() {
-    let scene = Scene::random(&mut Rng(97), DIMS, 0.7);
-    for (semantics, granularity) in PRESETS.into_iter().flat_map(|x| GRANULARITIES.map(|y| (x, y))) {
-        let (own, mut whole) = history(semantics, granularity);
-        whole.optimizer.model = ADAMW;
-        let run = |optimizer: &OptimizerModel| {
-            own.assess(&own.prepare(&scene.step(optimizer, RATE), &scene.batch.mask).unwrap()).unwrap()
-        };
-        let (got, expected) = (run(&ADAMW), whole.assess(&scene, RATE, granularity));
-        assert_close("m_f", &got.m_f, &expected.iter().map(|x| x.m_f).collect::<Vec<_>>(), 3e-6);
-        assert_close("m_h", &got.m_h, &expected.iter().map(|x| x.m_h).collect::<Vec<_>>(), 3e-6);
-        assert_ne!(got.m_f, run(&ADAM).m_f);
-        assert_eq!(run(&OptimizerModel { weight_decay: 0.3, ..SGD }), run(&SGD));
-    }
-}
-
-/// `<g, D> = sum w A s`, the decay in `D` included; at a tiny learning rate nothing else is left of `m_H`.
-#[test]
-fn gradient_times_direction_is_the_sum_of_slopes() {
-    let scene = Scene::random(&mut Rng(98), DIMS, 0.7);
-    for semantics in PRESETS {
-        let (own, mut whole) = history(semantics, Granularity::Batch);
-        whole.optimizer.model = ADAMW;
-        let prepared = own.prepare(&scene.step(&ADAMW, 1e-9), &scene.batch.mask).unwrap();
-        let got = own.batch_shift(&prepared, &scene.batch.mask).unwrap();
-        let expected = whole.batch_shift(&scene, 1e-9, &scene.batch.mask);
-        let close = |what: &str, x: f64, y: f64| assert!((x / y - 1.0).abs() < 3e-6, "{what}: {x:e} against {y:e}");
-        close("m_h", got.m_h, expected.first_order);
-        close("surrogate", got.surrogate, expected.first_order);
-        // The decay of a row reaches all tokens, the slopes only those that keep the row.
-        let only: Vec<u8> = (0..12).map(|at| u8::from(at == 4)).collect();
-        if scene.batch.mask[4] != 0 {
-            let one = whole.batch_shift(&scene, 1e-9, &only);
-            close("slopes", one.slopes, one.first_order);
-        }
     }
 }
 

@@ -5,13 +5,12 @@ use capo_core::{
 };
 
 use super::device;
-use super::fixture::{ADAM, Batch, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close, reorder};
+use super::fixture::{ADAM, ADAMW, Batch, Dims, GRANULARITIES, OPEN, PRESETS, Rng, SGD, assert_close, model, reorder};
 use super::scene::Scene;
 
 /// Threads are worth their start at a quarter of a million products; here are 7 million, in several tiles of columns.
 const LARGE: Dims = Dims(8, 64, 24, 600, 700);
 const SMALL: Dims = Dims(6, 3, 3, 18, 7);
-const ADAMW: OptimizerModel = OptimizerModel { weight_decay: 0.1, ..ADAM };
 
 /// The bits of everything that a model says of two steps, one after the other.
 #[derive(Debug, Default, PartialEq)]
@@ -84,11 +83,9 @@ fn the_number_of_threads_changes_no_bit() {
 }
 
 fn run(scene: &Scene, semantics: Semantics, granularity: Granularity, optimizer: &OptimizerModel) -> Assessment {
-    let mut model = CurvatureModel::new(OPEN, granularity, semantics).unwrap();
-    let before = Scene::full(&mut Rng(121), SMALL, 0.7);
-    let prepared = model.prepare(&before.step(optimizer, 0.1), &before.batch.mask).unwrap();
-    model.commit(&prepared, &before.batch.mask).unwrap();
-    model.assess(&model.prepare(&scene.step(optimizer, 0.1), &scene.batch.mask).unwrap()).unwrap()
+    let mut model = model(semantics, granularity);
+    Scene::full(&mut Rng(121), SMALL, 0.7).commit(&mut model, optimizer);
+    scene.assess(&model, optimizer, 0.1)
 }
 
 #[test]
@@ -102,8 +99,9 @@ fn permuting_completions_permutes_what_is_said_of_them() {
         counted: scene.counted.as_ref().map(|counted| reorder(counted, &order)),
         ..scene.clone()
     };
-    for (granularity, optimizer) in GRANULARITIES.into_iter().flat_map(|x| [(x, SGD), (x, ADAMW)]) {
-        let [plain, got] = [&scene, &permuted].map(|scene| run(scene, Semantics::EXACT, granularity, &optimizer));
+    let cases = PRESETS.into_iter().flat_map(|x| GRANULARITIES.map(|y| (x, y))).flat_map(|x| [(x, SGD), (x, ADAMW)]);
+    for ((semantics, granularity), optimizer) in cases {
+        let [plain, got] = [&scene, &permuted].map(|scene| run(scene, semantics, granularity, &optimizer));
         for (got, plain) in
             [(&got.m_f, &plain.m_f), (&got.m_h, &plain.m_h), (&got.kl, &plain.kl), (&got.surrogate, &plain.surrogate)]
         {

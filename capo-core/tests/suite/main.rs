@@ -2,11 +2,9 @@
 
 mod brute_force;
 mod certificate;
-mod dense;
 pub mod device;
 mod edge;
 mod exact;
-mod exact_edge;
 pub mod fixture;
 mod host_moments;
 mod invariance;

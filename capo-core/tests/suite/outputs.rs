@@ -4,13 +4,12 @@ use capo_core::{
     Acceptance, Assessment, CurvatureModel, Granularity, PolicyShift, Reason, Rejections, Semantics, Step,
 };
 
-use super::fixture::{ADAM, Dims, GRANULARITIES, OPEN, Rng, SGD};
+use super::fixture::{ADAM, Dims, GRANULARITIES, OPEN, PRESETS, Rng, SGD, model};
 use super::scene::Scene;
 
 const DIMS: Dims = Dims(6, 4, 4, 9, 8);
 /// The paper's model, but for the mean of the policy shift over the policy, which is the divergence's quadratic form.
 const EXPECTED: Semantics = Semantics { policy_shift: PolicyShift::Expected, ..Semantics::PAPER };
-const PRESETS: [Semantics; 2] = [Semantics::PAPER, Semantics::EXACT];
 
 fn assess(
     step: &Step,
@@ -20,9 +19,7 @@ fn assess(
     semantics: Semantics,
 ) -> Assessment {
     let mut model = CurvatureModel::new(acceptance, granularity, semantics).unwrap();
-    let before = Scene::full(&mut Rng(101), DIMS, 1.0);
-    let prepared = model.prepare(&before.step(&step.optimizer, 0.1), &before.batch.mask).unwrap();
-    model.commit(&prepared, &before.batch.mask).unwrap();
+    Scene::full(&mut Rng(101), DIMS, 1.0).commit(&mut model, &step.optimizer);
     model.assess(&model.prepare(step, mask).unwrap()).unwrap()
 }
 
@@ -31,7 +28,7 @@ fn assess(
 fn quadratic_forms_and_exact_shifts_agree_to_third_order() {
     let scene = Scene::full(&mut Rng(100), DIMS, 1.0);
     for optimizer in [SGD, ADAM] {
-        let model = CurvatureModel::new(OPEN, Granularity::Batch, EXPECTED).unwrap();
+        let model = model(EXPECTED, Granularity::Batch);
         for at in 0..24 {
             let keep: Vec<u8> = (0..24).map(|x| u8::from(x == at)).collect();
             let remainders = |lr: f64| {

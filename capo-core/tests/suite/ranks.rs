@@ -2,12 +2,10 @@
 
 use std::sync::{Barrier, Mutex};
 
-use capo_core::{
-    CurvatureModel, Error, Granularity, OptimizerModel, Ranks, RejectedBatch, SecondMoment, Semantics, Weights,
-};
+use capo_core::{CurvatureModel, Error, Granularity, OptimizerModel, Ranks, RejectedBatch, Semantics, Weights};
 
 use super::device::ON_DEVICE;
-use super::fixture::{ADAM, ADAM_OF_BOTH, Batch, Dims, OPEN, Rng};
+use super::fixture::{self, ADAM, ADAM_OF_BOTH, Batch, Dims, Rng};
 use super::scene::{REDUCTIONS, Scene};
 use super::second_moment::rows;
 
@@ -87,7 +85,7 @@ fn part(scene: &Scene, range: std::ops::Range<usize>) -> Scene {
 }
 
 fn model(semantics: Semantics) -> CurvatureModel {
-    CurvatureModel::new(OPEN, Granularity::Token, semantics).unwrap()
+    fixture::model(semantics, Granularity::Token)
 }
 
 /// Each rank commits completions up to the next of `ends`, all at once; their errors.
@@ -188,26 +186,6 @@ fn ranks_take_in_what_the_whole_batch_is() {
     }
 }
 
-/// Ranks whose completions touch no row together.
-#[test]
-fn ranks_may_have_other_rows() {
-    let mut rng = Rng(5);
-    let mut scene = Scene::loose(&mut rng, Dims(4, 3, 2, 8, 100));
-    for (at, id) in scene.batch.topk_ids.iter_mut().enumerate() {
-        *id = (at % 2 + if at < 12 { 10 } else { 60 }) as u32;
-    }
-    scene.batch.action_ids.iter_mut().enumerate().for_each(|(at, id)| *id = if at < 6 { 10 } else { 61 });
-    let weights = vec![1.0; 12];
-    scene.batch.mask.fill(1);
-    let (mut whole, mut ranks) = (model(Semantics::PAPER), [model(Semantics::PAPER), model(Semantics::PAPER)]);
-    let prepared = whole.prepare(&scene.step(&ADAM, 0.1), &scene.batch.mask).unwrap();
-    whole.commit_weighted(&prepared, &weights).unwrap();
-    commit(&mut ranks, &scene, &[2, 4], &weights, &ADAM).into_iter().for_each(|outcome| outcome.unwrap());
-    assert_eq!(rows(&ranks[0]).iter().map(|(row, ..)| *row).collect::<Vec<_>>(), [10, 11, 60, 61]);
-    assert_near("apart", &ranks[0], &whole);
-    assert_eq!(ranks[0].save().unwrap(), ranks[1].save().unwrap());
-}
-
 #[test]
 fn a_batch_that_is_rejected_whole_counts_on_all_ranks_or_on_none() {
     let mut rng = Rng(6);
@@ -236,8 +214,7 @@ fn one_ranks_error_is_an_error_of_all_and_changes_nothing() {
     assert_eq!(ranks.each_ref().map(CurvatureModel::steps), [0; 2]);
 
     // Another state on one of them.
-    let prepared = ranks[1].prepare(&scene.step(&ADAM, 0.1), &scene.batch.mask).unwrap();
-    ranks[1].commit(&prepared, &scene.batch.mask).unwrap();
+    scene.commit(&mut ranks[1], &ADAM);
     let told = commit(&mut ranks, &scene, &[3, 6], &[1.0; 18], &ADAM);
     for outcome in told {
         assert_eq!(
@@ -245,20 +222,4 @@ fn one_ranks_error_is_an_error_of_all_and_changes_nothing() {
             "rank 0 has 0 for steps taken in and rank 1 has 1 (give all ranks the same model and state)"
         );
     }
-}
-
-/// Rejected gradients that [`SecondMoment::KeptAndRejected`] remembers reach the other ranks.
-#[test]
-fn what_was_rejected_on_one_rank_is_remembered_on_all() {
-    let mut rng = Rng(8);
-    let scene = Scene::full(&mut rng, DIMS, 0.7);
-    let mut weights = vec![1.0; 18];
-    weights[..9].fill(0.0);
-    let second = |optimizer: OptimizerModel| {
-        let mut ranks = [model(Semantics::PAPER), model(Semantics::PAPER)];
-        commit(&mut ranks, &scene, &[3, 6], &weights, &optimizer).into_iter().for_each(|outcome| outcome.unwrap());
-        ranks[1].save().unwrap()
-    };
-    assert_eq!(ADAM_OF_BOTH.second_moment, SecondMoment::KeptAndRejected);
-    assert_ne!(second(ADAM), second(ADAM_OF_BOTH));
 }

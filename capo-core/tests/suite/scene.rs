@@ -1,6 +1,6 @@
 //! Batches that know the weights and all logits behind them, and the trainer's loss on them.
 
-use capo_core::{Loss, OptimizerModel, Policy, Reduction, Step};
+use capo_core::{Assessment, CurvatureModel, Loss, OptimizerModel, Policy, Reduction, Step};
 
 use super::fixture::{Batch, Dims, Rng};
 
@@ -112,5 +112,15 @@ impl Scene {
             derivatives: Some(&self.derivatives),
         };
         Step { loss, ..self.batch.step(&self.policy, optimizer, learning_rate) }
+    }
+
+    pub fn assess(&self, model: &CurvatureModel, optimizer: &OptimizerModel, learning_rate: f64) -> Assessment {
+        model.assess(&model.prepare(&self.step(optimizer, learning_rate), &self.batch.mask).unwrap()).unwrap()
+    }
+
+    /// Commits all tokens of the mask.
+    pub fn commit(&self, model: &mut CurvatureModel, optimizer: &OptimizerModel) {
+        let prepared = model.prepare(&self.step(optimizer, 0.0), &self.batch.mask).unwrap();
+        model.commit(&prepared, &self.batch.mask).unwrap();
     }
 }

@@ -1,18 +1,13 @@
 //! A second moment that remembers what was rejected, and tokens that weigh less than others.
 
-use capo_core::{CurvatureModel, Granularity, OptimizerModel, SecondMoment, Semantics, Weights};
+use capo_core::{CurvatureModel, Granularity, OptimizerModel, Semantics, Weights};
 
-use super::dense::Optimizer;
-use super::fixture::{ADAM, ADAM_OF_BOTH, Dims, OPEN, Rng, assert_close};
+use super::fixture::{ADAM, ADAM_OF_BOTH, Dims, OPEN, Rng, assert_close, model};
 use super::scene::{REDUCTIONS, Scene};
-use super::whole::Whole;
+use super::whole::{Optimizer, Whole};
 
 const DIMS: Dims = Dims(4, 3, 3, 9, 7);
 const ADAMW_OF_BOTH: OptimizerModel = OptimizerModel { weight_decay: 0.1, ..ADAM_OF_BOTH };
-
-fn model(semantics: Semantics) -> CurvatureModel {
-    CurvatureModel::new(OPEN, Granularity::Token, semantics).unwrap()
-}
 
 /// A factor for each token of the mask: 0, 1 or between.
 fn factors(rng: &mut Rng, mask: &[u8]) -> Vec<f32> {
@@ -22,7 +17,7 @@ fn factors(rng: &mut Rng, mask: &[u8]) -> Vec<f32> {
 /// Commits random weights to both models, and compares what they then say of the next batch.
 fn side_by_side(semantics: Semantics, optimizer: OptimizerModel, seed: u64, scene: &dyn Fn(&mut Rng) -> Scene) {
     let mut rng = Rng(seed);
-    let mut model = model(semantics);
+    let mut model = model(semantics, Granularity::Token);
     let mut whole = Whole { semantics, optimizer: Optimizer::new(optimizer, DIMS) };
     for index in 0..5 {
         let scene = scene(&mut rng);
@@ -113,12 +108,11 @@ fn the_squares_of_kept_and_rejected_are_added_in_every_preset() {
 fn where_nothing_is_rejected_every_bit_is_plain_adams() {
     for semantics in [Semantics::PAPER, Semantics::AUTHORS, Semantics::EXACT] {
         let mut rng = Rng(980);
-        let [mut plain, mut both] = [model(semantics), model(semantics)];
+        let [mut plain, mut both] = [(); 2].map(|()| model(semantics, Granularity::Token));
         for _ in 0..3 {
             let scene = Scene::random(&mut rng, DIMS, 1.0);
             for (model, optimizer) in [(&mut plain, ADAM), (&mut both, ADAM_OF_BOTH)] {
-                let prepared = model.prepare(&scene.step(&optimizer, 0.1), &scene.batch.mask).unwrap();
-                model.commit(&prepared, &scene.batch.mask).unwrap();
+                scene.commit(model, &optimizer);
             }
         }
         assert!(plain.save().unwrap() == both.save().unwrap(), "{semantics:?}");
@@ -126,25 +120,9 @@ fn where_nothing_is_rejected_every_bit_is_plain_adams() {
 }
 
 #[test]
-fn weights_of_0_and_1_are_a_mask() {
-    let mut rng = Rng(990);
-    for second_moment in [SecondMoment::Kept, SecondMoment::KeptAndRejected] {
-        let optimizer = OptimizerModel { second_moment, ..ADAM };
-        let scene = Scene::full(&mut rng, DIMS, 1.0);
-        let keep: Vec<u8> = scene.batch.mask.iter().map(|_| rng.below(2) as u8).collect();
-        let [mut masked, mut weighted] = [model(Semantics::PAPER), model(Semantics::PAPER)];
-        let prepared = masked.prepare(&scene.step(&optimizer, 0.1), &scene.batch.mask).unwrap();
-        masked.commit(&prepared, &keep).unwrap();
-        let weights: Vec<f32> = keep.iter().map(|&keep| f32::from(keep)).collect();
-        weighted.commit_weighted(&prepared, &weights).unwrap();
-        assert!(masked.save().unwrap() == weighted.save().unwrap());
-    }
-}
-
-#[test]
 fn weights_that_are_none_are_refused() {
     let scene = Scene::full(&mut Rng(995), DIMS, 1.0);
-    let mut model = model(Semantics::PAPER);
+    let mut model = model(Semantics::PAPER, Granularity::Token);
     let prepared = model.prepare(&scene.step(&ADAM, 0.1), &scene.batch.mask).unwrap();
     let before = model.save().unwrap();
     let mut refused = |weights: &[f32]| model.commit_weighted(&prepared, weights).unwrap_err().to_string();

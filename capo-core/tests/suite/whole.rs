@@ -4,11 +4,10 @@
 use std::ops::Range;
 
 use capo_core::{
-    CurvatureAverage, Granularity, ObjectiveShift, OptimizerKind, OutsideAction, PolicyShift, Probabilities, Reduction,
-    Semantics, Temperature, TokenGradient, Weights,
+    CurvatureAverage, Granularity, ObjectiveShift, OptimizerKind, OptimizerModel, OutsideAction, PolicyShift,
+    Probabilities, Reduction, SecondMoment, Semantics, Temperature, TokenGradient, Weights,
 };
 
-use super::dense::Optimizer;
 use super::fixture::{Batch, Dims};
 use super::scene::Scene;
 
@@ -31,10 +30,6 @@ pub struct Shifts {
     pub m_h: f64,
     pub kl: f64,
     pub surrogate: f64,
-    /// `lr <g, D>`.
-    pub first_order: f64,
-    /// `sum y A s`, learning rate included.
-    pub slopes: f64,
     /// `lr |D|` over the rows of the subset's tokens, without the decay of weights.
     pub norm: f64,
 }
@@ -51,6 +46,47 @@ pub struct Subset {
 pub struct Whole {
     pub semantics: Semantics,
     pub optimizer: Optimizer,
+}
+
+/// Dense Adam (or SGD, which has no state) over the whole matrix.
+pub struct Optimizer {
+    pub model: OptimizerModel,
+    pub m: Vec<f64>,
+    pub v: Vec<f64>,
+    pub steps: i32,
+}
+
+impl Optimizer {
+    pub fn new(model: OptimizerModel, dims: Dims) -> Self {
+        let size = dims.3 * dims.4;
+        Self { model, m: vec![0.0; size], v: vec![0.0; size], steps: 0 }
+    }
+
+    pub fn direction(&self, gradient: &[f64]) -> Vec<f64> {
+        let OptimizerModel { kind, beta1, beta2, eps, .. } = self.model;
+        if kind == OptimizerKind::Sgd {
+            return gradient.to_vec();
+        }
+        let t = self.steps + 1;
+        let entry = |i: usize| {
+            let m = (beta1 * self.m[i] + (1.0 - beta1) * gradient[i]) / (1.0 - beta1.powi(t));
+            let v = (beta2 * self.v[i] + (1.0 - beta2) * gradient[i] * gradient[i]) / (1.0 - beta2.powi(t));
+            m / (v.sqrt() + eps)
+        };
+        (0..gradient.len()).map(entry).collect()
+    }
+
+    /// Takes in `gradient`; `everything` is that with nothing rejected, whose rest enters the second moment where that remembers it.
+    pub fn step(&mut self, gradient: &[f64], everything: &[f64]) {
+        let OptimizerModel { beta1, beta2, second_moment, .. } = self.model;
+        let remembers = second_moment == SecondMoment::KeptAndRejected;
+        for (i, (g, all)) in gradient.iter().zip(everything).enumerate() {
+            let rejected = if remembers { all - g } else { 0.0 };
+            self.m[i] = beta1 * self.m[i] + (1.0 - beta1) * g;
+            self.v[i] = beta2 * self.v[i] + (1.0 - beta2) * (g * g + rejected * rejected);
+        }
+        self.steps += 1;
+    }
 }
 
 pub fn subsets(scene: &Scene, granularity: Granularity, keep: &[u8]) -> Vec<Subset> {
@@ -92,8 +128,12 @@ impl Whole {
             Temperature::Loss => (f64::from(scene.temperature), 1.0 / f64::from(scene.temperature)),
         };
         let action = scene.batch.action_ids[at] as usize;
+        let columns = match (probabilities, scene.policy.top_k) {
+            (Probabilities::TopK, Some(limit)) => limit.min(k),
+            _ => k,
+        };
         let mut support = vec![false; vocab];
-        scene.batch.topk_ids[at * k..][..k].iter().for_each(|&id| support[id as usize] = true);
+        scene.batch.topk_ids[at * k..][..columns].iter().for_each(|&id| support[id as usize] = true);
         support[action] |= outside_action == OutsideAction::Add;
         let logits = &scene.logits[at * vocab..][..vocab];
         let held = |r: usize| probabilities == Probabilities::Full || support[r];
@@ -143,13 +183,9 @@ impl Whole {
         let direction: Vec<f64> = adam.iter().zip(&scene.weights).map(|(d, w)| d - decay * w).collect();
         let averages = self.weights(scene, subset, self.semantics.curvature_average == CurvatureAverage::Loss);
         let tokens: Vec<Token> = subset.tokens.iter().map(|&at| self.token(scene, at)).collect();
-        let mut total = Shifts {
-            first_order: lr * gradient.iter().zip(&direction).map(|(g, d)| g * d).sum::<f64>(),
-            norm: lr * norm(&adam, &tokens),
-            ..Shifts::default()
-        };
+        let mut total = Shifts { norm: lr * norm(&adam, &tokens), ..Shifts::default() };
         if self.semantics.objective_shift == ObjectiveShift::Quadratic {
-            total.m_h = total.first_order;
+            total.m_h = lr * gradient.iter().zip(&direction).map(|(g, d)| g * d).sum::<f64>();
         }
         for (token, weight) in tokens.iter().zip(averages) {
             self.add(&mut total, token, weight, &direction, lr);
@@ -180,7 +216,6 @@ impl Whole {
             };
         total.kl += weight * kl;
         total.surrogate += weight * surrogate;
-        total.slopes += weight * token.signal * s;
     }
 
     /// Shifts of the subset that each token is in, `[B, T]`, 0 where the mask is 0.
@@ -233,13 +268,14 @@ impl Whole {
 
 impl Token {
     /// Movements of the policy's logits; 0 for the rows that stand still.
-    fn moves(&self, direction: &[f64], lr: f64) -> Vec<f64> {
+    pub fn moves(&self, direction: &[f64], lr: f64) -> Vec<f64> {
         let dot = |row: &[f64]| row.iter().zip(&self.h).map(|(d, h)| d * h).sum::<f64>();
         let rows = direction.chunks(self.h.len()).zip(&self.support);
         rows.map(|(row, &inside)| if inside { lr * self.slope * dot(row) } else { 0.0 }).collect()
     }
 
-    fn moved(&self, x: &[f64]) -> Vec<f64> {
+    /// The policy after its logits moved by `x`.
+    pub fn moved(&self, x: &[f64]) -> Vec<f64> {
         if x.iter().all(|&x| x == 0.0) {
             return self.pi.clone();
         }
