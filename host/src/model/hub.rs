@@ -56,29 +56,25 @@ pub(super) fn is_id(name: &str) -> bool {
 }
 
 fn find_in(cache: &Path, id: &str) -> Result<Option<PathBuf>> {
-    let folder = cache.join(folder_name(id));
-    if !is_id(id) || !folder.is_dir() {
-        return Ok(None);
-    }
     let fetch = format!("fetch it again with `host download {id}`");
-    let snapshot = snapshot(&folder, &fetch)?;
+    let Some(snapshot) = snapshot(&cache.join(folder_name(id)), id, &fetch)? else { return Ok(None) };
     ensure!(snapshot.join(CONFIG_FILE).is_file(), "`{}` has no `{CONFIG_FILE}` ({fetch})", snapshot.display());
     Ok(Some(snapshot))
 }
 
 fn find_dataset_in(cache: &Path, id: &str) -> Result<Option<PathBuf>> {
     let folder = cache.join(format!("datasets--{}", id.replace('/', "--")));
-    if !is_id(id) || !folder.is_dir() {
-        return Ok(None);
-    }
     let fetch = format!("fetch it again with `hf download --repo-type dataset {id}`");
-    let snapshot = snapshot(&folder, &fetch)?;
+    let Some(snapshot) = snapshot(&folder, id, &fetch)? else { return Ok(None) };
     ensure!(snapshot.is_dir(), "`{}` is missing ({fetch})", snapshot.display());
     Ok(Some(snapshot))
 }
 
-/// The newest snapshot in the folder of an id; `fetch` is the remedy that an error about damage names.
-fn snapshot(folder: &Path, fetch: &str) -> Result<PathBuf> {
+/// The newest snapshot of `id` in its folder, `None` without one; `fetch` is the remedy that an error about damage names.
+fn snapshot(folder: &Path, id: &str, fetch: &str) -> Result<Option<PathBuf>> {
+    if !is_id(id) || !folder.is_dir() {
+        return Ok(None);
+    }
     let reference = folder.join("refs/main");
     let hash =
         fs::read_to_string(&reference).with_context(|| format!("cannot read `{}` ({fetch})", reference.display()))?;
@@ -86,7 +82,7 @@ fn snapshot(folder: &Path, fetch: &str) -> Result<PathBuf> {
     if hash.is_empty() || !hash.chars().all(|c| c.is_ascii_alphanumeric()) {
         bail!("`{}` names no snapshot ({fetch})", reference.display());
     }
-    Ok(folder.join("snapshots").join(hash))
+    Ok(Some(folder.join("snapshots").join(hash)))
 }
 
 #[cfg(test)]

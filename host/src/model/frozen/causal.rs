@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use super::super::config::CONFIG_FILE;
 use super::super::files::ModelFiles;
 use super::super::forward::{Forward, Part};
-use super::super::params::{EMBEDDING, HEAD};
 use super::super::sequences::Sequences;
+use super::super::shapes::{EMBEDDING, HEAD};
 use super::families::{Body, FAMILIES, Family};
 use super::known::size;
 use super::weights::Weights;
@@ -25,6 +25,15 @@ pub struct Causal {
     device: Device,
 }
 
+/// Refuses sequences of `longest` tokens if the reference has fewer positions.
+pub(super) fn check_positions(longest: usize, positions: usize) -> Result<()> {
+    ensure!(
+        longest <= positions,
+        "prompts and completions of {longest} tokens are longer than the {positions} positions of the reference (shorten them, or use another reference)"
+    );
+    Ok(())
+}
+
 impl Causal {
     /// Reads a model of the family that `model_type` names, for sequences of at most `longest` tokens; `None` for an unknown family.
     pub(super) fn load(
@@ -33,16 +42,12 @@ impl Causal {
         longest: usize,
         device: &Device,
     ) -> Result<Option<Self>> {
-        let name = json.get("model_type").and_then(Value::as_str).unwrap_or_default();
-        let Some(family) = FAMILIES.iter().find(|family| family.known.model_type == name) else { return Ok(None) };
+        let Some(family) = FAMILIES.iter().find(|family| family.known.is(json)) else { return Ok(None) };
         no_adapter(files)?;
         let mut settings =
             family.known.settings(json).with_context(|| format!("cannot use {}", files.describe(CONFIG_FILE)))?;
         let positions = size(&settings, "max_position_embeddings");
-        ensure!(
-            longest <= positions,
-            "prompts and completions of {longest} tokens are longer than the {positions} positions of the reference (shorten them, or use another reference)"
-        );
+        check_positions(longest, positions)?;
         // The model's rotation tables have `max_position_embeddings` entries.
         settings.insert("max_position_embeddings".to_owned(), longest.into());
         contained(|| Self::build(files, family, &settings, device)).map(Some)

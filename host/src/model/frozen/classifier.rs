@@ -1,17 +1,15 @@
 //! Sequence classification models, which score texts for rewards.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use candle_core::{Device, Tensor};
-use serde_json::{Map, Value};
 
-use super::super::config::CONFIG_FILE;
 use super::super::family::Family;
 use super::super::files::ModelFiles;
 use super::encoder::Encoder;
 use super::encoders::FAMILIES;
-use super::no_adapter;
-use super::reference::unknown;
+use super::known::unknown;
 use super::scorer::Scorer;
+use super::{configuration, no_adapter};
 
 /// A model that gives a text one score.
 pub struct Classifier {
@@ -27,20 +25,14 @@ enum Model {
 impl Classifier {
     /// Reads a model that scores texts. `label` names the output to use if the model has several.
     pub fn load(files: &ModelFiles, label: Option<&str>, device: &Device) -> Result<Self> {
-        let place = || format!("cannot use {}", files.describe(CONFIG_FILE));
-        let bytes = files.read(CONFIG_FILE)?;
-        let json: Map<String, Value> =
-            serde_json::from_slice(&bytes).context("not a JSON object").with_context(place)?;
+        let json = configuration(files)?;
         no_adapter(files)?;
         let model = if Family::of(&json).is_ok() {
             Model::Decoder(Scorer::load(files, &json, label, device)?)
         } else {
             match Encoder::load(files, &json, label, device)? {
                 Some(encoder) => Model::Encoder(encoder),
-                None => {
-                    let names: Vec<&str> = FAMILIES.iter().map(|family| family.known.model_type).collect();
-                    bail!("{}: {}", place(), unknown(&json, &names))
-                }
+                None => return Err(unknown(files, &json, FAMILIES.iter().map(|family| &family.known))),
             }
         };
         Ok(Self { model, device: device.clone() })

@@ -34,8 +34,7 @@ impl Encoder {
         label: Option<&str>,
         device: &Device,
     ) -> Result<Option<Self>> {
-        let name = json.get("model_type").and_then(Value::as_str).unwrap_or_default();
-        let Some(family) = FAMILIES.iter().find(|family| family.known.model_type == name) else { return Ok(None) };
+        let Some(family) = FAMILIES.iter().find(|family| family.known.is(json)) else { return Ok(None) };
         let place = || format!("cannot use {}", files.describe(CONFIG_FILE));
         let settings = family.known.settings(json).with_context(place)?;
         let names = labels::names(json).with_context(place)?;

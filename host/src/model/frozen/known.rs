@@ -1,11 +1,12 @@
 //! Known keys in `config.json`, for families that are read and never trained.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::super::config::{LARGEST, MOST_LAYERS};
-use super::super::family::{HARMLESS, may_pass_over, shown, shown_text, tell_passed_over};
+use super::super::config::{CONFIG_FILE, LARGEST, MOST_LAYERS};
+use super::super::family::{HARMLESS, SUPPORTED, may_pass_over, shown, shown_text, tell_passed_over};
+use super::super::files::ModelFiles;
 
 /// Keys that do not affect a model that is not trained.
 const NOT_TRAINED: &str = "architectures attention_dropout attention_probs_dropout_prob bos_token_id classifier_dropout cls_dropout cls_token_id \
@@ -38,6 +39,11 @@ pub(super) struct Known {
 }
 
 impl Known {
+    /// True if `json` is the configuration of a model of this family.
+    pub(super) fn is(&self, json: &Map<String, Value>) -> bool {
+        json.get("model_type").is_some_and(|name| name == self.model_type)
+    }
+
     /// The settings that the model reads, with defaults filled in and `rope_parameters` merged into them.
     pub(super) fn settings(&self, json: &Map<String, Value>) -> Result<Map<String, Value>> {
         self.check_architectures(json)?;
@@ -107,6 +113,20 @@ impl Known {
         ensure!(number > 0 || !COUNTS.contains(&key), "`{key}` is 0, expected at least 1 (correct `config.json`)");
         Ok(is_known)
     }
+}
+
+/// The error for a family that cannot be read; `others` are the readable families that are not trained here.
+pub(super) fn unknown<'a>(
+    files: &ModelFiles,
+    json: &Map<String, Value>,
+    others: impl Iterator<Item = &'a Known>,
+) -> Error {
+    let name = json.get("model_type").map_or("missing".to_owned(), |name| format!("`{}`", shown(name)));
+    anyhow!(
+        "cannot use {}: `model_type` is {name}, read here are {SUPPORTED}, and `{}` (use a checkpoint of one of these families; docs/models.md says why)",
+        files.describe(CONFIG_FILE),
+        others.map(|known| known.model_type).collect::<Vec<_>>().join("`, `")
+    )
 }
 
 /// Moves the `rope_parameters` of transformers 5 to the keys of release 4. Scaling is an error: none of these models supports it.

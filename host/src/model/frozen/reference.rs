@@ -1,17 +1,17 @@
 //! The reference model of a penalty on the distance from it.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use candle_core::{DType, Device};
-use serde_json::{Map, Value};
 
-use super::super::config::CONFIG_FILE;
-use super::super::family::{Family, SUPPORTED, shown};
+use super::super::family::Family;
 use super::super::files::ModelFiles;
 use super::super::forward::Forward;
 use super::super::policy::Policy;
 use super::super::sequences::Sequences;
-use super::causal::Causal;
+use super::causal::{Causal, check_positions};
+use super::configuration;
 use super::families::FAMILIES;
+use super::known::unknown;
 use crate::data::vocabulary;
 
 /// A frozen language model.
@@ -26,25 +26,16 @@ impl Reference {
     /// Reads a model for sequences of at most `longest` tokens. A model of a trained family computes in `dtype`, any other in 32-bit
     /// floats.
     pub fn load(files: &ModelFiles, longest: usize, dtype: DType, device: &Device) -> Result<Self> {
-        let place = || format!("cannot use {}", files.describe(CONFIG_FILE));
-        let bytes = files.read(CONFIG_FILE)?;
-        let json: Map<String, Value> =
-            serde_json::from_slice(&bytes).context("not a JSON object").with_context(place)?;
+        let json = configuration(files)?;
         if Family::of(&json).is_ok() {
             let policy = Policy::load(files, device)?.with_dtype(dtype);
             let positions = policy.config().max_position_embeddings;
-            ensure!(
-                longest <= positions,
-                "prompts and completions of {longest} tokens are longer than the {positions} positions of the reference (shorten them, or use another reference)"
-            );
+            check_positions(longest, positions)?;
             return if dtype == DType::F32 { Ok(Self::of(policy)) } else { Ok(Self::of(policy.reference()?)) };
         }
         match Causal::load(files, &json, longest, device)? {
             Some(other) => Ok(Self::Other(other)),
-            None => {
-                let names: Vec<&str> = FAMILIES.iter().map(|family| family.known.model_type).collect();
-                bail!("{}: {}", place(), unknown(&json, &names))
-            }
+            None => Err(unknown(files, &json, FAMILIES.iter().map(|family| &family.known))),
         }
     }
 
@@ -60,15 +51,6 @@ impl Reference {
             Self::Other(model) => model.forward(rows, loss_temperature),
         }
     }
-}
-
-/// The message for a family that cannot be read; `others` are the readable families that are not trained here.
-pub(super) fn unknown(json: &Map<String, Value>, others: &[&str]) -> String {
-    let name = json.get("model_type").map_or("missing".to_owned(), |name| format!("`{}`", shown(name)));
-    format!(
-        "`model_type` is {name}, read here are {SUPPORTED}, and `{}` (use a checkpoint of one of these families; docs/models.md says why)",
-        others.join("`, `")
-    )
 }
 
 /// Refuses a reference with another vocabulary than the policy: both must have the same token at every id, added tokens included.

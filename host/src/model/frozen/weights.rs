@@ -12,7 +12,8 @@ use safetensors::SafeTensors;
 
 use super::super::config::CONFIG_FILE;
 use super::super::files::ModelFiles;
-use super::super::params::{HEAD, to_f32, weight_files};
+use super::super::params::{to_f32, weight_files};
+use super::super::shapes::HEAD;
 
 /// Name endings of tensors that are computed, not read.
 const COMPUTED: [&str; 2] = ["rotary_emb.inv_freq", "position_ids"];
