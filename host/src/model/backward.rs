@@ -12,7 +12,7 @@ use super::attention::{Heads, attend_backward};
 use super::decoder::{Decoder, Layer, Linear, Saved};
 use super::gradients::Gradients;
 use super::ops::{self, Rope};
-use super::params::{EMBEDDING, FINAL_NORM, HEAD};
+use super::shapes::{EMBEDDING, FINAL_NORM, HEAD};
 
 /// Activations that a forward pass stores for the backward pass. Clones share them.
 #[derive(Clone)]

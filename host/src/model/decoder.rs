@@ -9,8 +9,8 @@ use super::attention::{Heads, Sizes, attend};
 use super::config::{Biases, Config};
 use super::lora::{Dropout, DropoutMask, Factors};
 use super::ops::{self, Rope, RopeTable};
-use super::params::{EMBEDDING, FINAL_NORM, head_name};
 use super::policy::Policy;
+use super::shapes::{EMBEDDING, FINAL_NORM, head_name};
 
 /// The weights in the form that the passes read. Tensors share storage with the policy's unless a conversion is needed.
 #[derive(Clone)]

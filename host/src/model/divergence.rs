@@ -4,8 +4,9 @@ use anyhow::{Context, Result};
 use candle_core::{DType, Tensor};
 
 use super::ops;
-use super::params::{Params, head_name};
+use super::params::Params;
 use super::policy::Policy;
+use super::shapes::head_name;
 
 /// Error message for a divergence by the head alone when an adapter leaves the head frozen.
 const FROZEN: &str = "the head is not trained: `model.use_peft` trains an adapter below it, and its own part of a step is nothing (measure the KL of the whole step)";

@@ -1,6 +1,7 @@
 //! Groups of weights whose steps can be scaled separately: the embedding, each block, the last layer.
 
-use super::params::{EMBEDDING, Params};
+use super::params::Params;
+use super::shapes::EMBEDDING;
 
 /// Weights that belong together.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use super::config::{CONFIG_FILE, Config};
 use super::files::ModelFiles;
+use super::shapes::{EMBEDDING, HEAD, shapes};
 use super::size;
 use super::tensors::TensorFile;
 
@@ -19,66 +20,11 @@ use super::tensors::TensorFile;
 pub const WEIGHTS_FILE: &str = "model.safetensors";
 /// The name of the file that lists the shards of a sharded model.
 pub const INDEX_FILE: &str = "model.safetensors.index.json";
-/// The token embedding, `[V, D]`; also the head when `tie_word_embeddings` is set.
-pub const EMBEDDING: &str = "model.embed_tokens.weight";
-/// The head, `[V, D]`; absent when `tie_word_embeddings` is set.
-pub const HEAD: &str = "lm_head.weight";
-/// The weight of the last RMSNorm, `[D]`.
-pub const FINAL_NORM: &str = "model.norm.weight";
 
 /// Weights by name, 32-bit floats: all of a model, or those of an adapter.
 #[derive(Debug, Clone)]
 pub struct Params {
     vars: BTreeMap<String, Var>,
-}
-
-/// The shape of every weight of `config`, ordered by name.
-pub fn shapes(config: &Config) -> BTreeMap<String, Vec<usize>> {
-    let hidden = config.hidden_size;
-    let inner = config.intermediate_size;
-    let queries = config.num_attention_heads * config.head_dim();
-    let keys = config.num_key_value_heads * config.head_dim();
-    let biases = config.biases();
-    let mut shapes = BTreeMap::new();
-    shapes.insert(EMBEDDING.to_owned(), vec![config.vocab_size, hidden]);
-    shapes.insert(FINAL_NORM.to_owned(), vec![hidden]);
-    if !config.tie_word_embeddings {
-        shapes.insert(HEAD.to_owned(), vec![config.vocab_size, hidden]);
-    }
-    for layer in 0..config.num_hidden_layers {
-        let mut parts = vec![
-            ("input_layernorm.weight", vec![hidden]),
-            ("mlp.down_proj.weight", vec![hidden, inner]),
-            ("mlp.gate_proj.weight", vec![inner, hidden]),
-            ("mlp.up_proj.weight", vec![inner, hidden]),
-            ("post_attention_layernorm.weight", vec![hidden]),
-            ("self_attn.k_proj.weight", vec![keys, hidden]),
-            ("self_attn.o_proj.weight", vec![hidden, queries]),
-            ("self_attn.q_proj.weight", vec![queries, hidden]),
-            ("self_attn.v_proj.weight", vec![keys, hidden]),
-        ];
-        let optional = [
-            (biases.heads, "self_attn.q_proj.bias", queries),
-            (biases.heads, "self_attn.k_proj.bias", keys),
-            (biases.heads, "self_attn.v_proj.bias", keys),
-            (biases.output, "self_attn.o_proj.bias", hidden),
-            (biases.mlp, "mlp.gate_proj.bias", inner),
-            (biases.mlp, "mlp.up_proj.bias", inner),
-            (biases.mlp, "mlp.down_proj.bias", hidden),
-            (config.norms_heads(), "self_attn.q_norm.weight", config.head_dim()),
-            (config.norms_heads(), "self_attn.k_norm.weight", config.head_dim()),
-        ];
-        parts.extend(optional.into_iter().filter(|(is, ..)| *is).map(|(_, part, width)| (part, vec![width])));
-        for (part, shape) in parts {
-            shapes.insert(format!("model.layers.{layer}.{part}"), shape);
-        }
-    }
-    shapes
-}
-
-/// The name of the matrix that maps hidden states to logits.
-pub fn head_name(config: &Config) -> &'static str {
-    if config.tie_word_embeddings { EMBEDDING } else { HEAD }
 }
 
 /// Writes a safetensors file one tensor at a time. No second copy of the whole file is ever in memory.

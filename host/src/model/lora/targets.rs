@@ -6,7 +6,7 @@ use anyhow::{Result, bail, ensure};
 
 use super::settings::Targets;
 use crate::model::config::Config;
-use crate::model::params::shapes;
+use crate::model::shapes::shapes;
 
 /// PEFT's targets in every family that can be trained here. Source:
 /// `peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING`.
