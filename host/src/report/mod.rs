@@ -30,7 +30,7 @@ use crate::optim::{OptimizerName, StepOutcome};
 use crate::run::{Progress, best, checkpoint};
 use crate::stages::backward::Reduced;
 use crate::stages::batch::StepBatch;
-use terminal::{grouped, say};
+use terminal::{grouped, percent, say};
 
 use crate::run::Run;
 use crate::stages::rollout::SampledRollout;
@@ -149,11 +149,11 @@ impl Report {
         if step == 1 || last || step.is_multiple_of(every) || value("eval_reward").is_some() || measured.is_some() {
             let number = |name: &str| value(name).map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
             let mut line = format!(
-                "step {step:>4}  reward {}  entropy {}  grad_norm {}  rejected {:.2}%",
+                "step {step:>4}  reward {}  entropy {}  grad_norm {}  rejected {}",
                 number("reward"),
                 number("entropy"),
                 number("grad_norm"),
-                100.0 * value("mask/rejection_rate").unwrap_or(0.0)
+                percent(value("mask/rejection_rate").unwrap_or(0.0))
             );
             if let Some(held_out) = held_out(value("eval_accuracy"), value("eval_reward")) {
                 line.push_str(&format!("  held-out {}", held_out.trim_start_matches("accuracy ")));
@@ -193,11 +193,11 @@ impl Report {
         } else {
             self.say(&format!("stopped after step {} of {}", progress.step, run.config.train.max_steps));
         }
-        let rate = 100.0 * progress.rejected_share();
         self.say(&format!(
-            "tokens rejected    {} of {} ({rate:.2}%); steps skipped {}",
+            "tokens rejected    {} of {} ({}); steps skipped {}",
             grouped(progress.rejected_tokens),
             grouped(progress.completion_tokens),
+            percent(progress.rejected_share()),
             progress.skipped_steps
         ));
         if let Some(line) = run.metrics.closing().filter(|_| finished) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -49,15 +49,17 @@ impl Column {
 impl Lines {
     /// Reads the file at `path`.
     pub fn read(path: &Path) -> Result<Self> {
-        let open = || files::size(path).and_then(|_| File::open(path));
-        let mut file = BufReader::new(open().with_context(|| format!("cannot read `{}`", path.display()))?);
+        let opened = files::size(path).and_then(|_| File::open(path));
+        let lines = opened.and_then(|file| Self::parse(BufReader::new(file)));
+        lines.with_context(|| format!("cannot read `{}`", path.display()))
+    }
+
+    /// The metrics in a file's bytes.
+    pub(in crate::report) fn parse(mut file: impl BufRead) -> io::Result<Self> {
         let (mut lines, mut line) = (Self::default(), Vec::new());
         loop {
             line.clear();
-            (&mut file)
-                .take(LONGEST)
-                .read_until(b'\n', &mut line)
-                .with_context(|| format!("cannot read `{}`", path.display()))?;
+            (&mut file).take(LONGEST).read_until(b'\n', &mut line)?;
             if line.is_empty() {
                 return Ok(lines);
             }
@@ -128,10 +130,7 @@ mod tests {
     use super::*;
 
     fn lines(text: &str) -> Lines {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("metrics.jsonl");
-        std::fs::write(&path, text).unwrap();
-        Lines::read(&path).unwrap()
+        Lines::parse(text.as_bytes()).unwrap()
     }
 
     #[test]

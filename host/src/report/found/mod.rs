@@ -68,6 +68,13 @@ impl FoundRun {
         })
     }
 
+    /// A run of that name without a directory.
+    #[cfg(test)]
+    pub(super) fn of(name: &str, settings: &[(&str, &str)], lines: Lines) -> Self {
+        let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        Self { dir: name.into(), name: name.into(), settings, lines, at_work: false, remarks: Vec::new() }
+    }
+
     /// True if `dir` looks like a run's directory.
     pub fn is_run(dir: &Path) -> bool {
         dir.join(CONFIG_FILE).is_file()

@@ -105,23 +105,13 @@ mod tests {
 
     #[test]
     fn stages_and_the_rest_are_a_step() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("metrics.jsonl");
         let text = "{\"step\":1,\"step_time\":3.0,\"timing_s/rollout\":2.0}\n{\"step\":2,\"step_time\":1.5,\"timing_s/backward\":1.0,\"timing_s/eval\":0.5}\n";
-        std::fs::write(&path, text).unwrap();
-        let lines = Lines::read(&path).unwrap();
+        let lines = Lines::parse(text.as_bytes()).unwrap();
         let costs = Costs { runs: vec![&lines], steps: 2.0 };
         assert_eq!([costs.total(), costs.of("rollout"), costs.of("backward"), costs.of(REST)], [2.0, 1.0, 0.5, 0.5]);
         let nothing = Costs { runs: Vec::new(), steps: 0.0 };
         assert_eq!([nothing.total(), nothing.of(REST)], [0.0, 0.0]);
-        let runs = [FoundRun {
-            dir: directory.path().to_owned(),
-            name: "run".into(),
-            settings: [].into(),
-            lines,
-            at_work: false,
-            remarks: Vec::new(),
-        }];
+        let runs = [FoundRun::of("run", &[], lines)];
         let table = table(&runs, &[Group { name: "run".into(), runs: vec![0] }]);
         assert!(table.contains("<td>0</td><td>0.00%</td>") && !table.contains("-0"), "{table}");
     }

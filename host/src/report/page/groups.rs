@@ -65,9 +65,7 @@ mod tests {
     use crate::report::found::Lines;
 
     fn run(name: &str, settings: &[(&str, &str)]) -> FoundRun {
-        let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let (dir, lines) = (name.into(), Lines::default());
-        FoundRun { dir, name: name.into(), settings, lines, at_work: false, remarks: Vec::new() }
+        FoundRun::of(name, settings, Lines::default())
     }
 
     fn names(runs: &[FoundRun]) -> Vec<(String, Vec<usize>)> {

@@ -74,18 +74,8 @@ mod tests {
             }
             text.push_str("}\n");
         }
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("metrics.jsonl");
-        std::fs::write(&path, text).unwrap();
-        let settings = [("recipe".to_owned(), "\"capo\"".to_owned()), ("train.seed".to_owned(), number.to_string())];
-        FoundRun {
-            dir: directory.path().to_owned(),
-            name: format!("run-{number}"),
-            settings: settings.into(),
-            lines: Lines::read(&path).unwrap(),
-            at_work: false,
-            remarks: Vec::new(),
-        }
+        let settings = [("recipe", "\"capo\""), ("train.seed", &number.to_string())];
+        FoundRun::of(&format!("run-{number}"), &settings, Lines::parse(text.as_bytes()).unwrap())
     }
 
     #[test]

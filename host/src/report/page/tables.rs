@@ -92,16 +92,9 @@ mod tests {
     use crate::report::found::Lines;
 
     fn run(name: &str, seed: &str) -> FoundRun {
-        let settings = [("train.seed", seed), ("recipe", "\"<b>\"")].map(|(key, value)| (key.into(), value.into()));
         let remarks = vec!["line 3 is damaged".to_owned()];
-        FoundRun {
-            dir: name.into(),
-            name: name.into(),
-            settings: settings.into(),
-            lines: Lines::default(),
-            at_work: false,
-            remarks,
-        }
+        let settings = [("train.seed", seed), ("recipe", "\"<b>\"")];
+        FoundRun { remarks, ..FoundRun::of(name, &settings, Lines::default()) }
     }
 
     #[test]
