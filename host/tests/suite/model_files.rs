@@ -38,24 +38,6 @@ fn message(directory: &Path) -> String {
 }
 
 #[test]
-fn saving_and_loading_keeps_every_bit() {
-    for name in ["tied", "untied"] {
-        let policy = load(&golden(name)).unwrap();
-        let directory = TempDir::new().unwrap();
-        let target = directory.path().join("new/model");
-        policy.save(&target).unwrap();
-        let again = load(&target).unwrap();
-        assert_eq!(bits(&policy), bits(&again));
-        assert_eq!(policy.config().vocab_size, again.config().vocab_size);
-        again.save(&target).unwrap();
-        assert_eq!(fs::read_dir(&target).unwrap().count(), 2, "nothing else is left behind");
-        let config: serde_json::Value = serde_json::from_slice(&fs::read(target.join("config.json")).unwrap()).unwrap();
-        assert_eq!(config["max_window_layers"], 28, "unknown keys are kept");
-        assert_eq!(config["torch_dtype"], "float32");
-    }
-}
-
-#[test]
 fn embedded_files_load_like_a_directory() {
     static FILES: &[(&str, &[u8])] = &[
         ("config.json", include_bytes!("../data/qwen2-golden/tied/config.json")),
@@ -107,12 +89,14 @@ fn half_precision_weights_become_f32() {
 }
 
 #[test]
-fn a_missing_directory_or_file_is_named() {
+fn a_missing_or_broken_file_is_named() {
     let directory = TempDir::new().unwrap();
     assert!(message(&directory.path().join("nowhere")).contains("config.json"));
     let directory = copy("tied");
     fs::remove_file(directory.path().join("model.safetensors")).unwrap();
     assert!(message(directory.path()).contains("model.safetensors"));
+    fs::write(directory.path().join("config.json"), "{").unwrap();
+    assert!(message(directory.path()).contains("not a JSON object"));
 }
 
 #[test]
@@ -167,30 +151,6 @@ fn edit_config(directory: &Path, key: &str, value: serde_json::Value) {
     let mut config: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     config[key] = value;
     fs::write(path, config.to_string()).unwrap();
-}
-
-#[test]
-fn unsupported_configurations_are_refused() {
-    let cases = [
-        ("model_type", serde_json::json!("gpt2"), "`model_type` is `gpt2`, supported are `llama`, `mistral`, `qwen2`"),
-        ("use_sliding_window", true.into(), "sliding-window attention is not supported"),
-        ("layer_types", serde_json::json!(["sliding_attention"]), "sliding-window attention is not supported"),
-        ("quantization_config", serde_json::json!({}), "`quantization_config` is set"),
-        ("use_mrope", true.into(), "`use_mrope` is `true`"),
-        ("hidden_act", "gelu".into(), "`hidden_act` is `gelu`, only `silu` is supported"),
-        ("num_key_value_heads", 3.into(), "`num_attention_heads` 4 is not a multiple of `num_key_value_heads` 3"),
-        ("num_hidden_layers", 0.into(), "`num_hidden_layers` is 0"),
-        ("vocab_size", "many".into(), "invalid type"),
-    ];
-    for (key, value, expected) in cases {
-        let directory = copy("tied");
-        edit_config(directory.path(), key, value);
-        let error = message(directory.path());
-        assert!(error.contains(expected), "{key}: {error}");
-    }
-    let directory = copy("tied");
-    fs::write(directory.path().join("config.json"), "{").unwrap();
-    assert!(message(directory.path()).contains("not a JSON object"));
 }
 
 #[test]

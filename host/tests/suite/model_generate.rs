@@ -1,11 +1,11 @@
 //! Generation with a key-value cache against repeated full forward passes, and the rules of sampling.
 
 use candle_core::{Device, Tensor};
-use host::model::{Capture, Generation, Policy, SampledTokens, SamplingParams, Sequences, Wants};
+use host::model::{Capture, Generation, Policy, SampledTokens, Sequences, Wants};
 use host_ops::rng::stream;
 use rand_chacha::ChaCha12Rng;
 
-use crate::shared::{logits, qwen2_numbers, random, values};
+use crate::shared::{logits, qwen2_numbers, random, sampling, values};
 
 const VOCAB: usize = 29;
 
@@ -24,19 +24,6 @@ fn prompts() -> Vec<Vec<u32>> {
 
 fn rngs(rows: impl Iterator<Item = u64>) -> Vec<ChaCha12Rng> {
     rows.map(|row| stream(11, "sample", &[row])).collect()
-}
-
-fn sampling(temperature: f64, top_k: usize, top_p: f64) -> Generation {
-    let sampling = SamplingParams { temperature, top_k, top_p };
-    Generation {
-        sampling,
-        max_completion_length: 12,
-        eos_ids: vec![],
-        logps: true,
-        sampler_logps: false,
-        top_k: 0,
-        max_num_seqs: 0,
-    }
 }
 
 fn generate(policy: &Policy, prompts: &[Vec<u32>], generation: &Generation) -> Vec<SampledTokens> {

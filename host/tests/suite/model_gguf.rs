@@ -8,13 +8,13 @@ use candle_core::Device;
 use candle_core::quantized::gguf_file::{self, Value};
 use host::data::{Pair, Tokenizer};
 use host::model::embedded::model_files;
-use host::model::{Generation, ModelFiles, Policy, SamplingParams};
+use host::model::{Generation, ModelFiles, Policy};
 use host::score::score;
 use host_ops::rng::stream;
 use rand::RngExt;
 use serde::Deserialize;
 
-use crate::shared::data;
+use crate::shared::{data, sampling};
 
 #[derive(Deserialize)]
 struct Golden {
@@ -99,15 +99,8 @@ fn log_probabilities_are_those_of_transformers() {
 fn greedy_completions_are_those_of_transformers() {
     for (golden, files) in golden() {
         let policy = Policy::load(&files, &Device::Cpu).unwrap();
-        let generation = Generation {
-            sampling: SamplingParams { temperature: 0.0, top_k: 0, top_p: 1.0 },
-            max_completion_length: golden.greedy.ids.len(),
-            eos_ids: Vec::new(),
-            logps: false,
-            sampler_logps: false,
-            top_k: 0,
-            max_num_seqs: 0,
-        };
+        let max_completion_length = golden.greedy.ids.len();
+        let generation = Generation { max_completion_length, logps: false, ..sampling(0.0, 0, 1.0) };
         let prompts = [golden.greedy.prompt_ids];
         let completions = policy.generate(&prompts, &generation, &mut [stream(0, "test", &[])]).unwrap();
         assert_eq!(completions[0].ids, golden.greedy.ids, "{}", golden.name);

@@ -4,11 +4,11 @@ use std::process::Command;
 
 use candle_core::{DType, Tensor};
 use host::adamw::AdamWConfig;
-use host::model::{Generation, SamplingParams, Sequences, Wants};
+use host::model::{Generation, Sequences, Wants};
 use host::optim::{Optimizer, OptimizerConfig};
 use host_ops::rng::stream;
 
-use crate::shared::{random, values};
+use crate::shared::{random, sampling, values};
 
 /// FNV-1a over the bits of all numbers.
 struct Digest(u64);
@@ -56,16 +56,7 @@ fn child() {
     digest.add([outcome.grad_norm.to_bits() as u32, (outcome.grad_norm.to_bits() >> 32) as u32]);
     policy.params().iter().for_each(|(_, var)| digest.tensor(&var.as_detached_tensor()));
 
-    let sampling = SamplingParams { temperature: 1.0, top_k: 50, top_p: 0.95 };
-    let generation = Generation {
-        sampling,
-        max_completion_length: 40,
-        eos_ids: vec![3, 4, 5],
-        logps: true,
-        sampler_logps: false,
-        top_k: 0,
-        max_num_seqs: 0,
-    };
+    let generation = Generation { max_completion_length: 40, eos_ids: vec![3, 4, 5], ..sampling(1.0, 50, 0.95) };
     let prompts: Vec<Vec<u32>> = (0..48).map(|row| (0..1 + row % 9).map(|i| row + i).collect()).collect();
     for dtype in [DType::F32, DType::BF16] {
         let mut rngs: Vec<_> = (0..48).map(|row| stream(5, "sample", &[row])).collect();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use candle_core::{Device, Tensor};
 use capo_plugin::testing::Fixture;
 use capo_plugin::{Batch, Denominator, Dims, OptimizerInfo, OptimizerKind, Reduction};
-use host::model::{Config, Forward, ModelFiles, Policy, Sequences, head_name};
+use host::model::{Config, Forward, Generation, Gradients, ModelFiles, Policy, SamplingParams, Sequences, head_name};
 use host_ops::rng::{fill_standard_normal, stream};
 use serde_json::Value;
 
@@ -47,6 +47,40 @@ pub fn rows(prompt_len: usize) -> Sequences {
     let ids = [[0, 0, 0, 7, 21, 16, 3, 12, 20, 5, 11], [0, 11, 2, 23, 17, 19, 19, 8, 1, 15, 6]].concat();
     let numbers = Sequences::numbered(2);
     Sequences { ids, starts: vec![3, 1], prompt_len, completion_len: 11 - prompt_len, numbers }
+}
+
+/// The derivatives of a loss by the log-probabilities of `rows(6)`, as in the golden numbers.
+pub fn d_logps() -> Vec<f32> {
+    (0..10).map(|i| (1.0 + 2.0 * (i / 5) as f64 + 0.7 * (i % 5) as f64).sin() as f32).collect()
+}
+
+/// Logits of all tokens of those rows from the fourth on, `[2, 7, V]`: of those whose last token before is no padding.
+pub fn logits_of_rows(policy: &Policy) -> Tensor {
+    logits(policy, &policy.forward_detached(&rows(4), 1.0).unwrap()).reshape((2, 7, ())).unwrap()
+}
+
+/// Asserts that the gradients are those of `golden`, which has them under the names of the weights.
+pub fn assert_golden(name: &str, gradients: &Gradients, golden: &HashMap<String, Tensor>) {
+    let mut worst = 0.0f32;
+    for (weight, gradient) in gradients.iter() {
+        let distance = distance(gradient, &golden[weight]);
+        worst = worst.max(distance);
+        assert!(distance < 1e-4, "{name}: {weight}: {distance:e}");
+    }
+    println!("{name}: gradients {worst:.1e}");
+}
+
+/// A sampler of at most 12 tokens, without an end.
+pub fn sampling(temperature: f64, top_k: usize, top_p: f64) -> Generation {
+    Generation {
+        sampling: SamplingParams { temperature, top_k, top_p },
+        max_completion_length: 12,
+        eos_ids: vec![],
+        logps: true,
+        sampler_logps: false,
+        top_k: 0,
+        max_num_seqs: 0,
+    }
 }
 
 /// The logits of a forward pass, `[tokens, V]`.
