@@ -105,7 +105,8 @@ def test_what_is_dropped_is_as_if_it_had_been_taken_out_by_hand(folder):
     for name in CASES:
         masked, by_hand = saved(folder, name), saved(folder, f"{name}-by-hand")
         assert name == "weights" or all(0 < rate < 1 for rate in rates(masked)), name
-        assert difference(masked, by_hand) < 1e-6 and difference(saved(folder, f"{name}-inflight"), by_hand) < 1e-5, name
+        # Adam magnifies the rounding of small gradients: to 2e-6 on one processor. Other rules are farther away, see below.
+        assert difference(masked, by_hand) < 5e-6 and difference(saved(folder, f"{name}-inflight"), by_hand) < 1e-5, name
         assert any((keep > 0).logical_and(keep < 1).any() for keep in masked["keeps"]) == (name == "weights")
     assert difference(saved(folder, "token-mean-kept"), saved(folder, "token-mean-original")) > 1e-5
     assert difference(saved(folder, "token-mean-kept"), saved(folder, "kl-and-entropy")) > 1e-4
