@@ -171,15 +171,16 @@ CURRENT = {}
 
 def begin(part, name, until, stop):
     process.limit_children()
-    CURRENT.update(part=part, name=name, until=until, stop=stop)
+    CURRENT.update(part=part, name=name, until=until, stop=stop, began=False)
 
 
 def work(numbers):
-    """Some cases of the part, while there is time."""
+    """Some cases of the part, while there is time; the first case of a process in any event, so that no part is left out."""
     part, result = CURRENT["part"], Result(CURRENT["name"])
     for number in numbers:
-        if time.monotonic() > CURRENT["until"] or CURRENT["stop"].is_set():
+        if CURRENT["began"] and time.monotonic() > CURRENT["until"] or CURRENT["stop"].is_set():
             break
+        CURRENT["began"] = True
         case = Case(part.bench, result.name, number)
         part.run(case)
         case.close()

@@ -13,7 +13,7 @@ LONG |= {"templates": 6000, "hub": 1500, "rewards": 240, "evaluation": 3000, "sf
 # About what a case costs on a disk, in milliseconds: by this the parts share the time.
 COST = {"kills": 900, "locks": 1000, "flips": 120, "mutations": 20, "settings": 20, "special": 25, "swaps": 40}
 COST |= {"templates": 400, "hub": 100, "rewards": 1000, "evaluation": 150, "sft": 150, "libraries": 300}
-# Seconds for all parts together; a part that is out of time says how many of its cases it did.
+# Seconds for all parts together; a part that is out of time does a case a process, and says how many it did.
 SHORT_TIME, LONG_TIME = 135, 6 * 3600
 
 # Seconds after which a command counts as one that hangs.
