@@ -18,7 +18,7 @@ pub fn is_due(run: &Run) -> bool {
 
 /// Metrics of the run's held-out prompts, of its benchmarks, and the mean over benchmarks.
 ///
-/// Those of the held-out prompts are `eval_reward`, `eval_rewards/NAME/mean`, and `eval_accuracy` if right answers are known.
+/// Held-out prompts give `eval_reward`, `eval_rewards/NAME/mean`, and `eval_accuracy` if right answers are known.
 fn measure(run: &mut Run) -> Result<Values> {
     let mut values = Values::new();
     if run.held_out.is_empty() && run.benchmarks.is_empty() {

@@ -178,7 +178,7 @@ def work(numbers):
     """Some cases of the part, while there is time; the first case of a process in any event, so that no part is left out."""
     part, result = CURRENT["part"], Result(CURRENT["name"])
     for number in numbers:
-        if CURRENT["began"] and time.monotonic() > CURRENT["until"] or CURRENT["stop"].is_set():
+        if CURRENT["stop"].is_set() or (CURRENT["began"] and time.monotonic() > CURRENT["until"]):
             break
         CURRENT["began"] = True
         case = Case(part.bench, result.name, number)

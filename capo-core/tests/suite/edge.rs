@@ -155,7 +155,7 @@ const POISONS: [fn(&mut Scene, usize); 12] = [
     |scene, at| scene.batch.logsumexp[at] = f32::NEG_INFINITY,
 ];
 
-/// Those of them that the paper's model reads.
+/// Number of the poisons that the paper's model reads; they come first.
 const READ_BY_THE_PAPER: usize = 7;
 
 #[test]

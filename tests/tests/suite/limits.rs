@@ -37,7 +37,7 @@ fn a_limit_on_time_changes_nothing_else() {
     folder.train("on", &settings("none")).assert_same(&off);
 }
 
-/// What a run says that `sin` ends with this signal. It then goes on without the sin to where a run without it ends.
+/// The error output of a run that `sin` ends with this signal. Resumed without the sin, the run must end as one that never had it.
 fn ended_by(sin: &str, signal: i32) -> String {
     let folder = Folder::new();
     let output = folder.command(&format!("train --output-dir run {}", settings(sin))).output().unwrap();
