@@ -169,22 +169,20 @@ fn columns_without_end_in_one_another_overflow_no_stack() {
     assert!(error(&bytes).starts_with("cannot read `FILE`: "));
 }
 
-/// Whichever byte is changed, a file is read or refused.
+/// Whichever byte is changed, in the first, the last or all bits by turns, a file is read or refused.
 #[test]
 fn changed_bytes_are_read_or_refused() {
     for name in ["math-lz4.arrow", "math-stream.arrow", "math-snappy.parquet", "verl.parquet"] {
         let whole = fs::read(samples().join(name)).unwrap();
         for place in 0..whole.len() {
-            for change in [0x01, 0x80, 0xff] {
-                let mut bytes = whole.clone();
-                bytes[place] ^= change;
-                let read = match bytes.starts_with(b"PAR1") {
-                    true => tables::parquet(bytes),
-                    false => tables::arrow(&bytes),
-                };
-                if let Ok(lines) = read {
-                    assert!(lines.len() < 1 << 24, "byte {place} of `{name}` makes {} bytes", lines.len());
-                }
+            let mut bytes = whole.clone();
+            bytes[place] ^= [0x01, 0x80, 0xff][place % 3];
+            let read = match bytes.starts_with(b"PAR1") {
+                true => tables::parquet(bytes),
+                false => tables::arrow(&bytes),
+            };
+            if let Ok(lines) = read {
+                assert!(lines.len() < 1 << 24, "byte {place} of `{name}` makes {} bytes", lines.len());
             }
         }
     }
