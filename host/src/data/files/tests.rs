@@ -169,7 +169,7 @@ fn columns_without_end_in_one_another_overflow_no_stack() {
     assert!(error(&bytes).starts_with("cannot read `FILE`: "));
 }
 
-/// Whichever byte is changed, in the first, the last or all bits by turns, a file is read or refused.
+/// Whichever byte is changed, in its lowest, its highest or all bits by turns, a file is read or refused.
 #[test]
 fn changed_bytes_are_read_or_refused() {
     for name in ["math-lz4.arrow", "math-stream.arrow", "math-snappy.parquet", "verl.parquet"] {

@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_page_of_many_long_runs_stays_small() {
-        let runs: Vec<FoundRun> = (0..20).map(|number| run(number, 500)).collect();
+        let runs: Vec<FoundRun> = (0..20).map(|number| run(number, 1000)).collect();
         let size = html(&runs).len();
         assert!((1_000_000..5_000_000).contains(&size), "{size} bytes");
     }
