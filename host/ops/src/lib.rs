@@ -34,7 +34,7 @@ mod rope;
 mod rows;
 mod softmax;
 mod swiglu;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(feature = "testing")]
 pub mod testing;
 mod top;
 mod truncate;
@@ -64,7 +64,7 @@ pub use truncate::{Truncation, truncate};
 
 /// True if the fused CPU kernels support `x`; other tensors use `generic`.
 pub fn fused(x: &Tensor) -> bool {
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(feature = "testing")]
     if testing::GENERIC.get() {
         return false;
     }
@@ -75,6 +75,3 @@ pub fn fused(x: &Tensor) -> bool {
 fn has_kernel(x: &Tensor) -> bool {
     fused(x) || x.device().is_cuda()
 }
-
-#[cfg(test)]
-mod tests;

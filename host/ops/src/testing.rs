@@ -4,9 +4,14 @@ use std::cell::Cell;
 
 use candle_core::{DType, Tensor};
 
+pub use crate::bf16::{narrow, widen};
+pub use crate::kernel::{dot, exp_f32, maximum, sum};
+pub use crate::product::product_of_few_rows_in_bf16;
+pub use crate::product::tile::{COLUMNS, ROWS, Tile};
+
 thread_local! {
     /// True while this thread's operations use `generic` even where a fused kernel supports them.
-    pub(crate) static GENERIC: Cell<bool> = const { Cell::new(false) };
+    pub static GENERIC: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs `work` on one thread, with all operations from `generic`.

@@ -7,7 +7,7 @@
 
 mod few_rows;
 mod pack;
-mod tile;
+pub mod tile;
 
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
@@ -99,6 +99,3 @@ fn add(out: &mut [f32], width: usize, first: usize, tile: &[[f32; COLUMNS]; ROWS
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,16 +1,16 @@
 //! The innermost product: a tile of sums in registers.
 
 /// Rows of a tile.
-pub(super) const ROWS: usize = 12;
+pub const ROWS: usize = 12;
 /// Columns of a tile: two registers of 16.
-pub(super) const COLUMNS: usize = 32;
+pub const COLUMNS: usize = 32;
 
 /// A tile of sums.
 type Sums = [[f32; COLUMNS]; ROWS];
 
 /// Instructions with which tiles are multiplied.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Tile {
+pub enum Tile {
     /// AVX-512's instruction for products of bf16 pairs.
     #[cfg(target_arch = "x86_64")]
     Instruction(Instruction),
@@ -21,11 +21,11 @@ pub(super) enum Tile {
 /// Proof that the machine has AVX512-BF16.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Instruction(());
+pub struct Instruction(());
 
 impl Tile {
     /// The fastest choice for this machine.
-    pub(super) fn of_this_machine() -> Self {
+    pub fn of_this_machine() -> Self {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16") {
             return Self::Instruction(Instruction(()));
@@ -34,7 +34,7 @@ impl Tile {
     }
 
     /// Sums over pairs of `a` times `b`, pair by pair.
-    pub(super) fn multiply(self, a: &[[u32; ROWS]], b: &[[u32; COLUMNS]]) -> Sums {
+    pub fn multiply(self, a: &[[u32; ROWS]], b: &[[u32; COLUMNS]]) -> Sums {
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Instruction(_) => {
@@ -92,25 +92,4 @@ fn in_f32(a: &[[u32; ROWS]], b: &[[u32; COLUMNS]]) -> Sums {
 #[inline(always)]
 fn halves(pair: u32) -> [f32; 2] {
     [f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000)]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_instruction_has_the_bits_of_plain_arithmetic() {
-        let mut state = 1_u64;
-        let mut pair = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // Any mantissa and sign, with exponents of ordinary numbers.
-            ((state >> 32) as u32 & 0x87ff_87ff) | 0x3c00_3c00
-        };
-        for depth in [0, 1, 2, 77, 256] {
-            let a: Vec<[u32; ROWS]> = (0..depth).map(|_| std::array::from_fn(|_| pair())).collect();
-            let b: Vec<[u32; COLUMNS]> = (0..depth).map(|_| std::array::from_fn(|_| pair())).collect();
-            let (found, expected) = (Tile::of_this_machine().multiply(&a, &b), Tile::Portable.multiply(&a, &b));
-            assert_eq!(found.map(|row| row.map(f32::to_bits)), expected.map(|row| row.map(f32::to_bits)), "{depth}");
-        }
-    }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 
-use super::testing::{GENERIC, distance, generic};
-use super::*;
+use host_ops::testing::{GENERIC, distance, generic};
+use host_ops::*;
 
 fn wave(shape: &[usize], phase: f64, dtype: DType) -> Tensor {
     let count: usize = shape.iter().product();
