@@ -7,6 +7,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from ._moments import adam_moments
 from ._step import Arrays, whole
 from .torch import AdamW
 
@@ -47,6 +48,5 @@ def optimizer_info(optimizer: torch.optim.Optimizer, steps_taken: int, max_grad_
 
 def optimizer_state(optimizer: torch.optim.Optimizer, head: Tensor) -> Arrays:
     """The head's weight and Adam's moments of it, ``[V, D]``, gathered where they are spread over ranks; zeros before the first step."""
-    state = optimizer.state.get(head, {})
-    arrays = {"weight": head.detach()} | {name: state.get(name, torch.zeros_like(head)) for name in ("exp_avg", "exp_avg_sq")}
-    return {name: whole(array.detach()) for name, array in arrays.items()}
+    moments = adam_moments(optimizer.state.get(head, {})) or (torch.zeros_like(head),) * 2
+    return {name: whole(array.detach()) for name, array in zip(("weight", "exp_avg", "exp_avg_sq"), (head, *moments), strict=True)}

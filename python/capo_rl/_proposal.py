@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from . import Batch, StepControl
+from ._moments import adam_moments
 from ._step import reshard
 from .components import Records
 
@@ -91,16 +92,17 @@ class Proposal:
 
     def fisher(self) -> float:
         betas = {parameter: group.get("betas") for group in self._optimizer.param_groups for parameter in group["params"]}
-        if not any("exp_avg_sq" in state for state in self._optimizer.state.values()):
+        if not any(adam_moments(state) for state in self._optimizer.state.values()):
             raise ValueError("the optimizer keeps no second moment (measure the KL itself, or train with Adam)")
 
         def cost(parameter: Tensor) -> Tensor:
             # One without a gradient so far has no moments and has not moved.
             state = self._optimizer.state.get(parameter, {})
-            if "exp_avg_sq" not in state:
+            moments = adam_moments(state)
+            if moments is None:
                 return torch.zeros((), dtype=torch.float64)
             steps = torch.as_tensor(state["step"], dtype=torch.float64)
-            return self._square(parameter, state["exp_avg_sq"]) / (2 * (1 - betas[parameter][1] ** steps))
+            return self._square(parameter, moments[1]) / (2 * (1 - betas[parameter][1] ** steps))
 
         return self._once("fisher", lambda: sum(self._sums(cost)))
 
@@ -188,10 +190,11 @@ class Proposal:
             state, group = self._optimizer.state.get(parameter, {}), settings[parameter]
             if parameter.grad is None:
                 return None
-            if "exp_avg_sq" not in state:
+            moments = adam_moments(state)
+            if moments is None:
                 return state.get("momentum_buffer")
             root = math.sqrt(1 - group["betas"][1] ** float(state["step"]))
-            return state["exp_avg"].float() / (state["exp_avg_sq"].float().sqrt() / root + group["eps"])
+            return moments[0].float() / (moments[1].float().sqrt() / root + group["eps"])
 
         directions = {parameter: direction(parameter) for parameter in self._before}
 

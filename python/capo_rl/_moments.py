@@ -1,0 +1,29 @@
+"""Adam's moments, as the optimizers of torch and of bitsandbytes keep them."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+#: So many numbers of a state in 8 bits share a factor: bitsandbytes writes no other for its optimizers.
+BLOCK = 256
+
+
+def adam_moments(state: dict[str, Any]) -> Optional[tuple[Tensor, Tensor]]:
+    """The first and the second moment in the state of one parameter; ``None`` where it holds none. Those in 8 bits are widened to f32."""
+    if "exp_avg_sq" in state:
+        return state["exp_avg"], state["exp_avg_sq"]
+    if "state1" in state and "state2" in state:
+        return _widened(state, 1), _widened(state, 2)
+    return None
+
+
+def _widened(state: dict[str, Any], number: int) -> Tensor:
+    kept = state[f"state{number}"]
+    if kept.dtype != torch.uint8:
+        return kept
+    from bitsandbytes.functional import dequantize_blockwise
+
+    return dequantize_blockwise(kept, absmax=state[f"absmax{number}"], code=state[f"qmap{number}"], blocksize=BLOCK)
