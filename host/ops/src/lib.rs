@@ -62,6 +62,15 @@ pub use top::{top_ids, top_k};
 pub use truncate::nucleus;
 pub use truncate::{Truncation, truncate};
 
+/// Parts of the kernels that have tests of their own.
+#[cfg(feature = "testing")]
+pub mod parts {
+    pub use crate::bf16::{narrow, widen};
+    pub use crate::kernel::{dot, exp_f32, maximum, sum};
+    pub use crate::product::product_of_few_rows_in_bf16;
+    pub use crate::product::tile::{COLUMNS, ROWS, Tile};
+}
+
 /// True if the fused CPU kernels support `x`; other tensors use `generic`.
 pub fn fused(x: &Tensor) -> bool {
     #[cfg(feature = "testing")]

@@ -4,11 +4,6 @@ use std::cell::Cell;
 
 use candle_core::{DType, Tensor};
 
-pub use crate::bf16::{narrow, widen};
-pub use crate::kernel::{dot, exp_f32, maximum, sum};
-pub use crate::product::product_of_few_rows_in_bf16;
-pub use crate::product::tile::{COLUMNS, ROWS, Tile};
-
 thread_local! {
     /// True while this thread's operations use `generic` even where a fused kernel supports them.
     pub static GENERIC: Cell<bool> = const { Cell::new(false) };

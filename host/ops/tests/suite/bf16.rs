@@ -1,7 +1,7 @@
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
+use host_ops::parts::{narrow, widen};
 use host_ops::round_by_chance;
-use host_ops::testing::{narrow, widen};
 
 #[test]
 fn rounding_is_to_the_nearest() {

@@ -1,4 +1,4 @@
-use host_ops::testing::{dot, exp_f32, maximum, sum};
+use host_ops::parts::{dot, exp_f32, maximum, sum};
 
 #[test]
 fn exp_is_within_a_few_units_in_the_last_place() {

@@ -1,6 +1,6 @@
 use candle_core::{DType, Device, Tensor};
+use host_ops::parts::product_of_few_rows_in_bf16;
 use host_ops::product;
-use host_ops::testing::product_of_few_rows_in_bf16;
 
 fn of(shape: (usize, usize), step: f32, dtype: DType) -> Tensor {
     let values = (0..shape.0 * shape.1).map(|i| (i as f32 * step).sin()).collect::<Vec<f32>>();

@@ -1,4 +1,4 @@
-use host_ops::testing::{COLUMNS, ROWS, Tile};
+use host_ops::parts::{COLUMNS, ROWS, Tile};
 
 #[test]
 fn the_instruction_has_the_bits_of_plain_arithmetic() {
