@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Optional
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from . import Batch, StepControl
+from . import Batch, CapoWarning, StepControl
 from ._moments import adam_moments
 from ._step import reshard
 from .components import Records
@@ -197,6 +198,10 @@ class Proposal:
             return moments[0].float() / (moments[1].float().sqrt() / root + group["eps"])
 
         directions = {parameter: direction(parameter) for parameter in self._before}
+        compared = [each for parameter, each in directions.items() if parameter.grad is not None]
+        if self._optimizer.state and compared and all(each is None for each in compared):
+            told = "the optimizer keeps neither Adam's moments nor a momentum, so the target stays where it begins (give `target` a number)"
+            warnings.warn(told, CapoWarning, stacklevel=2)
 
         def product(of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> float:
             def sum_(parameter: Tensor) -> Tensor:

@@ -372,31 +372,3 @@ def test_the_component_goes_on_as_in_host(host, tmp_path):
         rho = line["rho"]
     bits = int(control.state_dict()["state"].removeprefix(b"governor.kl/1 "), 16)
     assert abs(bits - int.from_bytes(struct.pack(">d", rho), "big")) <= 8, "the last places of a logarithm"
-
-
-@pytest.mark.filterwarnings("ignore::capo_rl.CapoWarning")
-def test_moments_in_8_bits_say_what_those_of_torch_say():
-    """``auto`` compares each gradient with the moments, the estimate squares them, and masks read those of the head."""
-    bitsandbytes = pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
-    from capo_rl._layer import optimizer_state
-
-    told = []
-    for make in (torch.optim.AdamW, lambda weights, lr: bitsandbytes.optim.AdamW(weights, lr=lr, optim_bits=8, min_8bit_size=1024)):
-        torch.manual_seed(0)
-        # 7,300 weights are no multiple of the 256 that share a factor.
-        weight, x = torch.nn.Parameter(torch.randn(73, 100) / 10), torch.randn(64, 100)
-        labels = torch.arange(64)
-        inner = make([weight], 1e-2)
-        optimizer = Governed(inner, capo_rl.StepControl("governor.kl", target="auto"))
-        for _ in range(4):
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(x @ weight.T, labels).backward()
-            proposal = Proposal(inner, groups_of(inner, None), alignment=True)
-            optimizer.step()
-        told.append((proposal.alignment(), proposal.fisher(), optimizer_state(inner, weight)))
-    (alignment, fisher, state), (alignment_8, fisher_8, state_8) = told
-    assert state_8["exp_avg"].dtype == torch.float32 and inner.state[weight]["state1"].dtype == torch.uint8
-    assert alignment_8 == pytest.approx(alignment, abs=0.01) and alignment > 0.1
-    assert fisher_8 == pytest.approx(fisher, rel=0.05)
-    for name in ("exp_avg", "exp_avg_sq"):
-        assert (state_8[name] - state[name]).norm() < 0.05 * state[name].norm(), name

@@ -56,12 +56,12 @@ def sequences():
     return rows[:480], rows[480:608]
 
 
-def prepare(folder, python):
-    """The model and the tasks' rows below `folder`; what lies there is not made again."""
+def prepare(folder, python, tasks):
+    """The model and the rows of `tasks` below `folder`; what lies there is not made again."""
     if not (folder / "models" / MODEL).exists():
         subprocess.run([SCRIPTS / "pretrained", folder / "models"], check=True)
-    for task, config in TASKS.items():
-        data = folder / "data" / task
+    for task in tasks:
+        config, data = TASKS[task], folder / "data" / task
         if (data / "held_out.jsonl").exists():
             continue
         if config is None:

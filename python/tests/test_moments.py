@@ -1,0 +1,48 @@
+"""The moments that bitsandbytes keeps in 8 bits, and the steps that are governed with them, against torch's; an optimizer without moments is told."""
+
+import pytest
+
+import capo_rl
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from capo_rl._layer import optimizer_state  # noqa: E402
+from capo_rl._proposal import Proposal, groups_of  # noqa: E402
+from capo_rl.torch import Governed, kl_divergence  # noqa: E402
+
+
+def trained(make, steps):
+    """A layer of 73 x 100 weights after steps of `auto`: their scales, the last step, and the state of the layer. 7,300 is no multiple of 256."""
+    torch.manual_seed(0)
+    weight, inputs, labels = torch.nn.Parameter(torch.randn(73, 100) / 10), torch.randn(64, 100), torch.arange(64)
+    inner, before, scales = make([weight]), [], []
+    control = capo_rl.StepControl("governor.kl", target="auto")
+    optimizer = Governed(inner, control, measure=lambda _: kl_divergence(before[-1], inputs @ weight.T).mean())
+    for _ in range(steps):
+        logits = inputs @ weight.T
+        before.append(logits.detach())
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(logits, labels).backward()
+        proposal = Proposal(inner, groups_of(inner, None), alignment=True)
+        optimizer.step()
+        scales.append(optimizer.records["governor.kl/scale"])
+    return scales, proposal, optimizer_state(inner, weight)
+
+
+def test_moments_in_8_bits_say_what_those_of_torch_say():
+    """``auto`` compares each gradient with the moments, the estimate squares them, and masks read those of the head."""
+    optim = pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed").optim
+    scales, proposal, state = trained(lambda weights: torch.optim.AdamW(weights, lr=1e-2), 15)
+    scales_8, proposal_8, state_8 = trained(lambda weights: optim.AdamW(weights, lr=1e-2, optim_bits=8, min_8bit_size=1024), 15)
+    assert scales[-1] > 1.5 * scales[0], "the target must have risen, or else nothing was compared"
+    assert scales_8 == pytest.approx(scales, rel=0.01)
+    assert proposal_8.alignment() == pytest.approx(proposal.alignment(), abs=0.01)
+    assert proposal_8.fisher() == pytest.approx(proposal.fisher(), rel=0.05)
+    for name in ("exp_avg", "exp_avg_sq"):
+        assert (state_8[name] - state[name]).norm() < 0.05 * state[name].norm(), name
+
+
+def test_an_optimizer_without_moments_is_told_that_its_target_stays():
+    with pytest.warns(capo_rl.CapoWarning, match="the target stays where it begins"):
+        scales, proposal, _ = trained(lambda weights: torch.optim.Adagrad(weights, lr=1e-2), 3)
+    assert proposal.alignment() is None and len(scales) == 3
