@@ -7,8 +7,12 @@ use capo_plugin::testing::check::{Check, Subject, Verdict, failed, skipped, succ
 use capo_plugin::{PluginError, Point};
 use rustix::time::{ClockId, clock_gettime};
 
+/// The check that no thread is left behind.
+pub const THREADS: &str = "threads";
 /// The check that nothing is written to standard output.
 pub const STDOUT_QUIET: &str = "stdout-quiet";
+/// The check that measures a step.
+pub const CALL_TIME: &str = "call-time";
 /// Number of times that idle threads are counted after their component is dropped.
 const LOOKS: u32 = 100;
 /// The pause between two counts.
@@ -18,9 +22,9 @@ const GRACE: Duration = Duration::from_millis(500);
 
 /// The checks, in order.
 pub static ALL: [Check; 3] = [
-    Check::new("threads", "no thread is left behind", threads),
+    Check::new(THREADS, "no thread is left behind", threads),
     Check::new(STDOUT_QUIET, "nothing is written to standard output", stdout_quiet),
-    Check::new("call-time", "how much work one step on a small batch is", call_time),
+    Check::new(CALL_TIME, "how much work one step on a small batch is", call_time),
 ];
 
 /// Number of threads of this process before the library was loaded.

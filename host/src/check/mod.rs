@@ -1,7 +1,8 @@
 //! `host check`: tests if a library keeps the rules of its extension points.
 //!
-//! Each named check runs in its own process, so that a crash or a call that does not return is a result too. The parent
-//! never loads the library. The checks of a component come from `capo_plugin::testing`; `catalog` adds those of the host.
+//! Checks run in other processes, so that a crash or a call that does not return is a result too. The parent never loads
+//! the library. Checks that need no process of their own share one first; any that does not pass there runs again alone.
+//! The checks of a component come from `capo_plugin::testing`; `catalog` adds those of the host.
 
 mod catalog;
 mod conduct;
@@ -12,11 +13,12 @@ mod report;
 mod settings;
 mod task;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use capo_plugin::Point;
-use capo_plugin::testing::check::{CREATION, Outcome, PANICS_CONTAINED, Status};
+use capo_plugin::testing::check::{CREATION, Check, Outcome, PANICS_CONTAINED, Status};
 
 pub use conduct::cpu_time;
 pub use settings::CheckArgs;
@@ -24,7 +26,7 @@ pub use settings::CheckArgs;
 use crate::data;
 use crate::report::terminal::{self, say};
 use catalog::{ENTRY_POINT, FUZZ, LIBRARY, of_components};
-use conduct::STDOUT_QUIET;
+use conduct::{CALL_TIME, STDOUT_QUIET, THREADS};
 use fuzz::Cases;
 use process::End;
 use report::Report;
@@ -32,6 +34,8 @@ use task::{Component, Reply, Task, perform};
 
 /// Number of checks of a component that may hang before the remaining ones are left out.
 const MOST_HANGS: usize = 2;
+/// The checks that read the state or the output of their whole process.
+const ALONE: [&str; 4] = [PANICS_CONTAINED, THREADS, STDOUT_QUIET, CALL_TIME];
 /// Number of random inputs that one process checks.
 const CASES_PER_PROCESS: u64 = 200;
 
@@ -92,7 +96,7 @@ impl Session<'_> {
     /// Loads the library in a child process.
     fn open(&self, path: Option<PathBuf>) -> Result<Library> {
         let mut library = Library { path, components: Vec::new(), entry: (Outcome::new(Status::Success, ""), 0.0) };
-        let end = self.run(&library, ENTRY_POINT, None, None)?;
+        let end = self.run(&library, &[ENTRY_POINT], None, None)?;
         let outcome = match self.ended(&end) {
             Err(outcome) => outcome,
             Ok(Reply::Refused(sentence)) => bail!("{sentence}"),
@@ -117,8 +121,10 @@ impl Session<'_> {
         if outcome.is_bad() {
             return Ok(());
         }
-        for (check, ..) in LIBRARY.iter().filter(|(check, ..)| self.args.wants(check)) {
-            let (outcome, seconds) = self.outcome(library, check, None)?;
+        let checks: Vec<_> = LIBRARY.iter().map(|(check, ..)| *check).filter(|check| self.args.wants(check)).collect();
+        let mut passed = self.together(library, &checks, None)?;
+        for check in checks {
+            let (outcome, seconds) = passed.remove(check).map_or_else(|| self.outcome(library, check, None), Ok)?;
             self.report.add(None, check, outcome, seconds);
         }
         library.components.iter().try_for_each(|component| self.component(library, component))
@@ -128,11 +134,17 @@ impl Session<'_> {
         self.report.component(component);
         let (mut hangs, mut built) = (0, true);
         let at_point = |points: &[Point]| points.iter().any(|point| point.name() == component.point);
-        for check in of_components().filter(|check| self.args.wants(check.name) && at_point(check.points)) {
+        let wanted = |check: &&Check| self.args.wants(check.name) && at_point(check.points);
+        let checks: Vec<_> = of_components().filter(wanted).collect();
+        let shared: Vec<_> = checks.iter().map(|check| check.name).filter(|name| !ALONE.contains(name)).collect();
+        let mut passed = self.together(library, &shared, Some(component))?;
+        for check in checks {
             let (outcome, seconds) = if hangs >= MOST_HANGS {
                 (Outcome::new(Status::Skipped, "checks before it did not come back"), 0.0)
             } else if !built && !check.without_instance {
                 (Outcome::unchecked("the component could not be built"), 0.0)
+            } else if let Some(outcome) = passed.remove(check.name) {
+                outcome
             } else {
                 self.outcome(library, check.name, Some(component))?
             };
@@ -153,14 +165,14 @@ impl Session<'_> {
         let mut bad = None;
         for first in (cases.first..last).step_by(CASES_PER_PROCESS as usize) {
             let portion = Cases { first, count: CASES_PER_PROCESS.min(last - first), ..cases };
-            let end = self.run(library, FUZZ, Some(component), Some(portion))?;
+            let end = self.run(library, &[FUZZ], Some(component), Some(portion))?;
             seconds += end.seconds;
             bad = match self.ended(&end) {
                 Ok(Reply::Fuzzed(count)) => {
                     refused += count;
                     continue;
                 }
-                Ok(Reply::Outcome(outcome)) => Some(outcome),
+                Ok(Reply::Outcome(outcome, _)) => Some(outcome),
                 Ok(other) => bail!("unexpected answer {other:?}"),
                 Err(outcome) => Some(with_case(outcome, &end, component, cases.seed)),
             };
@@ -173,22 +185,45 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Runs one check in a child process.
-    fn outcome(&self, library: &Library, check: &str, component: Option<&Component>) -> Result<(Outcome, f64)> {
-        let end = self.run(library, check, component, None)?;
-        let outcome = match self.ended(&end) {
-            Err(outcome) => outcome,
-            Ok(Reply::Outcome(outcome)) => heard(check, outcome, &end),
-            Ok(Reply::Refused(sentence)) => Outcome::new(Status::Failed, sentence),
-            Ok(other) => bail!("unexpected answer {other:?}"),
+    /// Runs `checks` in one child process. Returns those that passed, with their durations in seconds.
+    fn together(
+        &self,
+        library: &Library,
+        checks: &[&'static str],
+        component: Option<&Component>,
+    ) -> Result<HashMap<&'static str, (Outcome, f64)>> {
+        if checks.len() < 2 {
+            return Ok(HashMap::new());
+        }
+        let end = self.run(library, checks, component, None)?;
+        let passed = |(check, reply)| match reply {
+            Reply::Outcome(outcome, seconds) if !outcome.is_bad() => Some((check, (outcome, seconds))),
+            _ => None,
         };
-        Ok((outcome, end.seconds))
+        Ok(checks.iter().copied().zip(end.replies).filter_map(passed).collect())
     }
 
-    fn run(&self, library: &Library, check: &str, component: Option<&Component>, cases: Option<Cases>) -> Result<End> {
+    /// Runs one check in a child process.
+    fn outcome(&self, library: &Library, check: &'static str, component: Option<&Component>) -> Result<(Outcome, f64)> {
+        let end = self.run(library, &[check], component, None)?;
+        match self.ended(&end) {
+            Err(outcome) => Ok((outcome, end.seconds)),
+            Ok(Reply::Outcome(outcome, seconds)) => Ok((heard(check, outcome, &end), seconds)),
+            Ok(Reply::Refused(sentence)) => Ok((Outcome::new(Status::Failed, sentence), end.seconds)),
+            Ok(other) => bail!("unexpected answer {other:?}"),
+        }
+    }
+
+    fn run(
+        &self,
+        library: &Library,
+        checks: &[&str],
+        component: Option<&Component>,
+        cases: Option<Cases>,
+    ) -> Result<End> {
         let task = Task {
             library: library.path.clone(),
-            check: check.to_owned(),
+            checks: checks.iter().map(|&check| check.to_owned()).collect(),
             component: component.cloned(),
             cases,
             rows: self.args.rows.clone(),
@@ -207,7 +242,7 @@ impl Session<'_> {
         let Some(exit) = end.exit else {
             return Err(Outcome::new(Status::Failed, format!("it did not come back within {} s", self.args.timeout)));
         };
-        match (&end.reply, exit.success()) {
+        match (end.replies.last(), exit.success()) {
             (Some(reply), true) if !matches!(reply, Reply::Case(_)) => Ok(reply.clone()),
             _ => Err(Outcome::new(Status::Crashed, process::describe(exit, &end.stderr))),
         }
@@ -236,8 +271,8 @@ fn heard(check: &str, outcome: Outcome, end: &End) -> Outcome {
 
 /// The outcome of a child that crashed on a random batch, with the number of that case.
 fn with_case(outcome: Outcome, end: &End, component: &Component, seed: u64) -> Outcome {
-    let Some(Reply::Case(case)) = end.reply else { return outcome };
-    let name = fuzz::name(&component.id, seed, case);
+    let Some(Reply::Case(case)) = end.replies.last() else { return outcome };
+    let name = fuzz::name(&component.id, seed, *case);
     Outcome { sentence: format!("{} (run it alone with `--reproduce {name}`)", outcome.sentence), ..outcome }
 }
 

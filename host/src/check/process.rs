@@ -19,8 +19,8 @@ const MOST_OUTPUT: u64 = 64 << 10;
 pub struct End {
     /// Exit status; `None` if the child exceeded the time limit and was ended.
     pub exit: Option<ExitStatus>,
-    /// The child's last answer.
-    pub reply: Option<Reply>,
+    /// The child's answers, in the order of the task's checks.
+    pub replies: Vec<Reply>,
     /// Beginning of the child's standard output.
     pub stdout: String,
     /// Beginning of the child's standard error.
@@ -42,8 +42,10 @@ pub fn run(mut task: Task, limit: Duration) -> Result<End> {
     let (stdout, stderr) = (drain(child.stdout.take()), drain(child.stderr.take()));
     let exit = wait(&mut child, limit)?;
     let seconds = start.elapsed().as_secs_f64();
-    let reply = std::fs::read(file.path()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    Ok(End { exit, reply, stdout: text(&stdout), stderr: text(&stderr), seconds })
+    let answers = std::fs::read_to_string(file.path()).unwrap_or_default();
+    // A child that crashes may leave half a line.
+    let replies = answers.lines().map_while(|line| serde_json::from_str(line).ok()).collect();
+    Ok(End { exit, replies, stdout: text(&stdout), stderr: text(&stderr), seconds })
 }
 
 /// Reads to the end in the background, so that the child never waits for a reader.

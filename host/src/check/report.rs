@@ -21,7 +21,7 @@ pub struct Row {
     /// Outcome of the check.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// Duration of its process, in seconds.
+    /// Its duration in seconds; for a check that gave no answer, that of its process.
     pub seconds: f64,
 }
 

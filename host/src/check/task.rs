@@ -1,6 +1,9 @@
-//! One check in its own process: the parent's task and the child's answer.
+//! Checks in a process of their own: the parent's task and the child's answers.
 
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use capo_plugin::testing::check::{Outcome, Row, Status, Subject};
@@ -18,15 +21,15 @@ use crate::data::{self, Example};
 pub struct Task {
     /// Path of the library; `None` for the built-in components.
     pub library: Option<PathBuf>,
-    /// Name of the check.
-    pub check: String,
+    /// Names of the checks, which run one after another until one ends the process.
+    pub checks: Vec<String>,
     /// The component, for checks of a component.
     pub component: Option<Component>,
     /// The cases of a [`FUZZ`] check.
     pub cases: Option<Cases>,
     /// A dataset file with the rows for rewards; `None` for generated rows.
     pub rows: Option<PathBuf>,
-    /// The file for the answer.
+    /// The file for the answers, one line each.
     pub reply: PathBuf,
     /// True if a refusal includes all its causes.
     pub verbose: bool,
@@ -53,8 +56,8 @@ pub enum Reply {
     Refused(String),
     /// The components that the library offers.
     Components(Vec<Component>),
-    /// The result of the check.
-    Outcome(Outcome),
+    /// The result of a check, and its duration in seconds.
+    Outcome(Outcome, f64),
     /// All random cases ran; the number counts cases that were refused with an error.
     Fuzzed(u64),
     /// The random case of this number is running.
@@ -66,28 +69,30 @@ pub fn perform(json: &str) -> Result<()> {
     let task: Task = serde_json::from_str(json).context("`--run-one` is for `host check` itself")?;
     remember_threads();
     let loaded = Loaded::by(task.library.as_deref());
-    let reply = match &loaded {
-        Err(error) => Reply::Refused(crate::report::terminal::sentence(error, task.verbose)),
-        Ok(loaded) => task.answer(loaded)?,
-    };
-    task.write(&reply)
+    match &loaded {
+        Err(error) => task.write(&Reply::Refused(crate::report::terminal::sentence(error, task.verbose))),
+        Ok(loaded) => task.checks.iter().try_for_each(|check| task.write(&task.answer(check, loaded)?)),
+    }
 }
 
 impl Task {
     fn write(&self, reply: &Reply) -> Result<()> {
-        std::fs::write(&self.reply, serde_json::to_vec(reply)?)
+        let line = serde_json::to_string(reply)? + "\n";
+        let file = OpenOptions::new().append(true).open(&self.reply);
+        file.and_then(|mut file| file.write_all(line.as_bytes()))
             .with_context(|| format!("cannot write `{}`", self.reply.display()))
     }
 
-    fn answer(&self, loaded: &Loaded) -> Result<Reply> {
-        if self.check == ENTRY_POINT {
+    fn answer(&self, check: &str, loaded: &Loaded) -> Result<Reply> {
+        let start = Instant::now();
+        let timed = |outcome| Reply::Outcome(outcome, start.elapsed().as_secs_f64());
+        if check == ENTRY_POINT {
             return list(&loaded.image).map(Reply::Components);
         }
-        if let Some((_, _, run)) = LIBRARY.iter().find(|(name, ..)| *name == self.check) {
-            let outcome = run(loaded).unwrap_or_else(|error| Outcome::new(Status::Failed, error.message()));
-            return Ok(Reply::Outcome(outcome));
+        if let Some((_, _, run)) = LIBRARY.iter().find(|(name, ..)| *name == check) {
+            return Ok(timed(run(loaded).unwrap_or_else(|error| Outcome::new(Status::Failed, error.message()))));
         }
-        let component = self.component.as_ref().with_context(|| format!("`{}` needs a component", self.check))?;
+        let component = self.component.as_ref().with_context(|| format!("`{check}` needs a component"))?;
         let point = Point::ALL.into_iter().find(|point| point.name() == component.point);
         let subject = Subject {
             image: &loaded.image,
@@ -101,23 +106,22 @@ impl Task {
                 .map(|path| data::rows(path).map(|rows| rows.into_iter().map(row).collect()))
                 .transpose()?,
         };
-        if let (Some(cases), FUZZ) = (self.cases, self.check.as_str()) {
-            return Ok(self.fuzz(&subject, cases));
+        if let (Some(cases), FUZZ) = (self.cases, check) {
+            let fuzzed = match subject.cannot_run() {
+                Some(sentence) => Err(Outcome::unchecked(sentence)),
+                None => self.fuzz(&subject, cases).map_err(|sentence| Outcome::new(Status::Failed, sentence)),
+            };
+            return Ok(fuzzed.map_or_else(timed, Reply::Fuzzed));
         }
-        let check = of_components().find(|check| check.name == self.check);
-        let check = check.with_context(|| format!("there is no check `{}`", self.check))?;
-        Ok(Reply::Outcome(check.outcome(&subject)))
+        let known = of_components().find(|known| known.name == check);
+        Ok(timed(known.with_context(|| format!("there is no check `{check}`"))?.outcome(&subject)))
     }
 
-    fn fuzz(&self, subject: &Subject<'_>, cases: Cases) -> Reply {
-        if let Some(sentence) = subject.cannot_run() {
-            return Reply::Outcome(Outcome::unchecked(sentence));
-        }
-        let fuzzed = fuzz::run(subject, cases, &mut |case| {
-            // Only a crash needs this reply, and the next case writes it again.
+    fn fuzz(&self, subject: &Subject<'_>, cases: Cases) -> Result<u64, String> {
+        fuzz::run(subject, cases, &mut |case| {
+            // Only a crash needs this reply: it tells the parent which case it was.
             let _ = self.write(&Reply::Case(case));
-        });
-        fuzzed.map_or_else(|sentence| Reply::Outcome(Outcome::new(Status::Failed, sentence)), Reply::Fuzzed)
+        })
     }
 }
 

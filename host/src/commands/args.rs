@@ -108,7 +108,7 @@ pub(super) enum Command {
     Plugins(ListArgs),
     /// Check that plugins keep the rules of their extension points.
     ///
-    /// Each check runs in a process of its own, so that a crash or a call that does not come back is a result too. The exit code is
+    /// Checks run in other processes, so that a crash or a call that does not come back is a result too. The exit code is
     /// 0 when nothing failed or crashed, 1 when something did, 2 when a file is no plugin.
     Check(CheckArgs),
     /// Make the crate of a plugin, which builds and passes its tests as it is.

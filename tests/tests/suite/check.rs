@@ -29,7 +29,6 @@ fn the_shipped_plugins_are_green() {
 }
 
 #[test]
-#[ignore = "slow: it runs every check on every mask; .ci/long runs it"]
 fn the_published_masks_are_green_and_two_draw_at_random() {
     let report = Folder::new().host("check libmasks.so").succeeded().stdout;
     let warnings: Vec<&str> = report.lines().filter(|line| line.contains("  warning  ")).collect();

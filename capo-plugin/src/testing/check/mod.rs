@@ -1,7 +1,7 @@
 //! The checks of a component: their demands, their inputs, and their tolerances.
 //!
 //! [`CHECKS`] lists all checks, and the sibling files hold them by theme. [`conform`] runs them in a test of the
-//! component's author. `host check` runs each in a separate process, and has further checks of the library.
+//! component's author. `host check` runs them in other processes, and has further checks of the library.
 
 mod conduct;
 mod gradient;
