@@ -20,7 +20,6 @@ pub fn carried_in(folder: PathBuf) {
 }
 
 /// Lists the libraries in the folder that [`carried_in`] set, by name; empty if it was not called. No library is opened.
-#[must_use]
 pub fn carried() -> Vec<PathBuf> {
     CARRIED.get().map(|folder| libraries(folder)).unwrap_or_default()
 }
@@ -61,7 +60,6 @@ fn data_folder_of(data: Option<OsString>, home: Option<OsString>) -> Option<Path
 }
 
 /// Lists the libraries in the folders of `$CAPO_PLUGIN_PATH` and in the user's folder, by folder and name. No library is opened.
-#[must_use]
 pub fn installed() -> Vec<PathBuf> {
     listed_folders().into_iter().chain(data_folder()).flat_map(|folder| libraries(&folder)).collect()
 }
@@ -83,11 +81,8 @@ fn libraries(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Finds the file of `--plugin name` and returns its absolute path.
-///
-/// # Errors
-///
-/// When there is no such file. The message lists every path that was tried, or says what is there instead.
+/// Finds the file of `--plugin name` and returns its absolute path. Fails when there is no such file. The message lists every path that was
+/// tried, or says what is there instead.
 pub fn find(name: &Path) -> Result<PathBuf> {
     let candidates = candidates(name);
     let cannot = |path: &Path| format!("plugin `{}` cannot be opened", path.display());

@@ -4,7 +4,6 @@ use capo_plugin::Inputs;
 use capo_plugin::abi_keys::KeyInfo;
 use capo_plugin::abi_sweep::SweepRange;
 
-use crate::input_names::input_names;
 use crate::offer::Offer;
 use crate::registry::Registry;
 use crate::trust::PIN;
@@ -16,7 +15,6 @@ pub use crate::listing_json::json;
 const INDENT: usize = 27;
 
 /// Lists components and recipes. With `verbose`, adds a line per key, the inputs of components and the text of recipes.
-#[must_use]
 pub fn lines(registry: &Registry, verbose: bool) -> Vec<String> {
     let (mut lines, mut point) = (Vec::new(), None);
     for offer in registry.offers() {
@@ -41,7 +39,6 @@ pub fn lines(registry: &Registry, verbose: bool) -> Vec<String> {
 }
 
 /// Returns a line per loaded plugin: its file with its hash, as a pin.
-#[must_use]
 pub fn pins(registry: &Registry) -> Vec<String> {
     let plugins = registry.plugins().into_iter();
     plugins
@@ -49,7 +46,6 @@ pub fn pins(registry: &Registry) -> Vec<String> {
         .collect()
 }
 
-/// Joins the names of a component's keys.
 fn in_one_line(offer: &Offer) -> String {
     if offer.keys.is_empty() { "no keys".to_owned() } else { format!("keys: {}", offer.keys.join(", ")) }
 }
@@ -84,4 +80,21 @@ fn key_lines(docs: &[KeyInfo], sweeps: &[SweepRange], keys: &[String]) -> Vec<St
         }
     };
     keys.iter().map(line).collect()
+}
+
+/// Names of the inputs, as the fields of a batch are called.
+pub(crate) fn input_names(inputs: Inputs) -> Vec<&'static str> {
+    let named = [
+        (Inputs::OLD_LOGPS, "old_logps"),
+        (Inputs::REF_LOGPS, "ref_logps"),
+        (Inputs::ENTROPY, "entropy"),
+        (Inputs::LAST_LAYER, "last_layer"),
+        (Inputs::OPTIMIZER_STATE, "optimizer_state"),
+        (Inputs::ROLLOUT_CONTEXT, "rollout_context"),
+        (Inputs::SAMPLER_TOP_K, "sampler_top_k"),
+        (Inputs::ALIGNMENT, "alignment"),
+    ];
+    let known = named.iter().filter(|(flag, _)| inputs.contains(*flag)).map(|(_, name)| *name);
+    let unknown = (inputs.0 & !Inputs::KNOWN.0 != 0).then_some("something that this host does not know");
+    known.chain(unknown).collect()
 }

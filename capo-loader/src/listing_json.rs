@@ -7,12 +7,11 @@ use capo_plugin::abi_sweep::SweepRange;
 use serde_json::{Value, json};
 
 use crate::find;
-use crate::input_names::input_names;
+use crate::listing::input_names;
 use crate::offer::{Offer, OfferedRecipe, Origin};
 use crate::registry::Registry;
 
 /// The contents of [`lines`](super::listing::lines), and the installed libraries. `program` and its `version` name the caller.
-#[must_use]
 pub fn json(registry: &Registry, program: &str, version: &str) -> Value {
     let plugins = registry.plugins().into_iter().map(
         |plugin| json!({ "path": plugin.path.to_string_lossy(), "sha256": plugin.sha256, "packages": plugin.packages }),

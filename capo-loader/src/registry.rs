@@ -11,9 +11,9 @@ use capo_plugin::{
     Advantage, Component, Image, Inputs, Mask, MaskTraits, ObjectiveFn, Point, StepControlFn, Weight, Wired, nearest,
 };
 
-use crate::component::{Choice, ComponentConfig, component_names};
 use crate::offer::{self, Offer, OfferedRecipe, Origin};
 use crate::open;
+use crate::tables::{Choice, ComponentConfig, component_names};
 use crate::trust::{LoadedPlugin, Trust, TrustedFile};
 use crate::warning::one_line;
 use crate::watchdog::Watchdog;
@@ -44,21 +44,14 @@ pub struct Components {
 }
 
 impl Registry {
-    /// Opens a registry of the components linked into this executable and of the plugins `names`, in order.
-    ///
-    /// # Errors
-    ///
-    /// When a plugin is not found, not trusted or cannot be loaded, or an id that it offers is taken or invalid.
+    /// Opens a registry of the components linked into this executable and of the plugins `names`, in order. Fails when a plugin is not
+    /// found, not trusted or cannot be loaded, or an id that it offers is taken or invalid.
     pub fn open(names: &[PathBuf]) -> Result<Self> {
         Self::open_with(names, &Trust::default(), None)
     }
 
     /// As `open`, with the checks of `trust`. With `seconds`, the process ends with a message if opening a plugin takes longer, or if the
-    /// plugin ends the process; 0 is no time limit. `None` does not watch.
-    ///
-    /// # Errors
-    ///
-    /// As [`Registry::open`].
+    /// plugin ends the process; 0 is no time limit. `None` does not watch. Fails as [`Registry::open`] does.
     pub fn open_with(names: &[PathBuf], trust: &Trust, seconds: Option<u64>) -> Result<Self> {
         let mut registry = Self::default();
         registry.add(Image::own(), &Origin::BuiltIn)?;
@@ -118,7 +111,6 @@ impl Registry {
     }
 
     /// All components, in the order of points and ids.
-    #[must_use]
     pub fn offers(&self) -> Vec<&Offer> {
         let mut offers = self.offers.iter().collect::<Vec<_>>();
         offers.sort_by(|a, b| (a.point, &a.id).cmp(&(b.point, &b.id)));
@@ -127,7 +119,6 @@ impl Registry {
 
     /// Inputs that a component asks of a batch, if it can be built without keys. `None` for a reward, which sees no
     /// batch.
-    #[must_use]
     pub fn inputs(&self, offer: &Offer) -> Option<Inputs> {
         self.ask(offer, |image| match offer.point {
             Point::Reward => None,
@@ -139,7 +130,6 @@ impl Registry {
         })
     }
 
-    /// Asks the image of an offer a question about it.
     fn ask<R>(&self, offer: &Offer, question: impl FnOnce(&Image) -> R) -> R {
         let path = match &offer.origin {
             Origin::BuiltIn => String::new(),
@@ -149,30 +139,24 @@ impl Registry {
     }
 
     /// Descriptions of a component's keys by its author; empty where the author gave none.
-    #[must_use]
     pub fn key_docs(&self, offer: &Offer) -> Vec<KeyInfo> {
         // An image whose layout differs was refused when it was opened.
         self.ask(offer, |image| image.key_docs(offer.point, &offer.id)).unwrap_or_default()
     }
 
     /// Keys of a component for which a search makes sense, in the author's order; empty if the author named none.
-    #[must_use]
     pub fn sweeps(&self, offer: &Offer) -> Vec<SweepRange> {
         // An image whose layout differs was refused when it was opened.
         self.ask(offer, |image| image.sweeps(offer.point, &offer.id)).unwrap_or_default()
     }
 
-    /// Declarations of a mask or a weight, built with this table, about its decisions; none if its author made none.
-    ///
-    /// # Errors
-    ///
-    /// As [`Registry::build`].
+    /// Declarations of a mask or a weight, built with this table, about its decisions; none if its author made none. Fails as
+    /// [`Registry::build`] does.
     pub fn mask_traits(&self, point: Point, config: &ComponentConfig, watchdog: &Watchdog) -> Result<MaskTraits> {
         self.make(point, config, watchdog, |image, id, json| image.mask_traits(point, id, json))
     }
 
     /// All recipes, ordered by name.
-    #[must_use]
     pub fn recipes(&self) -> Vec<&OfferedRecipe> {
         let mut recipes = self.recipes.iter().collect::<Vec<_>>();
         recipes.sort_by(|a, b| a.name.cmp(&b.name));
@@ -180,7 +164,6 @@ impl Registry {
     }
 
     /// The plugins that were loaded, in order.
-    #[must_use]
     pub fn plugins(&self) -> Vec<LoadedPlugin> {
         self.plugins.clone()
     }
@@ -195,7 +178,6 @@ impl Registry {
     }
 
     /// A message for each plugin that the run does not use: none of its components is among `used`, and its recipe is not `recipe`.
-    #[must_use]
     pub fn unused(&self, used: &[String], recipe: Option<&str>) -> Vec<String> {
         let sentence = |plugin: &LoadedPlugin| {
             let origin = Origin::File(plugin.path.clone());
@@ -216,11 +198,7 @@ impl Registry {
         self.plugins.iter().filter_map(sentence).collect()
     }
 
-    /// The recipe called `name`.
-    ///
-    /// # Errors
-    ///
-    /// When no image offers it. The message suggests the nearest name, or lists all names.
+    /// The recipe called `name`. Fails when no image offers it. The message suggests the nearest name, or lists all names.
     pub fn recipe(&self, name: &str) -> Result<&OfferedRecipe> {
         let names = || self.recipes().into_iter().map(|recipe| recipe.name.as_str());
         self.recipes.iter().find(|recipe| recipe.name == name).ok_or_else(|| {
@@ -233,11 +211,7 @@ impl Registry {
     }
 
     /// The only recipe that a plugin offers, else the built-in recipe `built_in`. A recipe `NAME-...` beside `NAME` in one plugin is a
-    /// variant, which a config must name.
-    ///
-    /// # Errors
-    ///
-    /// When several plugins offer a recipe.
+    /// variant, which a config must name. Fails when several plugins offer a recipe.
     pub fn default_recipe(&self, built_in: &str) -> Result<&OfferedRecipe> {
         let is_variant = |recipe: &OfferedRecipe| {
             let of = |base: &OfferedRecipe| {
@@ -262,11 +236,7 @@ impl Registry {
         }
     }
 
-    /// Builds the components of a run.
-    ///
-    /// # Errors
-    ///
-    /// When an id is unknown or at the wrong point, or a component refuses its table.
+    /// Builds the components of a run. Fails when an id is unknown or at the wrong point, or a component refuses its table.
     pub fn build(&self, choice: Choice<'_>, watchdog: &Watchdog) -> Result<Components> {
         Ok(Components {
             advantage: self.create(choice.advantage, watchdog)?,
@@ -277,21 +247,13 @@ impl Registry {
         })
     }
 
-    /// Builds the components of a point that takes any number of them, each under its name in reports.
-    ///
-    /// # Errors
-    ///
-    /// As [`Registry::build`].
+    /// Builds the components of a point that takes any number of them, each under its name in reports. Fails as [`Registry::build`] does.
     pub fn create_all<W: Wired>(&self, configs: &[ComponentConfig], watchdog: &Watchdog) -> Result<Vec<Component<W>>> {
         let named = configs.iter().zip(component_names(configs));
         named.map(|(config, name)| Ok(self.create(config, watchdog)?.renamed(&name))).collect()
     }
 
-    /// Builds one component.
-    ///
-    /// # Errors
-    ///
-    /// As [`Registry::build`].
+    /// Builds one component. Fails as [`Registry::build`] does.
     pub fn create<W: Wired>(&self, config: &ComponentConfig, watchdog: &Watchdog) -> Result<Component<W>> {
         self.make(W::POINT, config, watchdog, Image::create)
     }

@@ -1,15 +1,46 @@
-//! Reads components' tables from a TOML text.
+//! Components' tables in a config, and their names in reports.
 
 use anyhow::{Result, bail};
+use serde::Serialize;
 use toml::{Table, Value};
 
-use crate::component::ComponentConfig;
+/// A component's table: `use` and its own keys.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ComponentConfig {
+    /// The component's id.
+    #[serde(rename = "use")]
+    pub id: String,
+    /// All other keys, which the component reads.
+    #[serde(flatten)]
+    pub table: Table,
+}
 
-/// Parses a TOML text; messages name its `origin`.
-///
-/// # Errors
-///
-/// When the text is not TOML; the message has the line.
+/// Names in reports for a list of components, such as a run's masks. A name is the component's id, or `ID#2` where an id is used
+/// again, so that no report hides another.
+pub fn component_names(list: &[ComponentConfig]) -> Vec<String> {
+    let name = |(index, one): (usize, &ComponentConfig)| match list[..index].iter().filter(|c| c.id == one.id).count() {
+        0 => one.id.clone(),
+        before => format!("{}#{}", one.id, before + 1),
+    };
+    list.iter().enumerate().map(name).collect()
+}
+
+/// The components of a run besides its rewards, as chosen in its settings.
+#[derive(Debug, Clone, Copy)]
+pub struct Choice<'a> {
+    /// Table `[advantage]`.
+    pub advantage: &'a ComponentConfig,
+    /// Table `[objective]`.
+    pub objective: &'a ComponentConfig,
+    /// Tables `[[mask]]`, in order.
+    pub masks: &'a [ComponentConfig],
+    /// Tables `[[weight]]`, in order.
+    pub weights: &'a [ComponentConfig],
+    /// Tables `[[step_control]]`, in order.
+    pub step_controls: &'a [ComponentConfig],
+}
+
+/// Parses a TOML text. An error names its `origin` and the line.
 pub fn parse(text: &str, origin: &str) -> Result<Table> {
     text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
@@ -17,11 +48,7 @@ pub fn parse(text: &str, origin: &str) -> Result<Table> {
     })
 }
 
-/// The entries of the list `section`; empty if it is absent.
-///
-/// # Errors
-///
-/// When `section` is one table instead of a list.
+/// The entries of the list `section`; empty if it is absent. Fails when `section` is one table instead of a list.
 pub fn list(table: &Table, section: &str, origin: &str) -> Result<Vec<Value>> {
     match table.get(section) {
         None => Ok(Vec::new()),
@@ -30,21 +57,14 @@ pub fn list(table: &Table, section: &str, origin: &str) -> Result<Vec<Value>> {
     }
 }
 
-/// The components of the list `section`, such as `mask`.
-///
-/// # Errors
-///
-/// As [`list`] and [`component`].
+/// The components of the list `section`, such as `mask`. Fails as [`list`] and [`component`] do.
 pub fn components(table: &Table, section: &str, origin: &str) -> Result<Vec<ComponentConfig>> {
     let one = |value| component(&format!("[[{section}]]"), value, origin);
     list(table, section, origin)?.into_iter().map(one).collect()
 }
 
-/// A component's table; `section` is its name in messages, such as `[[mask]]`.
-///
-/// # Errors
-///
-/// When the value is not a table, or the table lacks `use`.
+/// A component's table; `section` is its name in messages, such as `[[mask]]`. Fails when the value is not a table, or the table lacks
+/// `use`.
 pub fn component(section: &str, value: Value, origin: &str) -> Result<ComponentConfig> {
     let Value::Table(mut table) = value else { bail!("`{section}` in {} is not a table", origin) };
     match table.remove("use") {

@@ -53,12 +53,8 @@ pub struct TrustedFile {
 }
 
 impl Trust {
-    /// Finds the plugin of `--plugin name` and checks it. None of its code has run yet.
-    ///
-    /// # Errors
-    ///
-    /// When the plugin is not found, another user may change or replace it, or its hash differs from its pin or from the hash that the
-    /// run began with.
+    /// Finds the plugin of `--plugin name` and checks it. None of its code has run yet. Fails when the plugin is not found, another user
+    /// may change or replace it, or its hash differs from its pin or from the hash that the run began with.
     pub fn check(&self, name: &Path) -> Result<TrustedFile> {
         let (name, pin) = split_pin(name)?;
         let path = find(&name)?;
@@ -94,7 +90,6 @@ impl Trust {
     }
 }
 
-/// Splits a name from its pin.
 fn split_pin(name: &Path) -> Result<(PathBuf, Option<String>)> {
     let Some((file, pin)) = name.to_str().and_then(|name| name.rsplit_once(PIN)) else {
         return Ok((name.to_owned(), None));
@@ -108,7 +103,6 @@ fn split_pin(name: &Path) -> Result<(PathBuf, Option<String>)> {
     Ok((PathBuf::from(file), Some(pin.to_ascii_lowercase())))
 }
 
-/// Refuses a file that is not among the run's plugins.
 fn check_known(known: &[LoadedPlugin], path: &Path, sha256: &str) -> Result<()> {
     if known.iter().any(|plugin| plugin.sha256 == sha256) {
         return Ok(());

@@ -31,11 +31,7 @@ impl Dtype {
 /// Name of the CPU in `--device`.
 pub const CPU: &str = "cpu";
 
-/// Number of the CUDA device called `name`; `None` for `cpu`.
-///
-/// # Errors
-///
-/// When `name` is any other name.
+/// Number of the CUDA device called `name`; `None` for `cpu`. Any other name is an error.
 pub fn cuda_number(name: &str) -> Result<Option<usize>> {
     if name == CPU {
         return Ok(None);
@@ -57,11 +53,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the device called `name`, `None` for `cpu`. Features are copied to it as the type `features`.
-    ///
-    /// # Errors
-    ///
-    /// When the name is no device, the machine lacks the driver or the device, or `features` is not f32 on the CPU.
+    /// Opens the device called `name`, `None` for `cpu`. Features are copied to it as the type `features`. Fails when the name is no
+    /// device, the machine lacks the driver or the device, or `features` is not f32 on the CPU.
     pub fn open(name: &str, features: Dtype) -> Result<Option<Self>> {
         match cuda_number(name)? {
             Some(number) => {
@@ -100,11 +93,8 @@ impl Device {
         unsafe { driver::ctx::set_current(self.context) }.map_err(|error| failed("entering its context", error))
     }
 
-    /// Copies the last layer and the optimizer's state of `batch` from host memory to this device.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails, for example because its memory is full.
+    /// Copies the last layer and the optimizer's state of `batch` from host memory to this device. Fails when the device fails, for example
+    /// because its memory is full.
     pub fn upload(&self, batch: &Batch<'_>) -> Result<Upload<'_>> {
         self.copy(batch).with_context(|| format!("device `cuda:{}`", self.number))
     }
@@ -182,7 +172,6 @@ pub struct Upload<'d> {
 
 impl Upload<'_> {
     /// Returns `batch` with these arrays in place of its own.
-    #[must_use]
     pub fn view<'a>(&'a self, mut batch: Batch<'a>) -> Batch<'a> {
         if let (Some(last), Some(copies)) = (&mut batch.last_layer, &self.last_layer) {
             let [hidden, topk_ids, topk_logits, logsumexp, action_logits] = copies.each_ref().map(Memory::view);
