@@ -6,11 +6,10 @@ use abi_stable::std_types::{RResult, RStr, RString, RVec};
 use crate::abi::{ComponentInfo, WireError};
 use crate::abi_keys::KeyInfo;
 use crate::abi_sweep::SweepRange;
-use crate::abi_traits::MaskTraits;
-use crate::component::Wired;
-use crate::error::PluginError;
+use crate::guard::caught;
 use crate::keys::Key;
 use crate::register::Entry;
+use crate::{MaskTraits, PluginError, Wired};
 
 /// All components of this image at a point.
 pub(crate) extern "C" fn components<W: Wired>() -> RVec<ComponentInfo> {
@@ -39,13 +38,10 @@ pub(crate) extern "C" fn create<W: Wired>(id: RStr<'_>, config: RStr<'_>) -> RRe
 /// The keys of `entry`: the keys that its type reads, or, where the type does not tell, the keys that its author
 /// describes. Empty where the type panics when asked, because a panic must not cross the ABI.
 fn keys_of(entry: &Entry) -> RVec<RString> {
-    match std::panic::catch_unwind(entry.keys) {
-        Ok(Some(keys)) => keys.iter().map(|key| (*key).into()).collect(),
-        Ok(None) => entry.docs.list().into_iter().map(|key| key.info.name).collect(),
-        Err(payload) => {
-            std::mem::forget(payload);
-            RVec::new()
-        }
+    match caught(entry.keys) {
+        Some(Some(keys)) => keys.iter().map(|key| (*key).into()).collect(),
+        Some(None) => entry.docs.list().into_iter().map(|key| key.info.name).collect(),
+        None => RVec::new(),
     }
 }
 

@@ -9,10 +9,7 @@ use crate::abi_keys::{KEYS_POINT, KeyInfo, KeysPoint};
 use crate::abi_recipe::{RECIPE_POINT_2, RecipePoint2};
 use crate::abi_sweep::{SWEEP_POINT, SweepPoint, SweepRange};
 use crate::abi_traits::{MaskTraits, TRAITS_POINT, TraitsPoint};
-use crate::component::{Component, Wired};
-use crate::error::PluginError;
-use crate::keys;
-use crate::point::Point;
+use crate::{Component, PluginError, Point, Wired, keys};
 
 /// An executable or a loaded library.
 #[derive(Clone, Copy)]
@@ -22,13 +19,11 @@ pub struct Image {
 
 impl Image {
     /// The image of a loaded library.
-    #[must_use]
     pub fn from_root(root: PluginRoot_Ref) -> Self {
         Self { root }
     }
 
     /// Revision of the image's root module.
-    #[must_use]
     pub fn abi_version(&self) -> u32 {
         self.root.abi_version()
     }

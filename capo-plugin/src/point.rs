@@ -28,7 +28,6 @@ impl Point {
         [Self::Reward, Self::Advantage, Self::Objective, Self::Mask, Self::Weight, Self::StepControl];
 
     /// Name of the point in a configuration: `reward`, `advantage`, `objective`, `mask`, `weight`, `step_control`.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Reward => "reward",
@@ -41,7 +40,6 @@ impl Point {
     }
 
     /// Extension id of the point.
-    #[must_use]
     pub fn extension_id(self) -> &'static str {
         match self {
             Self::Reward => REWARD_POINT,

@@ -133,7 +133,6 @@ macro_rules! point {
 
         impl crate::register::Entry {
             #[doc = concat!("An entry of ", $what, ".")]
-            #[must_use]
             #[allow(non_snake_case, reason = "`register!` is told the trait's name")]
             pub const fn $trait<T>(names: crate::register::Names, docs: crate::keys::KeyDocs) -> Self
             where

@@ -25,7 +25,6 @@ fn odd_calls(subject: &Subject<'_>, asked: Inputs) -> Vec<(String, Input)> {
     calls
 }
 
-/// Checks that panics are contained in calls that no host makes.
 pub(super) fn panics_contained(subject: &Subject<'_>) -> Verdict {
     for (what, input) in odd_calls(subject, subject.create()?.inputs()) {
         let mut instance = subject.create()?;

@@ -9,7 +9,6 @@ use crate::{MaskTraits, PluginError};
 /// Allowed relative difference between sums in different orders.
 pub(super) const ROUNDING: f32 = 1e-4;
 
-/// Checks that two fresh instances answer equal inputs equally, step by step.
 pub(super) fn deterministic(subject: &Subject<'_>) -> Verdict {
     const ADVICE: &str = "draw at random from `seed` and `step` alone";
     let [mut first, mut second] = [subject.create()?, subject.create()?];
@@ -29,7 +28,6 @@ pub(super) fn deterministic(subject: &Subject<'_>) -> Verdict {
     success("two fresh instances give the same bits and states")
 }
 
-/// Checks that an instance answers the same when the groups arrive in another order, step by step.
 pub(super) fn permutation(subject: &Subject<'_>) -> Verdict {
     let [mut plain, mut moved] = [subject.create()?, subject.create()?];
     for (step, order) in (0..).zip([[2, 0, 1], [1, 2, 0], [0, 2, 1]]) {
@@ -99,12 +97,10 @@ fn decide_parts(instance: &mut Live, batch: &Fixture, size: usize) -> Result<Vec
     Ok(parts.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
-/// Ends the step with the decisions `decided`.
 pub(super) fn end(instance: &mut Live, batch: &Fixture, decided: &[f64]) -> Result<(), PluginError> {
     instance.end(&mut Listener::new(&batch.context()), batch, decided, counts(decided))
 }
 
-/// Checks that an instance answers the same when padding holds other values.
 pub(super) fn padding_content(subject: &Subject<'_>) -> Verdict {
     let lengths = [6, 3, 1, 5, 2, 6, 4, 1];
     let batch = Fixture::new(8, 6).groups_of(4).lengths(&lengths);

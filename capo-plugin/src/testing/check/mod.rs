@@ -106,7 +106,6 @@ const fn on_text(name: &'static str, about: &'static str, run: Run) -> Check {
 
 impl Check {
     /// A check at all points, for a component that can be built.
-    #[must_use]
     pub const fn new(name: &'static str, about: &'static str, run: fn(&Subject<'_>) -> Verdict) -> Self {
         Self { name, about, points: &Point::ALL, without_instance: false, run }
     }
@@ -116,7 +115,6 @@ impl Check {
     }
 
     /// Outcome of the check for `subject`, with a message that omits the component's name.
-    #[must_use]
     pub fn outcome(&self, subject: &Subject<'_>) -> Outcome {
         let cannot_run = if self.without_instance { None } else { subject.cannot_run() };
         let outcome = match cannot_run {

@@ -9,7 +9,6 @@ use crate::testing::observed::counts;
 use crate::testing::{Fixture, Input, Seat, on_ranks};
 use crate::{MaskTraits, PluginError, Ranks};
 
-/// Completions of each rank.
 const ROWS: [Range<usize>; 3] = [0..1, 1..5, 5..9];
 
 /// Checks a component that declares `SUMS_RANKS`. Ranks end their steps with their own completions, and must reach
@@ -55,7 +54,6 @@ pub(super) fn sums_ranks(subject: &Subject<'_>) -> Verdict {
 /// A rank's state after each step, and its later decisions on the first batch.
 type Told = (Vec<Vec<u8>>, Vec<f64>);
 
-/// Runs one rank's steps.
 fn rank(subject: &Subject<'_>, seat: &Seat<'_>, steps: &[(Box<Fixture>, Vec<f64>)]) -> Result<Told, PluginError> {
     let (mut instance, rows) = (subject.create()?, ROWS[seat.rank()].clone());
     let mut states = Vec::new();

@@ -5,7 +5,6 @@ use super::subject::{Subject, is_refusal};
 use crate::testing::{Fixture, Input, Records, RolloutFixture, rollouts};
 use crate::{Inputs, Point};
 
-/// Checks that the component asks only for inputs that this host knows.
 pub(super) fn known_inputs(subject: &Subject<'_>) -> Verdict {
     let instance = subject.create()?;
     let unknown = instance.inputs().0 & !Inputs::KNOWN.0;
@@ -16,28 +15,23 @@ pub(super) fn known_inputs(subject: &Subject<'_>) -> Verdict {
     success("this host has all that it asks for")
 }
 
-/// Runs one step on `input`.
 fn takes(subject: &Subject<'_>, input: &Input, what: &str) -> Verdict {
     subject.create()?.step(input)?;
     success(format!("it takes {what}"))
 }
 
-/// Checks groups of one completion, G = 1.
 pub(super) fn group_of_one(subject: &Subject<'_>) -> Verdict {
     takes(subject, &subject.groups_of_one(), "groups of one completion")
 }
 
-/// Checks completions of one token, T = 1.
 pub(super) fn one_token(subject: &Subject<'_>) -> Verdict {
     takes(subject, &Fixture::new(6, 1).groups_of(3).into(), "completions of one token")
 }
 
-/// Checks a batch of one completion, B = 1.
 pub(super) fn one_completion(subject: &Subject<'_>) -> Verdict {
     takes(subject, &subject.one_completion(), "one completion alone")
 }
 
-/// Checks completions without tokens.
 pub(super) fn rows_of_padding(subject: &Subject<'_>) -> Verdict {
     takes(subject, &without_tokens(), "completions that are all padding")
 }
@@ -46,13 +40,11 @@ fn without_tokens() -> Input {
     Fixture::new(4, 5).groups_of(2).lengths(&[0, 5, 0, 2]).into()
 }
 
-/// Checks completions without text.
 pub(super) fn empty_completion(subject: &Subject<'_>) -> Verdict {
     let Input::Rollout(rollout) = subject.groups_of_one() else { return skipped("it is no reward") };
     takes(subject, &Input::Rollout(rollout.texts(&[""; 4])), "completions without a character")
 }
 
-/// Checks outputs and records on ordinary inputs.
 pub(super) fn outputs_finite(subject: &Subject<'_>) -> Verdict {
     let inputs = subject.ordinary();
     for input in &inputs {
@@ -88,7 +80,6 @@ pub(super) fn after_another(subject: &Subject<'_>) -> Verdict {
     })
 }
 
-/// Checks rows of all kinds; a reward may refuse them with a message.
 pub(super) fn odd_columns(subject: &Subject<'_>) -> Verdict {
     let columns = [
         "{}",
