@@ -17,7 +17,6 @@ pub mod folders;
 mod last_words;
 pub mod lend;
 pub mod listing;
-mod listing_json;
 pub mod manifest;
 pub mod mask;
 pub mod memory;

@@ -9,8 +9,7 @@ use crate::abi_keys::{KEYS_POINT, KeysPoint};
 use crate::abi_recipe::{RECIPE_POINT_2, RecipePoint2};
 use crate::abi_sweep::{SWEEP_POINT, SweepPoint};
 use crate::abi_traits::{TRAITS_POINT, TraitsPoint};
-use crate::described::{describe, ranges, traits};
-use crate::recipe::{recipes, recipes_with_settings};
+use crate::described::{describe, ranges, recipes, recipes_with_settings, traits};
 use crate::{Extension, Image, Point, points};
 
 impl Image {

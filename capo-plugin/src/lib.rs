@@ -105,9 +105,7 @@ mod extension;
 mod guard;
 mod image;
 mod keys;
-mod point;
 mod points;
-mod recipe;
 mod register;
 mod rollout;
 mod sink;
@@ -129,9 +127,8 @@ pub use error::{ErrorKind, PluginError};
 pub use extension::Extension;
 pub use image::Image;
 pub use keys::KeyDocs;
-pub use point::Point;
 pub use points::{
-    Advantage, AdvantageEstimator, Mask, Objective, ObjectiveFn, PerToken, PreBackwardMask, Reward, RewardFn,
+    Advantage, AdvantageEstimator, Mask, Objective, ObjectiveFn, PerToken, Point, PreBackwardMask, Reward, RewardFn,
     StepControl, StepControlFn, TokenWeight, Weight,
 };
 pub use rollout::{Completion, Purpose, Rollout};
