@@ -123,11 +123,8 @@ mod tests {
     impl TryFrom<Table> for Checked {
         type Error = String;
         fn try_from(table: Table) -> Result<Self, String> {
-            if table.max_nats > 0.0 {
-                Ok(Self(table.max_nats))
-            } else {
-                Err(format!("`max_nats` is {}", table.max_nats))
-            }
+            let Table { max_nats } = table;
+            if max_nats > 0.0 { Ok(Self(max_nats)) } else { Err(format!("`max_nats` is {max_nats}")) }
         }
     }
 

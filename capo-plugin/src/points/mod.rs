@@ -73,10 +73,6 @@ impl Point {
 
 impl Image {
     /// Components that the image offers at `point`; empty where it does not know the point.
-    ///
-    /// # Errors
-    ///
-    /// When the image compiled another layout under the point's id.
     pub fn components(&self, point: Point) -> Result<Vec<ComponentInfo>, String> {
         match point {
             Point::Reward => self.list::<RewardBox>(),

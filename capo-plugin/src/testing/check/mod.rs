@@ -3,11 +3,9 @@
 //! [`CHECKS`] lists all checks, and the sibling files hold them by theme. [`conform`] runs them in a test of the
 //! component's author. `host check` runs each in a separate process, and has further checks of the library.
 
-mod conduct;
 mod gradient;
 mod invariance;
 mod outcome;
-mod ranks;
 mod state;
 mod subject;
 mod table;
@@ -78,7 +76,7 @@ pub static CHECKS: [Check; 28] = [
     Check::new(
         "sums-ranks",
         "where it says so, ranks with parts of a batch come to the state of the whole",
-        ranks::sums_ranks,
+        invariance::sums_ranks,
     )
     .at(DECIDING),
     on_tokens("padding-content", "nothing depends on values in the padding", invariance::padding_content),
@@ -87,7 +85,7 @@ pub static CHECKS: [Check; 28] = [
     Check::new("foreign-state", "a state that it did not write is refused and changes nothing", state::foreign_state),
     Check::new("state-growth", "the state does not grow with every step", state::state_growth),
     Check::new("key-values", "other values of its keys are refused, or good for a step", table::key_values),
-    Check::new(PANICS_CONTAINED, "a panic stays in the library, as an error", conduct::panics_contained),
+    Check::new(PANICS_CONTAINED, "a panic stays in the library, as an error", values::panics_contained),
 ];
 
 type Run = fn(&Subject<'_>) -> Verdict;

@@ -66,17 +66,15 @@ impl Subject<'_> {
 
     /// Builds the component from JSON text.
     pub(super) fn create_from(&self, json: &str) -> Result<Live, PluginError> {
-        fn live(component: impl Observed + 'static) -> Live {
-            Box::new(component)
-        }
-        match self.point {
-            Point::Reward => self.image.reward(self.id, json).map(live),
-            Point::Advantage => self.image.advantage(self.id, json).map(live),
-            Point::Objective => self.image.objective(self.id, json).map(live),
-            Point::Mask => self.image.mask(self.id, json).map(live),
-            Point::Weight => self.image.weight(self.id, json).map(live),
-            Point::StepControl => self.image.step_control(self.id, json).map(live),
-        }
+        let live: Live = match self.point {
+            Point::Reward => Box::new(self.image.reward(self.id, json)?),
+            Point::Advantage => Box::new(self.image.advantage(self.id, json)?),
+            Point::Objective => Box::new(self.image.objective(self.id, json)?),
+            Point::Mask => Box::new(self.image.mask(self.id, json)?),
+            Point::Weight => Box::new(self.image.weight(self.id, json)?),
+            Point::StepControl => Box::new(self.image.step_control(self.id, json)?),
+        };
+        Ok(live)
     }
 
     /// Message about a component that refuses the given table.
