@@ -53,8 +53,11 @@ pub fn step(file: &str) -> Option<u64> {
     (name(step) == file).then_some(step)
 }
 
-/// Writes a batch whose arrays are in host memory, with its rollout's context if there is one. The file appears whole or not at all. Fails
-/// when an array is on a device, or the disk reports an error.
+/// Writes a batch whose arrays are in host memory, with its rollout's context if there is one. The file appears whole or not at all.
+///
+/// # Errors
+///
+/// When an array is on a device, or the disk reports an error.
 pub fn write(path: &Path, batch: &Batch<'_>, context: Option<&Lending<'_>>) -> Result<()> {
     let (b, t) = (batch.dims.completions as usize, batch.dims.tokens as usize);
     let mut arrays = BTreeMap::from([
@@ -169,8 +172,11 @@ fn metadata(batch: &Batch<'_>) -> Result<HashMap<String, String>> {
     Ok(scalars.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
-/// Reads a batch from a file. Fails when the file is not a batch. The message has its path and the part that is missing or has the wrong
-/// shape.
+/// Reads a batch from a file.
+///
+/// # Errors
+///
+/// When the file is not a batch. The message has its path and the part that is missing or has the wrong shape.
 pub fn read(path: &Path) -> Result<RecordedBatch> {
     let bytes = files::read(path)?;
     let (batch, checked) = parse(&bytes).with_context(|| format!("`{}` is not a batch file", path.display()))?;
@@ -285,8 +291,11 @@ pub struct Outcome {
     pub numbers: BTreeMap<String, f64>,
 }
 
-/// Writes an outcome: `keep`, `weights` and per-token arrays as tensors, single numbers in the metadata. Fails when the disk reports an
-/// error.
+/// Writes an outcome: `keep`, `weights` and per-token arrays as tensors, single numbers in the metadata.
+///
+/// # Errors
+///
+/// When the disk reports an error.
 pub fn write_outcome(path: &Path, dims: Dims, outcome: &Outcome) -> Result<()> {
     let shape = [dims.completions as usize, dims.tokens as usize];
     let mut arrays = BTreeMap::from([("keep", Array::new(&outcome.keep, &shape))]);

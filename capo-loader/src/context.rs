@@ -61,8 +61,11 @@ pub(crate) fn metadata(context: &Lending<'_>) -> Result<[(String, String); 2]> {
     Ok([(REWARD_NAMES.to_owned(), names), (AGE.to_owned(), context.age().to_string())])
 }
 
-/// Reads the context of a batch of `dims` from `file`; `None` if the batch was recorded without one. Fails when a part is missing, differs
-/// from the batch in size or does not fit the other parts.
+/// Reads the context of a batch of `dims` from `file`; `None` if the batch was recorded without one.
+///
+/// # Errors
+///
+/// When a part is missing, differs from the batch in size or does not fit the other parts.
 pub(crate) fn read(file: &TensorFile<'_>, dims: Dims) -> Result<Option<RecordedContext>> {
     if !file.has(SAMPLER_LOGPS) {
         return Ok(None);

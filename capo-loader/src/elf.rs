@@ -16,8 +16,12 @@ const OTHERS: [(&[u8], &str, &str); 6] = [
     (b"\x1f\x8b", "a gzip archive", "unpack it, and give the library"),
 ];
 
-/// Refuses bytes that are no library for this machine. It also refuses bytes that end before their segments do: mapping such a file would
-/// end this process with a bus error. The message says what the bytes are instead; `shown` is their name.
+/// Refuses bytes that are no library for this machine. It also refuses bytes that end before their segments do: mapping such a
+/// file would end this process with a bus error.
+///
+/// # Errors
+///
+/// When the bytes are no such library. The message says what they are instead; `shown` is their name.
 pub fn check(bytes: &[u8], shown: &str) -> Result<()> {
     if bytes.is_empty() {
         bail!("`{shown}` is empty (build or copy it again)");

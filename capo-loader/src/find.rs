@@ -81,8 +81,11 @@ fn libraries(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Finds the file of `--plugin name` and returns its absolute path. Fails when there is no such file. The message lists every path that was
-/// tried, or says what is there instead.
+/// Finds the file of `--plugin name` and returns its absolute path.
+///
+/// # Errors
+///
+/// When there is no such file. The message lists every path that was tried, or says what is there instead.
 pub fn find(name: &Path) -> Result<PathBuf> {
     let candidates = candidates(name);
     let cannot = |path: &Path| format!("plugin `{}` cannot be opened", path.display());

@@ -35,7 +35,10 @@ pub struct NewFolder {
 
 impl NewFolder {
     /// Makes an empty folder that will appear in the folder `parent`, which is made if absent. Removes what dead processes left there.
-    /// Fails when the disk reports an error.
+    ///
+    /// # Errors
+    ///
+    /// When the disk reports an error.
     pub fn in_folder(parent: &Path) -> io::Result<Self> {
         fs::create_dir_all(parent).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => ErrorKind::NotADirectory.into(),
@@ -62,8 +65,11 @@ impl NewFolder {
     }
 
     /// Gives the folder, which must not be empty, the name `name` in its parent. A rename can replace an empty folder but never a full one.
-    /// Of several processes that take one name, only the first succeeds. Fails with `AlreadyExists` when the name is taken; the caller may
-    /// then try another one.
+    /// Of several processes that take one name, only the first succeeds.
+    ///
+    /// # Errors
+    ///
+    /// `AlreadyExists` when the name is taken, after which the caller may try another name; any other error of the disk.
     pub fn appear_as(&self, name: &Path) -> io::Result<()> {
         let target = self.parent.join(name);
         if target.symlink_metadata().is_ok() {
@@ -79,8 +85,11 @@ impl NewFolder {
     }
 }
 
-/// Splits the path of a new folder into parent and name; the parent of a plain name is `.`. Fails when `path` does not end in a name, such
-/// as an empty path.
+/// Splits the path of a new folder into parent and name; the parent of a plain name is `.`.
+///
+/// # Errors
+///
+/// When `path` does not end in a name, such as an empty path.
 pub fn split(path: &Path) -> Result<(PathBuf, PathBuf)> {
     let Some(name) = path.file_name() else {
         bail!("`{}` names no folder", path.display());
@@ -122,8 +131,11 @@ pub fn sweep(parent: &Path) {
     }
 }
 
-/// Deletes the folder at `path` and its contents. A rename comes first, so that `path` never names a half-deleted folder. Fails when the
-/// disk reports an error.
+/// Deletes the folder at `path` and its contents. A rename comes first, so that `path` never names a half-deleted folder.
+///
+/// # Errors
+///
+/// When the disk reports an error.
 pub fn delete(path: &Path) -> Result<()> {
     let delete = || -> io::Result<()> {
         let grave = tempfile::Builder::new().prefix(DELETED).tempdir_in(folder(path))?;
@@ -133,8 +145,11 @@ pub fn delete(path: &Path) -> Result<()> {
     delete().with_context(|| format!("cannot delete `{}`", path.display()))
 }
 
-/// Removes partial and half-deleted files and folders from the folder `dir`, in which no other process may be at work. Fails when the disk
-/// reports an error.
+/// Removes partial and half-deleted files and folders from the folder `dir`, in which no other process may be at work.
+///
+/// # Errors
+///
+/// When the disk reports an error.
 pub fn clean(dir: &Path) -> Result<()> {
     let clean = || -> io::Result<()> {
         for entry in fs::read_dir(dir)? {

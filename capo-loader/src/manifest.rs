@@ -30,8 +30,11 @@ pub struct SealedFolder {
 }
 
 impl SealedFolder {
-    /// Writes the manifest of the folder `dir`, which holds only plain files. Fails when a file cannot be read, or the disk reports an
-    /// error.
+    /// Writes the manifest of the folder `dir`, which holds only plain files.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be read, or the disk reports an error.
     pub fn seal(dir: &Path) -> Result<()> {
         let mut known = BTreeMap::new();
         for entry in std::fs::read_dir(dir).with_context(|| format!("cannot list `{}`", dir.display()))? {
@@ -47,7 +50,11 @@ impl SealedFolder {
         dir.join(FILE).symlink_metadata().is_ok()
     }
 
-    /// Reads the manifest of the folder `dir`. Fails when it is missing or damaged.
+    /// Reads the manifest of the folder `dir`.
+    ///
+    /// # Errors
+    ///
+    /// When it is missing or damaged.
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
         let Manifest { files } =
@@ -70,8 +77,11 @@ impl SealedFolder {
         self.files.contains_key(name)
     }
 
-    /// Returns the bytes of the file `name`, compared with the manifest. Fails when the manifest does not name the file, or the file cannot
-    /// be read or has changed.
+    /// Returns the bytes of the file `name`, compared with the manifest.
+    ///
+    /// # Errors
+    ///
+    /// When the manifest does not name the file, or the file cannot be read or has changed.
     pub fn read(&self, name: &str) -> Result<Vec<u8>> {
         let (mut bytes, path) = (Vec::new(), self.dir.join(name));
         self.compare(name, || {
@@ -81,8 +91,11 @@ impl SealedFolder {
         Ok(bytes)
     }
 
-    /// Returns the path of the file `name` after comparing its bytes with the manifest; they are read piece by piece. Fails as
-    /// [`SealedFolder::read`] does.
+    /// Returns the path of the file `name` after comparing its bytes with the manifest; they are read piece by piece.
+    ///
+    /// # Errors
+    ///
+    /// As [`SealedFolder::read`].
     pub fn verified(&self, name: &str) -> Result<PathBuf> {
         let path = self.dir.join(name);
         self.compare(name, || files::sha256_of(&path))?;

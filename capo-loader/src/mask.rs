@@ -23,8 +23,11 @@ pub struct Rejected {
     pub tokens: Vec<usize>,
 }
 
-/// Applies the masks in order. Each mask sees the tokens that the earlier masks kept. Fails with a mask's own error, or a rule of the
-/// interface that it broke.
+/// Applies the masks in order. Each mask sees the tokens that the earlier masks kept.
+///
+/// # Errors
+///
+/// A mask's own error, or a rule of the interface that it broke.
 pub fn apply(masks: &mut [Mask], sink: &mut dyn Sink, batch: &Batch<'_>) -> Result<Accepted> {
     let mut accepted = batch.completion_mask.to_vec();
     let mut rejected = Vec::with_capacity(masks.len());
@@ -38,7 +41,11 @@ pub fn apply(masks: &mut [Mask], sink: &mut dyn Sink, batch: &Batch<'_>) -> Resu
     Ok(Accepted { mask: accepted, rejected, tokens })
 }
 
-/// Tells every mask how the step ended, and which tokens were kept. Fails with a mask's own error.
+/// Tells every mask how the step ended, and which tokens were kept.
+///
+/// # Errors
+///
+/// A mask's own error.
 pub fn step_end(masks: &mut [Mask], sink: &mut dyn Sink, batch: &Batch<'_>, keep: &[u8], taken: bool) -> Result<()> {
     for mask in masks {
         mask.step_end(sink, batch, keep, taken)?;

@@ -36,8 +36,11 @@ impl std::fmt::Display for Origin {
 /// Longest name of a component or a recipe, in bytes.
 const LONGEST_NAME: usize = 100;
 
-/// Refuses a name that could mislead where it is shown, or be read as part of a path. The message shows it
-/// with its control characters escaped, and the rule.
+/// Refuses a name that could mislead where it is shown, or be read as part of a path.
+///
+/// # Errors
+///
+/// When the name is not allowed. The message shows it with its control characters escaped, and the rule.
 pub(crate) fn check_name(kind: &str, name: &str, origin: &Origin) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let named = name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(plain);

@@ -14,15 +14,23 @@ use capo_plugin::{Image, Point, guarded};
 /// Variable by which a library names its own folder, to find other libraries there. A plugin is opened from a copy in another place.
 const ORIGIN: &[u8] = b"$ORIGIN";
 
-/// Loads the plugin at `path`. It stays loaded until the process ends. Fails as [`load_bytes`] does, and when the file cannot be read.
+/// Loads the plugin at `path`. It stays loaded until the process ends.
+///
+/// # Errors
+///
+/// As [`load_bytes`], and when the file cannot be read.
 pub fn load(path: &Path) -> Result<Image> {
     let bytes = files::read(path)?;
     guarded(|| load_bytes(path, &bytes))
 }
 
-/// Loads a plugin from its `bytes`. Their file `path` gives the plugin its name and is not read again. The plugin stays loaded until the
-/// process ends. Fails when the bytes are not a shared library, not a plugin, built for another ABI, or a plugin that offers nothing. The
-/// message is one sentence; abi_stable's own message, if any, is its cause.
+/// Loads a plugin from its `bytes`. Their file `path` gives the plugin its name and is not read again. The plugin stays loaded until
+/// the process ends.
+///
+/// # Errors
+///
+/// When the bytes are not a shared library, not a plugin, built for another ABI, or a plugin that offers nothing. The message is one
+/// sentence; abi_stable's own message, if any, is its cause.
 pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<Image> {
     let shown = path.display();
     elf::check(bytes, &shown.to_string())?;

@@ -53,7 +53,10 @@ pub fn stranger(metadata: &Metadata) -> Option<Stranger> {
 }
 
 /// Refuses the open file at the absolute `path`, of the kind `what`, if somebody else may change it or replace it from a folder above it.
-/// The message says who and where; `accept` is the flag that allows such a file.
+///
+/// # Errors
+///
+/// When somebody else may. The message says who and where; `accept` is the flag that allows such a file.
 pub fn check(what: &str, path: &Path, file: &Metadata, accept: &str) -> Result<()> {
     let shown = path.display();
     let refuse = |metadata: &Metadata, done: &str, it: &str, its_mode: &str| -> Result<()> {

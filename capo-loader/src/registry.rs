@@ -44,14 +44,21 @@ pub struct Components {
 }
 
 impl Registry {
-    /// Opens a registry of the components linked into this executable and of the plugins `names`, in order. Fails when a plugin is not
-    /// found, not trusted or cannot be loaded, or an id that it offers is taken or invalid.
+    /// Opens a registry of the components linked into this executable and of the plugins `names`, in order.
+    ///
+    /// # Errors
+    ///
+    /// When a plugin is not found, not trusted or cannot be loaded, or an id that it offers is taken or invalid.
     pub fn open(names: &[PathBuf]) -> Result<Self> {
         Self::open_with(names, &Trust::default(), None)
     }
 
     /// As `open`, with the checks of `trust`. With `seconds`, the process ends with a message if opening a plugin takes longer, or if the
-    /// plugin ends the process; 0 is no time limit. `None` does not watch. Fails as [`Registry::open`] does.
+    /// plugin ends the process; 0 is no time limit. `None` does not watch.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::open`].
     pub fn open_with(names: &[PathBuf], trust: &Trust, seconds: Option<u64>) -> Result<Self> {
         let mut registry = Self::default();
         registry.add(Image::own(), &Origin::BuiltIn)?;
@@ -150,8 +157,11 @@ impl Registry {
         self.ask(offer, |image| image.sweeps(offer.point, &offer.id)).unwrap_or_default()
     }
 
-    /// Declarations of a mask or a weight, built with this table, about its decisions; none if its author made none. Fails as
-    /// [`Registry::build`] does.
+    /// Declarations of a mask or a weight, built with this table, about its decisions; none if its author made none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::build`].
     pub fn mask_traits(&self, point: Point, config: &ComponentConfig, watchdog: &Watchdog) -> Result<MaskTraits> {
         self.make(point, config, watchdog, |image, id, json| image.mask_traits(point, id, json))
     }
@@ -198,7 +208,11 @@ impl Registry {
         self.plugins.iter().filter_map(sentence).collect()
     }
 
-    /// The recipe called `name`. Fails when no image offers it. The message suggests the nearest name, or lists all names.
+    /// The recipe called `name`.
+    ///
+    /// # Errors
+    ///
+    /// When no image offers it. The message suggests the nearest name, or lists all names.
     pub fn recipe(&self, name: &str) -> Result<&OfferedRecipe> {
         let names = || self.recipes().into_iter().map(|recipe| recipe.name.as_str());
         self.recipes.iter().find(|recipe| recipe.name == name).ok_or_else(|| {
@@ -211,7 +225,11 @@ impl Registry {
     }
 
     /// The only recipe that a plugin offers, else the built-in recipe `built_in`. A recipe `NAME-...` beside `NAME` in one plugin is a
-    /// variant, which a config must name. Fails when several plugins offer a recipe.
+    /// variant, which a config must name.
+    ///
+    /// # Errors
+    ///
+    /// When several plugins offer a recipe.
     pub fn default_recipe(&self, built_in: &str) -> Result<&OfferedRecipe> {
         let is_variant = |recipe: &OfferedRecipe| {
             let of = |base: &OfferedRecipe| {
@@ -236,7 +254,11 @@ impl Registry {
         }
     }
 
-    /// Builds the components of a run. Fails when an id is unknown or at the wrong point, or a component refuses its table.
+    /// Builds the components of a run.
+    ///
+    /// # Errors
+    ///
+    /// When an id is unknown or at the wrong point, or a component refuses its table.
     pub fn build(&self, choice: Choice<'_>, watchdog: &Watchdog) -> Result<Components> {
         Ok(Components {
             advantage: self.create(choice.advantage, watchdog)?,
@@ -247,13 +269,21 @@ impl Registry {
         })
     }
 
-    /// Builds the components of a point that takes any number of them, each under its name in reports. Fails as [`Registry::build`] does.
+    /// Builds the components of a point that takes any number of them, each under its name in reports.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::build`].
     pub fn create_all<W: Wired>(&self, configs: &[ComponentConfig], watchdog: &Watchdog) -> Result<Vec<Component<W>>> {
         let named = configs.iter().zip(component_names(configs));
         named.map(|(config, name)| Ok(self.create(config, watchdog)?.renamed(&name))).collect()
     }
 
-    /// Builds one component. Fails as [`Registry::build`] does.
+    /// Builds one component.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::build`].
     pub fn create<W: Wired>(&self, config: &ComponentConfig, watchdog: &Watchdog) -> Result<Component<W>> {
         self.make(W::POINT, config, watchdog, Image::create)
     }

@@ -37,8 +37,11 @@ pub struct OptimizerSettings {
 }
 
 impl OptimizerSettings {
-    /// Reads the batch of the file `path`, with these settings. Fails when the file is not a batch, a setting is out of its range, or a
-    /// setting of Adam is given for another optimizer.
+    /// Reads the batch of the file `path`, with these settings.
+    ///
+    /// # Errors
+    ///
+    /// When the file is not a batch, a setting is out of its range, or a setting of Adam is given for another optimizer.
     pub fn read(&self, path: &Path) -> Result<RecordedBatch> {
         let mut batch = batch_file::read(path)?;
         if *self != Self::default() {
@@ -112,9 +115,13 @@ impl std::fmt::Display for Replayed<'_> {
 /// Applies masks and weights, with their state, to the batch files in order, and calls `each` with the result of every file. With
 /// `out`, writes a file per batch there, of the same name.
 ///
-/// Advantages, losses and the optimizer are those of the files, except for settings in `optimizer`. With a device, the components find the
-/// large arrays in its memory. Fails when a file is not a batch or lacks an input of a component, two files have one name, a component
-/// returns an error, or a device fails.
+/// Advantages, losses and the optimizer are those of the files, except for settings in `optimizer`. With a device, the components
+/// find the large arrays in its memory.
+///
+/// # Errors
+///
+/// When a file is not a batch or lacks an input of a component, two files have one name, a component returns an error, or a device
+/// fails.
 pub fn replay(
     deciders: &mut Deciders,
     watchdog: &Watchdog,
@@ -150,7 +157,11 @@ pub fn replay(
     Ok(())
 }
 
-/// Refuses a replay without masks and weights.
+/// Checks that there is a mask or a weight to replay.
+///
+/// # Errors
+///
+/// When there is neither a mask nor a weight.
 pub fn check_any(deciders: &Deciders) -> Result<()> {
     ensure!(
         !deciders.masks.is_empty() || !deciders.weights.is_empty(),
@@ -159,9 +170,12 @@ pub fn check_any(deciders: &Deciders) -> Result<()> {
     Ok(())
 }
 
-/// Applies masks and weights to one batch of the file `path`, with its large arrays on `device` if there is one. Their calls can read the
-/// context that was recorded with the batch. The step counts as taken if any token is kept. Fails when the batch lacks an input of a
-/// component, a component returns an error, or a device fails.
+/// Applies masks and weights to one batch of the file `path`, with its large arrays on `device` if there is one. Their calls can read
+/// the context that was recorded with the batch. The step counts as taken if any token is kept.
+///
+/// # Errors
+///
+/// When the batch lacks an input of a component, a component returns an error, or a device fails.
 pub fn replay_step(
     deciders: &mut Deciders,
     sink: &mut dyn Sink,
@@ -202,7 +216,11 @@ fn mean_weight(weights: &[f32], tokens: u64) -> String {
     format!("  mean weight {:.3}", weights.iter().map(|&weight| f64::from(weight)).sum::<f64>() / tokens.max(1) as f64)
 }
 
-/// Refuses a batch of the file `path` that lacks an input of `mask`; the message names the input.
+/// Refuses a batch of the file `path` that lacks an input of `mask`.
+///
+/// # Errors
+///
+/// When an input is missing; the message names all that are missing.
 pub fn check_held(mask: &Mask, path: &Path, batch: &RecordedBatch) -> Result<()> {
     check_inputs([(mask.id(), mask.inputs())].into_iter(), batch)
         .with_context(|| format!("batch file `{}`", path.display()))

@@ -12,13 +12,20 @@ use crate::files::{self, sha256_hex};
 const SEAL: &str = ",\n  \"sha256\": \"";
 const END: &str = "\"\n}\n";
 
-/// Writes `value`, an object with at least one field and none called `sha256`. The file appears whole or not at all. Fails when the disk
-/// reports an error.
+/// Writes `value`, an object with at least one field and none called `sha256`. The file appears whole or not at all.
+///
+/// # Errors
+///
+/// When the disk reports an error.
 pub fn write(path: &Path, value: &impl Serialize) -> Result<()> {
     files::write_atomic(path, seal(value)?.as_bytes())
 }
 
-/// Reads a file that [`write()`] wrote. Fails when the file is missing, any byte has changed, or the content is not a `T`.
+/// Reads a file that [`write()`] wrote.
+///
+/// # Errors
+///
+/// When the file is missing, any byte has changed, or the content is not a `T`.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
     unseal(&files::read(path)?).with_context(|| format!("`{}` is damaged", path.display()))
 }

@@ -8,9 +8,12 @@ use libloading::Library;
 
 /// Opens the library in `bytes`. Debuggers and profilers that show a name show `name`.
 ///
-/// The library is opened from memory that can no longer be written. If the system has no such memory, or refuses to run code from it, the
-/// library is opened from a file in a folder that only this user can enter. Fails when the system's loader refuses the library; the message
-/// gives the reason in one line.
+/// The library is opened from memory that can no longer be written. If the system has no such memory, or refuses to run code from it,
+/// the library is opened from a file in a folder that only this user can enter.
+///
+/// # Errors
+///
+/// When the system's loader refuses the library; the message gives the reason in one line.
 pub fn open(bytes: &[u8], name: &OsStr) -> Result<Library> {
     #[cfg(target_os = "linux")]
     if let Ok(library) = from_memory(bytes, name) {

@@ -3,8 +3,12 @@
 use anyhow::{Result, bail, ensure};
 use capo_plugin::{Batch, DeviceKind, Tensor};
 
-/// Refuses values that no run has. `context` holds token ids of the rollout's context, each list with its name. Ids on a device are not
-/// checked. The message has the value and its limit.
+/// Refuses values that no run has. `context` holds token ids of the rollout's context, each list with its name. Ids on a device are
+/// not checked.
+///
+/// # Errors
+///
+/// When a value is impossible; the message has the value and its limit.
 pub fn check(batch: &Batch<'_>, context: &[(&str, &[u32])]) -> Result<()> {
     let &Batch { dims, max_completion_length, .. } = batch;
     ensure!(

@@ -40,7 +40,11 @@ pub struct Choice<'a> {
     pub step_controls: &'a [ComponentConfig],
 }
 
-/// Parses a TOML text. An error names its `origin` and the line.
+/// Parses a TOML text; messages name its `origin`.
+///
+/// # Errors
+///
+/// When the text is not TOML; the message has the line.
 pub fn parse(text: &str, origin: &str) -> Result<Table> {
     text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
@@ -48,7 +52,11 @@ pub fn parse(text: &str, origin: &str) -> Result<Table> {
     })
 }
 
-/// The entries of the list `section`; empty if it is absent. Fails when `section` is one table instead of a list.
+/// The entries of the list `section`; empty if it is absent.
+///
+/// # Errors
+///
+/// When `section` is one table instead of a list.
 pub fn list(table: &Table, section: &str, origin: &str) -> Result<Vec<Value>> {
     match table.get(section) {
         None => Ok(Vec::new()),
@@ -57,14 +65,21 @@ pub fn list(table: &Table, section: &str, origin: &str) -> Result<Vec<Value>> {
     }
 }
 
-/// The components of the list `section`, such as `mask`. Fails as [`list`] and [`component`] do.
+/// The components of the list `section`, such as `mask`.
+///
+/// # Errors
+///
+/// As [`list`] and [`component`].
 pub fn components(table: &Table, section: &str, origin: &str) -> Result<Vec<ComponentConfig>> {
     let one = |value| component(&format!("[[{section}]]"), value, origin);
     list(table, section, origin)?.into_iter().map(one).collect()
 }
 
-/// A component's table; `section` is its name in messages, such as `[[mask]]`. Fails when the value is not a table, or the table lacks
-/// `use`.
+/// A component's table; `section` is its name in messages, such as `[[mask]]`.
+///
+/// # Errors
+///
+/// When the value is not a table, or the table lacks `use`.
 pub fn component(section: &str, value: Value, origin: &str) -> Result<ComponentConfig> {
     let Value::Table(mut table) = value else { bail!("`{section}` in {} is not a table", origin) };
     match table.remove("use") {

@@ -16,7 +16,11 @@ pub(crate) struct TensorFile<'a> {
 }
 
 impl<'a> TensorFile<'a> {
-    /// Parses the bytes of a safetensors file.
+    /// Parses the bytes of a file.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are not a safetensors file.
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self> {
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| anyhow!("{error}"))?;
         let tensors = SafeTensors::deserialize(bytes).map_err(|error| anyhow!("{error}"))?;

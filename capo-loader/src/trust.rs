@@ -53,8 +53,12 @@ pub struct TrustedFile {
 }
 
 impl Trust {
-    /// Finds the plugin of `--plugin name` and checks it. None of its code has run yet. Fails when the plugin is not found, another user
-    /// may change or replace it, or its hash differs from its pin or from the hash that the run began with.
+    /// Finds the plugin of `--plugin name` and checks it. None of its code has run yet.
+    ///
+    /// # Errors
+    ///
+    /// When the plugin is not found, another user may change or replace it, or its hash differs from its pin or from the hash that the
+    /// run began with.
     pub fn check(&self, name: &Path) -> Result<TrustedFile> {
         let (name, pin) = split_pin(name)?;
         let path = find(&name)?;

@@ -31,7 +31,11 @@ impl Dtype {
 /// Name of the CPU in `--device`.
 pub const CPU: &str = "cpu";
 
-/// Number of the CUDA device called `name`; `None` for `cpu`. Any other name is an error.
+/// Number of the CUDA device called `name`; `None` for `cpu`.
+///
+/// # Errors
+///
+/// When `name` is any other name.
 pub fn cuda_number(name: &str) -> Result<Option<usize>> {
     if name == CPU {
         return Ok(None);
@@ -53,8 +57,11 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the device called `name`, `None` for `cpu`. Features are copied to it as the type `features`. Fails when the name is no
-    /// device, the machine lacks the driver or the device, or `features` is not f32 on the CPU.
+    /// Opens the device called `name`, `None` for `cpu`. Features are copied to it as the type `features`.
+    ///
+    /// # Errors
+    ///
+    /// When the name is no device, the machine lacks the driver or the device, or `features` is not f32 on the CPU.
     pub fn open(name: &str, features: Dtype) -> Result<Option<Self>> {
         match cuda_number(name)? {
             Some(number) => {
@@ -92,8 +99,11 @@ impl Device {
         unsafe { driver::ctx::set_current(self.context) }.map_err(failed("entering its context"))
     }
 
-    /// Copies the last layer and the optimizer's state of `batch` from host memory to this device. Fails when the device fails, for example
-    /// because its memory is full.
+    /// Copies the last layer and the optimizer's state of `batch` from host memory to this device.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails, for example because its memory is full.
     pub fn upload(&self, batch: &Batch<'_>) -> Result<Upload<'_>> {
         self.copy(batch).with_context(|| format!("device `cuda:{}`", self.number))
     }

@@ -25,8 +25,11 @@ pub struct Given {
     pub reached: Vec<u8>,
 }
 
-/// Applies the weights in order to the tokens that are `left` and multiplies them; weight 0 rejects a token as a mask does. Fails with a
-/// weight's own error, a rule of the interface that it broke, or a product that is too large.
+/// Applies the weights in order to the tokens that are `left` and multiplies them; weight 0 rejects a token as a mask does.
+///
+/// # Errors
+///
+/// A weight's own error, a rule of the interface that it broke, or a product that is too large.
 pub fn apply(weights: &mut [Weight], sink: &mut dyn Sink, batch: &Batch<'_>, left: &mut Accepted) -> Result<Weighed> {
     let mut product: Vec<f32> = left.mask.iter().map(|&accepted| f32::from(accepted)).collect();
     let mut given = Vec::with_capacity(weights.len());
@@ -51,7 +54,11 @@ pub fn apply(weights: &mut [Weight], sink: &mut dyn Sink, batch: &Batch<'_>, lef
     Ok(Weighed { token_weights: product, given })
 }
 
-/// Tells every weight how the step ended. Fails with a weight's own error.
+/// Tells every weight how the step ended.
+///
+/// # Errors
+///
+/// A weight's own error.
 pub fn step_end(
     weights: &mut [Weight],
     sink: &mut dyn Sink,
