@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::arrays::{Array, ids};
 use crate::context;
 use crate::files::{self, sha256_hex};
-use crate::recorded::{RecordedBatch, RecordedLayer, RecordedState};
+use crate::recorded::{Owned, RecordedBatch, RecordedLayer, RecordedState};
 use crate::tensor_file::TensorFile;
 use crate::terminal;
 
@@ -43,13 +43,11 @@ pub const OPTIMIZERS: [(&str, OptimizerKind); 4] = [
 ];
 
 /// Name of the file of optimizer step `step`.
-#[must_use]
 pub fn name(step: u64) -> String {
     format!("batch-{step:06}.safetensors")
 }
 
 /// The step whose file is called `file`; `None` for any other name.
-#[must_use]
 pub fn step(file: &str) -> Option<u64> {
     let step = file.strip_prefix("batch-")?.strip_suffix(".safetensors")?.parse().ok()?;
     (name(step) == file).then_some(step)
@@ -231,17 +229,14 @@ fn last_layer(file: &TensorFile<'_>, b: usize, t: usize) -> Result<RecordedLayer
     };
     let (width, k) = (last("hidden")?, last("topk_ids")?);
     ensure!(width > 0 && k > 0, "`hidden` has {width} columns and `topk_ids` {k} (both have at least one)");
-    let shape = |extent: usize| [b as i64, t as i64, extent as i64];
+    let topk_ids = ids("topk_ids", &file.shaped("topk_ids", &[b, t, k])?)?;
     Ok(RecordedLayer {
-        hidden: file.floats("hidden", &[b, t, width])?,
-        topk_ids: ids("topk_ids", &file.shaped("topk_ids", &[b, t, k])?)?,
-        topk_logits: file.floats("topk_logits", &[b, t, k])?,
-        logsumexp: file.floats("logsumexp", &[b, t])?,
-        action_logits: file.floats("action_logits", &[b, t])?,
+        hidden: file.owned("hidden", &[b, t, width])?,
+        topk_ids: Owned::new(topk_ids, &[b, t, k]),
+        topk_logits: file.owned("topk_logits", &[b, t, k])?,
+        logsumexp: file.owned("logsumexp", &[b, t])?,
+        action_logits: file.owned("action_logits", &[b, t])?,
         vocab_size: file.scalar("vocab_size")?,
-        hidden_shape: shape(width),
-        topk_shape: shape(k),
-        token_shape: [b as i64, t as i64],
     })
 }
 
@@ -251,10 +246,9 @@ fn optimizer_state(file: &TensorFile<'_>) -> Result<Option<RecordedState>> {
     }
     let [v, d] = file.shape("weight")?[..] else { bail!("`weight` is not [V, D]") };
     Ok(Some(RecordedState {
-        weight: file.floats("weight", &[v, d])?,
-        exp_avg: file.floats("exp_avg", &[v, d])?,
-        exp_avg_sq: file.floats("exp_avg_sq", &[v, d])?,
-        shape: [v as i64, d as i64],
+        weight: file.owned("weight", &[v, d])?,
+        exp_avg: file.owned("exp_avg", &[v, d])?,
+        exp_avg_sq: file.owned("exp_avg_sq", &[v, d])?,
     }))
 }
 

@@ -20,7 +20,6 @@ pub fn carried_in(folder: PathBuf) {
 }
 
 /// Lists the libraries in the folder that [`carried_in`] set, by name; empty if it was not called. No library is opened.
-#[must_use]
 pub fn carried() -> Vec<PathBuf> {
     CARRIED.get().map(|folder| libraries(folder)).unwrap_or_default()
 }
@@ -61,7 +60,6 @@ fn data_folder_of(data: Option<OsString>, home: Option<OsString>) -> Option<Path
 }
 
 /// Lists the libraries in the folders of `$CAPO_PLUGIN_PATH` and in the user's folder, by folder and name. No library is opened.
-#[must_use]
 pub fn installed() -> Vec<PathBuf> {
     listed_folders().into_iter().chain(data_folder()).flat_map(|folder| libraries(&folder)).collect()
 }

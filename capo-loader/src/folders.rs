@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
+use crate::files::folder;
+
 /// Prefix of the names of unfinished folders.
 pub const PARTIAL: &str = ".partial-capo-";
 /// Prefix of the names of folders that are being deleted.
@@ -58,7 +60,6 @@ impl NewFolder {
     }
 
     /// Path of the folder in which the caller puts its files.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.whole
     }
@@ -93,8 +94,7 @@ pub fn split(path: &Path) -> Result<(PathBuf, PathBuf)> {
     let Some(name) = path.file_name() else {
         bail!("`{}` names no folder", path.display());
     };
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    Ok((parent.unwrap_or(Path::new(".")).to_owned(), name.into()))
+    Ok((folder(path).to_owned(), name.into()))
 }
 
 /// Takes the lock of an unfinished folder. A process removes a folder only while it holds its lock, so a folder that still exists is ours.
@@ -138,8 +138,7 @@ pub fn sweep(parent: &Path) {
 /// When the disk reports an error.
 pub fn delete(path: &Path) -> Result<()> {
     let delete = || -> io::Result<()> {
-        let parent = path.parent().unwrap_or(Path::new("."));
-        let grave = tempfile::Builder::new().prefix(DELETED).tempdir_in(parent)?;
+        let grave = tempfile::Builder::new().prefix(DELETED).tempdir_in(folder(path))?;
         fs::rename(path, grave.path().join(WHOLE))?;
         grave.close()
     };

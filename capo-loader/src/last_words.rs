@@ -42,12 +42,10 @@ pub(crate) fn name(kind: &str, id: &str, method: &str) -> Name {
     Box::leak(Box::new(format!("{kind} `{}`: `{method}`", escape(id))))
 }
 
-/// Notes that a call of this name begins.
 pub(crate) fn enter(call: Name) {
     CALL.store(from_ref(call).cast_mut(), Ordering::SeqCst);
 }
 
-/// Notes that the call has returned.
 pub(crate) fn leave() {
     CALL.store(null_mut(), Ordering::SeqCst);
 }
@@ -88,11 +86,7 @@ pub fn exit(code: i32) -> ! {
 /// cannot go on; this function allocates nothing.
 pub fn no_memory(bytes: usize) -> ! {
     TOLD.store(true, Ordering::SeqCst);
-    Stderr.text("error: ");
-    let runs = read(&PLACE).is_some_and(|place| place.tell(&mut Stderr));
-    if runs {
-        Stderr.text(": ");
-    }
+    let runs = begin();
     if let Some(call) = read(&CALL) {
         Stderr.text(call);
         Stderr.text(" was running when ");
@@ -117,7 +111,6 @@ pub struct End(());
 
 impl End {
     /// Makes the guard; from now on any other end of the process is reported.
-    #[must_use]
     pub fn awaited() -> Self {
         AWAITED.store(true, Ordering::SeqCst);
         Self(())
@@ -143,10 +136,7 @@ pub(crate) fn tell(happened: &[&str], beside: &[&str]) -> bool {
     if (call.is_none() && beside.is_empty()) || TOLD.swap(true, Ordering::SeqCst) {
         return false;
     }
-    Stderr.text("error: ");
-    if read(&PLACE).is_some_and(|place| place.tell(&mut Stderr)) {
-        Stderr.text(": ");
-    }
+    begin();
     if let Some(call) = call {
         Stderr.text(call);
         Stderr.text(" ");
@@ -154,6 +144,16 @@ pub(crate) fn tell(happened: &[&str], beside: &[&str]) -> bool {
     call.map_or(beside, |_| happened).iter().for_each(|part| Stderr.text(part));
     Stderr.text("\n");
     true
+}
+
+/// Writes the beginning of a last message. Returns true in a run.
+fn begin() -> bool {
+    Stderr.text("error: ");
+    let runs = read(&PLACE).is_some_and(|place| place.tell(&mut Stderr));
+    if runs {
+        Stderr.text(": ");
+    }
+    runs
 }
 
 fn read<T>(pointer: &AtomicPtr<T>) -> Option<&'static T> {

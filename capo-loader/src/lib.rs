@@ -9,17 +9,14 @@
 
 mod arrays;
 pub mod batch_file;
-mod component;
 mod context;
 mod elf;
 pub mod files;
 pub mod find;
 pub mod folders;
-mod input_names;
 mod last_words;
 pub mod lend;
 pub mod listing;
-mod listing_json;
 pub mod manifest;
 pub mod mask;
 pub mod memory;
@@ -42,7 +39,7 @@ pub mod warning;
 pub mod watchdog;
 pub mod weight;
 
-pub use component::{Choice, ComponentConfig, component_names};
 pub use context::RecordedContext;
 pub use recorded::{RecordedBatch, RecordedLayer, RecordedState};
+pub use tables::{Choice, ComponentConfig, component_names};
 pub use trust::LoadedPlugin;

@@ -1,22 +1,22 @@
-//! The contents of a registry as lines for a person; [`json`] gives them to programs.
+//! The contents of a registry as lines for a person, and as JSON for programs.
+
+use std::path::Path;
 
 use capo_plugin::Inputs;
 use capo_plugin::abi_keys::KeyInfo;
 use capo_plugin::abi_sweep::SweepRange;
+use serde_json::{Value, json};
 
-use crate::input_names::input_names;
-use crate::offer::Offer;
+use crate::find;
+use crate::offer::{Offer, OfferedRecipe, Origin};
 use crate::registry::Registry;
 use crate::trust::PIN;
 use crate::warning::one_line;
-
-pub use crate::listing_json::json;
 
 /// Column at which the second column begins, in characters.
 const INDENT: usize = 27;
 
 /// Lists components and recipes. With `verbose`, adds a line per key, the inputs of components and the text of recipes.
-#[must_use]
 pub fn lines(registry: &Registry, verbose: bool) -> Vec<String> {
     let (mut lines, mut point) = (Vec::new(), None);
     for offer in registry.offers() {
@@ -41,7 +41,6 @@ pub fn lines(registry: &Registry, verbose: bool) -> Vec<String> {
 }
 
 /// Returns a line per loaded plugin: its file with its hash, as a pin.
-#[must_use]
 pub fn pins(registry: &Registry) -> Vec<String> {
     let plugins = registry.plugins().into_iter();
     plugins
@@ -49,7 +48,6 @@ pub fn pins(registry: &Registry) -> Vec<String> {
         .collect()
 }
 
-/// Joins the names of a component's keys.
 fn in_one_line(offer: &Offer) -> String {
     if offer.keys.is_empty() { "no keys".to_owned() } else { format!("keys: {}", offer.keys.join(", ")) }
 }
@@ -84,4 +82,86 @@ fn key_lines(docs: &[KeyInfo], sweeps: &[SweepRange], keys: &[String]) -> Vec<St
         }
     };
     keys.iter().map(line).collect()
+}
+
+/// Names of the inputs, as the fields of a batch are called.
+fn input_names(inputs: Inputs) -> Vec<&'static str> {
+    let named = [
+        (Inputs::OLD_LOGPS, "old_logps"),
+        (Inputs::REF_LOGPS, "ref_logps"),
+        (Inputs::ENTROPY, "entropy"),
+        (Inputs::LAST_LAYER, "last_layer"),
+        (Inputs::OPTIMIZER_STATE, "optimizer_state"),
+        (Inputs::ROLLOUT_CONTEXT, "rollout_context"),
+        (Inputs::SAMPLER_TOP_K, "sampler_top_k"),
+        (Inputs::ALIGNMENT, "alignment"),
+    ];
+    let known = named.iter().filter(|(flag, _)| inputs.contains(*flag)).map(|(_, name)| *name);
+    let unknown = (inputs.0 & !Inputs::KNOWN.0 != 0).then_some("something that this host does not know");
+    known.chain(unknown).collect()
+}
+
+/// The contents of [`lines`] as JSON, and the installed libraries; docs/distribution.md explains each field. `program` and its `version` name the caller.
+pub fn json(registry: &Registry, program: &str, version: &str) -> Value {
+    let plugins = registry.plugins().into_iter().map(
+        |plugin| json!({ "path": plugin.path.to_string_lossy(), "sha256": plugin.sha256, "packages": plugin.packages }),
+    );
+    json!({
+        program: version,
+        "plugins": plugins.collect::<Vec<_>>(),
+        "components": registry.offers().into_iter().map(|offer| component(registry, offer)).collect::<Vec<_>>(),
+        "recipes": registry.recipes().into_iter().map(|offered| recipe(registry, offered)).collect::<Vec<_>>(),
+        "installed": find::installed().iter().map(|path| installed(path)).collect::<Vec<_>>(),
+    })
+}
+
+fn component(registry: &Registry, offer: &Offer) -> Value {
+    let (docs, sweeps) = (registry.key_docs(offer), registry.sweeps(offer));
+    let doc = |key: &String| docs.iter().find(|doc| doc.name.as_str() == key);
+    let range = |key: &String| sweeps.iter().find(|range| range.key.as_str() == key);
+    let (package, version) = offer.package.rsplit_once(' ').unwrap_or((&offer.package, ""));
+    json!({
+        "point": offer.point.name(),
+        "id": offer.id,
+        "about": offer.about,
+        "package": package,
+        "version": version,
+        "inputs": registry.inputs(offer).map(input_names),
+        "keys": offer.keys.iter().map(|name| key(name, doc(name), range(name))).collect::<Vec<_>>(),
+        "origin": origin(registry, &offer.origin),
+    })
+}
+
+/// A key with its author's description; absent parts are `null`.
+fn key(name: &str, doc: Option<&KeyInfo>, range: Option<&SweepRange>) -> Value {
+    let default = doc.and_then(KeyInfo::default);
+    json!({
+        "name": name,
+        "about": doc.map(|doc| doc.about.as_str()),
+        "required": doc.map(|_| default.is_none()),
+        // The default is another author's text, which may not be JSON.
+        "default": default.map(|text| serde_json::from_str(text).unwrap_or_else(|_| json!(text))),
+        "search": range.map(|range| json!({ "low": range.low, "high": range.high, "whole": range.whole })),
+    })
+}
+
+fn recipe(registry: &Registry, recipe: &OfferedRecipe) -> Value {
+    json!({
+        "name": recipe.name,
+        "about": recipe.about,
+        "toml": recipe.toml,
+        "sets_defaults": recipe.settings,
+        "origin": origin(registry, &recipe.origin),
+    })
+}
+
+/// File and hash; `null` for a built-in component.
+fn origin(registry: &Registry, origin: &Origin) -> Value {
+    let Origin::File(path) = origin else { return Value::Null };
+    let sha256 = registry.plugins().into_iter().find(|plugin| plugin.path == *path).map(|plugin| plugin.sha256);
+    json!({ "path": path.to_string_lossy(), "sha256": sha256 })
+}
+
+fn installed(path: &Path) -> Value {
+    json!({ "name": path.file_name().map(|name| name.to_string_lossy()), "path": path.to_string_lossy() })
 }

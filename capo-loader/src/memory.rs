@@ -7,7 +7,6 @@ use rustix::process::{Resource, getrlimit};
 
 /// Bytes that this process may still allocate, swap included: the machine's free memory, or less if the control group or `ulimit -v` leaves
 /// less. `None` where the system does not say.
-#[must_use]
 pub fn available() -> Option<u64> {
     // A file of the kernel, not of a user: reading it does not block.
     let free = free(&fs::read_to_string("/proc/meminfo").ok()?)?;
@@ -15,13 +14,11 @@ pub fn available() -> Option<u64> {
 }
 
 /// Peak memory of this process in bytes; `None` where the system does not say.
-#[must_use]
 pub fn peak() -> Option<u64> {
     status("VmHWM:")
 }
 
 /// Current memory of this process in bytes; `None` where the system does not say.
-#[must_use]
 pub fn resident() -> Option<u64> {
     status("VmRSS:")
 }
@@ -34,7 +31,6 @@ fn status(name: &str) -> Option<u64> {
 }
 
 /// Bytes of address space that `ulimit -v` leaves; reserved addresses count as used. `None` without such a limit.
-#[must_use]
 pub fn addresses() -> Option<u64> {
     Some(getrlimit(Resource::As).current?.saturating_sub(status("VmSize:").unwrap_or(0)))
 }
@@ -74,7 +70,6 @@ fn left(folder: &Path, [limit, usage, given_up]: [&str; 3]) -> Option<u64> {
 }
 
 /// Formats a number of bytes for people.
-#[must_use]
 pub fn text(bytes: u128) -> String {
     let (unit, name) = [(1_u128 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")]
         .into_iter()

@@ -16,7 +16,6 @@ pub enum Origin {
 
 impl Origin {
     /// Name for messages: the file's name without its folder, or `built in`.
-    #[must_use]
     pub fn name(&self) -> String {
         match self {
             Self::BuiltIn => self.to_string(),

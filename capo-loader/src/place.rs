@@ -33,13 +33,11 @@ impl Place {
     }
 
     /// True if a resume would continue exactly here: a checkpoint of this step exists, or the run is at step 0.
-    #[must_use]
     pub fn is_saved(&self) -> bool {
         self.saved.load(Ordering::Relaxed) == self.step.load(Ordering::Relaxed)
     }
 
     /// Message about where the run ends and where a resume continues; `None` before the run has a directory.
-    #[must_use]
     pub fn stopped(&self) -> Option<String> {
         let mut sentence = String::new();
         self.tell(&mut sentence).then_some(sentence)

@@ -41,41 +41,36 @@ pub struct RecordedBatch {
     pub context: Option<RecordedContext>,
 }
 
+/// A compact tensor in host memory.
+#[derive(Debug, Clone)]
+pub struct Owned<T> {
+    /// The elements.
+    pub values: Vec<T>,
+    pub(crate) shape: Vec<i64>,
+}
+
 /// The last layer's features and logits; names and shapes as in [`LastLayer`].
 #[derive(Debug, Clone)]
 pub struct RecordedLayer {
     /// `[B, T, D]`: features.
-    pub hidden: Vec<f32>,
-    /// `[B, T, K]`: vocabulary ids of the largest logits.
-    pub topk_ids: Vec<u32>,
-    /// `[B, T, K]`: the largest logits.
-    pub topk_logits: Vec<f32>,
-    /// `[B, T]`: logsumexp over the vocabulary.
-    pub logsumexp: Vec<f32>,
-    /// `[B, T]`: logit of the sampled token.
-    pub action_logits: Vec<f32>,
-    /// V: number of vocabulary entries.
-    pub vocab_size: usize,
-    pub(crate) hidden_shape: [i64; 3],
-    pub(crate) topk_shape: [i64; 3],
-    pub(crate) token_shape: [i64; 2],
+    pub hidden: Owned<f32>,
+    pub(crate) topk_ids: Owned<u32>,
+    pub(crate) topk_logits: Owned<f32>,
+    pub(crate) logsumexp: Owned<f32>,
+    pub(crate) action_logits: Owned<f32>,
+    pub(crate) vocab_size: usize,
 }
 
 /// Three matrices `[V, D]`; names as in [`OptimizerState`].
 #[derive(Debug, Clone)]
 pub struct RecordedState {
-    /// The weight.
-    pub weight: Vec<f32>,
-    /// First moment: running mean of gradients.
-    pub exp_avg: Vec<f32>,
-    /// Second moment: running mean of squared gradients.
-    pub exp_avg_sq: Vec<f32>,
-    pub(crate) shape: [i64; 2],
+    pub(crate) weight: Owned<f32>,
+    pub(crate) exp_avg: Owned<f32>,
+    pub(crate) exp_avg_sq: Owned<f32>,
 }
 
 impl RecordedBatch {
     /// Borrows the batch in the form that components see.
-    #[must_use]
     pub fn view(&self) -> Batch<'_> {
         let mut batch: Batch<'_> = self.scalars;
         batch.completion_ids = &self.completion_ids;
@@ -102,20 +97,31 @@ impl RecordedBatch {
     }
 
     /// Number of completion tokens.
-    #[must_use]
     pub fn completion_tokens(&self) -> u64 {
         self.completion_mask.iter().map(|&mask| u64::from(mask)).sum()
+    }
+}
+
+impl<T> Owned<T> {
+    pub(crate) fn new(values: Vec<T>, shape: &[usize]) -> Self {
+        Self { values, shape: shape.iter().map(|&extent| extent as i64).collect() }
+    }
+}
+
+impl Owned<f32> {
+    fn view(&self) -> Tensor<'_> {
+        Tensor::from_f32(&self.values, &self.shape)
     }
 }
 
 impl RecordedLayer {
     fn view(&self) -> LastLayer<'_> {
         LastLayer::new(
-            Tensor::from_f32(&self.hidden, &self.hidden_shape),
-            Tensor::from_u32(&self.topk_ids, &self.topk_shape),
-            Tensor::from_f32(&self.topk_logits, &self.topk_shape),
-            Tensor::from_f32(&self.logsumexp, &self.token_shape),
-            Tensor::from_f32(&self.action_logits, &self.token_shape),
+            self.hidden.view(),
+            Tensor::from_u32(&self.topk_ids.values, &self.topk_ids.shape),
+            self.topk_logits.view(),
+            self.logsumexp.view(),
+            self.action_logits.view(),
             self.vocab_size,
         )
     }
@@ -123,9 +129,7 @@ impl RecordedLayer {
 
 impl RecordedState {
     fn view(&self) -> OptimizerState<'_> {
-        let [weight, exp_avg, exp_avg_sq] =
-            [&self.weight, &self.exp_avg, &self.exp_avg_sq].map(|values| Tensor::from_f32(values, &self.shape));
-        OptimizerState::new(weight, exp_avg, exp_avg_sq)
+        OptimizerState::new(self.weight.view(), self.exp_avg.view(), self.exp_avg_sq.view())
     }
 }
 
@@ -171,9 +175,9 @@ mod tests {
             refused(|batch| last(batch).vocab_size = 0),
             refused(|batch| last(batch).vocab_size = 1 << 40),
             refused(|batch| last(batch).vocab_size = 3),
-            refused(|batch| last(batch).topk_ids[0] = 16),
+            refused(|batch| last(batch).topk_ids.values[0] = 16),
             refused(|batch| batch.completion_ids[0] = u32::MAX),
-            refused(|batch| batch.optimizer_state.as_mut().unwrap().shape = [8, 16]),
+            refused(|batch| batch.optimizer_state.as_mut().unwrap().weight.shape = vec![8, 16]),
         ];
         let expected = [
             "`max_completion_length` is 0, but completions have up to 1 tokens",

@@ -11,9 +11,9 @@ use capo_plugin::{
     Advantage, Component, Image, Inputs, Mask, MaskTraits, ObjectiveFn, Point, StepControlFn, Weight, Wired, nearest,
 };
 
-use crate::component::{Choice, ComponentConfig, component_names};
 use crate::offer::{self, Offer, OfferedRecipe, Origin};
 use crate::open;
+use crate::tables::{Choice, ComponentConfig, component_names};
 use crate::trust::{LoadedPlugin, Trust, TrustedFile};
 use crate::warning::one_line;
 use crate::watchdog::Watchdog;
@@ -118,7 +118,6 @@ impl Registry {
     }
 
     /// All components, in the order of points and ids.
-    #[must_use]
     pub fn offers(&self) -> Vec<&Offer> {
         let mut offers = self.offers.iter().collect::<Vec<_>>();
         offers.sort_by(|a, b| (a.point, &a.id).cmp(&(b.point, &b.id)));
@@ -127,7 +126,6 @@ impl Registry {
 
     /// Inputs that a component asks of a batch, if it can be built without keys. `None` for a reward, which sees no
     /// batch.
-    #[must_use]
     pub fn inputs(&self, offer: &Offer) -> Option<Inputs> {
         self.ask(offer, |image| match offer.point {
             Point::Reward => None,
@@ -139,7 +137,6 @@ impl Registry {
         })
     }
 
-    /// Asks the image of an offer a question about it.
     fn ask<R>(&self, offer: &Offer, question: impl FnOnce(&Image) -> R) -> R {
         let path = match &offer.origin {
             Origin::BuiltIn => String::new(),
@@ -149,14 +146,12 @@ impl Registry {
     }
 
     /// Descriptions of a component's keys by its author; empty where the author gave none.
-    #[must_use]
     pub fn key_docs(&self, offer: &Offer) -> Vec<KeyInfo> {
         // An image whose layout differs was refused when it was opened.
         self.ask(offer, |image| image.key_docs(offer.point, &offer.id)).unwrap_or_default()
     }
 
     /// Keys of a component for which a search makes sense, in the author's order; empty if the author named none.
-    #[must_use]
     pub fn sweeps(&self, offer: &Offer) -> Vec<SweepRange> {
         // An image whose layout differs was refused when it was opened.
         self.ask(offer, |image| image.sweeps(offer.point, &offer.id)).unwrap_or_default()
@@ -172,7 +167,6 @@ impl Registry {
     }
 
     /// All recipes, ordered by name.
-    #[must_use]
     pub fn recipes(&self) -> Vec<&OfferedRecipe> {
         let mut recipes = self.recipes.iter().collect::<Vec<_>>();
         recipes.sort_by(|a, b| a.name.cmp(&b.name));
@@ -180,7 +174,6 @@ impl Registry {
     }
 
     /// The plugins that were loaded, in order.
-    #[must_use]
     pub fn plugins(&self) -> Vec<LoadedPlugin> {
         self.plugins.clone()
     }
@@ -195,7 +188,6 @@ impl Registry {
     }
 
     /// A message for each plugin that the run does not use: none of its components is among `used`, and its recipe is not `recipe`.
-    #[must_use]
     pub fn unused(&self, used: &[String], recipe: Option<&str>) -> Vec<String> {
         let sentence = |plugin: &LoadedPlugin| {
             let origin = Origin::File(plugin.path.clone());

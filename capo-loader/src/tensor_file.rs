@@ -7,6 +7,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
 use crate::arrays::{bytes, floats};
+use crate::recorded::Owned;
 
 /// The tensors of a file and the strings of its metadata.
 pub(crate) struct TensorFile<'a> {
@@ -44,9 +45,12 @@ impl<'a> TensorFile<'a> {
         Ok(tensor)
     }
 
-    /// Returns values as f32, whatever float type the file holds.
     pub(crate) fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         floats(name, &self.shaped(name, shape)?)
+    }
+
+    pub(crate) fn owned(&self, name: &str, shape: &[usize]) -> Result<Owned<f32>> {
+        Ok(Owned::new(self.floats(name, shape)?, shape))
     }
 
     pub(crate) fn optional(&self, name: &str, shape: &[usize]) -> Result<Option<Vec<f32>>> {
@@ -62,7 +66,6 @@ impl<'a> TensorFile<'a> {
         }
     }
 
-    /// Returns a string of the metadata.
     pub(crate) fn text(&self, name: &str) -> Result<&str> {
         self.scalars.get(name).map(String::as_str).with_context(|| format!("its metadata has no `{name}`"))
     }

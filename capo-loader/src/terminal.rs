@@ -8,7 +8,6 @@ use std::io::Write as _;
 ///
 /// Characters that control text direction are escaped too, for they can make a line read as another line. If `text` is JSON, the
 /// result is still JSON.
-#[must_use]
 pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(is_control) {
         return Cow::Borrowed(text);

@@ -94,7 +94,6 @@ impl Trust {
     }
 }
 
-/// Splits a name from its pin.
 fn split_pin(name: &Path) -> Result<(PathBuf, Option<String>)> {
     let Some((file, pin)) = name.to_str().and_then(|name| name.rsplit_once(PIN)) else {
         return Ok((name.to_owned(), None));
@@ -108,7 +107,6 @@ fn split_pin(name: &Path) -> Result<(PathBuf, Option<String>)> {
     Ok((PathBuf::from(file), Some(pin.to_ascii_lowercase())))
 }
 
-/// Refuses a file that is not among the run's plugins.
 fn check_known(known: &[LoadedPlugin], path: &Path, sha256: &str) -> Result<()> {
     if known.iter().any(|plugin| plugin.sha256 == sha256) {
         return Ok(());

@@ -77,27 +77,26 @@ impl Device {
 
     fn opened(number: usize, features: Dtype) -> Result<Self> {
         let count = driver::init().and_then(|()| driver::device::get_count());
-        let count = count.map_err(|error| failed("starting the NVIDIA driver", error))?;
+        let count = count.map_err(failed("starting the NVIDIA driver"))?;
         let Some(number) = i32::try_from(number).ok().filter(|number| *number < count) else {
             bail!(
                 "the NVIDIA driver shows {count} devices, numbered from 0 (name one of them, or run with `--device cpu`)"
             );
         };
-        let handle = driver::device::get(number).map_err(|error| failed("opening it", error))?;
+        let handle = driver::device::get(number).map_err(failed("opening it"))?;
         // SAFETY: `handle` is a device; `drop` releases what is retained here.
         let context = unsafe { driver::primary_ctx::retain(handle) };
-        let context = context.map_err(|error| failed("making its context", error))?;
+        let context = context.map_err(failed("making its context"))?;
         let mut device = Self { number, handle, context, stream: std::ptr::null_mut(), features };
         device.enter()?;
-        device.stream =
-            driver::stream::create(StreamKind::NonBlocking).map_err(|error| failed("making a stream", error))?;
+        device.stream = driver::stream::create(StreamKind::NonBlocking).map_err(failed("making a stream"))?;
         Ok(device)
     }
 
     /// Makes the device's context current in this thread.
     fn enter(&self) -> Result<()> {
         // SAFETY: the context is retained for as long as `self` lives.
-        unsafe { driver::ctx::set_current(self.context) }.map_err(|error| failed("entering its context", error))
+        unsafe { driver::ctx::set_current(self.context) }.map_err(failed("entering its context"))
     }
 
     /// Copies the last layer and the optimizer's state of `batch` from host memory to this device.
@@ -143,15 +142,14 @@ impl Device {
         assert_eq!(shape.iter().product::<i64>() * i64::from(dtype.bits) / 8, bytes as i64, "{dtype}, {shape:?}");
         // SAFETY: the context is current.
         let address = unsafe { driver::malloc_sync(bytes.max(1)) };
-        let taking = || {
-            format!("taking {bytes} bytes of memory for a batch (record smaller batches, or run with `--device cpu`)")
-        };
-        let address = address.map_err(|error| failed(&taking(), error))?;
+        let advice = "record smaller batches, or run with `--device cpu`";
+        let taking = format!("taking {bytes} bytes of memory for a batch ({advice})");
+        let address = address.map_err(failed(&taking))?;
         let memory = Memory { device: self, address, dtype, shape: shape.to_vec() };
         if bytes > 0 {
             // SAFETY: `address` has that many bytes. Pageable memory has been read when the call returns.
             unsafe { driver::memcpy_htod_async(address, values, self.stream) }
-                .map_err(|error| failed("copying a batch to it", error))?;
+                .map_err(failed("copying a batch to it"))?;
         }
         Ok(memory)
     }
@@ -182,7 +180,6 @@ pub struct Upload<'d> {
 
 impl Upload<'_> {
     /// Returns `batch` with these arrays in place of its own.
-    #[must_use]
     pub fn view<'a>(&'a self, mut batch: Batch<'a>) -> Batch<'a> {
         if let (Some(last), Some(copies)) = (&mut batch.last_layer, &self.last_layer) {
             let [hidden, topk_ids, topk_logits, logsumexp, action_logits] = copies.each_ref().map(Memory::view);
@@ -241,7 +238,9 @@ fn probe() -> Result<()> {
     Ok(())
 }
 
-fn failed(what: &str, error: driver::DriverError) -> anyhow::Error {
-    let name = error.error_name().ok().and_then(|name| name.to_str().ok()).unwrap_or("an unknown error");
-    anyhow!("it failed with `{name}` in {what}")
+fn failed(what: &str) -> impl FnOnce(driver::DriverError) -> anyhow::Error {
+    move |error| {
+        let name = error.error_name().ok().and_then(|name| name.to_str().ok()).unwrap_or("an unknown error");
+        anyhow!("it failed with `{name}` in {what}")
+    }
 }

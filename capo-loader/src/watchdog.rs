@@ -26,25 +26,22 @@ const METHODS: [&str; 13] = [
 static NEWEST: Mutex<Option<Watchdog>> = Mutex::new(None);
 
 /// Measures the seconds of the current call. Its thread ends when this is dropped.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Watchdog(Arc<Watched>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Watched {
     /// For each component, its id and the names of its calls in the order of [`METHODS`].
     names: Vec<(String, [Name; METHODS.len()])>,
-    /// Number of calls so far.
     calls: AtomicU64,
     /// The number of the current call, from 1; 0 between calls.
     current: AtomicU64,
-    /// Progress of the run.
     place: Arc<Place>,
 }
 
 impl Watchdog {
     /// Starts a watchdog that ends the process if a call of one of the components `ids` takes longer than `seconds`; 0 is no limit. The
     /// newest watchdog also watches drops, even after it is dropped itself.
-    #[must_use]
     pub fn start(seconds: u64, ids: Vec<String>) -> Self {
         let watches = !ids.is_empty();
         let watchdog = Self::over(seconds, "component", ids);
@@ -74,7 +71,7 @@ impl Watchdog {
         };
         let names: Vec<_> = ids.into_iter().map(names).collect();
         let looks = seconds > 0 && !names.is_empty();
-        let watched = Arc::new(Watched { names, calls: AtomicU64::new(0), current: AtomicU64::new(0), place });
+        let watched = Arc::new(Watched { names, place, ..Watched::default() });
         if looks {
             let weak = Arc::downgrade(&watched);
             let (ready, started) = mpsc::channel();
@@ -86,19 +83,16 @@ impl Watchdog {
     }
 
     /// A watchdog that watches nothing.
-    #[must_use]
     pub fn off() -> Self {
-        Self::start(0, Vec::new())
+        Self::default()
     }
 
     /// Progress of the run, for the message. The training code must update it.
-    #[must_use]
     pub fn place(&self) -> &Arc<Place> {
         &self.0.place
     }
 
     /// Number of calls that have begun.
-    #[must_use]
     pub fn calls(&self) -> u64 {
         self.0.calls.load(Ordering::Relaxed)
     }
@@ -129,25 +123,12 @@ impl Watchdog {
     }
 }
 
-impl Default for Watchdog {
-    fn default() -> Self {
-        Self::off()
-    }
-}
-
-/// Interval between checks of a call, and `most`, the number of checks in a row that one call may last.
+/// Interval between checks of a call, and the number of checks in a row that one call may last.
 ///
 /// Checks are counted instead of time, so that a pause of the whole process does not count as a long call.
-struct Looks {
-    interval: Duration,
-    most: u64,
-}
-
-impl Looks {
-    fn within(seconds: u64) -> Self {
-        let interval = (Duration::from_secs(seconds) / 10).min(Duration::from_secs(1));
-        Self { interval, most: seconds.max(10) }
-    }
+fn looks_within(seconds: u64) -> (Duration, u64) {
+    let interval = (Duration::from_secs(seconds) / 10).min(Duration::from_secs(1));
+    (interval, seconds.max(10))
 }
 
 /// The last call that was checked, and the number of checks in a row that saw it.
@@ -168,13 +149,13 @@ impl Seen {
 
 /// Checks the current call until the watchdog is gone. Ends the process if one call lasts too long.
 fn watch(watched: &Weak<Watched>, seconds: u64, ready: &Sender<()>) {
-    let (looks, mut seen, limit) = (Looks::within(seconds), Seen::default(), seconds.to_string());
+    let ((interval, most), mut seen, limit) = (looks_within(seconds), Seen::default(), seconds.to_string());
     // The receiver may be gone if the process is ending.
     let _ = ready.send(());
     loop {
-        std::thread::sleep(looks.interval);
+        std::thread::sleep(interval);
         let Some(watched) = watched.upgrade() else { return };
-        if seen.too_long(watched.current.load(Ordering::Relaxed), looks.most) {
+        if seen.too_long(watched.current.load(Ordering::Relaxed), most) {
             let way_out = " s (the limit is `train.component_timeout`; 0 waits without one)";
             last_words::tell(&["did not come back within ", &limit, way_out], &[]);
             // Not `exit`: the system's loader holds a lock while it opens a library, and `exit` would wait for it.
@@ -211,8 +192,8 @@ mod tests {
     #[test]
     fn the_looks_take_as_long_as_the_limit() {
         for seconds in [1, 3, 10, 11, 600] {
-            let looks = Looks::within(seconds);
-            assert_eq!(looks.interval * u32::try_from(looks.most).unwrap(), Duration::from_secs(seconds));
+            let (interval, most) = looks_within(seconds);
+            assert_eq!(interval * u32::try_from(most).unwrap(), Duration::from_secs(seconds));
         }
     }
 }

@@ -9,16 +9,11 @@ use crate::abi_keys::{KEYS_POINT, KeysPoint};
 use crate::abi_recipe::{RECIPE_POINT_2, RecipePoint2};
 use crate::abi_sweep::{SWEEP_POINT, SweepPoint};
 use crate::abi_traits::{TRAITS_POINT, TraitsPoint};
-use crate::described::{describe, ranges, traits};
-use crate::extension::Extension;
-use crate::image::Image;
-use crate::point::Point;
-use crate::points;
-use crate::recipe::{recipes, recipes_with_settings};
+use crate::described::{describe, ranges, recipes, recipes_with_settings, traits};
+use crate::{Extension, Image, Point, points};
 
 impl Image {
     /// The image that this code was linked into.
-    #[must_use]
     pub fn own() -> Self {
         Self::from_root(own_root())
     }
@@ -62,7 +57,7 @@ extern "C" fn own_extension(id: RStr<'_>) -> ROption<Extension<'static>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi_traits::MaskTraits;
+    use crate::MaskTraits;
 
     /// An image that was built before keys had descriptions and masks had declarations.
     extern "C" fn older(id: RStr<'_>) -> ROption<Extension<'static>> {

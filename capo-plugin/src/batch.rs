@@ -7,8 +7,7 @@ use std::ops::{BitOr, Range};
 
 use abi_stable::StableAbi;
 
-use crate::error::{ErrorKind, PluginError};
-use crate::tensor::Tensor;
+use crate::{ErrorKind, PluginError, Tensor};
 
 /// Shape of a batch.
 #[repr(C)]
@@ -24,19 +23,16 @@ pub struct Dims {
 
 impl Dims {
     /// B · T, the length of every `[B, T]` array.
-    #[must_use]
     pub fn len(&self) -> usize {
         (self.completions * self.tokens) as usize
     }
 
     /// True if the batch has no token position.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Index range of completion `b` in every `[B, T]` array.
-    #[must_use]
     pub fn row(&self, b: usize) -> Range<usize> {
         let tokens = self.tokens as usize;
         b * tokens..(b + 1) * tokens
@@ -78,7 +74,6 @@ impl Inputs {
     pub const KNOWN: Self = Self((1 << 8) - 1);
 
     /// True if every flag of `other` is set.
-    #[must_use]
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -129,7 +124,6 @@ impl Reduction {
     ];
 
     /// Name of the reduction in a configuration table; `None` for a reduction of a later version.
-    #[must_use]
     pub fn name(self) -> Option<&'static str> {
         Self::NAMED.iter().find(|(_, known)| *known == self).map(|(name, _)| *name)
     }
@@ -206,7 +200,6 @@ pub struct LastLayer<'a> {
 
 impl<'a> LastLayer<'a> {
     /// Collects the five tensors into one view.
-    #[must_use]
     pub fn new(
         hidden: Tensor<'a>,
         topk_ids: Tensor<'a>,
@@ -233,7 +226,6 @@ pub struct OptimizerState<'a> {
 
 impl<'a> OptimizerState<'a> {
     /// Collects the three tensors into one view.
-    #[must_use]
     pub fn new(weight: Tensor<'a>, exp_avg: Tensor<'a>, exp_avg_sq: Tensor<'a>) -> Self {
         Self { weight, exp_avg, exp_avg_sq }
     }
@@ -305,7 +297,6 @@ pub struct Batch<'a> {
 
 impl<'a> Batch<'a> {
     /// A batch of shape `dims` with empty arrays. A host then fills in every field.
-    #[must_use]
     pub fn new(dims: Dims, optimizer: OptimizerInfo) -> Self {
         Self {
             dims,
@@ -348,47 +339,27 @@ impl<'a> Batch<'a> {
         self
     }
 
-    /// Returns [`Batch::old_logps`].
-    ///
-    /// # Errors
-    ///
-    /// When the component did not ask for it.
+    /// Returns [`Batch::old_logps`]; an error when the component did not ask for it.
     pub fn old_logps(&self) -> Result<&'a [f32], PluginError> {
         self.old_logps.ok_or_else(|| missing("old_logps", "OLD_LOGPS"))
     }
 
-    /// Returns [`Batch::ref_logps`].
-    ///
-    /// # Errors
-    ///
-    /// When the component did not ask for it.
+    /// Returns [`Batch::ref_logps`]; an error when the component did not ask for it.
     pub fn ref_logps(&self) -> Result<&'a [f32], PluginError> {
         self.ref_logps.ok_or_else(|| missing("ref_logps", "REF_LOGPS"))
     }
 
-    /// Returns [`Batch::entropy`].
-    ///
-    /// # Errors
-    ///
-    /// When the component did not ask for it.
+    /// Returns [`Batch::entropy`]; an error when the component did not ask for it.
     pub fn entropy(&self) -> Result<&'a [f32], PluginError> {
         self.entropy.ok_or_else(|| missing("entropy", "ENTROPY"))
     }
 
-    /// Returns [`Batch::last_layer`].
-    ///
-    /// # Errors
-    ///
-    /// When the component did not ask for it.
+    /// Returns [`Batch::last_layer`]; an error when the component did not ask for it.
     pub fn last_layer(&self) -> Result<LastLayer<'a>, PluginError> {
         self.last_layer.ok_or_else(|| missing("last_layer", "LAST_LAYER"))
     }
 
-    /// Returns [`Batch::optimizer_state`].
-    ///
-    /// # Errors
-    ///
-    /// When the component did not ask for it.
+    /// Returns [`Batch::optimizer_state`]; an error when the component did not ask for it.
     pub fn optimizer_state(&self) -> Result<OptimizerState<'a>, PluginError> {
         self.optimizer_state.ok_or_else(|| missing("optimizer_state", "OPTIMIZER_STATE"))
     }

@@ -1,27 +1,24 @@
 //! The connection between the ranks of a run: methods for components, and a trait for hosts.
 
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
 
 use crate::abi::WireError;
 use crate::abi_collective::{COLLECTIVE, Collective};
-use crate::error::PluginError;
-use crate::extension::Extension;
+use crate::guard::caught;
+use crate::{Extension, PluginError};
 
 /// **All ranks must make the same calls in the same order.** Each call waits for all other ranks, so a call that one
 /// rank skips never returns. A component must not decide about a call from facts of one rank, such as its completions
 /// or its error. In that case the ranks agree first ([`agree`](Self::agree)).
 impl Collective {
     /// Index of this process among the ranks, from 0.
-    #[must_use]
     pub fn rank(&self) -> usize {
         self.rank as usize
     }
 
     /// Number of ranks. It is 1 where this process holds the whole batch; the calls then return their inputs.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.size as usize
     }
@@ -122,7 +119,6 @@ pub struct Connection<'a> {
 
 impl<'a> Connection<'a> {
     /// Connects to `ranks`.
-    #[must_use]
     pub fn new<R: Ranks>(ranks: &'a R) -> Self {
         let collective = Collective {
             rank: ranks.rank() as u64,
@@ -135,13 +131,11 @@ impl<'a> Connection<'a> {
     }
 
     /// Connection of a single process.
-    #[must_use]
     pub fn alone() -> Self {
         Self::new(&OneRank)
     }
 
     /// The host's answer to a component that asks for its extension `id`; `None` for another id.
-    #[must_use]
     pub fn extension(&self, id: &str) -> Option<Extension<'_>> {
         (id == COLLECTIVE).then(|| Extension::of(&self.collective))
     }
@@ -163,9 +157,6 @@ fn ranks<'a, R>(engine: *const ()) -> &'a R {
 
 /// Catches a panic, which must not cross into the component.
 fn contained<T>(call: impl FnOnce() -> Result<T, PluginError>) -> RResult<T, WireError> {
-    let outcome = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| {
-        std::mem::forget(payload);
-        Err(PluginError::failed("what connects the ranks panicked (the host is at fault)"))
-    });
-    outcome.map_err(WireError::from).into()
+    let panicked = || Err(PluginError::failed("what connects the ranks panicked (the host is at fault)"));
+    caught(call).unwrap_or_else(panicked).map_err(WireError::from).into()
 }

@@ -5,11 +5,9 @@ use abi_stable::StableAbi;
 use abi_stable::std_types::{RResult, RSlice, RStr, RVec};
 
 use crate::abi::{ComponentInfo, HostRef, WireBatch, WireError};
-use crate::batch::{Batch, Dims, Inputs};
 use crate::call::{Guest, guarded};
-use crate::error::PluginError;
-use crate::point::Point;
 use crate::sink::{Sink, contract, listen, per_token};
+use crate::{Batch, Dims, Inputs, PluginError, Point};
 
 /// Functions of an image for one point: list the components, and build a component from its id and its table as JSON text.
 pub(crate) type Doors<W> =
@@ -45,13 +43,11 @@ impl<W: Wired> Component<W> {
     }
 
     /// The component's id.
-    #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
     /// Inputs that the host must compute for the component. The host asks once, at creation.
-    #[must_use]
     pub fn inputs(&self) -> Inputs {
         self.inputs
     }
@@ -108,12 +104,9 @@ impl<W: Wired> Component<W> {
         broken: impl Fn(usize) -> Option<(String, &'static str)>,
     ) -> Result<(), PluginError> {
         let tokens = dims.tokens.max(1) as usize;
-        match (0..dims.len()).find_map(|i| Some((i / tokens, i % tokens, broken(i)?))) {
-            None => Ok(()),
-            Some((completion, token, (what, rule))) => {
-                Err(self.named(contract(format!("{what} at completion {completion}, token {token}{rule}"))))
-            }
-        }
+        let found = (0..dims.len()).find_map(|i| Some((i / tokens, i % tokens, broken(i)?)));
+        let Some((completion, token, (what, rule))) = found else { return Ok(()) };
+        Err(self.named(contract(format!("{what} at completion {completion}, token {token}{rule}"))))
     }
 
     /// Checks that every value is finite, and zero on padding.

@@ -3,11 +3,9 @@
 use serde::de::{DeserializeOwned, Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::batch::Reduction;
-use crate::error::PluginError;
+use crate::{PluginError, Reduction};
 
 /// Keys that `T` reads from its table, or `None` when `T` is not a plain struct.
-#[must_use]
 pub fn known_keys<T: DeserializeOwned>() -> Option<&'static [&'static str]> {
     let mut keys = None;
     // The probe always fails. It has recorded the keys by then.
@@ -16,7 +14,6 @@ pub fn known_keys<T: DeserializeOwned>() -> Option<&'static [&'static str]> {
 }
 
 /// The candidate nearest to `typed`, if it is near enough to be a typing error.
-#[must_use]
 pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .into_iter()
@@ -39,7 +36,6 @@ pub(crate) fn parse<T: DeserializeOwned>(json: &str) -> Result<T, PluginError> {
 }
 
 /// Error message about an unknown key.
-#[must_use]
 pub fn unknown_key(typed: &str, known: &[&str]) -> String {
     match (nearest(typed, known.iter().copied()), known) {
         (Some(near), _) => format!("unknown key `{typed}` (did you mean `{near}`?)"),
@@ -127,11 +123,8 @@ mod tests {
     impl TryFrom<Table> for Checked {
         type Error = String;
         fn try_from(table: Table) -> Result<Self, String> {
-            if table.max_nats > 0.0 {
-                Ok(Self(table.max_nats))
-            } else {
-                Err(format!("`max_nats` is {}", table.max_nats))
-            }
+            let Table { max_nats } = table;
+            if max_nats > 0.0 { Ok(Self(max_nats)) } else { Err(format!("`max_nats` is {max_nats}")) }
         }
     }
 

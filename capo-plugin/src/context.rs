@@ -2,9 +2,9 @@
 
 use std::ops::{Deref, Range};
 
+use crate::Extension;
 use crate::abi_context::{Lent, ROLLOUT_CONTEXT, RolloutContext};
 use crate::abi_top_k::{SAMPLER_TOP_K, SamplerTopK};
-use crate::extension::Extension;
 
 /// Part `index` of `values`, which holds all parts in sequence; `ends` holds the end of each.
 fn part<'a, T>(values: &'a [T], ends: &[u64], index: usize) -> &'a [T] {
@@ -20,32 +20,27 @@ fn text(bytes: &[u8]) -> &str {
 /// Indices are as in [`Batch`](crate::Batch): completion b of B, token t of T, group g of B ÷ G. An index out of range panics.
 impl RolloutContext {
     /// Token ids of the prompt of completion `b`, without padding.
-    #[must_use]
     pub fn prompt_ids(&self, b: usize) -> &[u32] {
         part(self.prompt_ids.get(), self.prompt_ends.get(), self.group(b))
     }
 
     /// Position of the prompt in the run's sequence of prompts, from 0. A repeated prompt gets a new number each time.
-    #[must_use]
     pub fn prompt_number(&self, b: usize) -> u64 {
         self.prompt_numbers.get()[self.group(b)]
     }
 
     /// Line of the dataset's file that holds the prompt, from 1; `None` where prompts are generated.
-    #[must_use]
     pub fn line(&self, b: usize) -> Option<u64> {
         Some(self.lines.get()[self.group(b)]).filter(|&line| line > 0)
     }
 
     /// Text of completion `b`, without special tokens.
-    #[must_use]
     pub fn text(&self, b: usize) -> &str {
         text(part(self.texts.get(), self.text_ends.get(), b))
     }
 
     /// Bytes of [`text`](Self::text) that token `t` of completion `b` encodes. The range is empty for special tokens
     /// and padding. A character of several tokens belongs to the last of them.
-    #[must_use]
     pub fn span(&self, b: usize, t: usize) -> Range<usize> {
         let at = 2 * (b * self.tokens as usize + t);
         let spans = self.spans.get();
@@ -59,7 +54,6 @@ impl RolloutContext {
     }
 
     /// `[B]`: rewards of reward function `index`, before its weight is applied.
-    #[must_use]
     pub fn rewards(&self, index: usize) -> &[f32] {
         let count = self.text_ends.get().len();
         &self.rewards.get()[index * count..(index + 1) * count]
@@ -69,13 +63,11 @@ impl RolloutContext {
     /// are included, and the precision is the sampler's own, as vLLM reports it to TRL and verl. 0 on padding.
     ///
     /// The trainer's own values for the same policy are [`Batch::old_logps`](crate::Batch::old_logps).
-    #[must_use]
     pub fn sampler_logps(&self) -> &[f32] {
         self.sampler_logps.get()
     }
 
     /// Optimizer steps since these completions were sampled.
-    #[must_use]
     pub fn age(&self) -> u64 {
         self.age
     }
@@ -88,20 +80,17 @@ impl RolloutContext {
 /// Indices as in [`Batch`](crate::Batch). An index out of range panics.
 impl SamplerTopK {
     /// K: number of tokens at each position.
-    #[must_use]
     pub fn k(&self) -> usize {
         self.k as usize
     }
 
     /// `[K]`: ids of the most likely tokens at position `t` of completion `b`, most likely first; ties go to the lower id.
-    #[must_use]
     pub fn ids(&self, b: usize, t: usize) -> &[u32] {
         &self.ids.get()[self.place(b, t)]
     }
 
     /// `[K]`, nats: log-probabilities of these tokens in the distribution from which the token was drawn, temperature
     /// and truncation included. Minus infinity for a token that truncation excluded. 0 on padding.
-    #[must_use]
     pub fn logps(&self, b: usize, t: usize) -> &[f32] {
         &self.logps.get()[self.place(b, t)]
     }
@@ -174,7 +163,6 @@ pub struct ContextData {
 
 impl ContextData {
     /// Context of completions with at most `tokens` tokens; every prompt must have equally many completions.
-    #[must_use]
     pub fn new<'a>(
         tokens: usize,
         prompts: impl Iterator<Item = PromptContext<'a>>,
@@ -225,7 +213,6 @@ impl ContextData {
     }
 
     /// The context of completions `rows` alone, which must be a whole number of groups.
-    #[must_use]
     pub fn part(&self, rows: Range<usize>) -> Self {
         let (context, count) = (self.lend(0), self.text_ends.len());
         let groups = rows.clone().step_by(self.group_size.max(1) as usize);
@@ -251,7 +238,6 @@ impl ContextData {
     }
 
     /// Lends the context to a call, `age` optimizer steps after the completions were sampled.
-    #[must_use]
     pub fn lend(&self, age: u64) -> Lending<'_> {
         let context = RolloutContext {
             group_size: self.group_size,
@@ -289,19 +275,16 @@ pub struct Lending<'a> {
 
 impl<'a> Lending<'a> {
     /// The lent arrays.
-    #[must_use]
     pub fn data(&self) -> &'a ContextData {
         self.data
     }
 
     /// The sampler's most likely tokens, or `None` where they are not known.
-    #[must_use]
     pub fn top_k(&self) -> Option<&SamplerTopK> {
         self.top_k.as_ref()
     }
 
     /// The host's answer to a component that asks for its extension `id`; `None` for another id.
-    #[must_use]
     pub fn extension(&self, id: &str) -> Option<Extension<'_>> {
         match id {
             ROLLOUT_CONTEXT => Some(Extension::of(&self.context)),

@@ -5,11 +5,11 @@ use abi_stable::std_types::{ROption, RSlice, RStr};
 use crate::abi::{WireBatch, WireError, WireLastLayer, WireOptimizerState};
 use crate::abi_reward::{WireCompletion, WireRollout};
 use crate::abi_step_control::WireGroup;
-use crate::batch::{Batch, Denominator, Dims, LastLayer, OptimizerInfo, OptimizerState, Reduction};
 use crate::error::{PluginError, shortened};
-use crate::rollout::{Completion, Rollout};
-use crate::step_control::ParameterGroup;
-use crate::tensor::Tensor;
+use crate::{
+    Batch, Completion, Denominator, Dims, LastLayer, OptimizerInfo, OptimizerState, ParameterGroup, Reduction, Rollout,
+    Tensor,
+};
 
 impl From<PluginError> for WireError {
     fn from(error: PluginError) -> Self {

@@ -8,7 +8,7 @@ use crate::abi_alignment::{ALIGNMENT, Alignment};
 use crate::abi_collective::{COLLECTIVE, Collective};
 use crate::abi_context::{ROLLOUT_CONTEXT, RolloutContext};
 use crate::abi_top_k::{SAMPLER_TOP_K, SamplerTopK};
-use crate::error::{ErrorKind, PluginError};
+use crate::{ErrorKind, PluginError};
 
 /// The host's interface during one call.
 pub struct Ctx<'a> {

@@ -7,7 +7,6 @@ pub struct Draws(u64);
 impl Draws {
     /// The stream of one step of a run: pass `batch.seed` and `batch.step`. Two components with the same seed and
     /// step draw the same numbers, unless each mixes a constant of its own into the seed.
-    #[must_use]
     pub fn new(seed: u64, step: u64) -> Self {
         Self(seed ^ step.wrapping_mul(0xD1B5_4A32_D192_ED03))
     }

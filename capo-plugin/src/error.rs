@@ -64,13 +64,11 @@ impl PluginError {
     }
 
     /// Kind of this failure.
-    #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
     /// Text of the message.
-    #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }

@@ -9,10 +9,7 @@ use abi_stable::std_types::RResult;
 use serde::de::DeserializeOwned;
 
 use crate::abi::WireError;
-use crate::abi_traits::MaskTraits;
-use crate::batch::{Inputs, Reduction};
-use crate::config;
-use crate::error::{ErrorKind, PluginError};
+use crate::{ErrorKind, Inputs, MaskTraits, PluginError, Reduction, config};
 
 /// Answers that a component gives once, at creation. On the wire these methods cannot fail.
 #[derive(Clone, Copy)]
@@ -85,15 +82,15 @@ impl<T> Guarded<T> {
 
 impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
-        let component = AssertUnwindSafe(&mut self.component);
-        // A panic in an author's `drop` must not cross the ABI. Memory that the component had yet to free leaks, and
-        // so does the panic's payload.
+        // A panic in an author's `drop` must not cross the ABI. Memory that the component had yet to free leaks.
         // SAFETY: `self` is being dropped, so nobody uses `component` after this.
-        let outcome = catch_unwind(move || unsafe { ManuallyDrop::drop({ component }.0) });
-        if let Err(payload) = outcome {
-            std::mem::forget(payload);
-        }
+        caught(|| unsafe { ManuallyDrop::drop(&mut self.component) });
     }
+}
+
+/// Runs `work`; `None` where it panics. The payload is leaked, because its own `drop` could panic again.
+pub(crate) fn caught<R>(work: impl FnOnce() -> R) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(std::mem::forget).ok()
 }
 
 /// Runs `work` unless the instance is retired; a panic becomes an error.

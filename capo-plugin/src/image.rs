@@ -9,10 +9,7 @@ use crate::abi_keys::{KEYS_POINT, KeyInfo, KeysPoint};
 use crate::abi_recipe::{RECIPE_POINT_2, RecipePoint2};
 use crate::abi_sweep::{SWEEP_POINT, SweepPoint, SweepRange};
 use crate::abi_traits::{MaskTraits, TRAITS_POINT, TraitsPoint};
-use crate::component::{Component, Wired};
-use crate::error::PluginError;
-use crate::keys;
-use crate::point::Point;
+use crate::{Component, PluginError, Point, Wired, keys};
 
 /// An executable or a loaded library.
 #[derive(Clone, Copy)]
@@ -20,24 +17,19 @@ pub struct Image {
     root: PluginRoot_Ref,
 }
 
+/// A question fails where the image compiled another layout under its extension id: the differences, as abi_stable prints them.
 impl Image {
     /// The image of a loaded library.
-    #[must_use]
     pub fn from_root(root: PluginRoot_Ref) -> Self {
         Self { root }
     }
 
     /// Revision of the image's root module.
-    #[must_use]
     pub fn abi_version(&self) -> u32 {
         self.root.abi_version()
     }
 
     /// The image's extension `id`, or `None` when the image does not know it.
-    ///
-    /// # Errors
-    ///
-    /// When the image compiled another layout under this id: the differences, as abi_stable prints them.
     pub fn extension<T: StableAbi>(&self, id: &str) -> Result<Option<&'static T>, String> {
         match self.root.extension()(RStr::from_str(id)) {
             ROption::RNone => Ok(None),
@@ -47,10 +39,6 @@ impl Image {
 
     /// Meanings of the keys of component `id` at `point`, in its author's order. Empty where the author gave none, or
     /// where the image is older than descriptions.
-    ///
-    /// # Errors
-    ///
-    /// When the image compiled another layout under [`KEYS_POINT`].
     pub fn key_docs(&self, point: Point, id: &str) -> Result<Vec<KeyInfo>, String> {
         let describe = |keys: &KeysPoint| (keys.describe)(RStr::from_str(point.extension_id()), RStr::from_str(id));
         Ok(self.extension::<KeysPoint>(KEYS_POINT)?.map(describe).map(RVec::into_vec).unwrap_or_default())
@@ -58,10 +46,6 @@ impl Image {
 
     /// Search ranges for the keys of component `id` at `point`, in its author's order. Empty where the author gave
     /// none, or where the image is older than search ranges.
-    ///
-    /// # Errors
-    ///
-    /// When the image compiled another layout under [`SWEEP_POINT`].
     pub fn sweeps(&self, point: Point, id: &str) -> Result<Vec<SweepRange>, String> {
         let ranges = |sweep: &SweepPoint| (sweep.ranges)(RStr::from_str(point.extension_id()), RStr::from_str(id));
         Ok(self.extension::<SweepPoint>(SWEEP_POINT)?.map(ranges).map(RVec::into_vec).unwrap_or_default())
@@ -95,19 +79,11 @@ impl Image {
     }
 
     /// Recipes of this image that only choose an advantage, an objective and masks.
-    ///
-    /// # Errors
-    ///
-    /// When the image compiled another layout under the recipes' id.
     pub fn recipes(&self) -> Result<Vec<RecipeInfo>, String> {
         Ok(self.extension::<RecipePoint>(RECIPE_POINT)?.map(|point| (point.recipes)().into_vec()).unwrap_or_default())
     }
 
     /// Recipes of this image with other sections too, such as `[train]` defaults or weights.
-    ///
-    /// # Errors
-    ///
-    /// When the image compiled another layout under their id.
     pub fn recipes_with_settings(&self) -> Result<Vec<RecipeInfo>, String> {
         let point = self.extension::<RecipePoint2>(RECIPE_POINT_2)?;
         Ok(point.map(|point| (point.recipes)().into_vec()).unwrap_or_default())

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use crate::abi_keys::KeyInfo;
 use crate::abi_sweep::SweepRange;
-use crate::config::nearest;
+use crate::guard::caught;
+use crate::nearest;
 
 /// Descriptions of a component's keys, made by [`keys!`](crate::keys).
 #[derive(Clone, Copy)]
@@ -66,29 +67,23 @@ impl KeyDocs {
     pub const NONE: Self = Self::new(Vec::new);
 
     #[doc(hidden)]
-    #[must_use]
     pub const fn new(list: fn() -> Vec<Key>) -> Self {
         Self { list }
     }
 
     /// The descriptions; empty where a default panics, because a panic must not cross the ABI.
     pub(crate) fn list(self) -> Vec<Key> {
-        std::panic::catch_unwind(self.list).unwrap_or_else(|payload| {
-            std::mem::forget(payload);
-            Vec::new()
-        })
+        caught(self.list).unwrap_or_default()
     }
 }
 
 impl KeyInfo {
     /// A key that a table must have.
-    #[must_use]
     pub fn required(name: &str, about: &str) -> Self {
         Self { name: name.into(), about: about.into(), default: ROption::RNone }
     }
 
     /// A key that a table may leave out.
-    #[must_use]
     pub fn optional(name: &str, about: &str, default: &impl Serialize) -> Self {
         let default = serde_json::to_string(default).unwrap_or_else(|_| "null".into());
         Self { name: name.into(), about: about.into(), default: ROption::RSome(default.into()) }
@@ -96,7 +91,6 @@ impl KeyInfo {
 
     /// The key's default as JSON text; `null` where absence has a meaning of its own. `None` where a table must have
     /// the key.
-    #[must_use]
     pub fn default(&self) -> Option<&str> {
         self.default.as_ref().map(abi_stable::std_types::RString::as_str).into_option()
     }

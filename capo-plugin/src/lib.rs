@@ -1,71 +1,11 @@
-//! Write rewards, advantage estimators, objectives, gradient masks, token weights and step controls for reinforcement learning of
-//! language models. A trainer loads them at run time as shared libraries. A library keeps loading in trainers that are built later.
+#![doc = include_str!("../README.md")]
 //!
-//! # A mask in ten minutes
+//! # In a training step
 //!
-//! A training step runs **rollout → advantage → objective → mask → backward → step**. A *component* takes part at one
-//! of six extension points:
-//!
-//! | point | trait | what it does |
-//! |---|---|---|
-//! | `[[reward]]` | [`Reward`] | completions as text to rewards `[B]` |
-//! | `[advantage]` | [`AdvantageEstimator`] | rewards `[B]` to advantages `[B, T]` |
-//! | `[objective]` | [`Objective`] | advantages and log-probabilities to a loss per token and its derivative |
-//! | `[[mask]]` | [`PreBackwardMask`] | clears the tokens that must not reach the backward pass |
-//! | `[[weight]]` | [`TokenWeight`] | a factor for each token that the masks left, on its loss and derivative |
-//! | `[[step_control]]` | [`StepControl`] | how much of the step that the optimizer proposes is taken |
-//!
-//! `host new-plugin NAME` makes a crate with all of the following. By hand: make a library crate that depends on this
-//! crate and on serde:
-//!
-//! ```toml
-//! [lib]
-//! crate-type = ["cdylib"]
-//!
-//! [dependencies]
-//! capo-plugin = "1"
-//! serde = { version = "1", features = ["derive"] }
-//! ```
-//!
-//! A component is a struct. Its fields are its configuration keys, and its trait defines its behaviour:
-//!
-//! ```
-//! #![forbid(unsafe_code)]
-//! use capo_plugin::prelude::*;
-//!
-//! /// Drops tokens that the policy found too surprising.
-//! #[derive(Deserialize)]
-//! #[serde(deny_unknown_fields)]
-//! struct SurpriseCap {
-//!     /// Largest `-logp` kept, nats.
-//!     max_nats: f32,
-//! }
-//!
-//! impl PreBackwardMask for SurpriseCap {
-//!     fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
-//!         for (keep, logp) in keep.iter_mut().zip(batch.logps) {
-//!             *keep &= u8::from(-logp <= self.max_nats);
-//!         }
-//!         ctx.record("largest_nats", f64::from(batch.logps.iter().fold(0.0_f32, |most, logp| most.max(-logp))));
-//!         Ok(())
-//!     }
-//! }
-//!
-//! register!(PreBackwardMask, SurpriseCap, "acme.surprise-cap", "drops tokens above a surprise limit", {
-//!     max_nats => "largest `-logp` kept, nats",
-//! });
-//! # fn main() {}
-//! ```
-//!
-//! `cargo build --release` makes `libacme.so`. A run loads it with
-//!
-//! ```toml
-//! [[mask]]
-//! use = "acme.surprise-cap"
-//! max_nats = 6.0
-//! ```
-//!
-//! and `host train --config that.toml --plugin target/release/libacme.so`.
+//! A step runs **rollout → advantage → objective → mask → backward → step**. A *component* takes part at one of six
+//! extension points: [`Reward`], [`AdvantageEstimator`], [`Objective`], [`PreBackwardMask`], [`TokenWeight`] or
+//! [`StepControl`]. It is a struct: its fields are its configuration keys, and its trait defines its behaviour.
+//! `host new-plugin NAME` makes a crate with all of the above.
 //!
 //! # What a component sees
 //!
@@ -165,9 +105,7 @@ mod extension;
 mod guard;
 mod image;
 mod keys;
-mod point;
 mod points;
-mod recipe;
 mod register;
 mod rollout;
 mod sink;
@@ -189,9 +127,8 @@ pub use error::{ErrorKind, PluginError};
 pub use extension::Extension;
 pub use image::Image;
 pub use keys::KeyDocs;
-pub use point::Point;
 pub use points::{
-    Advantage, AdvantageEstimator, Mask, Objective, ObjectiveFn, PerToken, PreBackwardMask, Reward, RewardFn,
+    Advantage, AdvantageEstimator, Mask, Objective, ObjectiveFn, PerToken, Point, PreBackwardMask, Reward, RewardFn,
     StepControl, StepControlFn, TokenWeight, Weight,
 };
 pub use rollout::{Completion, Purpose, Rollout};
@@ -207,11 +144,6 @@ pub use wire::{
     abi, abi_alignment, abi_collective, abi_context, abi_keys, abi_recipe, abi_reward, abi_step_control, abi_sweep,
     abi_top_k, abi_traits, abi_weight,
 };
-
-/// Compiles the examples of the registry page.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
 
 /// Everything that a component's file needs: `use capo_plugin::prelude::*;`.
 pub mod prelude {

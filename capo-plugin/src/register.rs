@@ -4,11 +4,7 @@ use std::any::Any;
 
 use serde::de::DeserializeOwned;
 
-use crate::abi_traits::MaskTraits;
-use crate::config::known_keys;
-use crate::error::PluginError;
-use crate::keys::KeyDocs;
-use crate::point::Point;
+use crate::{KeyDocs, MaskTraits, PluginError, Point, known_keys};
 
 /// One registered component of this image. Each point has a constructor with the name of its trait, for [`register!`].
 #[doc(hidden)]

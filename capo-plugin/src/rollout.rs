@@ -3,8 +3,7 @@
 use abi_stable::StableAbi;
 use serde::de::DeserializeOwned;
 
-use crate::config::nearest;
-use crate::error::PluginError;
+use crate::{PluginError, nearest};
 
 /// Purpose of the sampled completions. The set of values may grow, so this is an integer.
 #[repr(transparent)]
@@ -38,7 +37,6 @@ pub struct Completion<'a> {
 
 impl<'a> Completion<'a> {
     /// A completion that ended by itself, with an empty row. Hosts and tests then fill in the other fields.
-    #[must_use]
     pub fn new(prompt: &'a str, text: &'a str) -> Self {
         Self { prompt, text, ids: &[], truncated: false, answer: "", columns: "{}" }
     }
@@ -89,7 +87,6 @@ pub struct Rollout<'a> {
 
 impl<'a> Rollout<'a> {
     /// Training completions at step 0, one per prompt. Hosts and tests then fill in the other fields.
-    #[must_use]
     pub fn new(completions: Vec<Completion<'a>>) -> Self {
         let max_completion_length = completions.iter().map(|completion| completion.ids.len()).max().unwrap_or(0);
         Self {

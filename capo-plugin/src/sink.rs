@@ -10,11 +10,8 @@ use crate::abi::{HostRef, HostWire, HostWire_TO, WireError};
 use crate::abi_alignment::ALIGNMENT;
 use crate::abi_context::ROLLOUT_CONTEXT;
 use crate::abi_top_k::SAMPLER_TOP_K;
-use crate::batch::{Dims, Inputs};
-use crate::call::guarded;
-use crate::collective::Connection;
 use crate::error::{ErrorKind, PluginError, shortened};
-use crate::extension::Extension;
+use crate::{Connection, Dims, Extension, Inputs, guarded};
 
 /// Receiver of a component's reports. Hosts implement it, and it must not panic. A report that a sink does not handle
 /// goes to the sink behind it, and without such a sink is lost.

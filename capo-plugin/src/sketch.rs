@@ -1,7 +1,6 @@
 //! Quantiles of a quantity over recent steps, in constant memory.
 
-use crate::ctx::Ctx;
-use crate::error::PluginError;
+use crate::{Ctx, PluginError};
 
 /// Buckets per factor of two.
 const PER_OCTAVE: u64 = 32;
@@ -39,13 +38,11 @@ impl Sketch {
     pub const RELATIVE_ERROR: f64 = 1.0 / PER_OCTAVE as f64;
 
     /// Sketch of `values` alone, each at least 0. NaN counts as infinite.
-    #[must_use]
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         Self::weighted(values.into_iter().map(|value| (value, 1.0)))
     }
 
     /// Sketch of pairs: a value, and its count, finite and at least 0.
-    #[must_use]
     pub fn weighted(values: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let mut counts = Vec::new();
         for (value, count) in values {
@@ -82,7 +79,6 @@ impl Sketch {
     }
 
     /// The `share`-quantile, `share` from 0 to 1; `None` before the first token. Values below 2⁻⁶⁴ count as 2⁻⁶⁴.
-    #[must_use]
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let mut left = share * self.counts.iter().sum::<f64>();
         let mut last = None;
@@ -98,7 +94,6 @@ impl Sketch {
     }
 
     /// The bound b at which the mean of min(1, b ÷ value) over the counts is `share`, above 0 and below 1. `None` before the first count.
-    #[must_use]
     pub fn bound(&self, share: f64) -> Option<f64> {
         let total = self.counts.iter().sum::<f64>();
         // Sums over the buckets above b: their counts, and counts ÷ values.
@@ -116,7 +111,6 @@ impl Sketch {
     }
 
     /// Serializes the sketch for a checkpoint.
-    #[must_use]
     pub fn save(&self) -> Vec<u8> {
         let counts = self.counts.iter().flat_map(|count| count.to_le_bytes());
         TAG.into_iter().chain([u8::from(self.counts.is_empty())]).chain(counts).collect()

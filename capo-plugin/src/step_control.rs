@@ -1,7 +1,7 @@
 //! A step control's view of the optimizer's proposed update, and its answer.
 
+use crate::PluginError;
 use crate::abi_step_control::MeasureRef;
-use crate::error::PluginError;
 
 /// A part of the model with a scale of its own: the embedding, each block, or the final norm with the output head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,30 +25,18 @@ pub struct Update<'a> {
 
 /// Measurements of a proposed update on request. Hosts implement the trait, and it must not panic. [`Update`]
 /// describes the numbers.
+///
+/// # Errors
+///
+/// Each method fails when the device does. [`fisher`](Self::fisher) also fails where the optimizer keeps no second moment.
 pub trait Measurements {
     /// Writes the Euclidean norm of each group's part of Δ to `norms`.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
     fn norms(&mut self, norms: &mut [f64]) -> Result<(), PluginError>;
     /// Computes `½ Σ Δ² v̂`.
-    ///
-    /// # Errors
-    ///
-    /// When there is no second moment, or the device fails.
     fn fisher(&mut self) -> Result<f64, PluginError>;
     /// Mean KL divergence that the output matrix's part of Δ alone would cause, nats.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
     fn last_layer_kl(&mut self) -> Result<f64, PluginError>;
     /// Mean KL divergence of the whole update on `fraction` of the batch's completions, nats.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
     fn measure_kl(&mut self, fraction: f64) -> Result<f64, PluginError>;
 }
 
@@ -70,6 +58,7 @@ impl Measurements for MeasureRef<'_> {
     }
 }
 
+/// A measurement fails when the device does. [`fisher`](Self::fisher) also fails where the optimizer keeps no second moment.
 impl<'a> Update<'a> {
     pub(crate) fn new(
         measure: &'a mut dyn Measurements,
@@ -81,23 +70,17 @@ impl<'a> Update<'a> {
     }
 
     /// The parts of the model, ordered as in the forward pass.
-    #[must_use]
     pub fn groups(&self) -> &'a [ParameterGroup<'a>] {
         self.groups
     }
 
     /// `[B, T]`: each token's weight in the gradient behind this update. 0 for dropped tokens and padding; 1 where no
     /// component gave a weight.
-    #[must_use]
     pub fn weights(&self) -> &'a [f32] {
         self.weights
     }
 
     /// Euclidean norm of each group's part of Δ, ordered as [`groups`](Self::groups).
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
     pub fn norms(&mut self) -> Result<Vec<f64>, PluginError> {
         let mut norms = vec![0.0; self.groups.len()];
         self.measure.norms(&mut norms)?;
@@ -105,30 +88,18 @@ impl<'a> Update<'a> {
     }
 
     /// Euclidean norm of Δ.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
     pub fn norm(&mut self) -> Result<f64, PluginError> {
         Ok(self.norms()?.iter().map(|norm| norm * norm).sum::<f64>().sqrt())
     }
 
     /// `½ Σ Δ² v̂` over all weights, where v̂ is Adam's bias-corrected second moment after this step. It would be the step's KL cost if
     /// squared gradients were the diagonal of the Fisher information. It needs no forward pass, and its ratio to the KL changes slowly.
-    ///
-    /// # Errors
-    ///
-    /// When the optimizer keeps no second moment, or the device fails.
     pub fn fisher(&mut self) -> Result<f64, PluginError> {
         self.measure.fisher()
     }
 
     /// KL divergence in nats, old policy to new, that Δ of the output matrix alone would cause. It is exact over the
     /// vocabulary and a mean over the batch's completion tokens. It needs no forward pass but the last layer's.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
     pub fn last_layer_kl(&mut self) -> Result<f64, PluginError> {
         self.measure.last_layer_kl()
     }

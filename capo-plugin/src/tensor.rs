@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use abi_stable::StableAbi;
 use abi_stable::std_types::RSlice;
 
-use crate::error::PluginError;
+use crate::PluginError;
 
 /// Device that holds a tensor: DLPack's device types.
 #[repr(transparent)]
@@ -80,7 +80,6 @@ impl<'a> Tensor<'a> {
     /// # Panics
     ///
     /// When `shape` does not multiply to `values.len()`.
-    #[must_use]
     pub fn from_f32(values: &'a [f32], shape: &'a [i64]) -> Self {
         Self::on_cpu(values.as_ptr().cast(), values.len(), DType::F32, shape)
     }
@@ -90,7 +89,6 @@ impl<'a> Tensor<'a> {
     /// # Panics
     ///
     /// When `shape` does not multiply to `values.len()`.
-    #[must_use]
     pub fn from_u32(values: &'a [u32], shape: &'a [i64]) -> Self {
         Self::on_cpu(values.as_ptr().cast(), values.len(), DType::U32, shape)
     }
@@ -116,7 +114,6 @@ impl<'a> Tensor<'a> {
     ///
     /// `data + byte_offset` must be the address of `shape`'s elements at `strides` (in elements; empty means compact) on device
     /// `device_id` of kind `device`. The memory must be valid for `'a`, and ready once the work queued on `stream` is done.
-    #[must_use]
     #[expect(clippy::too_many_arguments, reason = "DLPack's fields, no more and no fewer")]
     pub unsafe fn from_raw(
         data: *const c_void,
@@ -133,49 +130,41 @@ impl<'a> Tensor<'a> {
     }
 
     /// Host address of the first element, or its `CUdeviceptr`.
-    #[must_use]
     pub fn address(&self) -> u64 {
         self.data as u64 + self.byte_offset
     }
 
     /// Kind of the tensor's device, and the device's index within the kind.
-    #[must_use]
     pub fn device(&self) -> (DeviceKind, i32) {
         (self.device, self.device_id)
     }
 
     /// Element type.
-    #[must_use]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
     /// Extent of each dimension.
-    #[must_use]
     pub fn shape(&self) -> &'a [i64] {
         self.shape.as_slice()
     }
 
     /// Strides in elements; empty when compact and row-major.
-    #[must_use]
     pub fn strides(&self) -> &'a [i64] {
         self.strides.as_slice()
     }
 
     /// The `CUstream` on which the data is ready; null on the CPU.
-    #[must_use]
     pub fn stream(&self) -> *mut c_void {
         self.stream
     }
 
     /// Number of elements.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.shape().iter().product::<i64>() as usize
     }
 
     /// True if the tensor has no element.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,8 +1,8 @@
 //! Treatment by the guard and the handles of components that break the rules, through the real wire.
 
-use capo_plugin::ErrorKind;
 use capo_plugin::prelude::*;
 use capo_plugin::testing::{self, Fixture, RolloutFixture};
+use capo_plugin::{ErrorKind, Point};
 
 /// A component that does one wrong thing.
 #[derive(Deserialize)]
@@ -121,56 +121,49 @@ fn fixture() -> Fixture {
     Fixture::new(2, 3).lengths(&[3, 2])
 }
 
+fn rollout() -> RolloutFixture {
+    RolloutFixture::new(&["4", "5"]).columns(&[r#"{"level": "easy", "weights": [1, 2.5]}"#, "[]"])
+}
+
 fn sinner(sin: &str) -> String {
     format!("sin = \"{sin}\"")
 }
 
-#[test]
-fn masks_that_break_a_rule() {
-    let say = |sin: &str| {
-        let mut mask = testing::mask::<Sinner>(&sinner(sin)).unwrap();
-        let error = fixture().mask(&mut mask).unwrap_err();
-        (error.kind(), error.to_string())
+/// The kind and the message of the error when the component of `point` commits `sin`, without the component's name.
+fn said(point: Point, sin: &str) -> (ErrorKind, String) {
+    let table = sinner(sin);
+    let error = match point {
+        Point::Reward => rollout().score(&mut testing::reward::<Sinner>(&table).unwrap()).unwrap_err(),
+        Point::Advantage => fixture().estimate(&mut testing::advantage::<Sinner>(&table).unwrap()).unwrap_err(),
+        Point::Objective => fixture().evaluate(&mut testing::objective::<Sinner>(&table).unwrap()).unwrap_err(),
+        _ => fixture().mask(&mut testing::mask::<Sinner>(&table).unwrap()).unwrap_err(),
     };
-    let contract = |sentence: &str| (ErrorKind::CONTRACT, format!("component `test.mask`: {sentence}"));
-    assert_eq!(
-        say("set"),
-        contract("set `keep` to 1 at completion 1, token 2, where it was cleared (a mask may only clear)")
-    );
-    assert_eq!(say("seven"), contract("wrote 7 into `keep` at completion 0, token 0 (entries are 0 or 1)"));
-    assert_eq!(
-        say("short"),
-        contract("`record_tokens(\"m\")` got 2 values for a batch of 6 tokens (B · T, padding included)")
-    );
-    assert_eq!(say("error"), (ErrorKind::FAILED, "component `test.mask`: no such luck".into()));
+    let name = format!("component `test.{}`: ", point.name());
+    (error.kind(), error.to_string().strip_prefix(&name).expect("the component's name").to_owned())
 }
 
 #[test]
-fn numbers_that_are_not_finite_or_lie_on_padding() {
-    let estimate = |sin: &str| {
-        let mut component = testing::advantage::<Sinner>(&sinner(sin)).unwrap();
-        fixture().estimate(&mut component).unwrap_err().to_string()
-    };
-    let evaluate = |sin: &str| {
-        let mut component = testing::objective::<Sinner>(&sinner(sin)).unwrap();
-        fixture().evaluate(&mut component).unwrap_err().to_string()
-    };
-    assert_eq!(
-        estimate("nan"),
-        "component `test.advantage`: the advantage is NaN at completion 0, token 1 (it must be finite)"
-    );
-    assert_eq!(
-        estimate("padding"),
-        "component `test.advantage`: the advantage is 2 at completion 1, token 2, which is padding (leave padding at 0)"
-    );
-    assert_eq!(
-        evaluate("loss"),
-        "component `test.objective`: the loss is inf at completion 0, token 0 (it must be finite)"
-    );
-    assert_eq!(
-        evaluate("slope"),
-        "component `test.objective`: the loss's derivative is NaN at completion 0, token 0 (it must be finite)"
-    );
+fn a_broken_rule_is_named_with_its_place() {
+    let [reward, advantage, objective, mask] = [Point::Reward, Point::Advantage, Point::Objective, Point::Mask];
+    let broken = [
+        (mask, "set", "set `keep` to 1 at completion 1, token 2, where it was cleared (a mask may only clear)"),
+        (mask, "seven", "wrote 7 into `keep` at completion 0, token 0 (entries are 0 or 1)"),
+        (mask, "short", "`record_tokens(\"m\")` got 2 values for a batch of 6 tokens (B · T, padding included)"),
+        (advantage, "nan", "the advantage is NaN at completion 0, token 1 (it must be finite)"),
+        (advantage, "padding", "the advantage is 2 at completion 1, token 2, which is padding (leave padding at 0)"),
+        (objective, "loss", "the loss is inf at completion 0, token 0 (it must be finite)"),
+        (objective, "slope", "the loss's derivative is NaN at completion 0, token 0 (it must be finite)"),
+        (reward, "nan", "the reward is NaN at completion 1 (it must be finite)"),
+        (
+            reward,
+            "short",
+            "`record_tokens(\"m\")` got 1 values for a batch of 2 completions (at this point one per completion)",
+        ),
+    ];
+    for (point, sin, sentence) in broken {
+        assert_eq!(said(point, sin), (ErrorKind::CONTRACT, sentence.into()));
+    }
+    assert_eq!(said(mask, "error"), (ErrorKind::FAILED, "no such luck".into()));
 }
 
 #[test]
@@ -230,26 +223,16 @@ fn a_stateless_component_refuses_foreign_state() {
 }
 
 #[test]
-fn rewards_that_break_a_rule() {
-    let fixture = RolloutFixture::new(&["4", "5"]).columns(&[r#"{"level": "easy", "weights": [1, 2.5]}"#, "[]"]);
-    let score = |sin: &str| fixture.score(&mut testing::reward::<Sinner>(&sinner(sin)).unwrap());
-    let say = |sin: &str| {
-        let error = score(sin).unwrap_err();
-        (error.kind(), error.to_string().replace("component `test.reward`: ", ""))
-    };
-    let contract = |sentence: &str| (ErrorKind::CONTRACT, sentence.to_owned());
+fn a_reward_hears_what_is_wrong_with_a_row() {
     let failed = |sentence: &str| (ErrorKind::FAILED, sentence.to_owned());
-    assert_eq!(say("nan"), contract("the reward is NaN at completion 1 (it must be finite)"));
-    assert_eq!(
-        say("short"),
-        contract("`record_tokens(\"m\")` got 1 values for a batch of 2 completions (at this point one per completion)")
-    );
+    let say = |sin: &str| said(Point::Reward, sin);
     assert_eq!(say("score"), (ErrorKind::PANIC, "panicked in `score`: as told".into()));
     assert_eq!(say("column"), failed("a prompt's row has no column `levle` (did you mean `level`?)"));
     assert_eq!(say("type"), failed("column `level` of a prompt's row: invalid type: string \"easy\", expected f32"));
     assert!(say("row").1.starts_with("the prompt's row is not a JSON object: invalid type: sequence"));
-    assert_eq!(score("none").unwrap().rewards, [2.5, 2.5]);
-    let mut reward = testing::reward::<Sinner>(&sinner("save")).unwrap();
-    assert!(reward.save().unwrap_err().to_string().ends_with("panicked in `save`: as told"));
+    let mut reward = testing::reward::<Sinner>(&sinner("none")).unwrap();
+    assert_eq!(rollout().score(&mut reward).unwrap().rewards, [2.5, 2.5]);
     assert!(reward.load(&[1]).unwrap_err().to_string().ends_with("(it was saved by another one)"));
+    let reward = testing::reward::<Sinner>(&sinner("save")).unwrap();
+    assert!(reward.save().unwrap_err().to_string().ends_with("panicked in `save`: as told"));
 }

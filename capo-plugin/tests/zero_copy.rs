@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use capo_plugin::prelude::*;
 use capo_plugin::testing::{self, Fixture, Listener, Records};
-use capo_plugin::{Sink, Tensor};
+use capo_plugin::{ErrorKind, Sink, Tensor};
 
 /// Addresses by name; they are below 2^53, so that a number records them exactly.
 type Addresses = BTreeMap<String, usize>;
@@ -204,15 +204,24 @@ fn every_component_sees_what_it_asked_for_and_the_hosts_own_arrays() {
 #[test]
 fn what_was_not_asked_for_is_named() {
     #[derive(Deserialize)]
-    struct Careless {}
+    struct Careless {
+        reads_context: bool,
+    }
     impl PreBackwardMask for Careless {
-        fn mask(&mut self, _: &mut Ctx<'_>, batch: &Batch<'_>, _: &mut [u8]) -> Result<(), PluginError> {
-            batch.entropy().map(drop)
+        fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, _: &mut [u8]) -> Result<(), PluginError> {
+            if self.reads_context { ctx.rollout_context().map(drop) } else { batch.entropy().map(drop) }
         }
     }
-    let error = Fixture::new(1, 1).mask(&mut testing::mask::<Careless>("").unwrap()).unwrap_err();
-    let sentence = "`entropy` is not in this batch (return `Inputs::ENTROPY` from `inputs`)";
-    assert_eq!(error.to_string(), format!("component `test.mask`: {sentence}"));
+    let sentences = [
+        (false, "`entropy` is not in this batch (return `Inputs::ENTROPY` from `inputs`)"),
+        (true, "the rollout's context is not there (return `Inputs::ROLLOUT_CONTEXT` from `inputs`)"),
+    ];
+    for (reads_context, sentence) in sentences {
+        let mut mask = testing::mask::<Careless>(&format!("reads_context = {reads_context}")).unwrap();
+        let error = Fixture::new(1, 1).mask(&mut mask).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::MISSING_INPUT);
+        assert_eq!(error.to_string(), format!("component `test.mask`: {sentence}"));
+    }
 }
 
 /// Reports where the texts of the first completion lie.

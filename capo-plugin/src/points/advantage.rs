@@ -3,11 +3,8 @@
 use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
 
 use crate::abi::{AdvantageBox, AdvantagePoint, AdvantageWire, AdvantageWire_TO, HostRef, WireBatch, WireError};
-use crate::batch::{Batch, Inputs};
-use crate::ctx::Ctx;
-use crate::error::PluginError;
 use crate::guard::{Answers, Guarded};
-use crate::sink::Sink;
+use crate::{Batch, Ctx, Inputs, PluginError, Sink};
 
 /// Computes advantages from rewards. Stage 2 of 6.
 pub trait AdvantageEstimator: Send {

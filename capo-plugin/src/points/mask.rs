@@ -3,12 +3,8 @@
 use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
 
 use crate::abi::{HostRef, MaskBox, MaskPoint, MaskWire, MaskWire_TO, WireBatch, WireError};
-use crate::abi_traits::MaskTraits;
-use crate::batch::{Batch, Inputs};
-use crate::ctx::Ctx;
-use crate::error::PluginError;
 use crate::guard::{Answers, Guarded};
-use crate::sink::Sink;
+use crate::{Batch, Ctx, Inputs, MaskTraits, PluginError, Sink};
 
 /// Selects the tokens that reach the backward pass. Stage 4 of 6.
 pub trait PreBackwardMask: Send {

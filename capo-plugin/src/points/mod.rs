@@ -9,13 +9,11 @@ mod reward;
 mod step_control;
 mod weight;
 
-use crate::abi::{AdvantageBox, ComponentInfo, MaskBox, ObjectiveBox};
-use crate::abi_reward::RewardBox;
-use crate::abi_step_control::StepControlBox;
-use crate::abi_weight::WeightBox;
-use crate::extension::Extension;
-use crate::image::Image;
-use crate::point::Point;
+use crate::abi::{ADVANTAGE_POINT, AdvantageBox, ComponentInfo, MASK_POINT, MaskBox, OBJECTIVE_POINT, ObjectiveBox};
+use crate::abi_reward::{REWARD_POINT, RewardBox};
+use crate::abi_step_control::{STEP_CONTROL_POINT, StepControlBox};
+use crate::abi_weight::{WEIGHT_POINT, WeightBox};
+use crate::{Extension, Image};
 pub use advantage::{Advantage, AdvantageEstimator};
 pub use mask::{Mask, PreBackwardMask};
 pub use objective::{Objective, ObjectiveFn, PerToken};
@@ -26,12 +24,55 @@ pub(crate) use {
     advantage::advantage, mask::mask, objective::objective, reward::reward, step_control::step_control, weight::weight,
 };
 
+/// An extension point of the training loop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+pub enum Point {
+    /// [`crate::Reward`].
+    Reward,
+    /// [`crate::AdvantageEstimator`].
+    Advantage,
+    /// [`crate::Objective`].
+    Objective,
+    /// [`crate::PreBackwardMask`].
+    Mask,
+    /// [`crate::TokenWeight`].
+    Weight,
+    /// [`crate::StepControl`].
+    StepControl,
+}
+
+impl Point {
+    /// All points, in the order of the loop.
+    pub const ALL: [Self; 6] =
+        [Self::Reward, Self::Advantage, Self::Objective, Self::Mask, Self::Weight, Self::StepControl];
+
+    /// Name of the point in a configuration: `reward`, `advantage`, `objective`, `mask`, `weight`, `step_control`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reward => "reward",
+            Self::Advantage => "advantage",
+            Self::Objective => "objective",
+            Self::Mask => "mask",
+            Self::Weight => "weight",
+            Self::StepControl => "step_control",
+        }
+    }
+
+    /// Extension id of the point.
+    pub fn extension_id(self) -> &'static str {
+        match self {
+            Self::Reward => REWARD_POINT,
+            Self::Advantage => ADVANTAGE_POINT,
+            Self::Objective => OBJECTIVE_POINT,
+            Self::Mask => MASK_POINT,
+            Self::Weight => WEIGHT_POINT,
+            Self::StepControl => STEP_CONTROL_POINT,
+        }
+    }
+}
+
 impl Image {
     /// Components that the image offers at `point`; empty where it does not know the point.
-    ///
-    /// # Errors
-    ///
-    /// When the image compiled another layout under the point's id.
     pub fn components(&self, point: Point) -> Result<Vec<ComponentInfo>, String> {
         match point {
             Point::Reward => self.list::<RewardBox>(),

@@ -3,12 +3,8 @@
 use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
 
 use crate::abi::{HostRef, ObjectiveBox, ObjectivePoint, ObjectiveWire, ObjectiveWire_TO, WireBatch, WireError};
-use crate::batch::{Batch, Inputs, Reduction};
-use crate::call::guarded;
-use crate::ctx::Ctx;
-use crate::error::PluginError;
 use crate::guard::{Answers, Guarded};
-use crate::sink::Sink;
+use crate::{Batch, Ctx, Inputs, PluginError, Reduction, Sink, guarded};
 
 /// Per-token results of an objective.
 #[derive(Debug)]
@@ -80,7 +76,6 @@ impl<T: Objective> ObjectiveWire for Guarded<T> {
 
 impl ObjectiveFn {
     /// Rule that reduces the component's per-token losses to one number.
-    #[must_use]
     pub fn reduction(&self) -> Reduction {
         guarded(|| self.wire.reduction())
     }

@@ -4,12 +4,9 @@ use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
 
 use crate::abi::{HostRef, WireError};
 use crate::abi_reward::{RewardBox, RewardPoint, RewardWire, RewardWire_TO, WireCompletion, WireRollout};
-use crate::batch::Inputs;
-use crate::ctx::Ctx;
-use crate::error::PluginError;
 use crate::guard::{Answers, Guarded};
-use crate::rollout::Rollout;
 use crate::sink::{Sink, contract, listen};
+use crate::{Ctx, Inputs, PluginError, Rollout};
 
 /// Computes rewards from completions. The end of stage 1 of 6.
 ///
@@ -67,12 +64,10 @@ impl RewardFn {
         let outcome = listen((&self.id, "score", Inputs::NONE), length, sink, |host| {
             wire.score(host, &rollout.to_wire(&completions), RSliceMut::from_mut_slice(rewards)).into_result()
         });
-        let broken = || match rewards.iter().enumerate().find(|(_, reward)| !reward.is_finite()) {
-            None => Ok(()),
-            Some((completion, reward)) => {
-                Err(contract(format!("the reward is {reward} at completion {completion} (it must be finite)")))
-            }
-        };
-        outcome.and_then(|()| broken()).map_err(|error| self.named(error))
+        outcome.map_err(|error| self.named(error))?;
+        let broken = rewards.iter().enumerate().find(|(_, reward)| !reward.is_finite());
+        let Some((completion, reward)) = broken else { return Ok(()) };
+        let sentence = format!("the reward is {reward} at completion {completion} (it must be finite)");
+        Err(self.named(contract(sentence)))
     }
 }

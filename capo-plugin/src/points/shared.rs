@@ -96,7 +96,7 @@ macro_rules! point {
         pub type $handle = crate::component::Component<$object>;
 
         impl crate::component::Wired for $object {
-            const POINT: crate::point::Point = crate::point::Point::$point;
+            const POINT: crate::Point = crate::Point::$point;
             type List = $list;
 
             fn doors(list: &$list) -> crate::component::Doors<Self> {
@@ -133,14 +133,13 @@ macro_rules! point {
 
         impl crate::register::Entry {
             #[doc = concat!("An entry of ", $what, ".")]
-            #[must_use]
             #[allow(non_snake_case, reason = "`register!` is told the trait's name")]
             pub const fn $trait<T>(names: crate::register::Names, docs: crate::keys::KeyDocs) -> Self
             where
                 T: $trait + serde::de::DeserializeOwned + 'static,
             {
                 let make: crate::register::Make = |json| Ok(Box::new($name::<T>(json)?));
-                let entry = Self::new::<T>(crate::point::Point::$point, make, names, docs);
+                let entry = Self::new::<T>(crate::Point::$point, make, names, docs);
                 $(let entry = entry.declaring(|json| {
                     let ask = |component: &T| Answers { $traits: component.$traits(), ..Answers::NONE };
                     Ok(crate::guard::create(json, T::validate, ask)?.answers.$traits)

@@ -9,13 +9,10 @@ use crate::abi_step_control::{
     MeasureRef, MeasureWire, MeasureWire_TO, StepControlBox, StepControlPoint, StepControlWire, StepControlWire_TO,
     WireGroup,
 };
-use crate::batch::{Batch, Inputs};
 use crate::call::{Arithmetic, guarded};
-use crate::ctx::Ctx;
-use crate::error::PluginError;
 use crate::guard::{Answers, Guarded};
 use crate::sink::{Sink, contract};
-use crate::step_control::{Measurements, ParameterGroup, Update};
+use crate::{Batch, Ctx, Inputs, Measurements, ParameterGroup, PluginError, Update};
 
 /// Decides how much of the optimizer's proposed update is applied. Within stage 6 of 6, between the gradient and the new weights.
 ///
@@ -109,7 +106,6 @@ impl MeasureWire for Meter<'_> {
 
 impl StepControlFn {
     /// True if the moments return to their earlier values when nothing of a step is applied.
-    #[must_use]
     pub fn restores_moments(&self) -> bool {
         guarded(|| self.wire.restores_moments())
     }
@@ -138,12 +134,9 @@ impl StepControlFn {
             let (weights, groups) = (RSlice::from_slice(weights), RSlice::from_slice(&wire_groups));
             wire.control(host, &mut measure, seen, weights, groups, RSliceMut::from_mut_slice(scales))
         })?;
-        match groups.iter().zip(scales).find(|(_, scale)| !(0.0..=1.0).contains(*scale)) {
-            None => Ok(()),
-            Some((group, scale)) => {
-                Err(self
-                    .named(contract(format!("the scale of `{}` is {scale} (it must be between 0 and 1)", group.name))))
-            }
-        }
+        let outside = groups.iter().zip(scales).find(|(_, scale)| !(0.0..=1.0).contains(*scale));
+        let Some((group, scale)) = outside else { return Ok(()) };
+        let sentence = format!("the scale of `{}` is {scale} (it must be between 0 and 1)", group.name);
+        Err(self.named(contract(sentence)))
     }
 }

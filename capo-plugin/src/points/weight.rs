@@ -3,13 +3,9 @@
 use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
 
 use crate::abi::{HostRef, WireBatch, WireError};
-use crate::abi_traits::MaskTraits;
 use crate::abi_weight::{WeightBox, WeightPoint, WeightWire, WeightWire_TO};
-use crate::batch::{Batch, Inputs};
-use crate::ctx::Ctx;
-use crate::error::PluginError;
 use crate::guard::{Answers, Guarded};
-use crate::sink::Sink;
+use crate::{Batch, Ctx, Inputs, MaskTraits, PluginError, Sink};
 
 /// Weighs each kept token in the gradient. The end of stage 4 of 6: a mask decides 0 or 1, a weight any value from 0 up.
 ///

@@ -31,6 +31,7 @@ pub struct Controlled {
     pub records: Records,
 }
 
+/// Calls of components. Their errors are the messages that a host would show.
 impl Fixture {
     /// Returns a component's outputs and its reports.
     fn run(&self, component: &mut dyn Observed) -> Result<(Outputs, Records), PluginError> {
@@ -40,19 +41,11 @@ impl Fixture {
     }
 
     /// Runs an advantage estimator and returns the advantages, `[B, T]`.
-    ///
-    /// # Errors
-    ///
-    /// The message that a host would show.
     pub fn estimate(&self, component: &mut Advantage) -> Result<Vec<f32>, PluginError> {
         Ok(narrow(&self.run(component)?.0[0].1))
     }
 
     /// Runs an objective and returns the loss and its derivative, `[B, T]` each.
-    ///
-    /// # Errors
-    ///
-    /// The message that a host would show.
     pub fn evaluate(&self, component: &mut ObjectiveFn) -> Result<(Vec<f32>, Vec<f32>), PluginError> {
         let (outputs, _) = self.run(component)?;
         Ok((narrow(&outputs[0].1), narrow(&outputs[1].1)))
@@ -90,10 +83,6 @@ impl Fixture {
     ///     assert!((slope - measured).abs() < 1e-3);
     /// }
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// The message that a host would show.
     pub fn derivative(&self, component: &mut ObjectiveFn, step: f32) -> Result<Vec<f32>, PluginError> {
         let (mut moved, mut derivative) = (self.clone(), vec![0.0; self.dims.len()]);
         for row in (0..self.dims.completions as usize).map(|b| self.dims.row(b)) {
@@ -114,49 +103,29 @@ impl Fixture {
     }
 
     /// Runs a mask on the tokens that [`keep`](Self::keep) leaves of the completion mask.
-    ///
-    /// # Errors
-    ///
-    /// The message that a host would show.
     pub fn mask(&self, component: &mut Mask) -> Result<Masked, PluginError> {
         let (outputs, records) = self.run(component)?;
         Ok(Masked { keep: outputs[0].1.iter().map(|&keep| keep as u8).collect(), records })
     }
 
     /// Runs a weight on the tokens that [`keep`](Self::keep) leaves of the completion mask.
-    ///
-    /// # Errors
-    ///
-    /// The message that a host would show.
     pub fn weigh(&self, component: &mut Weight) -> Result<Weighed, PluginError> {
         let (outputs, records) = self.run(component)?;
         Ok(Weighed { weights: narrow(&outputs[0].1), records })
     }
 
     /// Ends the step of a weight with the product of all `weights`, as a host does after the optimizer step.
-    ///
-    /// # Errors
-    ///
-    /// The message that a host would show.
     pub fn weighed_step_end(&self, component: &mut Weight, weights: &[f32], taken: bool) -> Result<(), PluginError> {
         component.step_end(&mut Listener::new(&self.context()), &self.batch(), weights, taken)
     }
 
     /// Runs a step control on `update`, with weight 1 for every kept token.
-    ///
-    /// # Errors
-    ///
-    /// The message that a host would show.
     pub fn control(&self, component: &mut StepControlFn, update: Measured) -> Result<Controlled, PluginError> {
         let (outputs, records) = Self { update, ..self.clone() }.run(component)?;
         Ok(Controlled { scales: [0, 1, 2].map(|group| outputs[group].1[0]), records })
     }
 
     /// Ends a mask's step with `keep`, as a host does after the optimizer step.
-    ///
-    /// # Errors
-    ///
-    /// The message that a host would show.
     pub fn step_end(&self, component: &mut Mask, keep: &[u8], taken: bool) -> Result<(), PluginError> {
         component.step_end(&mut Listener::new(&self.context()), &self.batch(), keep, taken)
     }
@@ -165,11 +134,7 @@ impl Fixture {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::{Inputs, LastLayer};
-    use crate::ctx::Ctx;
-    use crate::points::PreBackwardMask;
-    use crate::tensor::Tensor;
-    use crate::{Batch, testing};
+    use crate::{Batch, Ctx, Inputs, LastLayer, PreBackwardMask, Tensor, testing};
 
     /// Drops every first token, and reports the sum of every optional array that a fixture can set.
     #[derive(serde::Deserialize)]

@@ -3,7 +3,7 @@
 use super::layer::LayerData;
 use super::measured::Measured;
 use super::wobble;
-use crate::batch::{Batch, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind};
+use crate::{Batch, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind};
 
 /// An owned batch with plausible values everywhere, every optional input included.
 ///
@@ -46,7 +46,6 @@ impl Fixture {
     /// # Panics
     ///
     /// When `completions` is 0.
-    #[must_use]
     pub fn new(completions: usize, tokens: usize) -> Self {
         assert!(completions > 0, "a batch has at least one completion");
         let dims = Dims { completions: completions as u64, tokens: tokens as u64, group_size: completions as u64 };
@@ -190,7 +189,6 @@ impl Fixture {
     }
 
     /// The batch.
-    #[must_use]
     pub fn batch(&self) -> Batch<'_> {
         let mut batch = Batch::new(self.dims, self.optimizer);
         batch.step = self.step;

@@ -1,8 +1,7 @@
 //! The last layer of a fixture.
 
 use super::wobble;
-use crate::batch::{Dims, LastLayer, OptimizerState};
-use crate::tensor::Tensor;
+use crate::{Dims, LastLayer, OptimizerState, Tensor};
 
 /// Arrays that [`Batch::last_layer`](crate::Batch::last_layer) and its optimizer state borrow.
 #[derive(Clone, Debug)]

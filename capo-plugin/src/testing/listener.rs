@@ -2,10 +2,7 @@
 
 use super::{Fixture, Measured, Records};
 use crate::abi_alignment::{ALIGNMENT, Alignment};
-use crate::collective::Connection;
-use crate::context::{CompletionContext, ContextData, Lending, PromptContext};
-use crate::extension::Extension;
-use crate::sink::Sink;
+use crate::{CompletionContext, Connection, ContextData, Extension, Lending, PromptContext, Sink};
 
 /// A sink that stores reports and lends a [`ContextData`].
 #[derive(Debug)]
@@ -20,7 +17,6 @@ pub struct Listener<'a> {
 
 impl<'a> Listener<'a> {
     /// A sink without reports, on a batch with the context `context`, as from [`Fixture::context`].
-    #[must_use]
     pub fn new(context: &'a ContextData) -> Self {
         let alignment = Alignment { cosine: Measured::default().alignment };
         Self { records: Records::default(), context: context.lend(0), alignment, ranks: None }
@@ -50,7 +46,6 @@ impl Fixture {
     /// A context that fits the batch. Texts have one letter per token, prompts have three tokens, and the rewards
     /// have one name. The sampler's log-probabilities are near the trainer's `old_logps`. Its two most likely tokens
     /// are the drawn token and the next id, which has the remaining probability.
-    #[must_use]
     pub fn context(&self) -> ContextData {
         let rows: Vec<_> = (0..self.dims.completions as usize).map(|b| self.dims.row(b)).collect();
         let length = |b: usize| rows[b].clone().filter(|&i| self.mask[i] == 1).count();
@@ -91,46 +86,16 @@ impl Fixture {
 
 #[cfg(test)]
 mod tests {
-    use crate::error::ErrorKind;
-    use crate::prelude::*;
-    use crate::testing::{self, Fixture};
-
-    /// Reports the context's contents, where they were asked for.
-    #[derive(Deserialize)]
-    struct Reader {
-        asks: bool,
-    }
-
-    impl PreBackwardMask for Reader {
-        fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, _: &mut [u8]) -> Result<(), PluginError> {
-            let context = ctx.rollout_context()?;
-            let letters = (0..batch.dims.completions as usize).map(|b| context.text(b).len()).sum::<usize>();
-            let off: f32 = context.sampler_logps().iter().sum();
-            let (prompt, reward) = (context.prompt_ids(2).len(), context.rewards(0)[1]);
-            ctx.record("letters", letters as f64);
-            ctx.record("sampled", f64::from(off));
-            ctx.record("prompt", prompt as f64);
-            ctx.record("reward", f64::from(reward));
-            Ok(())
-        }
-
-        fn inputs(&self) -> Inputs {
-            if self.asks { Inputs::ROLLOUT_CONTEXT } else { Inputs::NONE }
-        }
-    }
+    use super::*;
 
     #[test]
-    fn the_context_reaches_who_asked_for_it_and_nobody_else() {
+    fn a_context_fits_its_batch() {
         let fixture = Fixture::new(4, 3).groups_of(2).lengths(&[3, 1, 0, 2]);
-        let records = fixture.mask(&mut testing::mask::<Reader>("asks = true").unwrap()).unwrap().records;
-        assert_eq!(["letters", "prompt", "reward"].map(|name| records.number(name)), [Some(6.0), Some(3.0), Some(1.0)]);
-        let logps: f32 = fixture.batch().old_logps.unwrap().iter().sum();
-        assert!((records.number("sampled").unwrap() - 1.01 * f64::from(logps)).abs() < 1e-5);
-        let error = fixture.mask(&mut testing::mask::<Reader>("asks = false").unwrap()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::MISSING_INPUT);
-        assert!(
-            error.to_string().contains("the rollout's context is not there (return `Inputs::ROLLOUT_CONTEXT`"),
-            "{error}"
-        );
+        let data = fixture.context();
+        let context = data.lend(0);
+        assert_eq!([0, 1, 2, 3].map(|b| context.text(b).len()), [3, 1, 0, 2]);
+        assert_eq!((context.prompt_ids(2).len(), context.rewards(0)[1]), (3, 1.0));
+        let off = fixture.batch().old_logps.unwrap().iter().map(|logp| logp * 1.01);
+        assert!(context.sampler_logps().iter().copied().eq(off));
     }
 }

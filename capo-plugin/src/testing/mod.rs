@@ -53,9 +53,10 @@ pub use snapshot::{Snapshot, snapshot};
 
 use serde::de::DeserializeOwned;
 
-use crate::points;
-use crate::{Advantage, Image, Mask, ObjectiveFn, PluginError, Point, RewardFn, Sink, StepControlFn, Weight};
-use crate::{AdvantageEstimator, Objective, PreBackwardMask, Reward, StepControl, TokenWeight};
+use crate::{
+    Advantage, AdvantageEstimator, Image, Mask, Objective, ObjectiveFn, PluginError, Point, PreBackwardMask, Reward,
+    RewardFn, Sink, StepControl, StepControlFn, TokenWeight, Weight, points,
+};
 
 macro_rules! builders {
     ($($name:ident $what:literal: $trait:ident => $handle:ident, $id:literal;)*) => {$(
@@ -131,7 +132,6 @@ pub struct Records {
 
 impl Records {
     /// The last number recorded under `name`.
-    #[must_use]
     pub fn number(&self, name: &str) -> Option<f64> {
         self.numbers.iter().rev().find(|(recorded, _)| recorded == name).map(|(_, value)| *value)
     }

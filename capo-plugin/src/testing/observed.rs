@@ -30,7 +30,6 @@ impl From<Fixture> for Input {
 
 impl Input {
     /// The input with its groups in another order: group `g` of the result is group `order[g]`.
-    #[must_use]
     pub fn regrouped(&self, order: &[usize]) -> Self {
         match self {
             Self::Batch(batch) => batch.regrouped(order).into(),
@@ -39,7 +38,6 @@ impl Input {
     }
 
     /// Shape of the input, for messages.
-    #[must_use]
     pub fn shape(&self) -> String {
         match self {
             Self::Batch(batch) => {
@@ -70,6 +68,8 @@ pub struct Answer {
 }
 
 /// A live component of any point: [`RewardFn`], [`Advantage`], [`ObjectiveFn`], [`Mask`], [`Weight`], [`StepControlFn`].
+///
+/// An error is the component's own message, or the rule that it broke, as training would show it.
 pub trait Observed {
     /// The component's point.
     fn point(&self) -> Point;
@@ -78,33 +78,17 @@ pub trait Observed {
     fn inputs(&self) -> Inputs;
 
     /// The component's state.
-    ///
-    /// # Errors
-    ///
-    /// The component's own message.
     fn save(&self) -> Result<Vec<u8>, PluginError>;
 
     /// Restores a state.
-    ///
-    /// # Errors
-    ///
-    /// The component's own message.
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError>;
 
     /// Refuses a declared value that this version does not know.
-    ///
-    /// # Errors
-    ///
-    /// The message that training would give.
     fn check_declared(&self) -> Result<(), PluginError> {
         Ok(())
     }
 
     /// Runs one whole step on `input`, with only the inputs that the component asked for. The step is taken if any token counts.
-    ///
-    /// # Errors
-    ///
-    /// The component's own message, or the rule that it broke.
     fn step(&mut self, input: &Input) -> Result<Answer, PluginError> {
         step(self, input, None)
     }
@@ -168,13 +152,13 @@ pub(super) fn narrow(values: &[f64]) -> Vec<f32> {
 
 /// Methods with the same name on all handles.
 macro_rules! basics {
-    ($point:ident, |$self:ident| $inputs:expr) => {
+    ($point:ident) => {
         fn point(&self) -> Point {
             Point::$point
         }
 
-        fn inputs(&$self) -> Inputs {
-            $inputs
+        fn inputs(&self) -> Inputs {
+            self.inputs()
         }
 
         fn save(&self) -> Result<Vec<u8>, PluginError> {
@@ -188,7 +172,7 @@ macro_rules! basics {
 }
 
 impl Observed for RewardFn {
-    basics!(Reward, |self| Inputs::NONE);
+    basics!(Reward);
 
     fn scored(&mut self, rollout: &RolloutFixture) -> Result<Scored, PluginError> {
         rollout.score(self)
@@ -196,7 +180,7 @@ impl Observed for RewardFn {
 }
 
 impl Observed for Advantage {
-    basics!(Advantage, |self| self.inputs());
+    basics!(Advantage);
 
     fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
         let (zeros, mut advantages) = (vec![0.0; on.dims.len()], vec![0.0; on.dims.len()]);
@@ -207,7 +191,7 @@ impl Observed for Advantage {
 }
 
 impl Observed for ObjectiveFn {
-    basics!(Objective, |self| self.inputs());
+    basics!(Objective);
 
     fn check_declared(&self) -> Result<(), PluginError> {
         self.reduction().check_known(self.id())
@@ -221,7 +205,7 @@ impl Observed for ObjectiveFn {
 }
 
 impl Observed for Mask {
-    basics!(Mask, |self| self.inputs());
+    basics!(Mask);
 
     fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
         let mut keep = on.kept();
@@ -236,7 +220,7 @@ impl Observed for Mask {
 }
 
 impl Observed for Weight {
-    basics!(Weight, |self| self.inputs());
+    basics!(Weight);
 
     fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
         let mut weights = vec![0.0; on.dims.len()];
@@ -250,7 +234,7 @@ impl Observed for Weight {
 }
 
 impl Observed for StepControlFn {
-    basics!(StepControl, |self| self.inputs());
+    basics!(StepControl);
 
     /// Uses weight 1 for all kept tokens.
     fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
@@ -264,7 +248,6 @@ impl Observed for StepControlFn {
 
 impl Answer {
     /// The first output that differs by more than `tolerance`, relative to the larger value; 0 compares bits.
-    #[must_use]
     pub fn difference(&self, other: &Self, tolerance: f32) -> Option<String> {
         for ((name, ours), (_, theirs)) in self.outputs.iter().zip(&other.outputs) {
             let (ours, theirs) = (narrow(ours), narrow(theirs));
@@ -282,13 +265,11 @@ impl Answer {
     }
 
     /// The first output or record that differs by a bit.
-    #[must_use]
     pub fn any_difference(&self, other: &Self) -> Option<String> {
         self.difference(other, 0.0).or_else(|| self.record_difference(other))
     }
 
     /// The first name under which the two answers recorded different bits. Of numbers per token, only real tokens are compared.
-    #[must_use]
     pub fn record_difference(&self, other: &Self) -> Option<String> {
         let (ours, theirs) = (self.recorded(), other.recorded());
         if ours.len() != theirs.len() {

@@ -1,15 +1,13 @@
 //! Batches and rollouts drawn at random, each a function of its seed.
 
+use super::check::Row;
 use super::layer::LayerData;
 use super::{Fixture, RolloutFixture};
-use crate::batch::OptimizerKind;
-use crate::draws::Draws;
-use crate::rollout::Purpose;
+use crate::{Draws, OptimizerKind, Purpose};
 
 impl Fixture {
     /// A batch drawn from `seed`: shape, lengths, groups and values. Some batches have tied logits, or values of
     /// 1e-30 or 1e30 in one array. Log-probabilities are at most 0, and padding satisfies the trainer's guarantees.
-    #[must_use]
     pub fn random(seed: u64) -> Self {
         let mut draw = Draws::new(seed, 0);
         let group = 1 + draw.below(4);
@@ -58,43 +56,26 @@ impl Fixture {
 impl RolloutFixture {
     /// A rollout drawn from `seed`: groups, prompts, purposes, columns of any shape. Its texts are empty, long,
     /// non-ASCII or correct.
-    #[must_use]
     pub fn random(seed: u64) -> Self {
         let mut draw = Draws::new(seed, 0);
         let (group, groups) = (1 + draw.below(4), 1 + draw.below(4));
-        let questions: Vec<_> = (0..groups).map(|_| Question::draw(&mut draw)).collect();
-        let questions: Vec<_> = questions.iter().flat_map(|question| std::iter::repeat_n(question, group)).collect();
-        let texts: Vec<String> = questions.iter().map(|question| text(&mut draw, &question.answer)).collect();
+        let rows: Vec<Row> = (0..groups).map(|_| row(&mut draw)).collect();
+        let rows: Vec<&Row> = rows.iter().flat_map(|row| std::iter::repeat_n(row, group)).collect();
+        let texts: Vec<String> = rows.iter().map(|row| text(&mut draw, &row.answer)).collect();
         let purpose = if draw.below(4) == 0 { Purpose::EVALUATION } else { Purpose::TRAINING };
-        let column = |pick: fn(&Question) -> &str| questions.iter().map(|question| pick(question)).collect::<Vec<_>>();
-        Self::new(&texts.iter().map(String::as_str).collect::<Vec<_>>())
-            .groups_of(group)
-            .prompts(&column(|question| &question.prompt))
-            .answers(&column(|question| &question.answer))
-            .columns(&column(|question| &question.columns))
-            .truncated(&texts.iter().map(|_| draw.below(4) == 0).collect::<Vec<_>>())
-            .purpose(purpose)
-            .step(draw.below(1000) as u64)
+        let completions = rows.into_iter().zip(texts).map(|(row, text)| (row, text, draw.below(4) == 0));
+        Self::of(group, completions).purpose(purpose).step(draw.below(1000) as u64)
     }
 }
 
-/// Fields that the completions of a group share.
-struct Question {
-    prompt: String,
-    answer: String,
-    columns: String,
-}
-
-impl Question {
-    fn draw(draw: &mut Draws) -> Self {
-        let (a, b) = (draw.below(1000), draw.below(1000));
-        let values =
-            ["4", "-1.5e300", "\"\"", "\"vier — 四\"", "null", "true", "[]", "[1, [\"x\", null]]", "{\"a\": {}}"];
-        let column = |draw: &mut Draws, name: &str| format!("{name:?}: {}", values[draw.below(values.len())]);
-        let columns = ["answer", "level", "tests", "", "名"].map(|name| column(draw, name));
-        let columns = columns[..draw.below(columns.len() + 1)].join(", ");
-        Self { prompt: format!("{a}+{b}="), answer: (a + b).to_string(), columns: format!("{{{columns}}}") }
-    }
+fn row(draw: &mut Draws) -> Row {
+    let (a, b) = (draw.below(1000), draw.below(1000));
+    let values = ["4", "-1.5e300", "\"\"", "\"vier — 四\"", "null", "true", "[]", "[1, [\"x\", null]]", "{\"a\": {}}"];
+    let column = |draw: &mut Draws, name: &str| format!("{name:?}: {}", values[draw.below(values.len())]);
+    let columns = ["answer", "level", "tests", "", "名"].map(|name| column(draw, name));
+    let columns = columns[..draw.below(columns.len() + 1)].join(", ");
+    let (answer, solution) = ((a + b).to_string(), String::new());
+    Row { prompt: format!("{a}+{b}="), answer, solution, columns: format!("{{{columns}}}") }
 }
 
 fn text(draw: &mut Draws, answer: &str) -> String {

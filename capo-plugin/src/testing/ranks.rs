@@ -3,10 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::{Fixture, Listener, Records};
-use crate::collective::{Connection, Ranks};
-use crate::error::PluginError;
-use crate::points::{Mask, Weight};
-use crate::sink::Sink;
+use crate::{Connection, Mask, PluginError, Ranks, Sink, Weight};
 
 /// Messages of all ranks in one call, each with the call's name.
 type Told = Vec<(&'static str, Vec<u64>)>;
@@ -131,12 +128,9 @@ impl Ranks for Seat<'_> {
     }
 }
 
+/// Calls on one of several ranks. Their errors are the messages that a host would show.
 impl Fixture {
     /// Ends the step of a mask on one of several ranks, which holds this batch's completions. Returns the mask's reports.
-    ///
-    /// # Errors
-    ///
-    /// The message that a host would show.
     pub fn step_end_on(
         &self,
         seat: &Seat<'_>,
@@ -148,10 +142,6 @@ impl Fixture {
     }
 
     /// Ends the step of a weight on one of several ranks, which holds this batch's completions. Returns the weight's reports.
-    ///
-    /// # Errors
-    ///
-    /// The message that a host would show.
     pub fn weighed_step_end_on(
         &self,
         seat: &Seat<'_>,

@@ -1,9 +1,7 @@
 //! Completions as text, for tests of rewards.
 
-use super::{Records, assert_permutation};
-use crate::error::PluginError;
-use crate::points::RewardFn;
-use crate::rollout::{Completion, Purpose, Rollout};
+use super::{Records, assert_permutation, check};
+use crate::{Completion, PluginError, Purpose, RewardFn, Rollout};
 
 /// Owned completions in one group, with the answer `4` and an empty row.
 ///
@@ -67,17 +65,23 @@ pub struct Scored {
 
 impl RolloutFixture {
     /// Completions with these texts for the prompt `2+2=`; each byte of text is a token.
-    #[must_use]
     pub fn new(texts: &[&str]) -> Self {
-        let row = |text: &&str| Row {
-            prompt: "2+2=".into(),
-            text: (*text).into(),
-            ids: tokens(text),
-            truncated: false,
-            answer: "4".into(),
-            columns: "{}".into(),
+        let (prompt, answer, columns) = ("2+2=".to_owned(), "4".to_owned(), "{}".to_owned());
+        let row = check::Row { prompt, solution: answer.clone(), answer, columns };
+        Self::of(texts.len(), texts.iter().map(|text| (&row, (*text).to_owned(), false)))
+    }
+
+    /// Completions in groups of `group_size`: the dataset's row of each, its text, and if the length limit cut it off.
+    pub(super) fn of<'r>(group_size: usize, completions: impl Iterator<Item = (&'r check::Row, String, bool)>) -> Self {
+        let row = |(row, text, truncated): (&check::Row, String, bool)| Row {
+            prompt: row.prompt.clone(),
+            ids: tokens(&text),
+            text,
+            truncated,
+            answer: row.answer.clone(),
+            columns: row.columns.clone(),
         };
-        Self { purpose: Purpose::TRAINING, step: 0, group_size: texts.len(), rows: texts.iter().map(row).collect() }
+        Self { purpose: Purpose::TRAINING, step: 0, group_size, rows: completions.map(row).collect() }
     }
 
     /// Splits the completions into groups of `size`.
@@ -141,7 +145,6 @@ impl RolloutFixture {
     /// # Panics
     ///
     /// When `order` is not a permutation of the groups.
-    #[must_use]
     pub fn regrouped(&self, order: &[usize]) -> Self {
         let groups: Vec<&[Row]> = self.rows.chunks(self.group_size).collect();
         assert_permutation(order, groups.len());
@@ -157,7 +160,6 @@ impl RolloutFixture {
     }
 
     /// The rollout.
-    #[must_use]
     pub fn rollout(&self) -> Rollout<'_> {
         let mut rollout = Rollout::new(self.rows.iter().map(Row::completion).collect());
         rollout.purpose = self.purpose;
@@ -178,7 +180,6 @@ impl RolloutFixture {
     }
 }
 
-/// The bytes of `text` as tokens.
 fn tokens(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
 }

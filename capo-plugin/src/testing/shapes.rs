@@ -1,11 +1,10 @@
 //! Batches and rollouts that every component should handle.
 
 use super::{Fixture, RolloutFixture};
-use crate::rollout::Purpose;
+use crate::Purpose;
 
 /// Named batches of every kind that a trainer makes, in the order of their steps: completions of different lengths,
 /// tokens sampled by an older policy, a single token, a completion without tokens, and unusual values.
-#[must_use]
 pub fn batches() -> Vec<(&'static str, Fixture)> {
     let ragged = Fixture::new(4, 5).groups_of(2).lengths(&[5, 3, 1, 4]).rewards(&[1.0, 0.0, 0.5, 0.25]);
     let older = [-0.6, -1.4, -0.2, -2.9, -0.1, -1.1, -0.7, -2.2, -0.4, -1.8, -0.9, -0.3];
@@ -24,7 +23,6 @@ pub fn batches() -> Vec<(&'static str, Fixture)> {
 
 /// Named rollouts of every kind that a trainer makes, in the order of their steps: a group, several prompts with
 /// columns, one completion, odd texts, and held-out prompts.
-#[must_use]
 pub fn rollouts() -> Vec<(&'static str, RolloutFixture)> {
     let group = RolloutFixture::new(&["1+3=4", "4", "5", "2+"]).truncated(&[false, false, false, true]);
     let rows = [r#"{"answer": 4, "level": "easy"}"#, r#"{"answer": "12", "level": "hard"}"#];

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::observed::{Answer, Input, Observed, step};
 use super::{batches, rollouts};
-use crate::point::Point;
+use crate::Point;
 
 /// Renders the results of `component` to four significant digits, for a snapshot test.
 ///
@@ -31,7 +31,6 @@ use crate::point::Point;
 /// let text = snapshot(&mut testing::advantage::<Half>("").unwrap());
 /// assert!(text.starts_with("ragged: B 4, T 5, G 2\n  advantage\n    5.000e-1*5\n    0*3 .*2\n    2.500e-1 .*4\n"));
 /// ```
-#[must_use]
 pub fn snapshot(component: &mut impl Observed) -> String {
     Snapshot::default().of(component)
 }
@@ -63,7 +62,6 @@ impl Snapshot {
     }
 
     /// Renders `component`. Every step is taken.
-    #[must_use]
     pub fn of(&self, component: &mut impl Observed) -> String {
         let mut sheet = Sheet { settings: self, text: String::new() };
         for (name, input) in inputs(component.point()) {
@@ -81,7 +79,6 @@ impl Snapshot {
     }
 }
 
-/// Named inputs of a point.
 fn inputs(point: Point) -> Vec<(&'static str, Input)> {
     match point {
         Point::Reward => rollouts().into_iter().map(|(name, rollout)| (name, Input::Rollout(rollout))).collect(),
@@ -89,7 +86,6 @@ fn inputs(point: Point) -> Vec<(&'static str, Input)> {
     }
 }
 
-/// The rendered text so far.
 struct Sheet<'a> {
     settings: &'a Snapshot,
     text: String,

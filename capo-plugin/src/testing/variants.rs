@@ -10,7 +10,6 @@ impl Fixture {
     /// # Panics
     ///
     /// When `order` is not a permutation of the groups.
-    #[must_use]
     pub fn regrouped(&self, order: &[usize]) -> Self {
         let groups: Vec<_> = self.dims.groups().collect();
         assert_permutation(order, groups.len());
@@ -22,7 +21,6 @@ impl Fixture {
     /// # Panics
     ///
     /// When `rows` is empty or exceeds the batch.
-    #[must_use]
     pub fn part(&self, rows: Range<usize>) -> Self {
         assert!(!rows.is_empty(), "a batch has at least one completion");
         let mut part = self.with_rows(&rows.clone().collect::<Vec<_>>());

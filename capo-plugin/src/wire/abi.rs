@@ -25,10 +25,7 @@ use abi_stable::sabi_types::{RMut, VersionStrings};
 use abi_stable::std_types::{RBox, ROption, RResult, RSlice, RSliceMut, RStr, RString, RVec};
 use abi_stable::{StableAbi, sabi_trait};
 
-use crate::batch::{Denominator, Dims, Inputs, OptimizerInfo, Reduction};
-use crate::error::ErrorKind;
-use crate::extension::Extension;
-use crate::tensor::Tensor;
+use crate::{Denominator, Dims, ErrorKind, Extension, Inputs, OptimizerInfo, Reduction, Tensor};
 
 /// Revision of the root module. It stays 1 for as long as old plugins load.
 pub const ABI_VERSION: u32 = 1;

@@ -24,7 +24,6 @@ impl<T> Lent<T> {
         Self { data: values.as_ptr(), len: values.len() as u64 }
     }
 
-    /// The values.
     pub(crate) fn get(&self) -> &[T] {
         // SAFETY: `new` took both from a slice. Only `ContextData::lend` makes these values, in structs that cannot
         // be copied. They are reached through a borrow of the data alone, so the slice lives as long as `self`.

@@ -8,8 +8,8 @@
 use abi_stable::std_types::{RBox, RResult, RSlice, RSliceMut, RStr, RVec};
 use abi_stable::{StableAbi, sabi_trait};
 
+use crate::Purpose;
 use crate::abi::{ComponentInfo, HostRef, WireError};
-use crate::rollout::Purpose;
 
 /// Extension id of [`RewardPoint`].
 pub const REWARD_POINT: &str = "capo.reward/1";

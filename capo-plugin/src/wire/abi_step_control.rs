@@ -9,8 +9,8 @@ use abi_stable::sabi_types::RMut;
 use abi_stable::std_types::{RBox, RResult, RSlice, RSliceMut, RStr, RVec};
 use abi_stable::{StableAbi, sabi_trait};
 
+use crate::Inputs;
 use crate::abi::{ComponentInfo, HostRef, WireBatch, WireError};
-use crate::batch::Inputs;
 
 /// Extension id of [`StepControlPoint`].
 pub const STEP_CONTROL_POINT: &str = "capo.step-control/1";

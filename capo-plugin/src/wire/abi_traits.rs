@@ -42,7 +42,6 @@ impl MaskTraits {
     pub const NO_OPTIMIZER: Self = Self(1 << 2);
 
     /// True if every flag of `other` is set.
-    #[must_use]
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }

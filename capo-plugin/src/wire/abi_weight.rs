@@ -8,8 +8,8 @@
 use abi_stable::std_types::{RBox, RResult, RSlice, RSliceMut, RStr, RVec};
 use abi_stable::{StableAbi, sabi_trait};
 
+use crate::Inputs;
 use crate::abi::{ComponentInfo, HostRef, WireBatch, WireError};
-use crate::batch::Inputs;
 
 /// Extension id of [`WeightPoint`].
 pub const WEIGHT_POINT: &str = "capo.weight/1";

@@ -7,11 +7,8 @@ use serde::{Deserialize, Serialize};
 /// Consecutive cases of a seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cases {
-    /// The seed.
     pub seed: u64,
-    /// The first case.
     pub first: u64,
-    /// Number of cases.
     pub count: u64,
 }
 

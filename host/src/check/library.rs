@@ -19,7 +19,6 @@ const PANICKING: &[u8] = b"panicked at ";
 
 /// A loaded image, with the cost of loading it.
 pub struct Loaded {
-    /// The image.
     pub image: Image,
     /// CPU time of loading it.
     pub time: Duration,

@@ -16,9 +16,7 @@ pub struct Row {
     pub point: Option<String>,
     /// Id of the component; `None` for checks of the library.
     pub component: Option<String>,
-    /// Name of the check.
     pub check: String,
-    /// Outcome of the check.
     #[serde(flatten)]
     pub outcome: Outcome,
     /// Its duration in seconds; for a check that gave no answer, that of its process.

@@ -141,7 +141,7 @@ fn features_of_16_bits() {
 /// Writes a batch file with features of bf16 into `to`.
 fn round(path: &Path, to: &Path) -> PathBuf {
     let mut batch = batch_file::read(path).unwrap();
-    batch.last_layer.as_mut().unwrap().hidden.iter_mut().for_each(|x| *x = to_bf16(*x));
+    batch.last_layer.as_mut().unwrap().hidden.values.iter_mut().for_each(|x| *x = to_bf16(*x));
     let target = to.join(path.file_name().unwrap());
     batch_file::write(&target, &batch.view(), None).unwrap();
     target

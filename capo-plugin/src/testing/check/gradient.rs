@@ -126,7 +126,7 @@ impl<'a> Probe<'a> {
             let losses = || losses[self.row(b)].iter().copied();
             Ok(Point { logp: f64::from(logps[i]), sum: losses().sum(), size: losses().map(f64::abs).sum() })
         };
-        Ok(Differences { points: [at(-NUDGE)?, at(0.0)?, at(NUDGE)?] })
+        Ok(Differences([at(-NUDGE)?, at(0.0)?, at(NUDGE)?]))
     }
 }
 
@@ -139,13 +139,11 @@ struct Point {
 }
 
 /// Three points, ordered by log-probability.
-struct Differences {
-    points: [Point; 3],
-}
+struct Differences([Point; 3]);
 
 impl Differences {
     fn between(&self, low: usize, high: usize) -> f64 {
-        let (low, high) = (&self.points[low], &self.points[high]);
+        let (low, high) = (&self.0[low], &self.0[high]);
         (high.sum - low.sum) / (high.logp - low.logp)
     }
 
@@ -157,7 +155,7 @@ impl Differences {
     /// far apart at a kink, for example where a ratio is clipped.
     fn agree(&self, slope: f64) -> bool {
         let (below, above) = (self.between(0, 1), self.between(1, 2));
-        let noise = ROUNDING * self.points.iter().map(|point| point.size).fold(0.0, f64::max) / f64::from(NUDGE);
+        let noise = ROUNDING * self.0.iter().map(|point| point.size).fold(0.0, f64::max) / f64::from(NUDGE);
         let tolerance = noise + CURVATURE * below.abs().max(above.abs());
         slope >= below.min(above) - tolerance && slope <= below.max(above) + tolerance
     }
@@ -171,7 +169,7 @@ mod tests {
     fn differences(loss: impl Fn(f64) -> f64) -> Differences {
         let nudge = f64::from(NUDGE);
         let at = |logp: f64| Point { logp, sum: loss(logp), size: loss(logp).abs() };
-        Differences { points: [at(-1.0 - nudge), at(-1.0), at(-1.0 + nudge)] }
+        Differences([at(-1.0 - nudge), at(-1.0), at(-1.0 + nudge)])
     }
 
     #[test]

@@ -3,11 +3,9 @@
 //! [`CHECKS`] lists all checks, and the sibling files hold them by theme. [`conform`] runs them in a test of the
 //! component's author. `host check` runs them in other processes, and has further checks of the library.
 
-mod conduct;
 mod gradient;
 mod invariance;
 mod outcome;
-mod ranks;
 mod state;
 mod subject;
 mod table;
@@ -78,7 +76,7 @@ pub static CHECKS: [Check; 28] = [
     Check::new(
         "sums-ranks",
         "where it says so, ranks with parts of a batch come to the state of the whole",
-        ranks::sums_ranks,
+        invariance::sums_ranks,
     )
     .at(DECIDING),
     on_tokens("padding-content", "nothing depends on values in the padding", invariance::padding_content),
@@ -87,7 +85,7 @@ pub static CHECKS: [Check; 28] = [
     Check::new("foreign-state", "a state that it did not write is refused and changes nothing", state::foreign_state),
     Check::new("state-growth", "the state does not grow with every step", state::state_growth),
     Check::new("key-values", "other values of its keys are refused, or good for a step", table::key_values),
-    Check::new(PANICS_CONTAINED, "a panic stays in the library, as an error", conduct::panics_contained),
+    Check::new(PANICS_CONTAINED, "a panic stays in the library, as an error", values::panics_contained),
 ];
 
 type Run = fn(&Subject<'_>) -> Verdict;
@@ -106,7 +104,6 @@ const fn on_text(name: &'static str, about: &'static str, run: Run) -> Check {
 
 impl Check {
     /// A check at all points, for a component that can be built.
-    #[must_use]
     pub const fn new(name: &'static str, about: &'static str, run: fn(&Subject<'_>) -> Verdict) -> Self {
         Self { name, about, points: &Point::ALL, without_instance: false, run }
     }
@@ -116,7 +113,6 @@ impl Check {
     }
 
     /// Outcome of the check for `subject`, with a message that omits the component's name.
-    #[must_use]
     pub fn outcome(&self, subject: &Subject<'_>) -> Outcome {
         let cannot_run = if self.without_instance { None } else { subject.cannot_run() };
         let outcome = match cannot_run {

@@ -25,7 +25,6 @@ impl Status {
     pub const ALL: [Self; 5] = [Self::Success, Self::Skipped, Self::Warning, Self::Failed, Self::Crashed];
 
     /// Name of the kind in reports.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Success => "success",
@@ -61,7 +60,6 @@ impl Outcome {
     }
 
     /// True if the outcome is a fault of the component, or leaves it unchecked.
-    #[must_use]
     pub fn is_bad(&self) -> bool {
         self.unchecked || matches!(self.status, Status::Failed | Status::Crashed)
     }

@@ -9,7 +9,6 @@ use crate::PluginError;
 /// Time after which a stream of steps is cut short.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Checks that a fresh instance goes on equally after it loads a state saved in mid-stream.
 pub(super) fn save_load(subject: &Subject<'_>) -> Verdict {
     let mut first = subject.create()?;
     for step in 0..3 {
@@ -38,7 +37,6 @@ pub(super) fn save_load(subject: &Subject<'_>) -> Verdict {
     success(format!("a resumed instance goes on with the same bits ({} bytes of state)", state.len()))
 }
 
-/// Checks that evaluation rollouts between training rollouts change nothing.
 pub(super) fn evaluation(subject: &Subject<'_>) -> Verdict {
     const ADVICE: &str = "change state where `rollout.purpose` is `Purpose::TRAINING` alone";
     let (mut measured, mut plain) = (subject.create()?, subject.create()?);
@@ -56,7 +54,6 @@ pub(super) fn evaluation(subject: &Subject<'_>) -> Verdict {
     success("rollouts for evaluation change nothing")
 }
 
-/// Checks the answer to states that the component did not write.
 pub(super) fn foreign_state(subject: &Subject<'_>) -> Verdict {
     let mut taken = None;
     let (own, fresh) = (own_state(subject)?, subject.create()?.save()?);
@@ -89,7 +86,6 @@ pub(super) fn foreign_state(subject: &Subject<'_>) -> Verdict {
     }
 }
 
-/// The component's state after two steps.
 fn own_state(subject: &Subject<'_>) -> Result<Vec<u8>, PluginError> {
     let mut instance = subject.create()?;
     for step in 0..2 {

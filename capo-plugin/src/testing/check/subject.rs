@@ -48,10 +48,6 @@ impl Subject<'_> {
     }
 
     /// The component's declarations about its decisions.
-    ///
-    /// # Errors
-    ///
-    /// The component's own message.
     pub(super) fn traits(&self) -> Result<MaskTraits, PluginError> {
         self.image.mask_traits(self.point, self.id, &self.json())
     }
@@ -69,22 +65,16 @@ impl Subject<'_> {
     }
 
     /// Builds the component from JSON text.
-    ///
-    /// # Errors
-    ///
-    /// The component's own message.
     pub(super) fn create_from(&self, json: &str) -> Result<Live, PluginError> {
-        fn live(component: impl Observed + 'static) -> Live {
-            Box::new(component)
-        }
-        match self.point {
-            Point::Reward => self.image.reward(self.id, json).map(live),
-            Point::Advantage => self.image.advantage(self.id, json).map(live),
-            Point::Objective => self.image.objective(self.id, json).map(live),
-            Point::Mask => self.image.mask(self.id, json).map(live),
-            Point::Weight => self.image.weight(self.id, json).map(live),
-            Point::StepControl => self.image.step_control(self.id, json).map(live),
-        }
+        let live: Live = match self.point {
+            Point::Reward => Box::new(self.image.reward(self.id, json)?),
+            Point::Advantage => Box::new(self.image.advantage(self.id, json)?),
+            Point::Objective => Box::new(self.image.objective(self.id, json)?),
+            Point::Mask => Box::new(self.image.mask(self.id, json)?),
+            Point::Weight => Box::new(self.image.weight(self.id, json)?),
+            Point::StepControl => Box::new(self.image.step_control(self.id, json)?),
+        };
+        Ok(live)
     }
 
     /// Message about a component that refuses the given table.
@@ -107,7 +97,6 @@ impl Subject<'_> {
     }
 
     /// Reason why a check that needs a working instance cannot run: missing keys, or missing rows of the right kind.
-    #[must_use]
     pub fn cannot_run(&self) -> Option<String> {
         let sentence = match self.create() {
             Err(error) => self.needs_keys(&error),
@@ -134,7 +123,6 @@ pub(super) fn is_refusal(error: &PluginError) -> bool {
 /// Inputs for the component's point.
 impl Subject<'_> {
     /// Step `step` of a stream whose lengths, order and rewards (for a reward: rows and texts) change from step to step.
-    #[must_use]
     pub fn stream(&self, step: u64) -> Input {
         self.input([step as usize, 2, 4], step, || {
             let mut lengths = [6, 3, 1, 5, 2, 6, 4, 1];
@@ -153,7 +141,6 @@ impl Subject<'_> {
     }
 
     /// Ordinary inputs of many shapes.
-    #[must_use]
     pub fn ordinary(&self) -> Vec<Input> {
         let mut inputs: Vec<Input> = (0..4).map(|step| self.stream(step)).collect();
         if self.point == Point::Reward {
@@ -169,7 +156,6 @@ impl Subject<'_> {
         self.input([0, 4, 1], 0, || Fixture::new(4, 5).groups_of(1).lengths(&[5, 3, 4, 1]))
     }
 
-    /// One completion.
     pub(super) fn one_completion(&self) -> Input {
         self.input([0, 1, 1], 0, || Fixture::new(1, 7).lengths(&[5]))
     }
@@ -184,12 +170,10 @@ impl Subject<'_> {
     }
 
     /// Sixteen completions, of 32 tokens each for points that see tokens.
-    #[must_use]
     pub fn usual(&self, step: u64) -> Input {
         self.input([0, 4, 4], step, || Fixture::new(16, 32).groups_of(4))
     }
 
-    /// An input drawn from `seed`.
     pub(super) fn random(&self, seed: u64) -> Input {
         if self.point == Point::Reward {
             return Input::Rollout(RolloutFixture::random(seed));
@@ -208,16 +192,9 @@ impl Subject<'_> {
     /// Groups of completions for the rows from row `first` on.
     fn rows_from(&self, [first, groups, group]: [usize; 3]) -> RolloutFixture {
         let all = self.rows.clone().unwrap_or_else(made_up_rows);
-        let rows: Vec<&Row> = all.iter().cycle().skip(first).take(groups).collect();
-        let rows: Vec<&Row> = rows.into_iter().flat_map(|row| std::iter::repeat_n(row, group)).collect();
-        let texts: Vec<String> = rows.iter().zip(first..).map(|(row, number)| completion(row, number)).collect();
-        let each = |pick: fn(&Row) -> &str| rows.iter().map(|row| pick(row)).collect::<Vec<_>>();
-        RolloutFixture::new(&texts.iter().map(String::as_str).collect::<Vec<_>>())
-            .groups_of(group)
-            .prompts(&each(|row| &row.prompt))
-            .answers(&each(|row| &row.answer))
-            .columns(&each(|row| &row.columns))
-            .truncated(&(0..rows.len()).map(|b| (b + first) % 5 == 3).collect::<Vec<_>>())
+        let rows = all.iter().cycle().skip(first).take(groups).flat_map(|row| std::iter::repeat_n(row, group));
+        let completions = rows.zip(first..).map(|(row, number)| (row, completion(row, number), number % 5 == 3));
+        RolloutFixture::of(group, completions)
     }
 }
 

@@ -27,7 +27,6 @@ fn refusal(what: &str, answer: Result<Live, PluginError>) -> Option<String> {
     }
 }
 
-/// Checks that an empty table gives a component, or a message about the missing key.
 pub(super) fn empty_config(subject: &Subject<'_>) -> Verdict {
     match subject.create_from("{}") {
         Ok(_) => success("it needs no keys"),
@@ -37,7 +36,6 @@ pub(super) fn empty_config(subject: &Subject<'_>) -> Verdict {
     }
 }
 
-/// Checks that an unknown key is refused.
 pub(super) fn unknown_key(subject: &Subject<'_>) -> Verdict {
     let json = subject.table_with("no-such-key", json!(1));
     match refusal("the key `no-such-key`", subject.create_from(&json)) {
@@ -46,7 +44,6 @@ pub(super) fn unknown_key(subject: &Subject<'_>) -> Verdict {
     }
 }
 
-/// Checks the author's descriptions of the component's keys.
 pub(super) fn key_docs(subject: &Subject<'_>) -> Verdict {
     let described = subject.image.check_key_docs(subject.point, subject.id);
     if let Some(sentence) = described.err().or_else(|| refused_end(subject)) {
@@ -88,7 +85,6 @@ pub(super) fn wrong_type(subject: &Subject<'_>) -> Verdict {
     success("it is refused with a sentence, under each key")
 }
 
-/// Checks other values of each key: the component refuses them when built, or handles a step with them.
 pub(super) fn key_values(subject: &Subject<'_>) -> Verdict {
     let mut taken = 0;
     for (name, json) in subject.guesses() {
@@ -103,7 +99,6 @@ pub(super) fn key_values(subject: &Subject<'_>) -> Verdict {
     success(format!("{taken} other values are taken without a panic, the rest is refused"))
 }
 
-/// Checks text that is not a table.
 pub(super) fn malformed_config(subject: &Subject<'_>) -> Verdict {
     for json in ["", "{", "[]", "7", "null", "\u{0}", "{\"a\": 1,}"] {
         if let Some(sentence) = refusal(&format!("the text {json:?} for a table"), subject.create_from(json)) {

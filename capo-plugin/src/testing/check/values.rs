@@ -1,11 +1,10 @@
-//! Checks of shapes and values.
+//! Checks of shapes, values and calls.
 
 use super::outcome::{Verdict, failed, skipped, success, warning};
-use super::subject::{Subject, is_refusal};
+use super::subject::{Subject, is_panic, is_refusal};
 use crate::testing::{Fixture, Input, Records, RolloutFixture, rollouts};
 use crate::{Inputs, Point};
 
-/// Checks that the component asks only for inputs that this host knows.
 pub(super) fn known_inputs(subject: &Subject<'_>) -> Verdict {
     let instance = subject.create()?;
     let unknown = instance.inputs().0 & !Inputs::KNOWN.0;
@@ -16,28 +15,23 @@ pub(super) fn known_inputs(subject: &Subject<'_>) -> Verdict {
     success("this host has all that it asks for")
 }
 
-/// Runs one step on `input`.
 fn takes(subject: &Subject<'_>, input: &Input, what: &str) -> Verdict {
     subject.create()?.step(input)?;
     success(format!("it takes {what}"))
 }
 
-/// Checks groups of one completion, G = 1.
 pub(super) fn group_of_one(subject: &Subject<'_>) -> Verdict {
     takes(subject, &subject.groups_of_one(), "groups of one completion")
 }
 
-/// Checks completions of one token, T = 1.
 pub(super) fn one_token(subject: &Subject<'_>) -> Verdict {
     takes(subject, &Fixture::new(6, 1).groups_of(3).into(), "completions of one token")
 }
 
-/// Checks a batch of one completion, B = 1.
 pub(super) fn one_completion(subject: &Subject<'_>) -> Verdict {
     takes(subject, &subject.one_completion(), "one completion alone")
 }
 
-/// Checks completions without tokens.
 pub(super) fn rows_of_padding(subject: &Subject<'_>) -> Verdict {
     takes(subject, &without_tokens(), "completions that are all padding")
 }
@@ -46,13 +40,11 @@ fn without_tokens() -> Input {
     Fixture::new(4, 5).groups_of(2).lengths(&[0, 5, 0, 2]).into()
 }
 
-/// Checks completions without text.
 pub(super) fn empty_completion(subject: &Subject<'_>) -> Verdict {
     let Input::Rollout(rollout) = subject.groups_of_one() else { return skipped("it is no reward") };
     takes(subject, &Input::Rollout(rollout.texts(&[""; 4])), "completions without a character")
 }
 
-/// Checks outputs and records on ordinary inputs.
 pub(super) fn outputs_finite(subject: &Subject<'_>) -> Verdict {
     let inputs = subject.ordinary();
     for input in &inputs {
@@ -88,7 +80,6 @@ pub(super) fn after_another(subject: &Subject<'_>) -> Verdict {
     })
 }
 
-/// Checks rows of all kinds; a reward may refuse them with a message.
 pub(super) fn odd_columns(subject: &Subject<'_>) -> Verdict {
     let columns = [
         "{}",
@@ -107,6 +98,40 @@ pub(super) fn odd_columns(subject: &Subject<'_>) -> Verdict {
         }
     }
     success(format!("rows of any shape are taken, or refused with a sentence ({refused} were)"))
+}
+
+/// Calls that no host makes: without completions, with columns that are not JSON, without tokens, or without an input
+/// that the component asked for.
+fn odd_calls(subject: &Subject<'_>, asked: Inputs) -> Vec<(String, Input)> {
+    if subject.point == Point::Reward {
+        let garbled = RolloutFixture::new(&["4", "5"]).columns(&["{\"answer\": ", "no JSON"]);
+        return vec![
+            ("on a rollout without completions".into(), Input::Rollout(RolloutFixture::new(&[]))),
+            ("on columns that are no JSON".into(), Input::Rollout(garbled)),
+        ];
+    }
+    let mut calls = vec![("on a batch without tokens".to_owned(), Fixture::new(2, 0).into())];
+    for flag in (0..Inputs::KNOWN.0.count_ones()).map(|bit| Inputs(1 << bit)).filter(|flag| asked.contains(*flag)) {
+        if let Input::Batch(mut batch) = subject.stream(0) {
+            batch.withheld = flag;
+            calls.push((format!("without input {:#x}, which it asked for", flag.0), Input::Batch(batch)));
+        }
+    }
+    calls
+}
+
+pub(super) fn panics_contained(subject: &Subject<'_>) -> Verdict {
+    for (what, input) in odd_calls(subject, subject.create()?.inputs()) {
+        let mut instance = subject.create()?;
+        let Some(panic) = instance.step(&input).err().filter(is_panic) else { continue };
+        if instance.step(&subject.stream(0)).is_ok() {
+            return failed(format!("after a panic {what} the instance goes on as if nothing had happened"));
+        }
+        return warning(format!("{what}: {panic} (contained; return an error)"));
+    }
+    // The component's last call is its drop, where a panic cannot be reported. `host check` runs the check in a separate process and
+    // notices it.
+    success("calls that no host makes do not make it panic")
 }
 
 /// Gives the random input of `seed` to two fresh instances, twice to each, so that the second call meets state of the
