@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Context, Result, anyhow, ensure};
-use candle_core::{DType, Device, Error, Shape, Tensor};
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
-use capo_loader::memory;
-use safetensors::SafeTensors;
 
 use super::super::config::CONFIG_FILE;
 use super::super::files::ModelFiles;
-use super::super::params::{to_f32, weight_files};
+use super::super::params::weight_files;
 use super::super::shapes::HEAD;
+use super::super::size::lacking;
+use super::super::tensors::TensorFile;
 
 /// Name endings of tensors that are computed, not read.
 const COMPUTED: [&str; 2] = ["rotary_emb.inv_freq", "position_ids"];
@@ -39,18 +39,16 @@ pub fn bytes_in_memory(files: &ModelFiles) -> Result<u64> {
 }
 
 impl Weights {
-    /// Reads all weight files.
     pub(super) fn load(files: &ModelFiles, device: &Device) -> Result<Self> {
         let names = weight_files(files)?;
         let sizes = names.iter().map(|name| files.size(name)).sum::<Result<u64>>()?;
-        if let Some(free) = memory::available().filter(|free| sizes > *free) {
-            let [sizes, free] = [sizes, free].map(|size| memory::text(size.into()));
-            anyhow::bail!("the files of weights have {sizes}, and {free} of memory are free (use a larger machine)");
+        if let Some([sizes, free]) = lacking(sizes.into()) {
+            bail!("the files of weights have {sizes}, and {free} of memory are free (use a larger machine)");
         }
         let mut held = BTreeMap::new();
         for name in &names {
-            let bytes = files.read(name)?;
-            add(&bytes, device, &mut held).with_context(|| format!("cannot use {}", files.describe(name)))?;
+            let file = TensorFile::open(files, name)?;
+            add(file, device, &mut held).with_context(|| format!("cannot use {}", files.describe(name)))?;
         }
         Ok(Self { held: Arc::new(Mutex::new(held)), place: files.describe(&names[0]) })
     }
@@ -81,21 +79,12 @@ impl Weights {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn missing(&self, name: &str) -> Error {
-        Error::msg(format!(
-            "cannot use {}: tensor `{name}` is missing (the weights and `config.json` must be of one model)",
-            self.place
-        ))
-    }
 }
 
-fn add(bytes: &[u8], device: &Device, held: &mut BTreeMap<String, Held>) -> Result<()> {
-    let file = SafeTensors::deserialize(bytes)
-        .map_err(|error| anyhow!("not a whole safetensors file: {error} (fetch the file again)"))?;
-    for (name, view) in file.iter().filter(|(name, _)| !COMPUTED.iter().any(|ending| name.ends_with(ending))) {
-        let tensor = to_f32(&view, device).with_context(|| format!("cannot read tensor `{name}`"))?;
-        let before = held.insert(name.to_owned(), Held { tensor, used: false });
+fn add(mut file: TensorFile<'_>, device: &Device, held: &mut BTreeMap<String, Held>) -> Result<()> {
+    for name in file.names().iter().filter(|name| !COMPUTED.iter().any(|ending| name.ends_with(ending))) {
+        let tensor = file.floats(name, device)?;
+        let before = held.insert(name.clone(), Held { tensor, used: false });
         ensure!(before.is_none(), "tensor `{name}` is also in another shard (fetch the files again)");
     }
     Ok(())
@@ -106,17 +95,22 @@ impl SimpleBackend for Weights {
         let tensor = self.get_unchecked(name, dtype, device)?;
         if tensor.shape() != &shape {
             let (actual, expected) = (tensor.dims(), shape.dims());
-            return Err(Error::msg(format!(
+            candle_core::bail!(
                 "cannot use {}: tensor `{name}` has shape {actual:?}, expected {expected:?} (the weights and `config.json` must be of one model)",
                 self.place
-            )));
+            );
         }
         Ok(tensor)
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> candle_core::Result<Tensor> {
         let mut all = self.lock();
-        let held = all.get_mut(name).ok_or_else(|| self.missing(name))?;
+        let Some(held) = all.get_mut(name) else {
+            candle_core::bail!(
+                "cannot use {}: tensor `{name}` is missing (the weights and `config.json` must be of one model)",
+                self.place
+            );
+        };
         held.used = true;
         Ok(held.tensor.clone())
     }

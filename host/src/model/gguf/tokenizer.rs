@@ -30,12 +30,6 @@ const QWEN2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// The two files of a tokenizer.
-pub(super) struct Files {
-    pub(super) tokenizer: Json,
-    pub(super) config: Json,
-}
-
 /// The tokens of a file, ordered by id.
 struct Tokens<'a> {
     texts: Vec<&'a str>,
@@ -44,28 +38,26 @@ struct Tokens<'a> {
     special: BTreeSet<usize>,
 }
 
-impl Files {
-    /// Builds the files from the metadata, and adds the ids of special tokens to the model's `config.json`.
-    pub(super) fn new(metadata: &Metadata, model: &mut Map<String, Json>) -> Result<Self> {
-        let tokens = Tokens::new(metadata)?;
-        let mut config = Map::new();
-        for (key, name) in NAMED {
-            let Some(id) = tokens.named(metadata, key)? else { continue };
-            model.insert(format!("{name}_id"), json!(id));
-            config.insert(name.to_owned(), json!(tokens.texts[id]));
-        }
-        let mut ends: Vec<Json> = model.get("eos_token_id").cloned().into_iter().collect();
-        for key in ENDS {
-            ends.extend(tokens.named(metadata, key)?.map(|id| json!(id)).filter(|id| !ends.contains(id)));
-        }
-        if ends.len() > 1 {
-            model.insert("eos_token_id".to_owned(), json!(ends));
-        }
-        config.extend(metadata.text("tokenizer.chat_template")?.map(|text| ("chat_template".to_owned(), json!(text))));
-        config.insert("clean_up_tokenization_spaces".to_owned(), json!(false));
-        config.insert("tokenizer_class".to_owned(), json!("PreTrainedTokenizerFast"));
-        Ok(Self { tokenizer: tokens.json(metadata, &config)?, config: Json::Object(config) })
+/// Builds both files from the metadata, and adds the ids of special tokens to the model's `config.json`.
+pub(super) fn files(metadata: &Metadata, model: &mut Map<String, Json>) -> Result<[Json; 2]> {
+    let tokens = Tokens::new(metadata)?;
+    let mut config = Map::new();
+    for (key, name) in NAMED {
+        let Some(id) = tokens.named(metadata, key)? else { continue };
+        model.insert(format!("{name}_id"), json!(id));
+        config.insert(name.to_owned(), json!(tokens.texts[id]));
     }
+    let mut ends: Vec<Json> = model.get("eos_token_id").cloned().into_iter().collect();
+    for key in ENDS {
+        ends.extend(tokens.named(metadata, key)?.map(|id| json!(id)).filter(|id| !ends.contains(id)));
+    }
+    if ends.len() > 1 {
+        model.insert("eos_token_id".to_owned(), json!(ends));
+    }
+    config.extend(metadata.text("tokenizer.chat_template")?.map(|text| ("chat_template".to_owned(), json!(text))));
+    config.insert("clean_up_tokenization_spaces".to_owned(), json!(false));
+    config.insert("tokenizer_class".to_owned(), json!("PreTrainedTokenizerFast"));
+    Ok([tokens.json(metadata, &config)?, Json::Object(config)])
 }
 
 impl<'a> Tokens<'a> {
@@ -100,7 +92,6 @@ impl<'a> Tokens<'a> {
             .map(Some)
     }
 
-    /// The contents of `tokenizer.json`.
     fn json(&self, metadata: &Metadata, config: &Map<String, Json>) -> Result<Json> {
         let kind = metadata.needed("tokenizer.ggml.model")?;
         let (is_bytes, steps, merges) = match kind {
