@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Tensor};
 
 use super::forward::{Forward, Part, host};
@@ -84,24 +84,21 @@ pub struct LastLayerTensors {
 impl LastLayerOutputs {
     /// Joins the data of consecutive rows. Parts on different devices are an error, and so is an empty list.
     pub fn join(parts: Vec<Self>) -> Result<Self> {
-        let mut parts = parts.into_iter();
-        let mut all = parts.next().context("a batch has at least one part")?;
-        let (mut host, mut device) = (Vec::new(), Vec::new());
+        let (mut host, mut device) = (None::<LastLayerData>, Vec::new());
         for part in parts {
             match part {
-                Self::Host(part) => host.push(part),
                 Self::Device(part) => device.push(part),
+                Self::Host(part) => match &mut host {
+                    Some(all) => all.append(part),
+                    None => host = Some(part),
+                },
             }
         }
-        match &mut all {
-            Self::Host(all) if device.is_empty() => host.into_iter().for_each(|part| all.append(part)),
-            Self::Device(first) if host.is_empty() => {
-                device.insert(0, first.clone());
-                *first = LastLayerTensors::join(&device)?;
-            }
-            _ => anyhow::bail!("the parts of a batch lie on different devices"),
+        match host {
+            Some(all) if device.is_empty() => Ok(Self::Host(all)),
+            None => Ok(Self::Device(LastLayerTensors::join(&device)?)),
+            Some(_) => bail!("the parts of a batch lie on different devices"),
         }
-        Ok(all)
     }
 
     /// Width of the features, D, and number of top tokens, K.
@@ -133,14 +130,15 @@ impl LastLayerData {
 
 impl LastLayerTensors {
     fn join(parts: &[Self]) -> Result<Self> {
-        let cat = |field: fn(&Self) -> &Tensor| Tensor::cat(&parts.iter().map(field).collect::<Vec<_>>(), 0);
+        let first = parts.first().context("a batch has at least one part")?;
+        let cat = |field: fn(&Self) -> &Tensor| join(parts.iter().map(field));
         Ok(Self {
             hidden: cat(|part| &part.hidden)?,
             topk_ids: cat(|part| &part.topk_ids)?,
             topk_logits: cat(|part| &part.topk_logits)?,
             logsumexp: cat(|part| &part.logsumexp)?,
             action_logits: cat(|part| &part.action_logits)?,
-            vocab_size: parts.first().map_or(0, |part| part.vocab_size),
+            vocab_size: first.vocab_size,
         })
     }
 
@@ -233,7 +231,6 @@ fn join<'a>(parts: impl Iterator<Item = &'a Tensor>) -> Result<Tensor> {
     Ok(Tensor::cat(&parts.collect::<Vec<_>>(), 0)?)
 }
 
-/// Outputs computed from the logits of some rows.
 struct PartOutputs {
     /// The columns of `ops::logit_stats`, `[rows * T, 4]`.
     stats: Tensor,
