@@ -44,17 +44,8 @@ impl Params {
     /// Reads `model.safetensors` or the shards of `model.safetensors.index.json` (f32, bf16 or f16) as f32.
     ///
     /// A missing or truncated file is an error with its path. A missing, extra or wrongly shaped tensor is an error with path and name.
-    pub fn load(files: &ModelFiles, config: &Config, device: &Device) -> Result<Self> {
-        Self::load_with(files, config, None, device)
-    }
-
-    /// Overwrites every weight in place from `files`, one at a time. Errors are as in [`Params::load`]; some weights are then new.
-    pub(super) fn restore(&self, files: &ModelFiles, config: &Config, device: &Device) -> Result<()> {
-        Loading::new(config, Some(self)).load(files, config, device).map(drop)
-    }
-
-    /// Reads weights as [`Params::load`] does, from files that hold one additional weight `more`, with its shape.
-    pub(super) fn load_with(
+    /// `more` is the name and the shape of a weight that the files hold besides those of `config`.
+    pub(super) fn load(
         files: &ModelFiles,
         config: &Config,
         more: Option<(&str, Vec<usize>)>,
@@ -63,6 +54,11 @@ impl Params {
         let mut loading = Loading::new(config, None);
         loading.expected.extend(more.map(|(name, shape)| (name.to_owned(), shape)));
         loading.load(files, config, device)
+    }
+
+    /// Overwrites every weight in place from `files`, one at a time. Errors are as in [`Params::load`]; some weights are then new.
+    pub(super) fn restore(&self, files: &ModelFiles, config: &Config, device: &Device) -> Result<()> {
+        Loading::new(config, Some(self)).load(files, config, device).map(drop)
     }
 
     /// Fresh weights: matrices from `fill_normal` (standard normals) times `initializer_range`, biases 0, norms 1.

@@ -35,7 +35,7 @@ impl Policy {
     /// Reads configuration and weights. A missing, malformed or unsupported file is an error with its path.
     pub fn load(files: &ModelFiles, device: &Device) -> Result<Self> {
         let config = Config::load(files)?;
-        let weights = Params::load(files, &config, device)?;
+        let weights = Params::load(files, &config, None, device)?;
         let adapter = files.contains(ADAPTER_CONFIG_FILE).then(|| Adapter::load(files, &config, device)).transpose()?;
         Ok(Self { adapter, ..Self::of(config, weights, device) })
     }

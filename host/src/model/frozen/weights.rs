@@ -1,6 +1,6 @@
 //! Weights for the models of `candle-transformers`. Every requested tensor is checked against the files, and every tensor must be used.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -18,21 +18,18 @@ use super::super::tensors::TensorFile;
 /// Name endings of tensors that are computed, not read.
 const COMPUTED: [&str; 2] = ["rotary_emb.inv_freq", "position_ids"];
 
-/// All tensors of a checkpoint by name, 32-bit floats, each with a flag whether it was requested.
+/// All tensors of a checkpoint by name, 32-bit floats.
 #[derive(Clone)]
 pub(super) struct Weights {
-    held: Arc<Mutex<BTreeMap<String, Held>>>,
+    held: Arc<BTreeMap<String, Tensor>>,
+    /// Names of the tensors that nobody has requested yet.
+    unused: Arc<Mutex<BTreeSet<String>>>,
     place: String,
-}
-
-struct Held {
-    tensor: Tensor,
-    used: bool,
 }
 
 /// Bytes of the weights in `files` as 32-bit floats, estimated from the files' sizes and the dtype in the configuration.
 pub fn bytes_in_memory(files: &ModelFiles) -> Result<u64> {
-    let config: serde_json::Value = serde_json::from_slice(&files.read(CONFIG_FILE)?)?;
+    let config = files.object(CONFIG_FILE)?;
     let dtype = config.get("dtype").or_else(|| config.get("torch_dtype")).and_then(serde_json::Value::as_str);
     let sizes = weight_files(files)?.iter().map(|name| files.size(name)).sum::<Result<u64>>()?;
     Ok(sizes * if matches!(dtype, Some("bfloat16" | "float16")) { 2 } else { 1 })
@@ -50,7 +47,8 @@ impl Weights {
             let file = TensorFile::open(files, name)?;
             add(file, device, &mut held).with_context(|| format!("cannot use {}", files.describe(name)))?;
         }
-        Ok(Self { held: Arc::new(Mutex::new(held)), place: files.describe(&names[0]) })
+        let unused = Mutex::new(held.keys().cloned().collect());
+        Ok(Self { held: Arc::new(held), unused: Arc::new(unused), place: files.describe(&names[0]) })
     }
 
     /// A builder that returns the tensors by name and shape.
@@ -60,15 +58,11 @@ impl Weights {
 
     /// Refuses tensors that were not requested, except for a head equal to the `embedding` to which it is tied.
     pub(super) fn finish(&self, embedding: &str) -> Result<()> {
-        let held = self.lock();
-        let tied = |name: &str| -> Result<bool> {
-            let (Some(head), Some(embedding)) = (held.get(name), held.get(embedding)) else { return Ok(false) };
-            let values = |held: &Held| held.tensor.flatten_all()?.to_vec1::<f32>();
-            Ok(name == HEAD && values(head)? == values(embedding)?)
-        };
-        for (name, _) in held.iter().filter(|(_, held)| !held.used) {
+        let values = |tensor: &Tensor| tensor.flatten_all()?.to_vec1::<f32>();
+        let values = |name: &str| self.held.get(name).map(values).transpose();
+        for name in self.unused().iter() {
             ensure!(
-                tied(name)?,
+                name == HEAD && values(HEAD)? == values(embedding)?,
                 "cannot use {}: unexpected tensor `{name}` (the weights and `config.json` must be of one model)",
                 self.place
             );
@@ -76,15 +70,14 @@ impl Weights {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unused(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn add(mut file: TensorFile<'_>, device: &Device, held: &mut BTreeMap<String, Held>) -> Result<()> {
+fn add(mut file: TensorFile<'_>, device: &Device, held: &mut BTreeMap<String, Tensor>) -> Result<()> {
     for name in file.names().iter().filter(|name| !COMPUTED.iter().any(|ending| name.ends_with(ending))) {
-        let tensor = file.floats(name, device)?;
-        let before = held.insert(name.clone(), Held { tensor, used: false });
+        let before = held.insert(name.clone(), file.floats(name, device)?);
         ensure!(before.is_none(), "tensor `{name}` is also in another shard (fetch the files again)");
     }
     Ok(())
@@ -104,18 +97,17 @@ impl SimpleBackend for Weights {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> candle_core::Result<Tensor> {
-        let mut all = self.lock();
-        let Some(held) = all.get_mut(name) else {
+        let Some(tensor) = self.held.get(name) else {
             candle_core::bail!(
                 "cannot use {}: tensor `{name}` is missing (the weights and `config.json` must be of one model)",
                 self.place
             );
         };
-        held.used = true;
-        Ok(held.tensor.clone())
+        self.unused().remove(name);
+        Ok(tensor.clone())
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        self.lock().contains_key(name)
+        self.held.contains_key(name)
     }
 }

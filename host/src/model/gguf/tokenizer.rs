@@ -63,13 +63,8 @@ pub(super) fn files(metadata: &Metadata, model: &mut Map<String, Json>) -> Resul
 impl<'a> Tokens<'a> {
     fn new(metadata: &'a Metadata) -> Result<Self> {
         let texts = metadata.texts("tokenizer.ggml.tokens")?.with_context(|| missing("tokenizer.ggml.tokens"))?;
-        let kinds = metadata.numbers("tokenizer.ggml.token_type")?.unwrap_or_else(|| vec![1.0; texts.len()]);
-        ensure!(
-            kinds.len() == texts.len(),
-            "`tokenizer.ggml.token_type` has {} values for {} tokens (fetch the file again)",
-            kinds.len(),
-            texts.len()
-        );
+        let kinds = per_token(metadata, "tokenizer.ggml.token_type", texts.len())?;
+        let kinds = kinds.unwrap_or_else(|| vec![1.0; texts.len()]);
         let mut tokens = Self { texts, kinds, special: BTreeSet::new() };
         let kinds = tokens.kinds.iter().enumerate().filter(|(_, kind)| [UNKNOWN, CONTROL].contains(kind));
         let mut special: BTreeSet<usize> = kinds.map(|(id, _)| id).collect();
@@ -84,12 +79,9 @@ impl<'a> Tokens<'a> {
     fn named(&self, metadata: &Metadata, purpose: &str) -> Result<Option<usize>> {
         let key = format!("tokenizer.ggml.{purpose}_token_id");
         let Some(id) = metadata.number(&key)? else { return Ok(None) };
-        let known = usize::try_from(id).ok().filter(|id| *id < self.texts.len());
-        known
-            .with_context(|| {
-                format!("`{key}` is {id}, but there are {} tokens (fetch the file again)", self.texts.len())
-            })
-            .map(Some)
+        let count = self.texts.len();
+        let known = usize::try_from(id).ok().filter(|id| *id < count);
+        known.map(Some).with_context(|| format!("`{key}` is {id}, but there are {count} tokens (fetch the file again)"))
     }
 
     fn json(&self, metadata: &Metadata, config: &Map<String, Json>) -> Result<Json> {
@@ -136,13 +128,8 @@ impl<'a> Tokens<'a> {
         if metadata.texts("tokenizer.ggml.merges")?.is_some() {
             return stated_merges(metadata);
         }
-        let scores = metadata.numbers("tokenizer.ggml.scores")?.with_context(|| missing("tokenizer.ggml.scores"))?;
-        ensure!(
-            scores.len() == self.texts.len(),
-            "`tokenizer.ggml.scores` has {} values for {} tokens (fetch the file again)",
-            scores.len(),
-            self.texts.len()
-        );
+        let key = "tokenizer.ggml.scores";
+        let scores = per_token(metadata, key, self.texts.len())?.with_context(|| missing(key))?;
         let ids: HashMap<&str, usize> = self.used().map(|(id, text)| (text, id)).collect();
         let mut merges = Vec::new();
         for (id, text) in self.used() {
@@ -168,6 +155,14 @@ impl<'a> Tokens<'a> {
         });
         Ok(merges.into_iter().map(|(_, _, left, right)| json!([left, right])).collect())
     }
+}
+
+/// The numbers under `key`, one for each of `tokens` tokens; `None` if the key is absent.
+fn per_token(metadata: &Metadata, key: &str, tokens: usize) -> Result<Option<Vec<f64>>> {
+    let numbers = metadata.numbers(key)?;
+    let count = numbers.as_ref().map_or(tokens, Vec::len);
+    ensure!(count == tokens, "`{key}` has {count} values for {tokens} tokens (fetch the file again)");
+    Ok(numbers)
 }
 
 /// The tokenizer's steps before and after its model.

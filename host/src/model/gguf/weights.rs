@@ -153,13 +153,9 @@ impl Read for Reader<'_> {
             let at = self.position - head;
             let index = self.weights.tensors.partition_point(|tensor| tensor.end <= at);
             let Some(tensor) = self.weights.tensors.get(index) else { return Ok(0) };
-            let (_, values) = match self.held.take().filter(|(held, _)| *held == index) {
-                Some(held) => self.held.insert(held),
-                None => {
-                    let made = self.hold(index).map_err(io::Error::other)?;
-                    self.held.insert(made)
-                }
-            };
+            let held = self.held.take().filter(|(held, _)| *held == index);
+            let held = held.map_or_else(|| self.hold(index), Ok).map_err(io::Error::other)?;
+            let (_, values) = self.held.insert(held);
             let bytes: &[u8] = bytemuck::cast_slice(values);
             let mut rest = &bytes[bytes.len() - (tensor.end - at) as usize..];
             let count = rest.read(into)?;
