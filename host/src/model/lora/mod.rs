@@ -88,11 +88,6 @@ impl Adapter {
         &self.config
     }
 
-    /// The adapter's base model.
-    pub fn base(&self) -> &Base {
-        &self.base
-    }
-
     /// The adapter's factors, which are the trained parameters.
     pub fn params(&self) -> &Params {
         &self.params
