@@ -2,10 +2,11 @@
 
 use std::any::Any;
 use std::cell::Cell;
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Error, Result, anyhow};
 
 thread_local! {
     /// True while this thread is in such a call, so that its panics are not printed.
@@ -26,7 +27,12 @@ pub(crate) fn contain<T>(call: impl FnOnce() -> T) -> Result<T> {
     let before = CONTAINED.replace(true);
     let outcome = catch_unwind(AssertUnwindSafe(call));
     CONTAINED.set(before);
-    outcome.map_err(|panic| anyhow!("it is damaged, or of a kind that is not supported ({})", message(&*panic)))
+    outcome.map_err(|panic| damaged(message(&*panic)))
+}
+
+/// The error about a file's contents that a reader refuses with `reason`.
+pub(super) fn damaged(reason: impl Display) -> Error {
+    anyhow!("it is damaged, or of a kind that is not supported ({reason})")
 }
 
 fn message(panic: &(dyn Any + Send)) -> &str {

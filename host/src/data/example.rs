@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use sha2::{Digest, Sha256};
 
 use super::files::Unit;
@@ -53,7 +53,6 @@ impl Example {
         self.solution.as_deref().unwrap_or(&self.answer)
     }
 
-    /// Adds the example's texts to a hash.
     pub(super) fn digest(&self, hash: &mut Sha256) {
         for text in [&self.prompt, &self.answer, self.solution.as_deref().unwrap_or_default(), &self.columns] {
             hash.update((text.len() as u64).to_le_bytes());
@@ -74,12 +73,10 @@ pub(super) fn hex(hash: Sha256) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Refuses a request for more held-out prompts than are available.
 pub(super) fn ensure_available(source: &str, available: usize, count: usize) -> Result<()> {
-    if count > available {
-        bail!(
-            "{source} has {available} held-out prompts, {count} were asked for (set `num_prompts` of `[eval]` to at most {available})"
-        );
-    }
+    ensure!(
+        count <= available,
+        "{source} has {available} held-out prompts, {count} were asked for (set `num_prompts` of `[eval]` to at most {available})"
+    );
     Ok(())
 }

@@ -13,7 +13,6 @@ use super::columns::at;
 #[serde(transparent)]
 pub struct Filter(BTreeMap<String, Allowed>);
 
-/// One allowed value, or several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Allowed {
@@ -21,7 +20,6 @@ enum Allowed {
     One(Scalar),
 }
 
-/// A value to compare a column with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Scalar {

@@ -105,11 +105,11 @@ impl<'a> Pairs<'a> {
     }
 
     fn tokenizer(&mut self) -> Result<&Tokenizer> {
-        if self.tokenizer.is_none() {
-            self.tokenizer =
-                Some(Tokenizer::open(self.model_files).context("text needs the model's tokenizer (or give ids)")?);
-        }
-        self.tokenizer.as_ref().context("a tokenizer was opened")
+        let open = || Tokenizer::open(self.model_files).context("text needs the model's tokenizer (or give ids)");
+        Ok(match &mut self.tokenizer {
+            Some(tokenizer) => tokenizer,
+            none => none.insert(open()?),
+        })
     }
 }
 

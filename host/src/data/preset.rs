@@ -139,6 +139,10 @@ mod tests {
         Ok(Value::Object(row))
     }
 
+    fn error(preset: Preset, row: Value) -> String {
+        applied(preset, row).unwrap_err().to_string()
+    }
+
     #[test]
     fn gsm8k_has_its_answer_after_the_marks() {
         let row = json!({"question": "How many?", "answer": "1200 + 34 = <<1200+34=1234>>1234\n#### 1,234"});
@@ -148,10 +152,9 @@ mod tests {
             "solution": "1200 + 34 = <<1200+34=1234>>1234\n#### 1,234",
         });
         assert_eq!(applied(Preset::Gsm8k, row).unwrap(), expected);
-        let error = applied(Preset::Gsm8k, json!({"question": "?", "answer": "5"})).unwrap_err().to_string();
-        assert_eq!(error, "column `answer` has no `####` before its answer");
-        let error = applied(Preset::Gsm8k, json!({"problem": "?", "answer": "5"})).unwrap_err().to_string();
-        assert_eq!(error, "no column `question`");
+        let unmarked = json!({"question": "?", "answer": "5"});
+        assert_eq!(error(Preset::Gsm8k, unmarked), "column `answer` has no `####` before its answer");
+        assert_eq!(error(Preset::Gsm8k, json!({"problem": "?", "answer": "5"})), "no column `question`");
     }
 
     #[test]
@@ -165,16 +168,14 @@ mod tests {
             given(json!({"question": "q", "final_answer": ["$2$", "$3$"], "solution": ["s"]})),
             json!("$2$, $3$")
         );
-        let error = applied(Preset::Math, json!({"problem": "p", "solution": "none"})).unwrap_err().to_string();
-        assert!(error.starts_with("there is no answer"), "{error}");
+        assert!(error(Preset::Math, json!({"problem": "p", "solution": "none"})).starts_with("there is no answer"));
     }
 
     #[test]
     fn verl_has_it_below_another() {
         let row = json!({"prompt": [{"role": "user", "content": "p"}], "reward_model": {"ground_truth": "34", "style": "rule"}});
         assert_eq!(applied(Preset::Verl, row).unwrap()["answer"], json!("34"));
-        let error = applied(Preset::Verl, json!({"prompt": []})).unwrap_err().to_string();
-        assert_eq!(error, "no column `reward_model.ground_truth`");
+        assert_eq!(error(Preset::Verl, json!({"prompt": []})), "no column `reward_model.ground_truth`");
     }
 
     #[test]

@@ -85,42 +85,28 @@ mod tests {
         parse(text.as_bytes(), reading, None, Row { file: "rows.jsonl".into(), unit: Unit::Line, number: 1 })
     }
 
-    fn example(text: &str, columns: &Columns) -> Example {
-        let reading = Reading { columns: columns.clone(), ..Reading::default() };
-        read(text, &reading).unwrap().unwrap()
-    }
-
     #[test]
     fn rows_become_examples() {
-        let text = "\n{\"prompt\": \"1+1=\", \"answer\": 2, \"level\": \"easy\"}\r\n";
-        let example = example(text, &Columns::default());
-        assert_eq!((example.prompt.as_str(), example.answer.as_str()), ("1+1=", "2"));
-        assert_eq!(example.solution, None);
-        assert_eq!(example.columns, r#"{"answer":2,"level":"easy"}"#);
-    }
-
-    #[test]
-    fn a_solution_stands_in_for_a_missing_answer() {
-        let example = example("{\"prompt\": \"p\", \"solution\": \"s=4\"}", &Columns::default());
-        assert_eq!((example.answer.as_str(), example.solution.as_deref()), ("s=4", Some("s=4")));
-    }
-
-    #[test]
-    fn columns_can_be_renamed_and_shared() {
-        let columns = Columns { prompt: "q".into(), answer: "a".into(), solution: "a".into() };
-        let example = example("{\"q\": \"p\", \"a\": \"s=4\", \"answer\": \"other\"}", &columns);
-        assert_eq!((example.answer.as_str(), example.target()), ("s=4", "s=4"));
-        assert_eq!(example.columns, r#"{"a":"s=4","answer":"other"}"#);
-    }
-
-    #[test]
-    fn dots_lead_into_columns() {
-        let columns = Columns { answer: "reward_model.ground_truth".into(), ..Columns::default() };
-        let example = example(r#"{"prompt": "p", "reward_model": {"ground_truth": "4"}}"#, &columns);
-        assert_eq!(
-            (example.answer.as_str(), example.columns.as_str()),
-            ("4", r#"{"reward_model":{"ground_truth":"4"}}"#)
-        );
+        let usual = Columns::default();
+        let shared = Columns { prompt: "q".into(), answer: "a".into(), solution: "a".into() };
+        let nested = Columns { answer: "reward_model.ground_truth".into(), ..Columns::default() };
+        // A solution stands in for a missing answer, columns can be renamed and shared, and dots lead into columns.
+        for (columns, text, answer, solution, others) in [
+            (&usual, "\n{\"prompt\": \"p\", \"answer\": 2, \"level\": 1}\r\n", "2", None, r#"{"answer":2,"level":1}"#),
+            (&usual, r#"{"prompt": "p", "solution": "s=4"}"#, "s=4", Some("s=4"), r#"{"solution":"s=4"}"#),
+            (&shared, r#"{"q": "p", "a": "s=4", "answer": "b"}"#, "s=4", Some("s=4"), r#"{"a":"s=4","answer":"b"}"#),
+            (
+                &nested,
+                r#"{"prompt": "p", "reward_model": {"ground_truth": "4"}}"#,
+                "4",
+                None,
+                r#"{"reward_model":{"ground_truth":"4"}}"#,
+            ),
+        ] {
+            let example = read(text, &Reading { columns: columns.clone(), ..Reading::default() }).unwrap().unwrap();
+            assert_eq!((example.prompt.as_str(), example.answer.as_str()), ("p", answer));
+            assert_eq!((example.solution.as_deref(), example.columns.as_str()), (solution, others));
+        }
     }
 
     #[test]
@@ -140,7 +126,5 @@ mod tests {
         let reading = Reading { filter, ..Reading::default() };
         assert!(read(r#"{"prompt": "p", "answer": "a", "level": 2}"#, &reading).unwrap().is_some());
         assert!(read(r#"{"level": 3}"#, &reading).unwrap().is_none());
-        let error = read(r#"{"prompt": "p", "answer": "a"}"#, &reading).unwrap_err().to_string();
-        assert_eq!(error, "no column `level`, which `filter` asks for");
     }
 }

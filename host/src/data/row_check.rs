@@ -128,16 +128,11 @@ impl Example {
             Err(anyhow!("token id {id} is outside the model's vocabulary of {size} (use the model's tokenizer)"))
         }))
     }
-
-    fn text_len(&self) -> usize {
-        self.prompt.len() + self.target().len()
-    }
 }
 
 /// Error message about a bad row that was found while training went on.
 pub(super) type Finding = Arc<OnceLock<String>>;
 
-/// The result of a check.
 #[derive(Debug, Default)]
 pub(super) struct Checked {
     /// Rows that were left out because they cannot be used.
@@ -156,7 +151,7 @@ pub(super) fn check(rows: &mut Arc<Vec<Example>>, demands: &Demands<'_>, target:
         return leave_out(rows, demands, target);
     }
     let now = first(rows, AT_ONCE);
-    find(&rows[..now], demands, target).map_or(Ok(()), Err)?;
+    rows[..now].par_iter().find_map_first(|row| row.check(demands, target).err()).map_or(Ok(()), Err)?;
     let finding = (now < rows.len()).then(|| in_background(rows, now, demands, target));
     Ok(Checked { finding, ..Checked::default() })
 }
@@ -166,15 +161,10 @@ fn first(rows: &[Example], bytes: usize) -> usize {
     let mut sum = 0_usize;
     let beyond = |row: &Example| {
         let before = sum;
-        sum += row.text_len();
+        sum += row.prompt.len() + row.target().len();
         before >= bytes
     };
     rows.iter().position(beyond).unwrap_or(rows.len())
-}
-
-/// The error about the first bad row, if there is one.
-fn find(rows: &[Example], demands: &Demands<'_>, target: bool) -> Option<Error> {
-    rows.par_iter().find_map_first(|row| row.check(demands, target).err())
 }
 
 /// Name of the limit on solutions, for a message.
@@ -198,7 +188,6 @@ fn is_far_too_long(text: &str, limit: usize) -> bool {
     text.len() > limit.saturating_mul(MOST_BYTES_OF_A_TOKEN)
 }
 
-/// The decision about a row.
 enum Verdict {
     Good,
     Long,

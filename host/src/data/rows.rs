@@ -97,7 +97,6 @@ impl Rows {
         }
     }
 
-    /// The order of rows in an epoch.
     fn epoch(&self, index: usize, epoch: u64) -> Vec<usize> {
         let (seed, rows) = (self.order.seed, self.count(index));
         if !self.order.shuffle {
@@ -136,69 +135,60 @@ impl Rows {
 
 #[cfg(test)]
 mod tests {
-    use std::path::{Path, PathBuf};
+    use std::collections::BTreeSet;
+    use std::ops::Range;
+    use std::path::PathBuf;
+
+    use tempfile::TempDir;
 
     use super::super::{OnBadRow, Reading, Tokenizer, TokenizerConfigs};
     use super::*;
 
-    fn open(text: &str) -> Result<Rows> {
+    const SHUFFLED: Order = Order { seed: 3, shuffle: true, max_train_samples: 0 };
+
+    fn source(path: PathBuf) -> Source {
+        Source { name: path.display().to_string(), files: vec![path], reading: Reading::default(), weight: None }
+    }
+
+    /// Files with these texts, which are called `a.jsonl`, `b.jsonl` and so on.
+    fn files(texts: &[&str]) -> (TempDir, Vec<Source>) {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("rows.jsonl");
-        std::fs::write(&path, text).unwrap();
-        open_files(&path, None, 3, OnBadRow::Error)
+        let file = |(letter, text): (char, &&str)| {
+            let path = directory.path().join(format!("{letter}.jsonl"));
+            std::fs::write(&path, text).unwrap();
+            source(path)
+        };
+        let sources = ('a'..).zip(texts).map(file).collect();
+        (directory, sources)
     }
 
-    fn source(path: &Path, weight: Option<f64>) -> Source {
-        let (name, files) = (path.display().to_string(), vec![path.to_owned()]);
-        Source { name, files, reading: Reading::default(), weight }
+    /// Rows whose prompts are `letter` with a number, and whose answers are the numbers.
+    fn numbered(letter: char, rows: impl IntoIterator<Item = usize>) -> String {
+        rows.into_iter().map(|row| format!("{{\"prompt\": \"{letter}{row}\", \"answer\": {row}}}\n")).collect()
     }
 
-    /// Opens files with a tokenizer that accepts text outside the embedded vocabulary.
-    fn open_files(train: &Path, eval: Option<&Path>, seed: u64, on_bad_row: OnBadRow) -> Result<Rows> {
-        let eval = eval.map(|path| source(path, None));
-        open_sources(&[source(train, None)], eval.as_ref(), order(seed), on_bad_row)
-    }
-
-    fn order(seed: u64) -> Order {
-        Order { seed, shuffle: true, max_train_samples: 0 }
-    }
-
-    fn open_sources(train: &[Source], eval: Option<&Source>, order: Order, on_bad_row: OnBadRow) -> Result<Rows> {
-        let tokenizer = any_text();
+    /// Opens files with a tokenizer that has one id for all unknown text.
+    fn open(train: &[Source], eval: Option<&Source>, order: Order, on_bad_row: OnBadRow) -> Result<Rows> {
+        let json = r#"{"model": {"type": "WordLevel", "vocab": {"<unk>": 0, "<eos>": 1}, "unk_token": "<unk>"}}"#;
+        let configs = TokenizerConfigs { tokenizer: serde_json::json!({"eos_token": "<eos>"}), ..Default::default() };
+        let tokenizer = Tokenizer::from_bytes(json.as_bytes(), &configs).unwrap();
         let demands = Demands { on_bad_row, ..super::super::tests::demands(&tokenizer) };
         Rows::open(train, eval, order, &demands)
     }
 
-    /// Files with these numbers of rows, whose prompts begin with `a`, `b` and so on.
-    fn files(counts: &[usize]) -> (tempfile::TempDir, Vec<PathBuf>) {
-        let directory = tempfile::tempdir().unwrap();
-        let file = |(index, count): (usize, &usize)| {
-            let letter = char::from(b'a' + index as u8);
-            let path = directory.path().join(format!("{letter}.jsonl"));
-            let row = |row| format!("{{\"prompt\": \"{letter}{row}\", \"answer\": {row}}}\n");
-            std::fs::write(&path, (0..*count).map(row).collect::<String>()).unwrap();
-            path
-        };
-        let paths = counts.iter().enumerate().map(file).collect();
-        (directory, paths)
+    fn opened(train: &[Source], order: Order) -> Rows {
+        open(train, None, order, OnBadRow::Error).unwrap()
     }
 
-    fn prompts(rows: &mut Rows, cursors: std::ops::Range<u64>) -> Vec<String> {
+    fn prompts(rows: &mut Rows, cursors: Range<u64>) -> Vec<String> {
         cursors.map(|cursor| rows.train(cursor).unwrap().prompt).collect()
     }
 
-    /// A tokenizer with one id for all unknown text.
-    fn any_text() -> Tokenizer {
-        let json = r#"{"model": {"type": "WordLevel", "vocab": {"<unk>": 0, "<eos>": 1}, "unk_token": "<unk>"}}"#;
-        let configs = TokenizerConfigs { tokenizer: serde_json::json!({"eos_token": "<eos>"}), ..Default::default() };
-        Tokenizer::from_bytes(json.as_bytes(), &configs).unwrap()
-    }
-
-    /// The whole error chain, without the directory.
-    fn error(text: &str) -> String {
-        let error = format!("{:#}", open(text).unwrap_err());
-        let (before, after) = error.split_once('`').unwrap();
-        format!("{before}`{}", &after[after.find("rows.jsonl").unwrap()..])
+    /// The whole error chain about a file, without its directory.
+    fn error(text: &str, on_bad_row: OnBadRow) -> String {
+        let (directory, sources) = files(&[text]);
+        let error = open(&sources, None, SHUFFLED, on_bad_row).unwrap_err();
+        format!("{error:#}").replace(&format!("{}/", directory.path().display()), "")
     }
 
     #[test]
@@ -213,90 +203,69 @@ mod tests {
             ("{\"prompt\": ", "not valid JSON: EOF while parsing a value at line 1 column 11"),
         ] {
             assert_eq!(
-                error(&format!("{good}{row}")),
-                format!("bad row at line 3 of `rows.jsonl` (mend it, or set `data.on_bad_row` to `skip`): {expected}")
+                error(&format!("{good}{row}"), OnBadRow::Error),
+                format!("bad row at line 3 of `a.jsonl` (mend it, or set `data.on_bad_row` to `skip`): {expected}")
             );
         }
-        let broken = open_files(Path::new("absent.jsonl"), None, 0, OnBadRow::Error).unwrap_err().to_string();
-        assert_eq!(broken, "cannot read `absent.jsonl`");
+        let absent = open(&[source("absent.jsonl".into())], None, SHUFFLED, OnBadRow::Error).unwrap_err();
+        assert_eq!(absent.to_string(), "cannot read `absent.jsonl`");
     }
 
     #[test]
-    fn a_file_without_rows_is_an_error() {
-        assert_eq!(error("\n \n"), "`rows.jsonl` holds no rows (expected one JSON object per line)");
+    fn a_file_without_usable_rows_is_an_error() {
+        let hint = "(expected one JSON object per line)";
+        assert_eq!(error("\n \n", OnBadRow::Error), format!("`a.jsonl` holds no rows {hint}"));
+        assert_eq!(error("{}\n[]\n", OnBadRow::Skip), format!("`a.jsonl` holds no rows but 2 bad ones {hint}"));
     }
 
     #[test]
     fn every_epoch_passes_once_over_all_rows_in_a_new_order() {
-        let text: String = (0..20).map(|row| format!("{{\"prompt\": \"p{row}\", \"answer\": {row}}}\n")).collect();
-        let mut rows = open(&text).unwrap();
-        let mut epoch =
-            |start: u64| (start..start + 20).map(|cursor| rows.train(cursor).unwrap().answer).collect::<Vec<_>>();
-        let (first, second) = (epoch(0), epoch(20));
+        let (_directory, sources) = files(&[&numbered('p', 0..20)]);
+        let mut rows = opened(&sources, SHUFFLED);
+        let (first, second) = (prompts(&mut rows, 0..20), prompts(&mut rows, 20..40));
         assert_ne!(first, second);
-        assert_eq!(first, epoch(0), "going back must give the same order");
+        assert_eq!(first, prompts(&mut rows, 0..20), "going back must give the same order");
         for order in [first, second] {
-            let distinct: std::collections::BTreeSet<_> = order.into_iter().collect();
-            assert_eq!(distinct.len(), 20);
+            assert_eq!(order.into_iter().collect::<BTreeSet<_>>().len(), 20);
         }
-        let far = rows.train(20_000_007).unwrap().answer;
-        assert_eq!(far, open(&text).unwrap().train(20_000_007).unwrap().answer);
+        let far = 20_000_007..20_000_008;
+        assert_eq!(prompts(&mut rows, far.clone()), prompts(&mut opened(&sources, SHUFFLED), far));
     }
 
     #[test]
     fn held_out_rows_come_from_the_eval_file_alone() {
-        let directory = tempfile::tempdir().unwrap();
-        let (train, eval) = (directory.path().join("train.jsonl"), directory.path().join("eval.jsonl"));
-        std::fs::write(&train, "{\"prompt\": \"t\", \"answer\": 1}").unwrap();
-        std::fs::write(&eval, "{\"prompt\": \"e0\", \"answer\": 1}\n{\"prompt\": \"e1\", \"answer\": 1}").unwrap();
-        let rows = open_files(&train, Some(&eval), 0, OnBadRow::Error).unwrap();
+        let (_directory, sources) = files(&[&numbered('t', 0..1), &numbered('e', 0..2)]);
+        let rows = open(&sources[..1], Some(&sources[1]), SHUFFLED, OnBadRow::Error).unwrap();
         assert_eq!(rows.held_out(1).unwrap()[0].prompt, "e0");
-        let error = rows.held_out(3).unwrap_err().to_string();
-        assert!(
-            error.ends_with("has 2 held-out prompts, 3 were asked for (set `num_prompts` of `[eval]` to at most 2)"),
-            "{error}"
-        );
-        let error = open_files(&train, None, 0, OnBadRow::Error);
-        let error = error.unwrap().held_out(1).unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .ends_with("has no held-out prompts (set `eval_dataset_name`, or `num_prompts` of `[eval]` to 0)")
-        );
+        let few = rows.held_out(3).unwrap_err().to_string();
+        let most = "has 2 held-out prompts, 3 were asked for (set `num_prompts` of `[eval]` to at most 2)";
+        assert!(few.ends_with(most), "{few}");
+        let none = opened(&sources[..1], SHUFFLED).held_out(1).unwrap_err().to_string();
+        let set = "has no held-out prompts (set `eval_dataset_name`, or `num_prompts` of `[eval]` to 0)";
+        assert!(none.ends_with(set), "{none}");
     }
 
     #[test]
     fn rows_that_are_skipped_leave_the_order_of_a_file_without_them() {
-        let directory = tempfile::tempdir().unwrap();
-        let (mixed, good) = (directory.path().join("mixed.jsonl"), directory.path().join("good.jsonl"));
-        let row = |row: usize| format!("{{\"prompt\": \"p{row}\", \"answer\": {row}}}\n");
         // Every third line is bad, in one of three ways.
         let bad = ["{\"prompt\": \"p\"}\n", "no json\n", "[]\n"];
-        let all: String = (0..24).map(|i| if i % 3 == 2 { bad[i / 3 % 3].to_owned() } else { row(i) }).collect();
-        std::fs::write(&mixed, all).unwrap();
-        std::fs::write(&good, (0..24).filter(|i| i % 3 != 2).map(row).collect::<String>()).unwrap();
-        let skip = |path: &Path| open_files(path, None, 3, OnBadRow::Skip).unwrap();
-        let (mut mixed, mut good) = (skip(&mixed), skip(&good));
+        let line = |i: usize| if i % 3 == 2 { bad[i / 3 % 3].to_owned() } else { numbered('p', [i]) };
+        let mixed: String = (0..24).map(line).collect();
+        let (_directory, sources) = files(&[&mixed, &numbered('p', (0..24).filter(|i| i % 3 != 2))]);
+        let skip = |source: &Source| open(std::slice::from_ref(source), None, SHUFFLED, OnBadRow::Skip).unwrap();
+        let (mut mixed, mut good) = (skip(&sources[0]), skip(&sources[1]));
         for cursor in [0, 1, 2, 15, 16, 31, 100] {
             let (a, b) = (mixed.train(cursor).unwrap(), good.train(cursor).unwrap());
             assert_eq!((a.prompt, a.answer), (b.prompt, b.answer));
         }
-        assert!(mixed.describe().ends_with("mixed.jsonl (16 rows, 8 skipped: line 3, 6, 9, 12, 15, ...)"), "{mixed:?}");
-        assert!(good.describe().ends_with("good.jsonl (16 rows)"), "{good:?}");
-    }
-
-    #[test]
-    fn a_file_of_bad_rows_alone_is_an_error() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("rows.jsonl");
-        std::fs::write(&path, "{}\n[]\n").unwrap();
-        let error = open_files(&path, None, 0, OnBadRow::Skip).unwrap_err().to_string();
-        assert!(error.ends_with("holds no rows but 2 bad ones (expected one JSON object per line)"), "{error}");
+        assert!(mixed.describe().ends_with("a.jsonl (16 rows, 8 skipped: line 3, 6, 9, 12, 15, ...)"), "{mixed:?}");
+        assert!(good.describe().ends_with("b.jsonl (16 rows)"), "{good:?}");
     }
 
     #[test]
     fn what_the_background_finds_is_told_by_the_next_prompt() {
-        let mut rows = open("{\"prompt\": \"p\", \"answer\": 1}").unwrap();
+        let (_directory, sources) = files(&[&numbered('p', 0..1)]);
+        let mut rows = opened(&sources, SHUFFLED);
         let finding = rows.train[0].find_later();
         rows.train(0).unwrap();
         finding.set("bad row at line 9".into()).unwrap();
@@ -305,53 +274,41 @@ mod tests {
 
     #[test]
     fn rows_come_in_the_order_of_their_files_where_they_are_not_shuffled() {
-        let (_directory, paths) = files(&[3, 2]);
-        let sources: Vec<Source> = paths.iter().map(|path| source(path, None)).collect();
-        let order = Order { shuffle: false, ..order(1) };
-        let mut rows = open_sources(&sources, None, order, OnBadRow::Error).unwrap();
+        let (_directory, sources) = files(&[&numbered('a', 0..3), &numbered('b', 0..2)]);
+        let mut rows = opened(&sources, Order { shuffle: false, ..SHUFFLED });
         assert_eq!(prompts(&mut rows, 0..7), ["a0", "a1", "a2", "b0", "b1", "a0", "a1"]);
     }
 
     #[test]
     fn datasets_without_weights_are_one() {
-        let (_directory, paths) = files(&[30, 20]);
-        let sources: Vec<Source> = paths.iter().map(|path| source(path, None)).collect();
-        let mut two = open_sources(&sources, None, order(1), OnBadRow::Error).unwrap();
-        let both = paths.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect::<String>();
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("rows.jsonl");
-        std::fs::write(&path, both).unwrap();
-        let mut one = open_files(&path, None, 1, OnBadRow::Error).unwrap();
+        let (a, b) = (numbered('a', 0..30), numbered('b', 0..20));
+        let (_directory, sources) = files(&[&a, &b, &format!("{a}{b}")]);
+        let (mut two, mut one) = (opened(&sources[..2], SHUFFLED), opened(&sources[2..], SHUFFLED));
         assert_eq!(prompts(&mut two, 0..120), prompts(&mut one, 0..120));
         assert_eq!(two.fingerprint(), one.fingerprint());
     }
 
     #[test]
     fn weighted_datasets_have_epochs_of_their_own() {
-        let (_directory, paths) = files(&[10, 40]);
-        let sources = [source(&paths[0], Some(3.0)), source(&paths[1], Some(1.0))];
-        let mut rows = open_sources(&sources, None, order(5), OnBadRow::Error).unwrap();
-        let all = prompts(&mut rows, 0..160);
+        let (_directory, mut sources) = files(&[&numbered('a', 0..10), &numbered('b', 0..40)]);
+        (sources[0].weight, sources[1].weight) = (Some(3.0), Some(1.0));
+        let all = prompts(&mut opened(&sources, SHUFFLED), 0..160);
         let of = |letter: char| all.iter().filter(|prompt| prompt.starts_with(letter)).collect::<Vec<_>>();
         assert!((100..140).contains(&of('a').len()), "{}", of('a').len());
         for epoch in of('a').chunks_exact(10).chain(of('b')[..of('b').len().min(40)].chunks(40)) {
-            let distinct: std::collections::BTreeSet<_> = epoch.iter().collect();
-            assert_eq!(distinct.len(), epoch.len(), "an epoch passes once over its rows");
+            assert_eq!(epoch.iter().collect::<BTreeSet<_>>().len(), epoch.len(), "an epoch passes once over its rows");
         }
-        let mut again = open_sources(&sources, None, order(5), OnBadRow::Error).unwrap();
-        assert_eq!(prompts(&mut again, 100..160), all[100..], "the order is one of the cursor alone");
+        let again = prompts(&mut opened(&sources, SHUFFLED), 100..160);
+        assert_eq!(again, all[100..], "the order is one of the cursor alone");
     }
 
     #[test]
     fn as_many_rows_as_are_asked_for_are_drawn_by_the_seed() {
-        let (_directory, paths) = files(&[50]);
+        let (_directory, sources) = files(&[&numbered('a', 0..50)]);
         let drawn = |seed: u64| {
-            let order = Order { max_train_samples: 10, ..order(seed) };
-            let mut rows = open_sources(&[source(&paths[0], None)], None, order, OnBadRow::Error).unwrap();
+            let mut rows = opened(&sources, Order { seed, max_train_samples: 10, ..SHUFFLED });
             assert!(rows.describe().ends_with("(10 rows, 40 not sampled)"), "{}", rows.describe());
-            let mut prompts = prompts(&mut rows, 0..10);
-            prompts.sort();
-            prompts.dedup();
+            let prompts: BTreeSet<String> = prompts(&mut rows, 0..10).into_iter().collect();
             assert_eq!(prompts.len(), 10);
             prompts
         };
@@ -361,7 +318,7 @@ mod tests {
 
     #[test]
     fn what_a_row_says_is_in_the_fingerprint() {
-        let print = |text: &str| open(text).unwrap().fingerprint().to_owned();
+        let print = |text: &str| opened(&files(&[text]).1, SHUFFLED).fingerprint().to_owned();
         let row = r#"{"prompt": "p", "answer": "a", "level": 1}"#;
         assert_eq!(print(row), print(&row.replace(", ", ",   ")));
         for other in [

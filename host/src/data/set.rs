@@ -35,7 +35,6 @@ pub(super) struct Set {
     pub(super) name: String,
     pub(super) rows: Arc<Vec<Example>>,
     left_out: LeftOut,
-    /// True if the rows are in several files.
     is_sharded: bool,
     /// Receives the error of rows that are still being checked.
     finding: Option<Finding>,
@@ -108,7 +107,6 @@ impl Set {
         self.finding.get_or_insert_default().clone()
     }
 
-    /// Adds the rows to a hash.
     pub(super) fn digest(&self, hash: &mut Sha256) {
         self.rows.iter().for_each(|row| row.digest(hash));
     }

@@ -28,9 +28,7 @@ impl Texts {
     pub fn open(files: &ModelFiles, longest: usize, special: bool) -> Result<Self> {
         let bytes = files.read("tokenizer.json")?;
         let place = || format!("cannot use {}", files.describe("tokenizer.json"));
-        let mut inner = read(&bytes).with_context(place)?;
-        inner.with_padding(None);
-        inner.with_truncation(None).map_err(|error| anyhow!("{error}")).with_context(place)?;
+        let inner = tokenizer_json::read(&bytes).with_context(place)?;
         let processor = inner.get_post_processor().filter(|_| special);
         let added = processor.map_or(0, |processor| processor.added_tokens(false));
         ensure!(
@@ -67,13 +65,7 @@ impl Texts {
 
 /// Every token of a `tokenizer.json` by its id, added ones included.
 pub fn vocabulary(tokenizer_json: &[u8]) -> Result<BTreeMap<u32, String>> {
-    Ok(read(tokenizer_json)?.get_vocab(true).into_iter().map(|(token, id)| (id, token)).collect())
-}
-
-fn read(bytes: &[u8]) -> Result<tokenizers::Tokenizer> {
-    tokenizer_json::check(bytes)
-        .and_then(|()| contain(|| tokenizers::Tokenizer::from_bytes(bytes))?.map_err(|error| anyhow!("{error}")))
-        .map_err(|error| anyhow!("`tokenizer.json` cannot be read: {error}"))
+    Ok(tokenizer_json::read(tokenizer_json)?.get_vocab(true).into_iter().map(|(token, id)| (id, token)).collect())
 }
 
 #[cfg(test)]

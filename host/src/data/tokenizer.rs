@@ -48,7 +48,7 @@ impl Tokenizer {
         "tokenizer.model",
     ];
     /// The embedded character-level tokenizer as pairs of file name and contents: `<pad>`, `<eos>`, ten digits, `+`, `=` and
-    /// the space.
+    /// the space. It has no `<unk>`, so other text is an error instead of a silent substitute.
     pub const TINY_ARITHMETIC: [(&'static str, &'static [u8]); 2] = [
         ("tokenizer.json", include_bytes!("../../assets/tiny-arithmetic/tokenizer.json")),
         ("tokenizer_config.json", include_bytes!("../../assets/tiny-arithmetic/tokenizer_config.json")),
@@ -76,11 +76,7 @@ impl Tokenizer {
     ///
     /// Errors: bytes that are not a tokenizer, no end token, or an end or padding token outside the vocabulary.
     pub fn from_bytes(tokenizer_json: &[u8], configs: &TokenizerConfigs) -> Result<Self> {
-        tokenizer_json::check(tokenizer_json).map_err(|error| anyhow!("`tokenizer.json` cannot be read: {error}"))?;
-        let mut inner = contain(|| tokenizers::Tokenizer::from_bytes(tokenizer_json))?
-            .map_err(|error| anyhow!("`tokenizer.json` cannot be read: {error}"))?;
-        inner.with_padding(None);
-        inner.with_truncation(None).map_err(|error| anyhow!("{error}"))?;
+        let inner = tokenizer_json::read(tokenizer_json)?;
         let eos = eos_ids(&inner, configs)?;
         let pad = pad_id(&inner, configs)?.unwrap_or(eos[0]);
         if let Some(size) = configs.model["vocab_size"].as_u64()
@@ -212,7 +208,7 @@ pub(super) fn named_token(inner: &tokenizers::Tokenizer, config: &Value, key: &s
         return Ok(None);
     };
     let id = inner.token_to_id(text);
-    Ok(Some(id.with_context(|| format!("`{key}` `{text}` of `tokenizer_config.json` is not in the vocabulary"))?))
+    id.with_context(|| format!("`{key}` `{text}` of `tokenizer_config.json` is not in the vocabulary")).map(Some)
 }
 
 /// Ids under `key` of the generation config, else of the model's config.
@@ -244,54 +240,6 @@ mod tests {
 
     use super::*;
     use crate::data::Arithmetic;
-    use capo_loader::files::write_atomic;
-
-    const ASSETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tiny-arithmetic");
-
-    /// The asset's two files, generated from the list of its tokens.
-    fn generate() -> [(&'static str, String); 2] {
-        let special = ["<pad>", "<eos>"];
-        let tokens = special.into_iter().chain("0 1 2 3 4 5 6 7 8 9 + =".split(' ')).chain([" "]);
-        let vocab: serde_json::Map<String, Value> =
-            tokens.enumerate().map(|(id, token)| (token.to_string(), json!(id))).collect();
-        let added: Vec<Value> = special.iter().enumerate().map(|(id, token)| added_token(id, token)).collect();
-        let tokenizer = json!({
-            "version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
-            "normalizer": null,
-            "pre_tokenizer": {
-                "type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": false
-            },
-            "post_processor": null,
-            "decoder": {"type": "Fuse"},
-            // The vocabulary has no `<unk>`: text outside it is an error instead of a silent substitute.
-            "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"},
-        });
-        let config = json!({
-            "tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>", "eos_token": "<eos>",
-            "padding_side": "left", "clean_up_tokenization_spaces": false,
-        });
-        let pretty = |value: &Value| format!("{value:#}\n");
-        [("tokenizer.json", pretty(&tokenizer)), ("tokenizer_config.json", pretty(&config))]
-    }
-
-    fn added_token(id: usize, token: &str) -> Value {
-        json!({
-            "id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
-            "normalized": false, "special": true
-        })
-    }
-
-    #[test]
-    fn the_asset_is_what_the_generator_makes() {
-        let rewrite = std::env::var_os("REWRITE_ASSETS").is_some();
-        for (name, text) in generate() {
-            let path = format!("{ASSETS}/{name}");
-            if rewrite {
-                write_atomic(path.as_ref(), text.as_bytes()).unwrap();
-            }
-            assert_eq!(std::fs::read_to_string(path).unwrap_or_default(), text, "set REWRITE_ASSETS to write it anew");
-        }
-    }
 
     #[test]
     fn the_task_round_trips_one_token_per_character() {

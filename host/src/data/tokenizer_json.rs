@@ -1,7 +1,10 @@
-//! Checks a `tokenizer.json` before the tokenizers crate reads it: a few bytes of the file can claim all memory.
+//! Reads a `tokenizer.json`, which is checked before the tokenizers crate reads it: a few bytes of the file can claim all memory.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use serde_json::Value;
+use tokenizers::Tokenizer;
+
+use super::contain::contain;
 
 /// Largest token id; vocabularies in use end below 2^19.
 const LARGEST_ID: u64 = (1 << 24) - 1;
@@ -10,8 +13,18 @@ const MOST_PATTERN: usize = 1 << 12;
 /// Largest factor by which replacements may lengthen a text.
 const MOST_GROWTH: usize = 1 << 10;
 
+/// Reads a tokenizer; its own truncation and padding settings are turned off.
+pub(super) fn read(bytes: &[u8]) -> Result<Tokenizer> {
+    check(bytes).map_err(|error| anyhow!("`tokenizer.json` cannot be read: {error}"))?;
+    let mut tokenizer = contain(|| Tokenizer::from_bytes(bytes))?
+        .map_err(|error| anyhow!("`tokenizer.json` cannot be read: {error}"))?;
+    tokenizer.with_padding(None);
+    tokenizer.with_truncation(None).map_err(|error| anyhow!("{error}"))?;
+    Ok(tokenizer)
+}
+
 /// Checks ids, regular expressions, replacements and the table of a normalizer.
-pub(super) fn check(bytes: &[u8]) -> Result<()> {
+fn check(bytes: &[u8]) -> Result<()> {
     let json: Value = serde_json::from_slice(bytes)?;
     let vocab = json["model"]["vocab"].as_object().into_iter().flatten().map(|(_, id)| id);
     let added = json["added_tokens"].as_array().into_iter().flatten().map(|token| &token["id"]);

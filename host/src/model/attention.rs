@@ -30,7 +30,6 @@ pub(super) struct Heads {
 }
 
 impl Sizes {
-    /// Sizes of the model that `config` describes.
     pub(super) fn of(config: &Config) -> Self {
         Self {
             heads: config.num_attention_heads,

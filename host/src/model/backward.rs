@@ -30,7 +30,6 @@ pub(super) struct Tape {
     pub(super) padding: Option<u32>,
 }
 
-/// Activations of one layer on the tape.
 #[derive(Clone)]
 pub(super) enum Stored {
     All(Saved),
@@ -195,7 +194,11 @@ fn layer_backward(
     drop((gated, normed, d_inner, d_gate, d_up));
 
     let d_mixed = gradients.linear("self_attn.o_proj", &layer.output, &mixed, &dx)?;
-    let mut d_heads = attention_backward(layer, &heads, probs.as_ref(), rope, &d_mixed)?;
+    let mut d_heads = attend_backward(layer.sizes, &heads, probs.as_ref(), &rope.starts, &d_mixed)?;
+    // The gradients by the outputs of the three projections, `[B, S, H or KV * head_dim]`, before the norms of heads.
+    d_heads.queries = rope.backward(&d_heads.queries)?;
+    d_heads.keys = rope.backward(&d_heads.keys)?;
+    d_heads.values = d_heads.values.transpose(1, 2)?.contiguous()?.flatten_from(2)?;
     if let (Some(norms), Some(unnormed)) = (&layer.head_norms, &unnormed) {
         let Heads { queries, keys, .. } = &mut d_heads;
         *queries = gradients.head_norm("self_attn.q_norm", &norms.queries, &unnormed.queries, queries, eps)?;
@@ -212,21 +215,4 @@ fn layer_backward(
     let (d_residual, d_norm) = ops::rms_norm_backward(&x, &layer.input_norm, &d_normed, eps)?;
     gradients.add_own("input_layernorm.weight", d_norm)?;
     Ok(ops::add(&dx, &d_residual)?)
-}
-
-/// Gradients by the outputs of the three projections, `[B, S, H or KV * head_dim]`, from the gradient by the mixed values.
-fn attention_backward(
-    layer: &Layer,
-    heads: &Heads,
-    probs: Option<&Tensor>,
-    rope: &Rope,
-    d_mixed: &Tensor,
-) -> Result<Heads> {
-    let Heads { queries, keys, values } = attend_backward(layer.sizes, heads, probs, &rope.starts, d_mixed)?;
-    let (rows, kv_heads, tokens, width) = values.dims4()?;
-    Ok(Heads {
-        queries: rope.backward(&queries)?,
-        keys: rope.backward(&keys)?,
-        values: values.transpose(1, 2)?.contiguous()?.reshape((rows, tokens, kv_heads * width))?,
-    })
 }

@@ -23,7 +23,6 @@ pub(super) struct Captured {
     steps: Vec<Step>,
 }
 
-/// Tokens that were drawn in one step.
 struct Step {
     /// Of each token: its row, and its index in the completion.
     places: Vec<(usize, usize)>,

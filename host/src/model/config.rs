@@ -38,22 +38,16 @@ pub struct Config {
     /// Longest sequence that the model was trained for, tokens.
     pub max_position_embeddings: usize,
     /// True if the head shares its weight with the embedding.
-    #[serde(default)]
     pub tie_word_embeddings: bool,
     /// True if the attention projections have biases, in families that leave this open; see [`Config::biases`].
-    #[serde(default)]
     attention_bias: bool,
     /// True if the feed-forward projections have biases, in families that leave this open.
-    #[serde(default)]
     mlp_bias: bool,
     /// Term added to the mean square in RMSNorm.
-    #[serde(default = "default_rms_norm_eps")]
     pub rms_norm_eps: f64,
     /// Standard deviation of fresh weights.
-    #[serde(default = "default_initializer_range")]
     pub initializer_range: f64,
     /// Activation function; must be `silu`.
-    #[serde(default = "default_hidden_act")]
     pub hidden_act: String,
     /// Rotary position embedding of queries and keys.
     #[serde(skip, default = "unread")]
@@ -74,18 +68,6 @@ pub struct Biases {
     pub mlp: bool,
 }
 
-fn default_rms_norm_eps() -> f64 {
-    1e-6
-}
-
-fn default_initializer_range() -> f64 {
-    0.02
-}
-
-fn default_hidden_act() -> String {
-    "silu".to_owned()
-}
-
 /// Placeholder until the rotary settings are read.
 fn unread() -> Rotary {
     Rotary { theta: 0.0, scaling: Scaling::Default }
@@ -104,13 +86,22 @@ impl Config {
         let family = Family::of(&json)?;
         family.check(&json)?;
         let mut stated = json.clone();
+        // Only in a Llama model, the number may be absent.
         let key_heads = stated.get("num_key_value_heads");
-        if key_heads.map_or(family.may_leave_out_key_heads(), Value::is_null) {
+        if key_heads.map_or(family == Family::Llama, Value::is_null) {
             let heads = stated.get("num_attention_heads").cloned().unwrap_or(Value::Null);
             stated.insert("num_key_value_heads".to_owned(), heads);
         }
         // A key with the value null counts as absent.
         stated.retain(|_, value| !value.is_null());
+        let switches = ["tie_word_embeddings", "attention_bias", "mlp_bias"].map(|switch| (switch, json!(false)));
+        let others = [("rms_norm_eps", json!(1e-6)), ("initializer_range", json!(0.02)), ("hidden_act", json!("silu"))];
+        for (key, default) in switches.into_iter().chain(others) {
+            stated.entry(key).or_insert(default);
+        }
+        if family == Family::Qwen3 {
+            stated.entry("head_dim").or_insert(json!(128));
+        }
         let mut config: Self = serde_json::from_value(Value::Object(stated))?;
         config.rotary = Rotary::of(&json, config.max_position_embeddings)?;
         config.json = json;
@@ -141,10 +132,9 @@ impl Config {
         Ok(text)
     }
 
-    /// Width of one attention head: `head_dim` if set, else the family's default, else `hidden_size / num_attention_heads`.
+    /// Width of one attention head: `head_dim` or the family's default, else `hidden_size / num_attention_heads`.
     pub fn head_dim(&self) -> usize {
-        let stated = self.head_dim.or(self.model_type.default_head_dim());
-        stated.unwrap_or(self.hidden_size / self.num_attention_heads)
+        self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads)
     }
 
     /// The projections that have biases.
@@ -155,9 +145,9 @@ impl Config {
         }
     }
 
-    /// True if each head of queries and keys has an RMSNorm.
+    /// True if each head of queries and keys has an RMSNorm before rotation.
     pub fn norms_heads(&self) -> bool {
-        self.model_type.norms_heads()
+        self.model_type == Family::Qwen3
     }
 
     /// The id whose embedding gets no gradient from its use as an input: `pad_token_id`, counted from the end if negative.
@@ -201,7 +191,7 @@ impl Config {
             "`num_attention_heads` {heads} is not a multiple of `num_key_value_heads` {groups} (correct `config.json`)"
         );
         ensure!(
-            self.head_dim.or(self.model_type.default_head_dim()).is_some() || self.hidden_size.is_multiple_of(heads),
+            self.head_dim.is_some() || self.hidden_size.is_multiple_of(heads),
             "`hidden_size` {} is not a multiple of `num_attention_heads` {heads} (correct `config.json`)",
             self.hidden_size
         );

@@ -7,7 +7,7 @@ use candle_core::{D, DType, Tensor};
 
 use super::attention::{Heads, Sizes, attend};
 use super::config::{Biases, Config};
-use super::lora::{Dropout, DropoutMask, Factors};
+use super::lora::{DropoutMask, Factors};
 use super::ops::{self, Rope, RopeTable};
 use super::policy::Policy;
 use super::shapes::{EMBEDDING, FINAL_NORM, head_name};
@@ -20,25 +20,20 @@ pub(super) struct Decoder {
     pub(super) layers: Vec<Layer>,
     pub(super) final_norm: Tensor,
     /// Head, `[V, D]`, f32, because logits are f32.
-    pub(super) head: Tensor,
-    /// The head as `[D, V]`: a view, or a contiguous copy.
-    head_transposed: Tensor,
-    /// True if products of the head with a few rows read the weight without a copy.
-    streams_head: bool,
+    pub(super) head: Linear,
     pub(super) eps: f64,
     /// True if the weights are frozen, and only an adapter is trained.
     pub(super) frozen: bool,
 }
 
-/// One decoder layer.
 #[derive(Clone)]
 pub(super) struct Layer {
     pub(super) input_norm: Tensor,
     pub(super) query: Linear,
     pub(super) key: Linear,
     pub(super) value: Linear,
-    /// Norms of query and key heads, in families that have them.
-    pub(super) head_norms: Option<HeadNorms>,
+    /// Weights of the norms of each query head and of each key head, `[head_dim]`, in families that have them.
+    pub(super) head_norms: Option<QueriesAndKeys>,
     pub(super) output: Linear,
     pub(super) post_norm: Tensor,
     pub(super) gate: Linear,
@@ -47,16 +42,9 @@ pub(super) struct Layer {
     pub(super) sizes: Sizes,
 }
 
-/// Weights of the norms of each query head and of each key head, `[head_dim]`.
+/// A tensor for the queries, and one for the keys.
 #[derive(Clone)]
-pub(super) struct HeadNorms {
-    pub(super) queries: Tensor,
-    pub(super) keys: Tensor,
-}
-
-/// Queries and keys after projection, before their norms: `[B, S, H or KV * head_dim]`.
-#[derive(Clone)]
-pub(super) struct Unnormed {
+pub(super) struct QueriesAndKeys {
     pub(super) queries: Tensor,
     pub(super) keys: Tensor,
 }
@@ -66,8 +54,8 @@ pub(super) struct Unnormed {
 pub(super) struct Saved {
     /// Input of the layer in the residual stream, `[B, S, D]`.
     pub(super) x: Tensor,
-    /// Queries and keys before the norms of heads, in families that have these norms.
-    pub(super) unnormed: Option<Unnormed>,
+    /// Queries and keys before the norms of heads, `[B, S, H or KV * head_dim]`, in families that have these norms.
+    pub(super) unnormed: Option<QueriesAndKeys>,
     pub(super) heads: Heads,
     /// Attention probabilities `[B, H, S, S]`; only short sequences store them.
     pub(super) probs: Option<Tensor>,
@@ -91,8 +79,8 @@ impl Saved {
     pub(super) fn map(&self, f: impl Fn(&Tensor) -> candle_core::Result<Tensor>) -> candle_core::Result<Self> {
         let Heads { queries, keys, values } = &self.heads;
         let Gated { x, gate, up } = &self.gated;
-        let unnormed = |Unnormed { queries, keys }: &Unnormed| -> candle_core::Result<_> {
-            Ok(Unnormed { queries: f(queries)?, keys: f(keys)? })
+        let unnormed = |QueriesAndKeys { queries, keys }: &QueriesAndKeys| -> candle_core::Result<_> {
+            Ok(QueriesAndKeys { queries: f(queries)?, keys: f(keys)? })
         };
         Ok(Self {
             x: f(&self.x)?,
@@ -105,30 +93,13 @@ impl Saved {
     }
 }
 
-/// A trained weight and the dtype of the activations.
-struct Weight {
-    stored: Tensor,
-    dtype: DType,
+fn stored(policy: &Policy, name: &str) -> Result<Tensor> {
+    Ok(policy.weights().get(name)?.as_detached_tensor())
 }
 
-impl Weight {
-    fn of(policy: &Policy, name: &str) -> Result<Self> {
-        Ok(Self { stored: policy.weights().get(name)?.as_detached_tensor(), dtype: policy.dtype() })
-    }
-
-    /// The weight in the dtype of the activations.
-    fn converted(&self) -> Result<Tensor> {
-        Ok(self.stored.to_dtype(self.dtype)?)
-    }
-
-    /// The weight as input of [`ops::product`], which converts on the CPU while reading.
-    fn read_by_products(&self) -> Result<Tensor> {
-        if self.stored.device().is_cpu() && self.dtype == DType::BF16 {
-            Ok(self.stored.clone())
-        } else {
-            self.converted()
-        }
-    }
+/// A weight in the dtype of the activations.
+fn converted(policy: &Policy, name: &str) -> Result<Tensor> {
+    Ok(stored(policy, name)?.to_dtype(policy.dtype())?)
 }
 
 /// `x W^T + b` with `W` `[out, in]`, plus the adapter's output if there is one.
@@ -184,16 +155,17 @@ impl Linear {
 impl Layer {
     fn new(number: usize, policy: &Policy) -> Result<Self> {
         let config = policy.config();
-        let weight = |part: &str| Weight::of(policy, &format!("model.layers.{number}.{part}"));
-        let named = |part: &str| weight(part)?.converted();
+        let named = |part: &str| converted(policy, &format!("model.layers.{number}.{part}"));
         let linear = |part: &str, biased: bool| {
-            let bias = biased.then(|| named(&format!("{part}.bias"))).transpose()?;
             let module = format!("model.layers.{number}.{part}");
+            // On the CPU, `ops::product` rounds the stored weight while it reads it.
+            let read = if policy.is_rounded() { stored } else { converted };
+            let bias = biased.then(|| named(&format!("{part}.bias"))).transpose()?;
             let adapter = policy.adapter().map(|adapter| adapter.factors(&module, policy.dtype())).transpose()?;
-            Linear::new(weight(&format!("{part}.weight"))?.read_by_products()?, bias, adapter.flatten())
+            Linear::new(read(policy, &format!("{module}.weight"))?, bias, adapter.flatten())
         };
-        let head_norms = || -> Result<HeadNorms> {
-            Ok(HeadNorms { queries: named("self_attn.q_norm.weight")?, keys: named("self_attn.k_norm.weight")? })
+        let head_norms = || -> Result<QueriesAndKeys> {
+            Ok(QueriesAndKeys { queries: named("self_attn.q_norm.weight")?, keys: named("self_attn.k_norm.weight")? })
         };
         let Biases { heads, output, mlp } = config.biases();
         Ok(Self {
@@ -224,7 +196,7 @@ impl Layer {
     }
 
     /// The heads of `x` `[B, S, D]`, and the queries and keys before their norms.
-    pub(super) fn heads(&self, x: &Tensor, rope: &Rope) -> Result<(Option<Unnormed>, Heads)> {
+    pub(super) fn heads(&self, x: &Tensor, rope: &Rope) -> Result<(Option<QueriesAndKeys>, Heads)> {
         let Sizes { heads, kv_heads, head_dim, eps } = self.sizes;
         let (rows, tokens, _) = x.dims3()?;
         let normed = ops::rms_norm(x, &self.input_norm, eps)?;
@@ -235,7 +207,7 @@ impl Layer {
             Some(norms) => (
                 norm_heads(&queries, &norms.queries, eps)?,
                 norm_heads(&keys, &norms.keys, eps)?,
-                Some(Unnormed { queries, keys }),
+                Some(QueriesAndKeys { queries, keys }),
             ),
         };
         let heads = Heads {
@@ -276,33 +248,23 @@ impl Decoder {
     /// here if the policy's dtype is the weights' dtype.
     pub(super) fn new(policy: &Policy) -> Result<Self> {
         let config = policy.config();
-        let head = Weight::of(policy, head_name(config))?.stored.to_dtype(DType::F32)?;
         Ok(Self {
-            embedding: Weight::of(policy, EMBEDDING)?.stored,
+            embedding: stored(policy, EMBEDDING)?,
             layers: (0..config.num_hidden_layers).map(|i| Layer::new(i, policy)).collect::<Result<_>>()?,
-            final_norm: Weight::of(policy, FINAL_NORM)?.converted()?,
-            head_transposed: head.t()?,
-            streams_head: false,
-            head,
+            final_norm: converted(policy, FINAL_NORM)?,
+            head: Linear::new(stored(policy, head_name(config))?.to_dtype(DType::F32)?, None, None)?,
             eps: config.rms_norm_eps,
             frozen: policy.adapter().is_some(),
         })
     }
 
-    /// The model with the policy's dropout; `rows` are the numbers of the rows in their batch.
+    /// The model with the policy's dropout before the adapter's first factors; `rows` are the numbers of the rows in their batch.
     pub(super) fn for_rows(policy: &Policy, rows: &[u64]) -> Result<Self> {
-        let model = Self::new(policy)?;
+        let mut model = Self::new(policy)?;
         let rate = policy.adapter().map_or(0.0, |adapter| adapter.config().dropout);
-        Ok(match policy.dropout() {
-            Some(dropout) if rate > 0.0 => model.with_dropout(dropout, rate, rows),
-            _ => model,
-        })
-    }
-
-    /// The model with dropout at `rate` before the adapter's first factor; `rows` are the numbers of the rows in their batch.
-    fn with_dropout(mut self, dropout: Dropout, rate: f64, rows: &[u64]) -> Self {
+        let Some(dropout) = policy.dropout.filter(|_| rate > 0.0) else { return Ok(model) };
         let rows: Arc<[u64]> = rows.into();
-        for (number, layer) in self.layers.iter_mut().enumerate() {
+        for (number, layer) in model.layers.iter_mut().enumerate() {
             for (place, linear) in layer.linears().into_iter().enumerate() {
                 if let Some(adapter) = &mut linear.adapter {
                     let module = [number as u64, place as u64];
@@ -310,7 +272,7 @@ impl Decoder {
                 }
             }
         }
-        self
+        Ok(model)
     }
 
     /// The model for a subset of the batch's rows. Only the dropout masks differ.
@@ -329,12 +291,9 @@ impl Decoder {
     /// Without the copy, such products with 48 rows and D = 128 spend most of their time reordering the weights. Later
     /// updates of the weights have no effect on the copies.
     pub(super) fn pack(mut self) -> Result<Self> {
-        for layer in &mut self.layers {
-            for linear in layer.linears() {
-                linear.transposed = linear.transposed.contiguous()?;
-            }
+        for linear in self.layers.iter_mut().flat_map(Layer::linears).chain([&mut self.head]) {
+            linear.transposed = linear.transposed.contiguous()?;
         }
-        self.head_transposed = self.head_transposed.contiguous()?;
         Ok(self)
     }
 
@@ -342,14 +301,12 @@ impl Decoder {
     /// and bf16 needs one of half their size.
     pub(super) fn stream(mut self) -> Result<Self> {
         let dtype = self.final_norm.dtype();
-        for layer in &mut self.layers {
-            for linear in layer.linears() {
-                linear.weight = ops::to_dtype(&linear.weight, dtype)?;
-                linear.transposed = linear.weight.t()?;
-                linear.streams = true;
-            }
+        for linear in self.layers.iter_mut().flat_map(Layer::linears) {
+            linear.weight = ops::to_dtype(&linear.weight, dtype)?;
+            linear.transposed = linear.weight.t()?;
+            linear.streams = true;
         }
-        self.streams_head = true;
+        self.head.streams = true;
         Ok(self)
     }
 
@@ -384,12 +341,7 @@ impl Decoder {
 
     /// Logits `[N, V]`, f32, from features `[N, D]`.
     pub(super) fn logits(&self, features: &Tensor) -> Result<Tensor> {
-        let features = features.to_dtype(DType::F32)?;
-        if self.streams_head && ops::are_few_rows(&features, features.dim(0)?) {
-            let [logits] = ops::products_of_few_rows(&features, [&self.head])?;
-            return Ok(logits);
-        }
-        Ok(features.matmul(&self.head_transposed)?)
+        self.head.forward(&features.to_dtype(DType::F32)?)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::env;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,17 +13,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use capo_loader::files;
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 use ureq::http::Response;
-use ureq::{Agent, Body};
+use ureq::typestate::WithoutBody;
+use ureq::{Agent, Body, RequestBuilder};
 
 use super::hub;
 
-/// URL of the Hub.
 const HUB: &str = "https://huggingface.co";
 /// Bytes per write.
 const PIECE: usize = 1 << 16;
-/// Most redirects on the way to a file.
 const MOST_REDIRECTS: usize = 10;
 /// Default timeout in seconds, for connecting and for waiting on data. `HF_HUB_DOWNLOAD_TIMEOUT` overrides it.
 const PATIENCE: u64 = 60;
@@ -163,7 +161,8 @@ impl Download {
         {
             return Err(broken);
         }
-        if file.metadata()?.len() > size || !is_what_it_should_be(&mut file, &etag)? {
+        // A shorter name is no SHA-256, and is not compared.
+        if file.metadata()?.len() > size || (etag.len() == 64 && files::sha256_of(&partial)? != etag) {
             fs::remove_file(&partial)?;
             bail!("what came is not what the Hub said, and was thrown away");
         }
@@ -227,10 +226,9 @@ fn is_needed(name: &str, names: &[String]) -> bool {
     // Weights in the layout of the model's authors may stand beside the safetensors files; they are not needed.
     let model = |name: &str| name == "model.safetensors" || name == super::INDEX_FILE;
     let weights = |name: &str| name.starts_with("model") || !names.iter().any(|name| model(name));
-    let extension = name.rsplit_once('.').map(|(_, extension)| extension);
-    match extension {
-        Some("safetensors") => weights(name),
-        Some("json" | "jinja") => true,
+    match name.rsplit_once('.') {
+        Some((_, "safetensors")) => weights(name),
+        Some((_, "json" | "jinja")) => true,
         _ => ["merges.txt", "vocab.txt", "tokenizer.model"].contains(&name),
     }
 }
@@ -241,12 +239,8 @@ fn is_hash(text: &str) -> bool {
 
 /// The file's hash, which names its contents, and its size if the server states it.
 fn said(agent: &Agent, url: &str, token: Option<&str>) -> Result<(String, Option<u64>)> {
-    let mut request = agent.head(url).config().max_redirects(0).max_redirects_will_error(false).build();
-    request = request.header("Accept-Encoding", "identity");
-    if let Some(token) = token {
-        request = request.header("Authorization", format!("Bearer {token}"));
-    }
-    let answer = request.call().map_err(|error| failed(error, format!("cannot reach `{url}`")))?;
+    let answer =
+        prepared(agent.head(url), token).call().map_err(|error| failed(error, format!("cannot reach `{url}`")))?;
     let status = answer.status().as_u16();
     ensure!((200..400).contains(&status), "`{url}` answers {status}");
     let header = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok());
@@ -259,16 +253,22 @@ fn said(agent: &Agent, url: &str, token: Option<&str>) -> Result<(String, Option
     Ok((etag, size))
 }
 
+/// A request with the user's token that follows no redirect.
+fn prepared(request: RequestBuilder<WithoutBody>, token: Option<&str>) -> RequestBuilder<WithoutBody> {
+    let request = request.config().max_redirects(0).max_redirects_will_error(false).build();
+    let request = request.header("Accept-Encoding", "identity");
+    match token {
+        Some(token) => request.header("Authorization", format!("Bearer {token}")),
+        None => request,
+    }
+}
+
 /// The response after all redirects. They are followed here, because the client would first read each body, which may be endless.
 fn get(agent: &Agent, url: &str, token: Option<&str>, from: Option<u64>) -> Result<Response<Body>> {
     let mut place = url.to_owned();
     for _ in 0..=MOST_REDIRECTS {
-        let mut request = agent.get(&place).config().max_redirects(0).max_redirects_will_error(false).build();
-        request = request.header("Accept-Encoding", "identity");
         // The token is sent to no other host.
-        if let Some(token) = token.filter(|_| origin(&place) == origin(url)) {
-            request = request.header("Authorization", format!("Bearer {token}"));
-        }
+        let mut request = prepared(agent.get(&place), token.filter(|_| origin(&place) == origin(url)));
         if let Some(from) = from {
             request = request.header("Range", format!("bytes={from}-"));
         }
@@ -296,36 +296,19 @@ fn failed(error: ureq::Error, happened: String) -> anyhow::Error {
     }
 }
 
-/// True if the contents match the SHA-256 hash that names them, or if the name is not a SHA-256 hash.
-fn is_what_it_should_be(file: &mut File, etag: &str) -> Result<bool> {
-    if etag.len() != 64 {
-        return Ok(true);
-    }
-    file.seek(SeekFrom::Start(0))?;
-    let (mut hash, mut piece) = (Sha256::new(), vec![0; PIECE]);
-    loop {
-        match file.read(&mut piece)? {
-            0 => break,
-            read => hash.update(&piece[..read]),
-        }
-    }
-    let hex: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(hex == etag)
-}
-
 /// Turns an HTTP status other than 200 into an error that explains it.
 fn ensure_given(answer: &Response<Body>, id: &str, revision: &str, endpoint: &str, token: bool) -> Result<()> {
     match answer.status().as_u16() {
         200 => Ok(()),
-        401 | 403 if token => Err(anyhow!(
-            "`{endpoint}` does not give `{id}` to the owner of this token (ask for access at `{endpoint}/{id}`)"
-        )),
-        401 | 403 => Err(anyhow!(
+        401 | 403 if token => {
+            bail!("`{endpoint}` does not give `{id}` to the owner of this token (ask for access at `{endpoint}/{id}`)")
+        }
+        401 | 403 => bail!(
             "`{endpoint}` gives `{id}` to nobody without a token: there is no such model, or one has to ask for it (accept its terms at `{endpoint}/{id}`, and set `HF_TOKEN`)"
-        )),
-        404 => Err(anyhow!("`{endpoint}` has no model `{id}` with the revision `{revision}`")),
-        429 => Err(anyhow!("`{endpoint}` was asked too often (wait, or set `HF_TOKEN`)")),
-        status => Err(anyhow!("`{endpoint}` answers {status} when asked for `{id}` (try again later)")),
+        ),
+        404 => bail!("`{endpoint}` has no model `{id}` with the revision `{revision}`"),
+        429 => bail!("`{endpoint}` was asked too often (wait, or set `HF_TOKEN`)"),
+        status => bail!("`{endpoint}` answers {status} when asked for `{id}` (try again later)"),
     }
 }
 

@@ -75,12 +75,12 @@ pub(super) fn may_pass_over(key: &str, value: &Value) -> bool {
 }
 
 /// Warns of ignored settings, once per process.
-pub(super) fn tell_passed_over(keys: &[&str], model_type: &str) {
+pub(super) fn tell_passed_over(keys: &[impl AsRef<str>], model_type: &str) {
     static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     if keys.is_empty() {
         return;
     }
-    let keys = keys.iter().map(|key| shown_text(key)).collect::<Vec<_>>().join("`, `");
+    let keys = keys.iter().map(|key| shown_text(key.as_ref())).collect::<Vec<_>>().join("`, `");
     let sentence = format!(
         "`config.json` of a `{model_type}` model has `{keys}`, which is not known and is passed over (docs/models.md lists what is known)"
     );
@@ -111,39 +111,14 @@ impl Family {
         }
     }
 
-    /// The name of the family's language model in `architectures`.
-    pub(super) fn architecture(self) -> &'static str {
-        match self {
-            Self::Llama => "LlamaForCausalLM",
-            Self::Mistral => "MistralForCausalLM",
-            Self::Qwen2 => "Qwen2ForCausalLM",
-            Self::Qwen3 => "Qwen3ForCausalLM",
-        }
+    /// The name of the family's language model in `architectures`. It begins with the variant's name.
+    pub(super) fn architecture(self) -> String {
+        format!("{self:?}ForCausalLM")
     }
 
     /// The name of the family's sequence classifier in `architectures`.
-    pub(super) fn classifier(self) -> &'static str {
-        match self {
-            Self::Llama => "LlamaForSequenceClassification",
-            Self::Mistral => "MistralForSequenceClassification",
-            Self::Qwen2 => "Qwen2ForSequenceClassification",
-            Self::Qwen3 => "Qwen3ForSequenceClassification",
-        }
-    }
-
-    /// True if each head of queries and keys has an RMSNorm before rotation.
-    pub(super) fn norms_heads(self) -> bool {
-        self == Self::Qwen3
-    }
-
-    /// Width of a head when `head_dim` is absent; `None` if it follows from the other sizes.
-    pub(super) fn default_head_dim(self) -> Option<usize> {
-        (self == Self::Qwen3).then_some(128)
-    }
-
-    /// True if `num_key_value_heads` may be absent; it then equals the number of query heads.
-    pub(super) fn may_leave_out_key_heads(self) -> bool {
-        self == Self::Llama
+    pub(super) fn classifier(self) -> String {
+        format!("{self:?}ForSequenceClassification")
     }
 
     /// Value of a switch that the family fixes; `None` if the file may set it.
@@ -222,7 +197,7 @@ impl Family {
     fn check_architectures(self, json: &Map<String, Value>) -> Result<()> {
         match json.get("architectures") {
             None | Some(Value::Null) => Ok(()),
-            Some(Value::Array(names)) if names.iter().any(|name| name == self.architecture()) => Ok(()),
+            Some(Value::Array(names)) if names.iter().any(|name| *name == self.architecture()) => Ok(()),
             Some(other) => bail!(
                 "`architectures` is `{}`, only `{}` is supported of a `{}` model (use a checkpoint of a language model)",
                 shown(other),

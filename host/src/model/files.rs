@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context, Error, Result, anyhow, bail};
 use capo_loader::files;
 use capo_loader::manifest::SealedFolder;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::gguf::Gguf;
 
@@ -98,6 +98,12 @@ impl ModelFiles {
             return Ok(Value::Null);
         }
         serde_json::from_slice(&self.read(name)?).with_context(|| format!("{} is not valid JSON", self.describe(name)))
+    }
+
+    /// The JSON object in the file `name`. Anything else is an error that names the path.
+    pub(super) fn object(&self, name: &str) -> Result<Map<String, Value>> {
+        let object = serde_json::from_slice(&self.read(name)?);
+        object.with_context(|| format!("cannot use {}: not a JSON object", self.describe(name)))
     }
 
     /// The size of the file `name`, bytes; a missing file is an error that names its path.

@@ -57,7 +57,7 @@ impl Policy {
     /// Bytes of the activations that [`Policy::forward`] stores for these rows.
     pub fn activation_bytes(&self, rows: &Sequences) -> u128 {
         let shape = Shape { rows: rows.rows(), prompt: rows.prompt_len, tokens: rows.completion_len };
-        size::activations(self.config(), shape, self.dtype(), self.checkpoints_gradients())
+        size::activations(self.config(), shape, self.dtype(), self.gradient_checkpointing)
     }
 
     /// Memory of a training pass over a micro-batch of `shape`: purposes and bytes. `several`: the batch has several micro-batches.
@@ -67,7 +67,7 @@ impl Policy {
         // A single part adds its gradients to the sum; several parts first collect their own.
         let own = if parts > 1 { parts + usize::from(several) } else { 1 };
         let sets = own + usize::from(rejected);
-        let activations = size::activations(self.config(), shape, self.dtype(), self.checkpoints_gradients());
+        let activations = size::activations(self.config(), shape, self.dtype(), self.gradient_checkpointing);
         [
             ("gradients", (sets * self.params().element_count()) as u128 * size::BYTES),
             ("activations", activations),
@@ -100,7 +100,7 @@ impl Part {
         let mut layers = Vec::new();
         let x = model.residual(&ids, &rope, |_, saved| {
             if with_tape {
-                layers.push(if policy.checkpoints_gradients() { Stored::Input(saved.x) } else { Stored::All(saved) });
+                layers.push(if policy.gradient_checkpointing { Stored::Input(saved.x) } else { Stored::All(saved) });
             }
             Ok(())
         })?;
@@ -108,10 +108,10 @@ impl Part {
         let count = rows.rows() * tokens;
         Ok(Self {
             hidden: model.features(&last)?.reshape((count, config.hidden_size))?,
-            head: model.head.clone(),
+            head: model.head.weight.clone(),
             targets: Tensor::from_vec(rows.columns(prompt, prompt + tokens), count, device)?,
             loss_temperature,
-            truncation: policy.truncation(),
+            truncation: policy.truncation,
             tape: with_tape.then(|| Tape {
                 model: Arc::new(model),
                 ids,
@@ -164,9 +164,7 @@ impl Part {
 
 /// Derivatives of a loss by the outputs of a part's tokens, `[rows * T]` each.
 struct Cotangents<'a> {
-    /// Derivatives by the log-probabilities.
     logps: Cow<'a, [f32]>,
-    /// Derivatives by the entropies.
     entropy: Option<&'a [f32]>,
 }
 

@@ -159,7 +159,7 @@ impl Policy {
     }
 
     /// True if matrix products read f32 weights and round them.
-    fn is_rounded(&self) -> bool {
+    pub(super) fn is_rounded(&self) -> bool {
         self.device().is_cpu() && self.dtype() == DType::BF16
     }
 
@@ -204,14 +204,12 @@ impl Policy {
     }
 }
 
-/// The rows being sampled.
 struct Batch<'a, R> {
     generation: &'a Generation,
     rngs: &'a mut [R],
     completions: Vec<SampledTokens>,
     /// Indices of the rows that have not ended.
     active: Vec<usize>,
-    /// The newest token of each active row.
     last_ids: Vec<u32>,
     scratch: Scratch,
     first_row: usize,

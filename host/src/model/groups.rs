@@ -1,5 +1,7 @@
 //! Groups of weights whose steps can be scaled separately: the embedding, each block, the last layer.
 
+use std::collections::BTreeMap;
+
 use super::params::Params;
 use super::shapes::EMBEDDING;
 
@@ -16,19 +18,14 @@ pub struct Group {
 
 /// All weights by group, in the order of the forward pass. A head that is tied to the embedding counts as the embedding.
 pub fn groups(params: &Params) -> Vec<Group> {
-    let mut placed: Vec<(usize, Group)> = Vec::new();
+    let mut groups = BTreeMap::new();
     for (tensor, var) in params.iter() {
         let (place, name) = place(tensor);
-        let at = placed.iter().position(|(other, _)| *other == place).unwrap_or_else(|| {
-            placed.push((place, Group { name, parameters: 0, tensors: Vec::new() }));
-            placed.len() - 1
-        });
-        let (_, group) = &mut placed[at];
+        let group = groups.entry(place).or_insert_with(|| Group { name, parameters: 0, tensors: Vec::new() });
         group.parameters += var.elem_count() as u64;
         group.tensors.push(tensor.to_owned());
     }
-    placed.sort_by_key(|(place, _)| *place);
-    placed.into_iter().map(|(_, group)| group).collect()
+    groups.into_values().collect()
 }
 
 /// Position and name of the group that holds `tensor`.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Tensor};
 
 use super::forward::{Forward, Part, host};
@@ -84,24 +84,21 @@ pub struct LastLayerTensors {
 impl LastLayerOutputs {
     /// Joins the data of consecutive rows. Parts on different devices are an error, and so is an empty list.
     pub fn join(parts: Vec<Self>) -> Result<Self> {
-        let mut parts = parts.into_iter();
-        let mut all = parts.next().context("a batch has at least one part")?;
-        let (mut host, mut device) = (Vec::new(), Vec::new());
+        let (mut host, mut device) = (None::<LastLayerData>, Vec::new());
         for part in parts {
             match part {
-                Self::Host(part) => host.push(part),
                 Self::Device(part) => device.push(part),
+                Self::Host(part) => match &mut host {
+                    Some(all) => all.append(part),
+                    None => host = Some(part),
+                },
             }
         }
-        match &mut all {
-            Self::Host(all) if device.is_empty() => host.into_iter().for_each(|part| all.append(part)),
-            Self::Device(first) if host.is_empty() => {
-                device.insert(0, first.clone());
-                *first = LastLayerTensors::join(&device)?;
-            }
-            _ => anyhow::bail!("the parts of a batch lie on different devices"),
+        match host {
+            Some(all) if device.is_empty() => Ok(Self::Host(all)),
+            None => Ok(Self::Device(LastLayerTensors::join(&device)?)),
+            Some(_) => bail!("the parts of a batch lie on different devices"),
         }
-        Ok(all)
     }
 
     /// Width of the features, D, and number of top tokens, K.
@@ -133,14 +130,15 @@ impl LastLayerData {
 
 impl LastLayerTensors {
     fn join(parts: &[Self]) -> Result<Self> {
-        let cat = |field: fn(&Self) -> &Tensor| Tensor::cat(&parts.iter().map(field).collect::<Vec<_>>(), 0);
+        let first = parts.first().context("a batch has at least one part")?;
+        let cat = |field: fn(&Self) -> &Tensor| join(parts.iter().map(field));
         Ok(Self {
             hidden: cat(|part| &part.hidden)?,
             topk_ids: cat(|part| &part.topk_ids)?,
             topk_logits: cat(|part| &part.topk_logits)?,
             logsumexp: cat(|part| &part.logsumexp)?,
             action_logits: cat(|part| &part.action_logits)?,
-            vocab_size: parts.first().map_or(0, |part| part.vocab_size),
+            vocab_size: first.vocab_size,
         })
     }
 
@@ -166,13 +164,9 @@ impl Forward {
         ensure!(k != Some(0), "the number of top tokens is 0, expected at least 1");
         let parts = side_by_side(self.parts.iter().collect(), |part| part.outputs(k))?;
         let stats = join(parts.iter().map(|part| &part.stats))?;
-        let top = match k {
-            None => None,
-            Some(_) => Some((
-                join(parts.iter().flat_map(|part| &part.topk_ids))?,
-                join(parts.iter().flat_map(|part| &part.topk_logits))?,
-            )),
-        };
+        let ids = || join(parts.iter().flat_map(|part| &part.topk_ids));
+        let logits = || join(parts.iter().flat_map(|part| &part.topk_logits));
+        let top = if k.is_some() { Some((ids()?, logits()?)) } else { None };
         let hidden = (wants.hidden || k.is_some()).then(|| self.hidden()).transpose()?;
         collect(wants, &stats, hidden, top, self.parts[0].head.dim(0)?)
     }
@@ -188,19 +182,15 @@ pub(super) fn collect(
 ) -> Result<TokenOutputs> {
     let column = |column| stats.narrow(1, column, 1)?.flatten_all()?.contiguous();
     let last_layer = match (top, &hidden) {
-        (Some((topk_ids, topk_logits)), Some(hidden)) => Some(LastLayerTensors {
-            hidden: hidden.clone(),
-            topk_ids,
-            topk_logits,
-            logsumexp: column(1)?,
-            action_logits: column(3)?,
-            vocab_size,
-        }),
+        (Some((topk_ids, topk_logits)), Some(hidden)) => {
+            let (hidden, logsumexp, action_logits) = (hidden.clone(), column(1)?, column(3)?);
+            let tensors = LastLayerTensors { hidden, topk_ids, topk_logits, logsumexp, action_logits, vocab_size };
+            Some(match tensors.hidden.device().is_cpu() {
+                true => LastLayerOutputs::Host(tensors.to_host()?),
+                false => LastLayerOutputs::Device(tensors),
+            })
+        }
         _ => None,
-    };
-    let last_layer = match last_layer {
-        Some(tensors) if tensors.hidden.device().is_cpu() => Some(LastLayerOutputs::Host(tensors.to_host()?)),
-        other => other.map(LastLayerOutputs::Device),
     };
     let entropy = if wants.entropy { Some(host(&column(2)?)?) } else { None };
     Ok(TokenOutputs { logps: host(&column(0)?)?, entropy, hidden: hidden.filter(|_| wants.hidden), last_layer })
@@ -209,23 +199,18 @@ pub(super) fn collect(
 impl TokenOutputs {
     /// Joins the outputs of consecutive rows. An empty list is an error.
     pub fn join(parts: Vec<Self>) -> Result<Self> {
-        let mut all = Self { logps: Vec::new(), entropy: None, hidden: None, last_layer: None };
-        let (mut hidden, mut last_layers) = (Vec::new(), Vec::new());
+        let (mut logps, mut entropy, mut hidden, mut last_layers) = (Vec::new(), None, Vec::new(), Vec::new());
         for part in parts {
-            all.logps.extend(part.logps);
-            if let Some(entropy) = part.entropy {
-                all.entropy.get_or_insert_default().extend(entropy);
+            logps.extend(part.logps);
+            if let Some(own) = part.entropy {
+                entropy.get_or_insert_with(Vec::new).extend(own);
             }
             hidden.extend(part.hidden);
             last_layers.extend(part.last_layer);
         }
-        if !hidden.is_empty() {
-            all.hidden = Some(Tensor::cat(&hidden, 0)?);
-        }
-        if !last_layers.is_empty() {
-            all.last_layer = Some(LastLayerOutputs::join(last_layers)?);
-        }
-        Ok(all)
+        let hidden = (!hidden.is_empty()).then(|| Tensor::cat(&hidden, 0)).transpose()?;
+        let last_layer = (!last_layers.is_empty()).then(|| LastLayerOutputs::join(last_layers)).transpose()?;
+        Ok(Self { logps, entropy, hidden, last_layer })
     }
 }
 
@@ -233,7 +218,6 @@ fn join<'a>(parts: impl Iterator<Item = &'a Tensor>) -> Result<Tensor> {
     Ok(Tensor::cat(&parts.collect::<Vec<_>>(), 0)?)
 }
 
-/// Outputs computed from the logits of some rows.
 struct PartOutputs {
     /// The columns of `ops::logit_stats`, `[rows * T, 4]`.
     stats: Tensor,

@@ -7,7 +7,6 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor, Var};
 use capo_loader::files::{NewFile, write_atomic};
-use safetensors::tensor::{Dtype, TensorView};
 use serde::Deserialize;
 
 use super::config::{CONFIG_FILE, Config};
@@ -45,17 +44,8 @@ impl Params {
     /// Reads `model.safetensors` or the shards of `model.safetensors.index.json` (f32, bf16 or f16) as f32.
     ///
     /// A missing or truncated file is an error with its path. A missing, extra or wrongly shaped tensor is an error with path and name.
-    pub fn load(files: &ModelFiles, config: &Config, device: &Device) -> Result<Self> {
-        Self::load_with(files, config, None, device)
-    }
-
-    /// Overwrites every weight in place from `files`, one at a time. Errors are as in [`Params::load`]; some weights are then new.
-    pub(super) fn restore(&self, files: &ModelFiles, config: &Config, device: &Device) -> Result<()> {
-        Loading::new(config, Some(self)).load(files, config, device).map(drop)
-    }
-
-    /// Reads weights as [`Params::load`] does, from files that hold one additional weight `more`, with its shape.
-    pub(super) fn load_with(
+    /// `more` is the name and the shape of a weight that the files hold besides those of `config`.
+    pub(super) fn load(
         files: &ModelFiles,
         config: &Config,
         more: Option<(&str, Vec<usize>)>,
@@ -64,6 +54,11 @@ impl Params {
         let mut loading = Loading::new(config, None);
         loading.expected.extend(more.map(|(name, shape)| (name.to_owned(), shape)));
         loading.load(files, config, device)
+    }
+
+    /// Overwrites every weight in place from `files`, one at a time. Errors are as in [`Params::load`]; some weights are then new.
+    pub(super) fn restore(&self, files: &ModelFiles, config: &Config, device: &Device) -> Result<()> {
+        Loading::new(config, Some(self)).load(files, config, device).map(drop)
     }
 
     /// Fresh weights: matrices from `fill_normal` (standard normals) times `initializer_range`, biases 0, norms 1.
@@ -94,7 +89,6 @@ impl Params {
         Ok(Self { vars: zeros.collect::<Result<_>>()? })
     }
 
-    /// True if `files` contain a weight file.
     pub(crate) fn are_there(files: &ModelFiles) -> bool {
         files.contains(WEIGHTS_FILE) || files.contains(INDEX_FILE)
     }
@@ -161,7 +155,6 @@ impl FromIterator<(String, Var)> for Params {
     }
 }
 
-/// State while weights are read.
 struct Loading<'a> {
     expected: BTreeMap<String, Vec<usize>>,
     vars: BTreeMap<String, Var>,
@@ -191,17 +184,13 @@ impl<'a> Loading<'a> {
     }
 
     fn add(&mut self, mut file: TensorFile<'_>, config: &Config, device: &Device) -> Result<()> {
-        let read = |file: &mut TensorFile<'_>, name: &str| -> Result<Tensor> {
-            let tensor = file.tensor(name, device).and_then(|tensor| Ok(tensor.to_dtype(DType::F32)?));
-            tensor.with_context(|| format!("cannot read tensor `{name}`"))
-        };
         for name in file.names() {
             let name = name.as_str();
             if name.ends_with("rotary_emb.inv_freq") {
                 continue;
             }
             if name == HEAD && config.tie_word_embeddings {
-                self.spare_head = Some(read(&mut file, name)?.flatten_all()?.to_vec1()?);
+                self.spare_head = Some(file.floats(name, device)?.flatten_all()?.to_vec1()?);
                 continue;
             }
             let Some(shape) = self.expected.get(name) else {
@@ -212,7 +201,7 @@ impl<'a> Loading<'a> {
                 found == shape.as_slice(),
                 "tensor `{name}` has shape {found:?}, expected {shape:?} (the weights and `config.json` must be of one model)"
             );
-            let tensor = read(&mut file, name)?;
+            let tensor = file.floats(name, device)?;
             let var = match self.into {
                 Some(params) => {
                     let var = params.get(name)?;
@@ -240,18 +229,6 @@ impl<'a> Loading<'a> {
         }
         Ok(Params { vars: self.vars })
     }
-}
-
-/// A tensor of a file, converted to f32.
-pub(super) fn to_f32(view: &TensorView<'_>, device: &Device) -> Result<Tensor> {
-    let dtype = match view.dtype() {
-        Dtype::F32 => DType::F32,
-        Dtype::BF16 => DType::BF16,
-        Dtype::F16 => DType::F16,
-        other => bail!("dtype {other:?} is not supported (convert the weights to f32, bf16 or f16)"),
-    };
-    let tensor = Tensor::from_raw_buffer(view.data(), dtype, view.shape(), device)?;
-    Ok(tensor.to_dtype(DType::F32)?)
 }
 
 #[derive(Deserialize)]

@@ -19,20 +19,23 @@ pub struct Policy {
     config: Config,
     weights: Params,
     adapter: Option<Adapter>,
-    dropout: Option<Dropout>,
+    /// Dropout of this policy's passes.
+    pub(super) dropout: Option<Dropout>,
     device: Device,
     dtype: DType,
-    gradient_checkpointing: bool,
+    /// True if a training forward pass stores only the input of each layer.
+    pub(super) gradient_checkpointing: bool,
     /// True if only the sizes of the weights are known.
     counted: bool,
-    truncation: Option<Truncation>,
+    /// Truncation of the distribution under which log-probabilities are computed; `None` for the full distribution.
+    pub(super) truncation: Option<Truncation>,
 }
 
 impl Policy {
     /// Reads configuration and weights. A missing, malformed or unsupported file is an error with its path.
     pub fn load(files: &ModelFiles, device: &Device) -> Result<Self> {
         let config = Config::load(files)?;
-        let weights = Params::load(files, &config, device)?;
+        let weights = Params::load(files, &config, None, device)?;
         let adapter = files.contains(ADAPTER_CONFIG_FILE).then(|| Adapter::load(files, &config, device)).transpose()?;
         Ok(Self { adapter, ..Self::of(config, weights, device) })
     }
@@ -149,11 +152,6 @@ impl Policy {
         }
     }
 
-    /// Dropout of this policy's passes.
-    pub(super) fn dropout(&self) -> Option<Dropout> {
-        self.dropout
-    }
-
     /// The device that holds the weights.
     pub fn device(&self) -> &Device {
         &self.device
@@ -162,16 +160,6 @@ impl Policy {
     /// Floating-point type of activations.
     pub fn dtype(&self) -> DType {
         self.dtype
-    }
-
-    /// True if a training forward pass stores only the input of each layer.
-    pub(super) fn checkpoints_gradients(&self) -> bool {
-        self.gradient_checkpointing
-    }
-
-    /// Truncation of the distribution under which log-probabilities are computed; `None` for the full distribution.
-    pub(super) fn truncation(&self) -> Option<Truncation> {
-        self.truncation
     }
 
     /// A frozen copy for `ref_logps`, which later updates of this policy do not change. With an adapter, the copy shares the weights.

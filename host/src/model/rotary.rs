@@ -4,13 +4,12 @@
 
 use std::f64::consts::TAU;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value};
 
 use super::family::shown;
 use super::ops::Frequencies;
 
-/// Default value of `rope_theta`.
 const DEFAULT_THETA: f64 = 10_000.0;
 
 /// The rotary embedding of a model: base and scaling.
@@ -214,10 +213,8 @@ impl Settings {
     }
 
     fn needed(&mut self, kind: &str, key: &str) -> Result<f64> {
-        match self.number(key)? {
-            Some(number) => Ok(number),
-            None => bail!("`{}` of type `{kind}` has no `{key}` (correct `config.json`)", self.place),
-        }
+        let place = self.place;
+        self.number(key)?.with_context(|| format!("`{place}` of type `{kind}` has no `{key}` (correct `config.json`)"))
     }
 
     fn number(&mut self, key: &str) -> Result<Option<f64>> {
@@ -228,10 +225,9 @@ impl Settings {
 /// A number above 0; `None` if it is absent or null.
 fn number(key: &str, value: Option<&Value>) -> Result<Option<f64>> {
     let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(None) };
-    match value.as_f64().filter(|number| *number > 0.0 && *number <= f64::from(f32::MAX)) {
-        Some(number) => Ok(Some(number)),
-        None => bail!("`{key}` is `{}`, expected a number above 0 (correct `config.json`)", shown(value)),
-    }
+    let number = value.as_f64().filter(|number| *number > 0.0 && *number <= f64::from(f32::MAX));
+    let wrong = || format!("`{key}` is `{}`, expected a number above 0 (correct `config.json`)", shown(value));
+    number.map(Some).with_context(wrong)
 }
 
 /// A number of at least 1, which keeps all frequencies finite; `None` if it is absent or null.

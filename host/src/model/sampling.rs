@@ -151,7 +151,6 @@ pub(super) struct Scratch {
     weights: Vec<f64>,
 }
 
-/// A token that was drawn.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Drawn {
     pub id: u32,

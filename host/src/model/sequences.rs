@@ -52,10 +52,7 @@ impl Sequences {
 
     /// A range of the rows.
     pub fn slice(&self, rows: Range<usize>) -> Self {
-        let length = self.prompt_len + self.completion_len;
-        let ids = self.ids[rows.start * length..rows.end * length].to_vec();
-        let (starts, numbers) = (self.starts[rows.clone()].to_vec(), self.numbers[rows].to_vec());
-        Self { ids, starts, numbers, ..*self }
+        self.select(&rows.collect::<Vec<_>>())
     }
 
     /// The rows with the indices `rows`, in this order.

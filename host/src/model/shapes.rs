@@ -18,39 +18,36 @@ pub fn shapes(config: &Config) -> BTreeMap<String, Vec<usize>> {
     let queries = config.num_attention_heads * config.head_dim();
     let keys = config.num_key_value_heads * config.head_dim();
     let biases = config.biases();
-    let mut shapes = BTreeMap::new();
-    shapes.insert(EMBEDDING.to_owned(), vec![config.vocab_size, hidden]);
-    shapes.insert(FINAL_NORM.to_owned(), vec![hidden]);
+    let mut shapes = BTreeMap::from([
+        (EMBEDDING.to_owned(), vec![config.vocab_size, hidden]),
+        (FINAL_NORM.to_owned(), vec![hidden]),
+    ]);
     if !config.tie_word_embeddings {
         shapes.insert(HEAD.to_owned(), vec![config.vocab_size, hidden]);
     }
     for layer in 0..config.num_hidden_layers {
-        let mut parts = vec![
-            ("input_layernorm.weight", vec![hidden]),
-            ("mlp.down_proj.weight", vec![hidden, inner]),
-            ("mlp.gate_proj.weight", vec![inner, hidden]),
-            ("mlp.up_proj.weight", vec![inner, hidden]),
-            ("post_attention_layernorm.weight", vec![hidden]),
-            ("self_attn.k_proj.weight", vec![keys, hidden]),
-            ("self_attn.o_proj.weight", vec![hidden, queries]),
-            ("self_attn.q_proj.weight", vec![queries, hidden]),
-            ("self_attn.v_proj.weight", vec![keys, hidden]),
+        let parts = [
+            (true, "input_layernorm.weight", vec![hidden]),
+            (true, "post_attention_layernorm.weight", vec![hidden]),
+            (true, "self_attn.q_proj.weight", vec![queries, hidden]),
+            (true, "self_attn.k_proj.weight", vec![keys, hidden]),
+            (true, "self_attn.v_proj.weight", vec![keys, hidden]),
+            (true, "self_attn.o_proj.weight", vec![hidden, queries]),
+            (true, "mlp.gate_proj.weight", vec![inner, hidden]),
+            (true, "mlp.up_proj.weight", vec![inner, hidden]),
+            (true, "mlp.down_proj.weight", vec![hidden, inner]),
+            (biases.heads, "self_attn.q_proj.bias", vec![queries]),
+            (biases.heads, "self_attn.k_proj.bias", vec![keys]),
+            (biases.heads, "self_attn.v_proj.bias", vec![keys]),
+            (biases.output, "self_attn.o_proj.bias", vec![hidden]),
+            (biases.mlp, "mlp.gate_proj.bias", vec![inner]),
+            (biases.mlp, "mlp.up_proj.bias", vec![inner]),
+            (biases.mlp, "mlp.down_proj.bias", vec![hidden]),
+            (config.norms_heads(), "self_attn.q_norm.weight", vec![config.head_dim()]),
+            (config.norms_heads(), "self_attn.k_norm.weight", vec![config.head_dim()]),
         ];
-        let optional = [
-            (biases.heads, "self_attn.q_proj.bias", queries),
-            (biases.heads, "self_attn.k_proj.bias", keys),
-            (biases.heads, "self_attn.v_proj.bias", keys),
-            (biases.output, "self_attn.o_proj.bias", hidden),
-            (biases.mlp, "mlp.gate_proj.bias", inner),
-            (biases.mlp, "mlp.up_proj.bias", inner),
-            (biases.mlp, "mlp.down_proj.bias", hidden),
-            (config.norms_heads(), "self_attn.q_norm.weight", config.head_dim()),
-            (config.norms_heads(), "self_attn.k_norm.weight", config.head_dim()),
-        ];
-        parts.extend(optional.into_iter().filter(|(is, ..)| *is).map(|(_, part, width)| (part, vec![width])));
-        for (part, shape) in parts {
-            shapes.insert(format!("model.layers.{layer}.{part}"), shape);
-        }
+        let there = parts.into_iter().filter(|(is_there, ..)| *is_there);
+        shapes.extend(there.map(|(_, part, shape)| (format!("model.layers.{layer}.{part}"), shape)));
     }
     shapes
 }

@@ -120,24 +120,26 @@ pub(super) fn fits_files(config: &Config, files: &ModelFiles, names: &[String]) 
     Ok(())
 }
 
+/// The texts of `needed` bytes and of the free memory, if the latter is less.
+pub(super) fn lacking(needed: u128) -> Option<[String; 2]> {
+    let free = memory::available().map(u128::from).filter(|free| needed > *free)?;
+    Some([needed, free].map(memory::text))
+}
+
 /// Refuses weights that do not fit into the available memory, together with a second copy of the largest matrix, needed for conversion.
 /// On a GPU, only that copy takes host memory.
 pub(super) fn fits_memory(config: &Config, device: &Device) -> Result<()> {
     let (count, largest) = weights(config);
     let needed = BYTES.saturating_mul(if device.is_cpu() { count + largest } else { largest });
-    if let Some(free) = memory::available() {
-        ensure!(
-            needed <= u128::from(free),
-            "a model of {count} weights takes {} of memory, and {} are free (use a smaller model, or a larger machine)",
-            memory::text(needed),
-            memory::text(free.into())
+    if let Some([needed, free]) = lacking(needed) {
+        bail!(
+            "a model of {count} weights takes {needed} of memory, and {free} are free (use a smaller model, or a larger machine)"
         );
     }
     // GPU memory is not checked here.
     fits_any_machine(config)
 }
 
-/// Refuses sizes that fit no machine.
 pub(super) fn fits_any_machine(config: &Config) -> Result<()> {
     let (count, _) = weights(config);
     let bytes = count.saturating_mul(BYTES);
@@ -150,12 +152,11 @@ pub(super) fn fits_cache(config: &Config, rows: usize, tokens: usize, dtype: DTy
     let sizes =
         [config.num_hidden_layers, config.num_key_value_heads, config.head_dim(), tokens, dtype.size_in_bytes()];
     let needed = sizes.iter().fold(2 * rows as u128, |product, size| product.saturating_mul(*size as u128));
-    let free = memory::available().filter(|_| device.is_cpu());
-    if let Some(free) = free.filter(|free| needed > u128::from(*free)) {
+    if device.is_cpu()
+        && let Some([needed, free]) = lacking(needed)
+    {
         bail!(
-            "keys and values of {rows} completions of {tokens} tokens take {} of memory, and {} are free (lower one of the numbers, or use a larger machine)",
-            memory::text(needed),
-            memory::text(free.into())
+            "keys and values of {rows} completions of {tokens} tokens take {needed} of memory, and {free} are free (lower one of the numbers, or use a larger machine)"
         );
     }
     Ok(())
@@ -163,32 +164,23 @@ pub(super) fn fits_cache(config: &Config, rows: usize, tokens: usize, dtype: DTy
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::LARGEST;
     use super::*;
-
-    fn config(change: &str) -> Config {
-        let base = r#"{"model_type": "qwen2", "vocab_size": 15, "hidden_size": 8, "intermediate_size": 24,
-            "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}"#;
-        let mut json: serde_json::Map<String, serde_json::Value> = serde_json::from_str(base).unwrap();
-        json.extend(serde_json::from_str::<serde_json::Map<_, _>>(change).unwrap());
-        Config::from_json(&serde_json::to_vec(&json).unwrap()).unwrap()
-    }
-
-    #[test]
-    fn caches_that_no_machine_has_are_told() {
-        let fits = |rows, tokens| fits_cache(&config("{}"), rows, tokens, DType::F32, &Device::Cpu);
-        fits(8, 64).unwrap();
-        let error = fits(1 << 20, 1 << 24).unwrap_err().to_string();
-        assert!(error.starts_with("keys and values of 1048576 completions of 16777216 tokens take "), "{error}");
-    }
 
     #[test]
     fn sizes_that_no_machine_has_are_told() {
-        for change in [
-            r#"{"vocab_size": 2147483647, "hidden_size": 2147483644, "head_dim": 2}"#,
-            r#"{"intermediate_size": 2147483647, "hidden_size": 2147483644, "head_dim": 2}"#,
-        ] {
-            let error = fits_memory(&config(change), &Device::Cpu).unwrap_err().to_string();
-            assert!(error.starts_with("a model of ") && error.contains(" takes "), "{error}");
-        }
+        let config = |vocab: usize, hidden: usize| {
+            let json = format!(
+                r#"{{"model_type": "qwen2", "vocab_size": {vocab}, "hidden_size": {hidden}, "intermediate_size": 24, "head_dim": 2,
+                "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}}"#
+            );
+            Config::from_json(json.as_bytes()).unwrap()
+        };
+        let fits = |rows, tokens| fits_cache(&config(15, 8), rows, tokens, DType::F32, &Device::Cpu);
+        fits(8, 64).unwrap();
+        let error = fits(1 << 20, 1 << 24).unwrap_err().to_string();
+        assert!(error.starts_with("keys and values of 1048576 completions of 16777216 tokens take "), "{error}");
+        let error = fits_memory(&config(LARGEST, LARGEST), &Device::Cpu).unwrap_err().to_string();
+        assert!(error.starts_with("a model of ") && error.contains(" takes "), "{error}");
     }
 }

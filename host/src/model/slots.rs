@@ -14,7 +14,6 @@ use super::policy::Policy;
 /// Waiting rows are admitted when one slot in `SHARE` is free, so that prompts run through the model together.
 const SHARE: usize = 8;
 
-/// Refuses prompts that the model cannot read.
 pub(super) fn check_prompts(prompts: &[Vec<u32>], vocab_size: usize) -> Result<()> {
     for (row, prompt) in prompts.iter().enumerate() {
         ensure!(!prompt.is_empty(), "prompt {row} has no token (give at least one)");
@@ -174,7 +173,6 @@ impl<'a> Slots<'a> {
         Ok(Next { rows, features, logits })
     }
 
-    /// Frees the slot of a row that has ended.
     pub(super) fn release(&mut self, row: usize) {
         self.free.push(self.places[row]);
     }

@@ -1,8 +1,9 @@
 //! Reads the tensors of a safetensors file one at a time. A large file is never in memory as a whole.
 
+use std::fmt::Debug;
 use std::io::{Read, Seek, SeekFrom};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use candle_core::{DType, Device, Tensor};
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
@@ -58,7 +59,7 @@ impl<'a> TensorFile<'a> {
             Dtype::BF16 => DType::BF16,
             Dtype::F16 => DType::F16,
             Dtype::I64 => DType::I64,
-            other => return Err(anyhow!("dtype {other:?} is not supported (convert the weights to f32, bf16 or f16)")),
+            other => bail!(unsupported(other)),
         };
         let (from, to) = info.data_offsets;
         let mut bytes = vec![0; to - from];
@@ -67,9 +68,22 @@ impl<'a> TensorFile<'a> {
         Ok(Tensor::from_raw_buffer(&bytes, dtype, &info.shape, device)?)
     }
 
+    /// A tensor of floats as f32, on `device`. An error names the tensor.
+    pub(super) fn floats(&mut self, name: &str, device: &Device) -> Result<Tensor> {
+        let floats = self.tensor(name, device).and_then(|tensor| {
+            ensure!(tensor.dtype().is_float(), unsupported(tensor.dtype()));
+            Ok(tensor.to_dtype(DType::F32)?)
+        });
+        floats.with_context(|| format!("cannot read tensor `{name}`"))
+    }
+
     fn info(&self, name: &str) -> Result<&TensorInfo> {
         self.header.info(name).with_context(|| format!("it has no tensor `{name}`"))
     }
+}
+
+fn unsupported(dtype: impl Debug) -> String {
+    format!("dtype {dtype:?} is not supported (convert the weights to f32, bf16 or f16)")
 }
 
 /// The header at the beginning of a file of `size` bytes. Errors have the messages of the safetensors crate.

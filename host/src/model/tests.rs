@@ -44,6 +44,12 @@ fn of_family(family: &str, scale: f64) -> Policy {
     policy
 }
 
+/// Policies with and without a head of their own, and those of `SWITCHES`.
+fn policies(scale: f64) -> impl Iterator<Item = Policy> {
+    let switched = SWITCHES.map(|family| of_family(family, scale));
+    [false, true].map(|tied| random(tied, scale)).into_iter().chain(switched)
+}
+
 fn rows() -> Sequences {
     let ids = (0..3 * 9).map(|i| (i * 37 + i / 4) % 300).collect();
     Sequences { ids, starts: vec![0, 3, 1], prompt_len: 4, completion_len: 5, numbers: Sequences::numbered(3) }
@@ -51,6 +57,10 @@ fn rows() -> Sequences {
 
 fn d_logps() -> Vec<f32> {
     (0..15).map(|i| if i % 6 == 4 { 0.0 } else { (i as f32 * 0.9).sin() }).collect()
+}
+
+fn named(gradients: &Gradients) -> Vec<(String, Tensor)> {
+    gradients.iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect()
 }
 
 /// Outputs and gradients as named tensors; `topk_ids` are converted to floats.
@@ -72,9 +82,7 @@ fn pass(policy: &Policy) -> Vec<(String, Tensor)> {
         let len = values.len();
         (name.to_owned(), Tensor::from_vec(values, len, &Device::Cpu).unwrap())
     });
-    let gradients = forward.backward(&d_logps()).unwrap();
-    let gradients = gradients.iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect::<Vec<_>>();
-    columns.into_iter().chain(gradients).collect()
+    columns.into_iter().chain(named(&forward.backward(&d_logps()).unwrap())).collect()
 }
 
 fn compare(actual: &[(String, Tensor)], expected: &[(String, Tensor)], tolerance: f64) {
@@ -88,21 +96,14 @@ fn compare(actual: &[(String, Tensor)], expected: &[(String, Tensor)], tolerance
 
 #[test]
 fn outputs_and_gradients_do_not_need_the_fused_kernels() {
-    for tied in [false, true] {
-        let policy = policy(tied);
-        compare(&generic(|| pass(&policy)), &pass(&policy), 2e-5);
-    }
-    for family in SWITCHES {
-        let policy = of_family(family, 0.3);
+    for policy in policies(0.3) {
         compare(&generic(|| pass(&policy)), &pass(&policy), 2e-5);
     }
 }
 
 #[test]
 fn outputs_and_gradients_in_bf16_are_near_those_in_f32() {
-    let policies =
-        || [false, true].map(|tied| random(tied, 0.1)).into_iter().chain(SWITCHES.map(|family| of_family(family, 0.1)));
-    for (policy, same) in policies().zip(policies()) {
+    for (policy, same) in policies(0.1).zip(policies(0.1)) {
         let expected = pass(&policy);
         let actual = pass(&same.with_dtype(DType::BF16));
         let without_ids =
@@ -215,8 +216,7 @@ fn completions_in_bf16_are_as_probable_as_when_drawn() {
 fn activations_that_are_computed_again_change_no_bit() {
     for dtype in [DType::F32, DType::BF16] {
         let of = |policy: Policy, by: &[f32]| {
-            let gradients = policy.forward(&rows(), TEMPERATURE).unwrap().backward_of_nonzero(by).unwrap().unwrap();
-            gradients.iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect::<Vec<_>>()
+            named(&policy.forward(&rows(), TEMPERATURE).unwrap().backward_of_nonzero(by).unwrap().unwrap())
         };
         let mut some = d_logps();
         some[5..10].fill(0.0);
@@ -236,12 +236,9 @@ fn of_some_rows(dtype: DType) -> [Vec<(String, Tensor)>; 2] {
     let tokens = forward.dims().1;
     let mut d_logps = d_logps();
     d_logps[tokens..2 * tokens].fill(0.0);
-    let named = |gradients: Gradients| {
-        gradients.iter().map(|(name, tensor)| (name.to_owned(), tensor.to_dtype(DType::F32).unwrap())).collect()
-    };
     let some = forward.backward_of_nonzero(&d_logps).unwrap().expect("some rows are not 0");
     assert!(forward.backward_of_nonzero(&vec![0.0; d_logps.len()]).unwrap().is_none());
-    [named(some), named(forward.backward(&d_logps).unwrap())]
+    [named(&some), named(&forward.backward(&d_logps).unwrap())]
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The step from one set of weights to another: its length, and the share of it that is applied.
 
 use anyhow::Result;
-use candle_core::{CpuStorage, D, DType, Device, Layout, Storage, Tensor, Var};
+use candle_core::{CpuStorage, D, DType, Device, Layout, Storage, Tensor};
 
 use super::groups::Group;
 use super::ops::optimizer::Shorten;
@@ -58,20 +58,16 @@ pub fn values<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
 pub fn scale(before: &Params, after: &Params, groups: &[Group], scales: &[f64]) -> Result<()> {
     for (group, &scale) in groups.iter().zip(scales).filter(|(_, scale)| **scale != 1.0) {
         for tensor in &group.tensors {
-            scale_tensor(before.get(tensor)?, after.get(tensor)?, scale)?;
+            let (before, after) = (before.get(tensor)?.as_tensor(), after.get(tensor)?);
+            if scale == 0.0 {
+                after.set(before)?;
+            } else if fused(after) {
+                after.as_tensor().inplace_op2(&before.contiguous()?, &Shorten { scale })?;
+            } else {
+                let change = (after.as_detached_tensor() - before)?;
+                after.set(&(before + (change * scale)?)?)?;
+            }
         }
-    }
-    Ok(())
-}
-
-fn scale_tensor(before: &Tensor, after: &Var, scale: f64) -> Result<()> {
-    if scale == 0.0 {
-        after.set(before)?;
-    } else if fused(after) {
-        after.as_tensor().inplace_op2(&before.contiguous()?, &Shorten { scale })?;
-    } else {
-        let change = (after.as_detached_tensor() - before)?;
-        after.set(&(before + (change * scale)?)?)?;
     }
     Ok(())
 }

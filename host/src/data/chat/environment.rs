@@ -8,7 +8,6 @@ use minijinja::{Environment, Error, ErrorKind, Value, escape_formatter};
 
 use super::{Date, json, methods};
 
-/// The template's name in its environment.
 pub(super) const NAME: &str = "chat";
 /// Largest work for one conversation: the number of instructions, plus one for each 64 bytes that they produce.
 pub(super) const STEPS: u64 = 1 << 19;

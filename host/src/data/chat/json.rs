@@ -5,7 +5,6 @@ use std::fmt::Write;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
-/// Options of `tojson`.
 struct Style {
     ascii: bool,
     sorted: bool,
@@ -142,21 +141,21 @@ pub(super) fn float(value: &Value) -> Option<String> {
         return None;
     }
     let float = f64::try_from(value.clone()).ok()?;
-    if !float.is_finite() {
-        return Some(if float.is_nan() {
-            "NaN".into()
-        } else {
-            if float > 0.0 { "Infinity" } else { "-Infinity" }.into()
-        });
+    match float {
+        f64::INFINITY => return Some("Infinity".to_owned()),
+        f64::NEG_INFINITY => return Some("-Infinity".to_owned()),
+        _ if float.is_nan() => return Some("NaN".to_owned()),
+        _ => {}
     }
-    let (digits, exponent) =
-        format!("{float:e}").split_once('e').map(|(a, b)| (a.to_owned(), b.parse().unwrap_or(0)))?;
+    let scientific = format!("{float:e}");
+    let (digits, exponent) = scientific.split_once('e')?;
+    let exponent: i32 = exponent.parse().unwrap_or(0);
     if float == 0.0 || (-4..16).contains(&exponent) {
         let plain = float.to_string();
         return Some(if plain.contains('.') { plain } else { plain + ".0" });
     }
     let sign = if exponent < 0 { '-' } else { '+' };
-    Some(format!("{digits}e{sign}{:02}", i32::abs(exponent)))
+    Some(format!("{digits}e{sign}{:02}", exponent.abs()))
 }
 
 #[cfg(test)]

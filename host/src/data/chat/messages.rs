@@ -61,7 +61,6 @@ impl Messages {
         self
     }
 
-    /// The messages as a value for the template.
     pub(super) fn value(&self) -> Value {
         self.0.iter().cloned().map(Value::from_object).collect()
     }

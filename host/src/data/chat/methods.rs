@@ -4,7 +4,6 @@ use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 
-/// Calls `value.method(args)`.
 pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let more = match (value.kind(), value.as_str()) {
         (_, Some(text)) => of_text(text, method, args)?,

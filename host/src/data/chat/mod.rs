@@ -9,7 +9,6 @@ mod source;
 mod template;
 mod worker;
 
-use std::fmt;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
@@ -39,7 +38,7 @@ pub struct ChatOptions {
 }
 
 /// Formats conversations as the text that a model reads.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Chat {
     workers: Arc<Workers>,
     system_prompt: Option<String>,
@@ -48,24 +47,15 @@ pub struct Chat {
     place: String,
 }
 
-impl fmt::Debug for Chat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Chat").field("place", &self.place).finish_non_exhaustive()
-    }
-}
-
 impl Chat {
     /// Opens the chat template among the files of a model.
     pub fn open(files: &ModelFiles, options: ChatOptions) -> Result<Self> {
-        let source = source::find(files)?;
+        let (text, place) = source::find(files)?;
         let mut known = source::special_tokens(files)?;
-        known.extend(
-            [("tools", Value::from(())), ("documents", Value::from(()))].map(|(key, value)| (key.into(), value)),
-        );
+        known.extend(["tools", "documents"].map(|key| (key.to_owned(), Value::from(()))));
         known.extend(options.enable_thinking.map(|think| ("enable_thinking".to_owned(), Value::from(think))));
         let ChatOptions { system_prompt, teaches, date, .. } = options;
-        let place = source.place;
-        let workers = Workers::open(&Job { text: source.text, place: place.clone(), date, known })?;
+        let workers = Workers::open(&Job { text, place: place.clone(), date, known })?;
         Ok(Self { workers: Arc::new(workers), system_prompt, teaches, place })
     }
 

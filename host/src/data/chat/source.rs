@@ -14,28 +14,20 @@ pub const TEMPLATE_FILE: &str = "chat_template.jinja";
 const CONFIG: &str = "tokenizer_config.json";
 /// File with special tokens beside a tokenizer from an earlier transformers.
 const TOKENS: &str = "special_tokens_map.json";
-/// Special tokens that have names.
 const NAMES: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// A template's text and its origin.
-pub(super) struct Source {
-    pub(super) text: String,
-    /// The template's name in error messages.
-    pub(super) place: String,
-}
-
-/// Finds the template of a model, as transformers does.
-pub(super) fn find(files: &ModelFiles) -> Result<Source> {
+/// Finds the template of a model, as transformers does. Returns its text, and its name in error messages.
+pub(super) fn find(files: &ModelFiles) -> Result<(String, String)> {
     if files.contains(TEMPLATE_FILE) {
         let place = files.describe(TEMPLATE_FILE);
         let bytes = files.read(TEMPLATE_FILE)?.into_owned();
         let text = String::from_utf8(bytes).map_err(|_| anyhow!("the chat template {place} is not text in UTF-8"))?;
-        return Ok(Source { text, place });
+        return Ok((text, place));
     }
     let place = format!("of {}", files.describe(CONFIG));
     match &files.json(CONFIG)?["chat_template"] {
         Json::Null => {}
-        Json::String(text) => return Ok(Source { text: text.clone(), place }),
+        Json::String(text) => return Ok((text.clone(), place)),
         Json::Array(templates) => {
             let default = templates.iter().find(|template| template["name"] == "default");
             let text = default.and_then(|template| template["template"].as_str()).with_context(|| {
@@ -43,7 +35,7 @@ pub(super) fn find(files: &ModelFiles) -> Result<Source> {
                     "none of the chat templates {place} is called `default` (name a file with `data.chat_template`)"
                 )
             })?;
-            return Ok(Source { text: text.to_owned(), place });
+            return Ok((text.to_owned(), place));
         }
         _ => bail!("`chat_template` {place} is neither text nor a list"),
     }

@@ -27,14 +27,12 @@ pub(super) struct Job {
     pub(super) known: BTreeMap<String, Value>,
 }
 
-/// A conversation to format.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Request {
     pub(super) messages: Messages,
     pub(super) add_generation_prompt: bool,
 }
 
-/// A template that has been parsed.
 pub(super) struct Template {
     environment: Environment<'static>,
     known: BTreeMap<String, Value>,

@@ -188,19 +188,6 @@ fn a_reply_is_what_the_answer_adds() {
     );
 }
 
-#[test]
-fn ends_that_the_files_name_end_completions() {
-    let bytes = fs::read(format!("{GOLDEN}/tokenizer.json")).unwrap();
-    let ends = |tokenizer: Json, generation: Json| {
-        let configs = crate::data::TokenizerConfigs { tokenizer, generation, ..Default::default() };
-        Tokenizer::from_bytes(&bytes, &configs).unwrap().eos_ids().to_vec()
-    };
-    let id = |text: &str| tokenizer().encode(text).unwrap()[0];
-    let (end, other) = (id("<|im_end|>"), id("<|endoftext|>"));
-    assert_eq!(ends(json!({"eos_token": "<|im_end|>"}), json!({"eos_token_id": [end, other]})), [end, other]);
-    assert_eq!(ends(json!({"eos_token": "<|endoftext|>"}), json!({"eos_token_id": end})), [other, end]);
-}
-
 /// Tests the templates in the folder `CHAT_TEMPLATES`, which `make.py --check` has accepted.
 #[test]
 fn other_templates_agree_with_transformers() {

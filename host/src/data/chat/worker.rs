@@ -36,6 +36,7 @@ const NO_MEMORY: i32 = 2;
 type Reply = Result<String, String>;
 
 /// The processes of one template, one for each conversation that is formatted at a time.
+#[derive(Debug)]
 pub(super) struct Workers {
     /// The [`Job`] as a line of JSON.
     job: String,
@@ -55,12 +56,10 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Formats a conversation as text.
     pub(super) fn write(&self, request: &Request) -> Result<String> {
         let request = line(request)?;
         if cfg!(test) {
-            let reply = self.here(&request)?.context("a conversation has a text")?;
-            return reply.map_err(Error::msg);
+            return self.here(&request)?.context("a conversation has a text")?.map_err(Error::msg);
         }
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut worker = idle.map_or_else(|| self.start(), Ok)?;
@@ -72,8 +71,7 @@ impl Workers {
     fn start(&self) -> Result<Worker> {
         let mut worker = Worker::start().context("no process can be started for chat templates")?;
         let reply = worker.ask(&self.job).map_err(|error| self.ended(worker.end(), &error))?;
-        reply.map_err(Error::msg)?;
-        Ok(worker)
+        reply.map(|_| worker).map_err(Error::msg)
     }
 
     fn rest(&self, worker: Worker) {
@@ -111,7 +109,7 @@ fn program() -> io::Result<PathBuf> {
     if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }
 
-/// One worker process.
+#[derive(Debug)]
 struct Worker {
     child: Child,
     input: ChildStdin,

@@ -62,7 +62,12 @@ pub fn find(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
         ensure!(
             folder.is_dir() && split.split('/').count() == 1 && !split.starts_with('.'),
             "`{shown}` has no split `{split}` (it has {})",
-            listed(saved_splits(path)?)
+            listed(
+                entries(path)?
+                    .iter()
+                    .filter(|name| path.join(name).join("state.json").is_file())
+                    .collect::<BTreeSet<_>>()
+            )
         );
         return saved(&folder);
     }
@@ -99,10 +104,6 @@ fn saved(folder: &Path) -> Result<Vec<PathBuf>> {
     );
     ensure!(!data_files.is_empty(), "`{}` names no files (save the dataset again)", state.display());
     Ok(data_files.into_iter().map(|file| folder.join(file.filename)).collect())
-}
-
-fn saved_splits(path: &Path) -> Result<BTreeSet<String>> {
-    Ok(entries(path)?.into_iter().filter(|name| path.join(name).join("state.json").is_file()).collect())
 }
 
 /// Lists the names in a folder that are UTF-8 and not hidden.

@@ -11,8 +11,8 @@ use super::super::files::ModelFiles;
 use super::super::forward::{Forward, Part};
 use super::super::sequences::Sequences;
 use super::super::shapes::{EMBEDDING, HEAD};
-use super::families::{Body, FAMILIES, Family};
-use super::known::size;
+use super::families::{Body, FAMILIES, Model};
+use super::known::{Family, named, size};
 use super::weights::Weights;
 use super::{contained, no_adapter};
 
@@ -35,33 +35,32 @@ pub(super) fn check_positions(longest: usize, positions: usize) -> Result<()> {
 }
 
 impl Causal {
-    /// Reads a model of the family that `model_type` names, for sequences of at most `longest` tokens; `None` for an unknown family.
-    pub(super) fn load(
-        files: &ModelFiles,
-        json: &Map<String, Value>,
-        longest: usize,
-        device: &Device,
-    ) -> Result<Option<Self>> {
-        let Some(family) = FAMILIES.iter().find(|family| family.known.is(json)) else { return Ok(None) };
+    /// Reads a model of the family that `model_type` names, for sequences of at most `longest` tokens.
+    pub(super) fn load(files: &ModelFiles, json: &Map<String, Value>, longest: usize, device: &Device) -> Result<Self> {
+        let family = named(FAMILIES, files, json)?;
         no_adapter(files)?;
         let mut settings =
-            family.known.settings(json).with_context(|| format!("cannot use {}", files.describe(CONFIG_FILE)))?;
-        let positions = size(&settings, "max_position_embeddings");
-        check_positions(longest, positions)?;
+            family.settings(json).with_context(|| format!("cannot use {}", files.describe(CONFIG_FILE)))?;
+        check_positions(longest, size(&settings, "max_position_embeddings"))?;
         // The model's rotation tables have `max_position_embeddings` entries.
         settings.insert("max_position_embeddings".to_owned(), longest.into());
-        contained(|| Self::build(files, family, &settings, device)).map(Some)
+        contained(|| Self::build(files, family, &settings, device))
     }
 
-    fn build(files: &ModelFiles, family: &Family, settings: &Map<String, Value>, device: &Device) -> Result<Self> {
+    fn build(
+        files: &ModelFiles,
+        family: &Family<Model>,
+        settings: &Map<String, Value>,
+        device: &Device,
+    ) -> Result<Self> {
         let weights = Weights::load(files, device)?;
         let builder = weights.builder(device);
         let tied = settings.get("tie_word_embeddings") == Some(&Value::Bool(true));
         let shape = (size(settings, "vocab_size"), size(settings, "hidden_size"));
         let head = builder.get(shape, if tied { EMBEDDING } else { HEAD })?;
-        let body = (family.build)(settings, builder)?;
+        let body = (family.model.build)(settings, builder)?;
         weights.finish(if tied { EMBEDDING } else { "" })?;
-        Ok(Self { body, head, most_rows: family.most_rows, device: device.clone() })
+        Ok(Self { body, head, most_rows: family.model.most_rows, device: device.clone() })
     }
 
     /// The forward pass without stored activations, for outputs alone; `loss_temperature` divides the logits.

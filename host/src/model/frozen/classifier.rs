@@ -3,13 +3,12 @@
 use anyhow::{Result, bail, ensure};
 use candle_core::{Device, Tensor};
 
+use super::super::config::CONFIG_FILE;
 use super::super::family::Family;
 use super::super::files::ModelFiles;
 use super::encoder::Encoder;
-use super::encoders::FAMILIES;
-use super::known::unknown;
+use super::no_adapter;
 use super::scorer::Scorer;
-use super::{configuration, no_adapter};
 
 /// A model that gives a text one score.
 pub struct Classifier {
@@ -18,22 +17,19 @@ pub struct Classifier {
 }
 
 enum Model {
-    Decoder(Scorer),
+    Decoder(Box<Scorer>),
     Encoder(Encoder),
 }
 
 impl Classifier {
     /// Reads a model that scores texts. `label` names the output to use if the model has several.
     pub fn load(files: &ModelFiles, label: Option<&str>, device: &Device) -> Result<Self> {
-        let json = configuration(files)?;
+        let json = files.object(CONFIG_FILE)?;
         no_adapter(files)?;
         let model = if Family::of(&json).is_ok() {
-            Model::Decoder(Scorer::load(files, &json, label, device)?)
+            Model::Decoder(Box::new(Scorer::load(files, &json, label, device)?))
         } else {
-            match Encoder::load(files, &json, label, device)? {
-                Some(encoder) => Model::Encoder(encoder),
-                None => return Err(unknown(files, &json, FAMILIES.iter().map(|family| &family.known))),
-            }
+            Model::Encoder(Encoder::load(files, &json, label, device)?)
         };
         Ok(Self { model, device: device.clone() })
     }

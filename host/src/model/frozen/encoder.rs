@@ -7,19 +7,20 @@ use serde_json::{Map, Value};
 
 use super::super::config::CONFIG_FILE;
 use super::super::files::ModelFiles;
-use super::encoders::{Body, FAMILIES, Family};
-use super::known::size;
+use super::encoders::{Body, FAMILIES, Model};
+use super::known::{Family, named, size};
 use super::weights::Weights;
 use super::{contained, labels};
 
-/// An encoder with a head.
 pub(super) struct Encoder {
     body: Body,
     /// True if the features of all tokens are averaged; otherwise the first token's features are used.
     averages: bool,
     dense: Linear,
     activation: fn(&Tensor) -> candle_core::Result<Tensor>,
-    norm: Option<(Tensor, Tensor, f32)>,
+    /// The weight of a norm without a bias.
+    norm: Option<Tensor>,
+    eps: f32,
     /// Output projection, reduced to the chosen output.
     output: Linear,
     vocab: usize,
@@ -27,24 +28,24 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    /// Reads a model of the family that `model_type` names; `None` for an unknown family.
+    /// Reads a model of the family that `model_type` names.
     pub(super) fn load(
         files: &ModelFiles,
         json: &Map<String, Value>,
         label: Option<&str>,
         device: &Device,
-    ) -> Result<Option<Self>> {
-        let Some(family) = FAMILIES.iter().find(|family| family.known.is(json)) else { return Ok(None) };
+    ) -> Result<Self> {
+        let family = named(FAMILIES, files, json)?;
         let place = || format!("cannot use {}", files.describe(CONFIG_FILE));
-        let settings = family.known.settings(json).with_context(place)?;
+        let settings = family.settings(json).with_context(place)?;
         let names = labels::names(json).with_context(place)?;
         let label = labels::chosen(&names, label)?;
-        contained(|| Self::build(files, family, &settings, (label, names.len()), device)).map(Some)
+        contained(|| Self::build(files, family, &settings, (label, names.len()), device))
     }
 
     fn build(
         files: &ModelFiles,
-        family: &Family,
+        family: &Family<Model>,
         settings: &Map<String, Value>,
         (label, labels): (usize, usize),
         device: &Device,
@@ -52,18 +53,12 @@ impl Encoder {
         let positions = family.positions(settings)?;
         let weights = Weights::load(files, device)?;
         let builder = weights.builder(device);
-        let (width, head) = (size(settings, "hidden_size"), &family.head);
-        let body = (family.build)(settings, builder.clone())?;
+        let (width, head) = (size(settings, "hidden_size"), &family.model);
+        let body = (head.build)(settings, builder.clone())?;
         let biased = head.norm.is_none();
         let dense = linear(&builder.pp(head.dense), (width, width), biased)?;
         let eps = settings.get("layer_norm_eps").and_then(Value::as_f64).unwrap_or(1e-5) as f32;
-        let norm = match head.norm {
-            None => None,
-            Some(name) => {
-                let weight = builder.pp(name).get(width, "weight")?;
-                Some((weight.clone(), weight.zeros_like()?, eps))
-            }
-        };
+        let norm = head.norm.map(|name| builder.pp(name).get(width, "weight")).transpose()?;
         let outputs = linear(&builder.pp(head.output), (labels, width), true)?;
         let bias = outputs.bias().map(|bias| bias.narrow(0, label, 1)).transpose()?;
         let output = Linear::new(outputs.weight().narrow(0, label, 1)?.contiguous()?, bias);
@@ -74,7 +69,7 @@ impl Encoder {
             Some(other) => bail!("`classifier_pooling` is `{other}`, expected `cls` or `mean` (correct `config.json`)"),
         };
         let (activation, vocab) = (head.activation, size(settings, "vocab_size"));
-        Ok(Self { body, averages, dense, activation, norm, output, vocab, positions })
+        Ok(Self { body, averages, dense, activation, norm, eps, output, vocab, positions })
     }
 
     /// Numbers of ids and of positions that the model supports.
@@ -98,8 +93,8 @@ impl Encoder {
                 features.narrow(1, 0, 1)?.squeeze(1)?.contiguous()?
             };
             let mut x = (self.activation)(&self.dense.forward(&pooled)?)?;
-            if let Some((weight, bias, eps)) = &self.norm {
-                x = ops::layer_norm(&x, weight, bias, *eps)?;
+            if let Some(weight) = &self.norm {
+                x = ops::layer_norm(&x, weight, &weight.zeros_like()?, self.eps)?;
             }
             self.output.forward(&x)?.flatten_all()?.to_vec1().context("scores are numbers")
         })

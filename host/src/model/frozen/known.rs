@@ -1,6 +1,6 @@
 //! Known keys in `config.json`, for families that are read and never trained.
 
-use anyhow::{Context, Error, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -12,7 +12,7 @@ use super::super::files::ModelFiles;
 const NOT_TRAINED: &str = "architectures attention_dropout attention_probs_dropout_prob bos_token_id classifier_dropout cls_dropout cls_token_id \
     decoder_bias eos_token_id hidden_dropout_prob initializer_cutoff_factor initializer_range legacy mlp_dropout embedding_dropout model_type \
     num_labels pooler_dropout";
-/// Keys whose values are counts of at least 1.
+/// Keys of all families whose values are counts of at least 1.
 const COUNTS: [&str; 6] = [
     "vocab_size",
     "hidden_size",
@@ -22,53 +22,48 @@ const COUNTS: [&str; 6] = [
     "max_position_embeddings",
 ];
 
-/// The keys of a family.
-pub(super) struct Known {
+/// A family of models that are only read.
+pub(super) struct Family<M> {
     /// The family's name in `model_type`.
     pub model_type: &'static str,
     /// The model's name in `architectures`.
     pub architecture: &'static str,
-    /// Keys that the model reads.
+    /// Keys that the model reads besides counts and keys with a default.
     pub read: &'static str,
-    /// Keys that are supported with one value only, and that value as JSON.
-    pub fixed: &'static [(&'static str, &'static str)],
-    /// Default values of absent keys, as JSON.
-    pub defaults: &'static [(&'static str, &'static str)],
+    /// A JSON object of the keys that are supported with one value only.
+    pub fixed: &'static str,
+    /// A JSON object of the default values of absent keys.
+    pub defaults: &'static str,
     /// Other names, in newer or older files, of keys that the model reads.
     pub aliases: &'static [(&'static str, &'static str)],
+    /// What builds a model of the family.
+    pub model: M,
 }
 
-impl Known {
-    /// True if `json` is the configuration of a model of this family.
-    pub(super) fn is(&self, json: &Map<String, Value>) -> bool {
-        json.get("model_type").is_some_and(|name| name == self.model_type)
-    }
-
+impl<M> Family<M> {
     /// The settings that the model reads, with defaults filled in and `rope_parameters` merged into them.
     pub(super) fn settings(&self, json: &Map<String, Value>) -> Result<Map<String, Value>> {
         self.check_architectures(json)?;
+        let mut settings = json.clone();
         // A key with the value null counts as absent.
-        let mut settings: Map<String, Value> = json
-            .iter()
-            .filter(|(_, value)| !value.is_null())
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect();
+        settings.retain(|_, value| !value.is_null());
         for (alias, key) in self.aliases {
             if let Some(value) = settings.remove(*alias) {
                 settings.insert((*key).to_owned(), value);
             }
         }
         spread_rope(&mut settings)?;
-        for (key, value) in self.defaults {
-            settings.entry(*key).or_insert(serde_json::from_str(value).context("a default is JSON")?);
+        let (fixed, defaults) = (object(self.fixed)?, object(self.defaults)?);
+        for (key, value) in &defaults {
+            settings.entry(key).or_insert(value.clone());
         }
         let mut passed_over = Vec::new();
         for (key, value) in &settings {
-            if !self.check(key, value)? {
+            if !self.check(key, value, fixed.get(key), defaults.contains_key(key))? {
                 passed_over.push(key.clone());
             }
         }
-        tell_passed_over(&passed_over.iter().map(String::as_str).collect::<Vec<_>>(), self.model_type);
+        tell_passed_over(&passed_over, self.model_type);
         settings.retain(|key, _| !passed_over.contains(key));
         Ok(settings)
     }
@@ -85,21 +80,20 @@ impl Known {
     }
 
     /// Refuses a setting that is not computed. Returns false for an unknown setting that may be ignored.
-    fn check(&self, key: &str, value: &Value) -> Result<bool> {
-        if let Some((_, only)) = self.fixed.iter().find(|(fixed, _)| *fixed == key) {
-            let same = |only: Value| value.as_f64().map_or(*value == only, |number| only.as_f64() == Some(number));
+    fn check(&self, key: &str, value: &Value, fixed: Option<&Value>, has_default: bool) -> Result<bool> {
+        if let Some(only) = fixed {
             ensure!(
-                serde_json::from_str(only).is_ok_and(same),
+                value.as_f64().map_or(value == only, |number| only.as_f64() == Some(number)),
                 "`{key}` is `{}`, but only `{}` is supported of a `{}` model (use another checkpoint)",
                 shown(value),
-                only.trim_matches('"'),
+                shown(only),
                 self.model_type
             );
             return Ok(true);
         }
         let mut known =
             [self.read, NOT_TRAINED].into_iter().chain(HARMLESS.iter().copied()).flat_map(str::split_whitespace);
-        let is_known = known.any(|known| known == key);
+        let is_known = has_default || COUNTS.contains(&key) || known.any(|known| known == key);
         ensure!(
             is_known || may_pass_over(key, value),
             "`{}` is `{}`, which is no setting that is known of a `{}` model (remove it if it changes nothing of what the model computes)",
@@ -115,18 +109,25 @@ impl Known {
     }
 }
 
-/// The error for a family that cannot be read; `others` are the readable families that are not trained here.
-pub(super) fn unknown<'a>(
+fn object(json: &str) -> Result<Map<String, Value>> {
+    serde_json::from_str(json).context("settings of a family are JSON")
+}
+
+/// The one of `families` that `model_type` names. Any other name is an error.
+pub(super) fn named<'a, M>(
+    families: &'a [Family<M>],
     files: &ModelFiles,
     json: &Map<String, Value>,
-    others: impl Iterator<Item = &'a Known>,
-) -> Error {
-    let name = json.get("model_type").map_or("missing".to_owned(), |name| format!("`{}`", shown(name)));
-    anyhow!(
-        "cannot use {}: `model_type` is {name}, read here are {SUPPORTED}, and `{}` (use a checkpoint of one of these families; docs/models.md says why)",
-        files.describe(CONFIG_FILE),
-        others.map(|known| known.model_type).collect::<Vec<_>>().join("`, `")
-    )
+) -> Result<&'a Family<M>> {
+    let name = json.get("model_type");
+    families.iter().find(|family| name.is_some_and(|name| name == family.model_type)).with_context(|| {
+        let name = name.map_or("missing".to_owned(), |name| format!("`{}`", shown(name)));
+        let others = families.iter().map(|family| family.model_type).collect::<Vec<_>>().join("`, `");
+        format!(
+            "cannot use {}: `model_type` is {name}, read here are {SUPPORTED}, and `{others}` (use a checkpoint of one of these families; docs/models.md says why)",
+            files.describe(CONFIG_FILE)
+        )
+    })
 }
 
 /// Moves the `rope_parameters` of transformers 5 to the keys of release 4. Scaling is an error: none of these models supports it.

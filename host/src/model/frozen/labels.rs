@@ -1,40 +1,34 @@
 //! Names of a scoring model's outputs.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value};
 
 use super::super::family::shown;
 
-/// Upper limit of a scoring model's outputs.
 const MOST: usize = 4096;
 
 /// Names of a model's outputs, in order: from `id2label`, else as many as `num_labels` says, else the two of transformers.
 pub(super) fn names(json: &Map<String, Value>) -> Result<Vec<String>> {
     let numbered = |count: usize| (0..count).map(|label| format!("LABEL_{label}")).collect();
-    match (json.get("id2label"), json.get("num_labels")) {
+    let given = |key: &str| json.get(key).filter(|value| !value.is_null());
+    match (given("id2label"), given("num_labels")) {
         (Some(Value::Object(named)), _) => {
             let name = |label: usize| Some(named.get(&label.to_string())?.as_str()?.to_owned());
             let names: Option<Vec<String>> = (0..named.len()).map(name).collect();
-            match names {
-                Some(names) if !names.is_empty() => Ok(names),
-                _ => bail!(
-                    "`id2label` is `{}`, expected a name for each number from 0 on (correct `config.json`)",
-                    shown(&Value::Object(named.clone()))
-                ),
-            }
-        }
-        (None | Some(Value::Null), None | Some(Value::Null)) => Ok(numbered(2)),
-        (None | Some(Value::Null), Some(count)) => {
-            let known = count.as_u64().and_then(|count| usize::try_from(count).ok());
-            match known.filter(|count| (1..=MOST).contains(count)) {
-                Some(count) => Ok(numbered(count)),
-                None => bail!(
-                    "`num_labels` is `{}`, expected a number from 1 to {MOST} (correct `config.json`)",
-                    shown(count)
-                ),
-            }
+            names.filter(|names| !names.is_empty()).with_context(|| {
+                let shown = shown(&Value::Object(named.clone()));
+                format!("`id2label` is `{shown}`, expected a name for each number from 0 on (correct `config.json`)")
+            })
         }
         (Some(other), _) => bail!("`id2label` is `{}`, expected an object (correct `config.json`)", shown(other)),
+        (None, Some(count)) => {
+            let known = count.as_u64().and_then(|count| usize::try_from(count).ok());
+            known.filter(|count| (1..=MOST).contains(count)).map(numbered).with_context(|| {
+                let shown = shown(count);
+                format!("`num_labels` is `{shown}`, expected a number from 1 to {MOST} (correct `config.json`)")
+            })
+        }
+        (None, None) => Ok(numbered(2)),
     }
 }
 
@@ -45,10 +39,10 @@ pub(super) fn chosen(names: &[String], label: Option<&str>) -> Result<usize> {
         ensure!(names.len() == 1, "the model has {} outputs, {} (choose one with `label`)", names.len(), known());
         return Ok(0);
     };
-    match names.iter().position(|name| name == label) {
-        Some(position) => Ok(position),
-        None => bail!("`label` is `{label}`, but the model's outputs are {} (choose one of them)", known()),
-    }
+    names
+        .iter()
+        .position(|name| name == label)
+        .with_context(|| format!("`label` is `{label}`, but the model's outputs are {} (choose one of them)", known()))
 }
 
 #[cfg(test)]

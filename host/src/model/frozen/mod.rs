@@ -21,18 +21,9 @@ pub use weights::bytes_in_memory;
 
 use anyhow::{Context, Result, ensure};
 
-use serde_json::{Map, Value};
-
-use super::config::CONFIG_FILE;
 use super::files::ModelFiles;
 use super::lora::ADAPTER_CONFIG_FILE;
 use crate::data::contain::contain;
-
-/// The object in `config.json`.
-fn configuration(files: &ModelFiles) -> Result<Map<String, Value>> {
-    let json = serde_json::from_slice(&files.read(CONFIG_FILE)?).context("not a JSON object");
-    json.with_context(|| format!("cannot use {}", files.describe(CONFIG_FILE)))
-}
 
 /// Refuses an adapter, because only its base would be read.
 fn no_adapter(files: &ModelFiles) -> Result<()> {

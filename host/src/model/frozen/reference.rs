@@ -3,15 +3,13 @@
 use anyhow::{Context, Result, bail};
 use candle_core::{DType, Device};
 
+use super::super::config::CONFIG_FILE;
 use super::super::family::Family;
 use super::super::files::ModelFiles;
 use super::super::forward::Forward;
 use super::super::policy::Policy;
 use super::super::sequences::Sequences;
 use super::causal::{Causal, check_positions};
-use super::configuration;
-use super::families::FAMILIES;
-use super::known::unknown;
 use crate::data::vocabulary;
 
 /// A frozen language model.
@@ -26,17 +24,13 @@ impl Reference {
     /// Reads a model for sequences of at most `longest` tokens. A model of a trained family computes in `dtype`, any other in 32-bit
     /// floats.
     pub fn load(files: &ModelFiles, longest: usize, dtype: DType, device: &Device) -> Result<Self> {
-        let json = configuration(files)?;
+        let json = files.object(CONFIG_FILE)?;
         if Family::of(&json).is_ok() {
             let policy = Policy::load(files, device)?.with_dtype(dtype);
-            let positions = policy.config().max_position_embeddings;
-            check_positions(longest, positions)?;
-            return if dtype == DType::F32 { Ok(Self::of(policy)) } else { Ok(Self::of(policy.reference()?)) };
+            check_positions(longest, policy.config().max_position_embeddings)?;
+            return Ok(Self::of(if dtype == DType::F32 { policy } else { policy.reference()? }));
         }
-        match Causal::load(files, &json, longest, device)? {
-            Some(other) => Ok(Self::Other(other)),
-            None => Err(unknown(files, &json, FAMILIES.iter().map(|family| &family.known))),
-        }
+        Ok(Self::Other(Causal::load(files, &json, longest, device)?))
     }
 
     /// A reference model from a policy that no update changes.

@@ -36,7 +36,7 @@ impl Scorer {
         let names = labels::names(json).with_context(place)?;
         let label = labels::chosen(&names, label)?;
         let shape = vec![names.len(), config.hidden_size];
-        let params = Params::load_with(files, &config, Some((SCORE, shape)), device)?;
+        let params = Params::load(files, &config, Some((SCORE, shape)), device)?;
         let score = params.get(SCORE)?.as_detached_tensor().narrow(0, label, 1)?.t()?.contiguous()?;
         let model = Decoder::new(&Policy::of(config.clone(), params, device))?.pack()?;
         Ok(Self { config, model, score })

@@ -1,58 +1,54 @@
 //! Weights for the models of `candle-transformers`. Every requested tensor is checked against the files, and every tensor must be used.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Context, Result, anyhow, ensure};
-use candle_core::{DType, Device, Error, Shape, Tensor};
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
-use capo_loader::memory;
-use safetensors::SafeTensors;
 
 use super::super::config::CONFIG_FILE;
 use super::super::files::ModelFiles;
-use super::super::params::{to_f32, weight_files};
+use super::super::params::weight_files;
 use super::super::shapes::HEAD;
+use super::super::size::lacking;
+use super::super::tensors::TensorFile;
 
 /// Name endings of tensors that are computed, not read.
 const COMPUTED: [&str; 2] = ["rotary_emb.inv_freq", "position_ids"];
 
-/// All tensors of a checkpoint by name, 32-bit floats, each with a flag whether it was requested.
+/// All tensors of a checkpoint by name, 32-bit floats.
 #[derive(Clone)]
 pub(super) struct Weights {
-    held: Arc<Mutex<BTreeMap<String, Held>>>,
+    held: Arc<BTreeMap<String, Tensor>>,
+    /// Names of the tensors that nobody has requested yet.
+    unused: Arc<Mutex<BTreeSet<String>>>,
     place: String,
-}
-
-struct Held {
-    tensor: Tensor,
-    used: bool,
 }
 
 /// Bytes of the weights in `files` as 32-bit floats, estimated from the files' sizes and the dtype in the configuration.
 pub fn bytes_in_memory(files: &ModelFiles) -> Result<u64> {
-    let config: serde_json::Value = serde_json::from_slice(&files.read(CONFIG_FILE)?)?;
+    let config = files.object(CONFIG_FILE)?;
     let dtype = config.get("dtype").or_else(|| config.get("torch_dtype")).and_then(serde_json::Value::as_str);
     let sizes = weight_files(files)?.iter().map(|name| files.size(name)).sum::<Result<u64>>()?;
     Ok(sizes * if matches!(dtype, Some("bfloat16" | "float16")) { 2 } else { 1 })
 }
 
 impl Weights {
-    /// Reads all weight files.
     pub(super) fn load(files: &ModelFiles, device: &Device) -> Result<Self> {
         let names = weight_files(files)?;
         let sizes = names.iter().map(|name| files.size(name)).sum::<Result<u64>>()?;
-        if let Some(free) = memory::available().filter(|free| sizes > *free) {
-            let [sizes, free] = [sizes, free].map(|size| memory::text(size.into()));
-            anyhow::bail!("the files of weights have {sizes}, and {free} of memory are free (use a larger machine)");
+        if let Some([sizes, free]) = lacking(sizes.into()) {
+            bail!("the files of weights have {sizes}, and {free} of memory are free (use a larger machine)");
         }
         let mut held = BTreeMap::new();
         for name in &names {
-            let bytes = files.read(name)?;
-            add(&bytes, device, &mut held).with_context(|| format!("cannot use {}", files.describe(name)))?;
+            let file = TensorFile::open(files, name)?;
+            add(file, device, &mut held).with_context(|| format!("cannot use {}", files.describe(name)))?;
         }
-        Ok(Self { held: Arc::new(Mutex::new(held)), place: files.describe(&names[0]) })
+        let unused = Mutex::new(held.keys().cloned().collect());
+        Ok(Self { held: Arc::new(held), unused: Arc::new(unused), place: files.describe(&names[0]) })
     }
 
     /// A builder that returns the tensors by name and shape.
@@ -62,15 +58,11 @@ impl Weights {
 
     /// Refuses tensors that were not requested, except for a head equal to the `embedding` to which it is tied.
     pub(super) fn finish(&self, embedding: &str) -> Result<()> {
-        let held = self.lock();
-        let tied = |name: &str| -> Result<bool> {
-            let (Some(head), Some(embedding)) = (held.get(name), held.get(embedding)) else { return Ok(false) };
-            let values = |held: &Held| held.tensor.flatten_all()?.to_vec1::<f32>();
-            Ok(name == HEAD && values(head)? == values(embedding)?)
-        };
-        for (name, _) in held.iter().filter(|(_, held)| !held.used) {
+        let values = |tensor: &Tensor| tensor.flatten_all()?.to_vec1::<f32>();
+        let values = |name: &str| self.held.get(name).map(values).transpose();
+        for name in self.unused().iter() {
             ensure!(
-                tied(name)?,
+                name == HEAD && values(HEAD)? == values(embedding)?,
                 "cannot use {}: unexpected tensor `{name}` (the weights and `config.json` must be of one model)",
                 self.place
             );
@@ -78,24 +70,14 @@ impl Weights {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn missing(&self, name: &str) -> Error {
-        Error::msg(format!(
-            "cannot use {}: tensor `{name}` is missing (the weights and `config.json` must be of one model)",
-            self.place
-        ))
+    fn unused(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn add(bytes: &[u8], device: &Device, held: &mut BTreeMap<String, Held>) -> Result<()> {
-    let file = SafeTensors::deserialize(bytes)
-        .map_err(|error| anyhow!("not a whole safetensors file: {error} (fetch the file again)"))?;
-    for (name, view) in file.iter().filter(|(name, _)| !COMPUTED.iter().any(|ending| name.ends_with(ending))) {
-        let tensor = to_f32(&view, device).with_context(|| format!("cannot read tensor `{name}`"))?;
-        let before = held.insert(name.to_owned(), Held { tensor, used: false });
+fn add(mut file: TensorFile<'_>, device: &Device, held: &mut BTreeMap<String, Tensor>) -> Result<()> {
+    for name in file.names().iter().filter(|name| !COMPUTED.iter().any(|ending| name.ends_with(ending))) {
+        let before = held.insert(name.clone(), file.floats(name, device)?);
         ensure!(before.is_none(), "tensor `{name}` is also in another shard (fetch the files again)");
     }
     Ok(())
@@ -106,22 +88,26 @@ impl SimpleBackend for Weights {
         let tensor = self.get_unchecked(name, dtype, device)?;
         if tensor.shape() != &shape {
             let (actual, expected) = (tensor.dims(), shape.dims());
-            return Err(Error::msg(format!(
+            candle_core::bail!(
                 "cannot use {}: tensor `{name}` has shape {actual:?}, expected {expected:?} (the weights and `config.json` must be of one model)",
                 self.place
-            )));
+            );
         }
         Ok(tensor)
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> candle_core::Result<Tensor> {
-        let mut all = self.lock();
-        let held = all.get_mut(name).ok_or_else(|| self.missing(name))?;
-        held.used = true;
-        Ok(held.tensor.clone())
+        let Some(tensor) = self.held.get(name) else {
+            candle_core::bail!(
+                "cannot use {}: tensor `{name}` is missing (the weights and `config.json` must be of one model)",
+                self.place
+            );
+        };
+        self.unused().remove(name);
+        Ok(tensor.clone())
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        self.lock().contains_key(name)
+        self.held.contains_key(name)
     }
 }

@@ -8,7 +8,6 @@ use serde_json::{Map, Value as Json, json};
 
 use super::metadata::{Metadata, missing};
 use super::rope;
-use super::weights::Permuted;
 use crate::model::family::{Family, shown_text};
 
 /// Supported architectures. Files of Mistral's models say `llama`.
@@ -25,7 +24,6 @@ const SETTINGS: [(&str, &str); 9] = [
     ("attention.key_length", "head_dim"),
     ("rope.freq_base", "rope_theta"),
 ];
-/// Number of required settings.
 const NEEDED: usize = 6;
 /// The rotary base if the file has none.
 const THETA: f64 = 10_000.0;
@@ -88,10 +86,9 @@ pub(super) fn config(
     Ok(config)
 }
 
-/// The heads whose rows the file stores in another order: those of a Llama model.
-pub(super) fn permuted(config: &Map<String, Json>) -> Option<Permuted> {
-    let count = |key: &str| config.get(key).and_then(Json::as_u64).and_then(|count| usize::try_from(count).ok());
-    let is_llama = config.get("model_type").is_some_and(|name| name == Family::Llama.name());
-    let (queries, keys) = (count("num_attention_heads"), count("num_key_value_heads"));
-    is_llama.then(|| Permuted { queries: queries.unwrap_or(0), keys: keys.unwrap_or(0) })
+/// Numbers of the query and key heads whose rows the file stores in another order: those of a Llama model.
+pub(super) fn permuted(config: &Map<String, Json>) -> Option<(usize, usize)> {
+    let count = |key: &str| config[key].as_u64().and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
+    let is_llama = config["model_type"] == Family::Llama.name();
+    is_llama.then(|| (count("num_attention_heads"), count("num_key_value_heads")))
 }

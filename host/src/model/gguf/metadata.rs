@@ -8,7 +8,6 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::model::family::shown;
 
-/// All metadata keys with their values.
 pub(super) struct Metadata(HashMap<String, Value>);
 
 impl Metadata {
@@ -31,7 +30,6 @@ impl Metadata {
         Ok(())
     }
 
-    /// The text under `key`; `None` if the key is absent.
     pub(super) fn text(&self, key: &str) -> Result<Option<&str>> {
         self.get(key, "a text", |value| value.to_string().ok().map(String::as_str))
     }
@@ -41,22 +39,18 @@ impl Metadata {
         self.text(key)?.with_context(|| missing(key))
     }
 
-    /// The whole number under `key`; `None` if the key is absent.
     pub(super) fn number(&self, key: &str) -> Result<Option<u64>> {
         self.get(key, "a whole number", |value| scalar(value).as_u64())
     }
 
-    /// The boolean under `key`; `None` if the key is absent.
     pub(super) fn switch(&self, key: &str) -> Result<Option<bool>> {
         self.get(key, "true or false", |value| value.to_bool().ok())
     }
 
-    /// The texts under `key`; `None` if the key is absent.
     pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<&str>>> {
         self.list(key, "a list of texts", |value| value.to_string().ok().map(String::as_str))
     }
 
-    /// The numbers under `key`; `None` if the key is absent.
     pub(super) fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>> {
         self.list(key, "a list of numbers", |value| scalar(value).as_f64())
     }
@@ -72,6 +66,7 @@ impl Metadata {
         self.get(key, wanted, |value| value.to_vec().ok()?.iter().map(&read).collect())
     }
 
+    /// The value under `key`, in the form that `read` gives it; `None` if the key is absent.
     fn get<'a, T>(&'a self, key: &str, wanted: &str, read: impl FnOnce(&'a Value) -> Option<T>) -> Result<Option<T>> {
         let Some(value) = self.0.get(key) else { return Ok(None) };
         let found = || format!("`{key}` is `{}`, expected {wanted} (fetch the file again)", shown(&scalar(value)));
@@ -79,7 +74,6 @@ impl Metadata {
     }
 }
 
-/// The message for a missing key.
 pub(super) fn missing(key: &str) -> String {
     format!("`{key}` is missing (fetch the file again)")
 }

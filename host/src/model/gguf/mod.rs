@@ -14,11 +14,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::quantized::gguf_file::Content;
-use capo_loader::{files, memory};
+use capo_loader::files;
 
 use self::metadata::Metadata;
 use self::weights::{Reader, Weights};
 use crate::data::contain::contain;
+use crate::model::size::lacking;
 
 /// Longest header, bytes: tokens and merges take at most ten million. A value in memory takes up to 32 times its bytes in the file.
 const MOST_HEADER: u64 = 1 << 24;
@@ -29,7 +30,6 @@ const WEIGHTS: &str = "model.safetensors";
 #[derive(Debug)]
 pub struct Gguf {
     path: PathBuf,
-    /// The files that are built from the metadata.
     made: [(&'static str, Vec<u8>); 3],
     weights: Weights,
 }
@@ -60,12 +60,12 @@ impl Gguf {
             weights::values(&info, content.tensor_data_offset, &mut file)
         });
         let mut config = config::config(&metadata, &tensors, divisors.transpose()?.as_deref())?;
-        let tokenizer = tokenizer::Files::new(&metadata, &mut config)?;
+        let [tokenizer, tokenizer_config] = tokenizer::files(&metadata, &mut config)?;
         let weights = Weights::new(tensors, content.tensor_data_offset, config::permuted(&config))?;
         let made = [
             ("config.json", serde_json::to_vec(&config)?),
-            ("tokenizer.json", serde_json::to_vec(&tokenizer.tokenizer)?),
-            ("tokenizer_config.json", serde_json::to_vec(&tokenizer.config)?),
+            ("tokenizer.json", serde_json::to_vec(&tokenizer)?),
+            ("tokenizer_config.json", serde_json::to_vec(&tokenizer_config)?),
         ];
         Ok(Self { path: path.to_owned(), made, weights })
     }
@@ -86,8 +86,8 @@ impl Gguf {
     pub(super) fn all_weights(&self, name: &str) -> Result<Vec<u8>> {
         let mut reader = self.weights(name)?;
         let size = self.weights.size();
-        if let Some(free) = memory::available().filter(|free| size > *free) {
-            let (path, [size, free]) = (self.path.display(), [size, free].map(|size| memory::text(size.into())));
+        if let Some([size, free]) = lacking(size.into()) {
+            let path = self.path.display();
             bail!("the weights of `{path}` take {size}, and {free} of memory are free (use a larger machine)");
         }
         let mut bytes = Vec::with_capacity(usize::try_from(size)?);
@@ -104,7 +104,6 @@ impl Gguf {
         Ok(self.weights.size())
     }
 
-    /// True if the file `name` exists.
     pub(super) fn contains(&self, name: &str) -> bool {
         name == WEIGHTS || self.made(name).is_some()
     }

@@ -16,7 +16,6 @@ const HIGH: f64 = 4.0;
 /// Default number of original positions, used if the divisors do not determine it.
 const POSITIONS: f64 = 8192.0;
 
-/// Upper limit of the number of divisors.
 const MOST: usize = 1 << 12;
 
 /// Names of settings in GGUF and in transformers.
@@ -27,7 +26,6 @@ const SETTINGS: [(&str, &str); 4] = [
     ("yarn_beta_slow", "beta_slow"),
 ];
 
-/// Refuses a tensor with more than `MOST` divisors.
 pub(super) fn check(info: &TensorInfo) -> Result<()> {
     let shape = info.shape.dims();
     ensure!(

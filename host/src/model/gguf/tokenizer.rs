@@ -30,12 +30,6 @@ const QWEN2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// The two files of a tokenizer.
-pub(super) struct Files {
-    pub(super) tokenizer: Json,
-    pub(super) config: Json,
-}
-
 /// The tokens of a file, ordered by id.
 struct Tokens<'a> {
     texts: Vec<&'a str>,
@@ -44,40 +38,33 @@ struct Tokens<'a> {
     special: BTreeSet<usize>,
 }
 
-impl Files {
-    /// Builds the files from the metadata, and adds the ids of special tokens to the model's `config.json`.
-    pub(super) fn new(metadata: &Metadata, model: &mut Map<String, Json>) -> Result<Self> {
-        let tokens = Tokens::new(metadata)?;
-        let mut config = Map::new();
-        for (key, name) in NAMED {
-            let Some(id) = tokens.named(metadata, key)? else { continue };
-            model.insert(format!("{name}_id"), json!(id));
-            config.insert(name.to_owned(), json!(tokens.texts[id]));
-        }
-        let mut ends: Vec<Json> = model.get("eos_token_id").cloned().into_iter().collect();
-        for key in ENDS {
-            ends.extend(tokens.named(metadata, key)?.map(|id| json!(id)).filter(|id| !ends.contains(id)));
-        }
-        if ends.len() > 1 {
-            model.insert("eos_token_id".to_owned(), json!(ends));
-        }
-        config.extend(metadata.text("tokenizer.chat_template")?.map(|text| ("chat_template".to_owned(), json!(text))));
-        config.insert("clean_up_tokenization_spaces".to_owned(), json!(false));
-        config.insert("tokenizer_class".to_owned(), json!("PreTrainedTokenizerFast"));
-        Ok(Self { tokenizer: tokens.json(metadata, &config)?, config: Json::Object(config) })
+/// Builds both files from the metadata, and adds the ids of special tokens to the model's `config.json`.
+pub(super) fn files(metadata: &Metadata, model: &mut Map<String, Json>) -> Result<[Json; 2]> {
+    let tokens = Tokens::new(metadata)?;
+    let mut config = Map::new();
+    for (key, name) in NAMED {
+        let Some(id) = tokens.named(metadata, key)? else { continue };
+        model.insert(format!("{name}_id"), json!(id));
+        config.insert(name.to_owned(), json!(tokens.texts[id]));
     }
+    let mut ends: Vec<Json> = model.get("eos_token_id").cloned().into_iter().collect();
+    for key in ENDS {
+        ends.extend(tokens.named(metadata, key)?.map(|id| json!(id)).filter(|id| !ends.contains(id)));
+    }
+    if ends.len() > 1 {
+        model.insert("eos_token_id".to_owned(), json!(ends));
+    }
+    config.extend(metadata.text("tokenizer.chat_template")?.map(|text| ("chat_template".to_owned(), json!(text))));
+    config.insert("clean_up_tokenization_spaces".to_owned(), json!(false));
+    config.insert("tokenizer_class".to_owned(), json!("PreTrainedTokenizerFast"));
+    Ok([tokens.json(metadata, &config)?, Json::Object(config)])
 }
 
 impl<'a> Tokens<'a> {
     fn new(metadata: &'a Metadata) -> Result<Self> {
         let texts = metadata.texts("tokenizer.ggml.tokens")?.with_context(|| missing("tokenizer.ggml.tokens"))?;
-        let kinds = metadata.numbers("tokenizer.ggml.token_type")?.unwrap_or_else(|| vec![1.0; texts.len()]);
-        ensure!(
-            kinds.len() == texts.len(),
-            "`tokenizer.ggml.token_type` has {} values for {} tokens (fetch the file again)",
-            kinds.len(),
-            texts.len()
-        );
+        let kinds = per_token(metadata, "tokenizer.ggml.token_type", texts.len())?;
+        let kinds = kinds.unwrap_or_else(|| vec![1.0; texts.len()]);
         let mut tokens = Self { texts, kinds, special: BTreeSet::new() };
         let kinds = tokens.kinds.iter().enumerate().filter(|(_, kind)| [UNKNOWN, CONTROL].contains(kind));
         let mut special: BTreeSet<usize> = kinds.map(|(id, _)| id).collect();
@@ -92,15 +79,11 @@ impl<'a> Tokens<'a> {
     fn named(&self, metadata: &Metadata, purpose: &str) -> Result<Option<usize>> {
         let key = format!("tokenizer.ggml.{purpose}_token_id");
         let Some(id) = metadata.number(&key)? else { return Ok(None) };
-        let known = usize::try_from(id).ok().filter(|id| *id < self.texts.len());
-        known
-            .with_context(|| {
-                format!("`{key}` is {id}, but there are {} tokens (fetch the file again)", self.texts.len())
-            })
-            .map(Some)
+        let count = self.texts.len();
+        let known = usize::try_from(id).ok().filter(|id| *id < count);
+        known.map(Some).with_context(|| format!("`{key}` is {id}, but there are {count} tokens (fetch the file again)"))
     }
 
-    /// The contents of `tokenizer.json`.
     fn json(&self, metadata: &Metadata, config: &Map<String, Json>) -> Result<Json> {
         let kind = metadata.needed("tokenizer.ggml.model")?;
         let (is_bytes, steps, merges) = match kind {
@@ -145,13 +128,8 @@ impl<'a> Tokens<'a> {
         if metadata.texts("tokenizer.ggml.merges")?.is_some() {
             return stated_merges(metadata);
         }
-        let scores = metadata.numbers("tokenizer.ggml.scores")?.with_context(|| missing("tokenizer.ggml.scores"))?;
-        ensure!(
-            scores.len() == self.texts.len(),
-            "`tokenizer.ggml.scores` has {} values for {} tokens (fetch the file again)",
-            scores.len(),
-            self.texts.len()
-        );
+        let key = "tokenizer.ggml.scores";
+        let scores = per_token(metadata, key, self.texts.len())?.with_context(|| missing(key))?;
         let ids: HashMap<&str, usize> = self.used().map(|(id, text)| (text, id)).collect();
         let mut merges = Vec::new();
         for (id, text) in self.used() {
@@ -177,6 +155,14 @@ impl<'a> Tokens<'a> {
         });
         Ok(merges.into_iter().map(|(_, _, left, right)| json!([left, right])).collect())
     }
+}
+
+/// The numbers under `key`, one for each of `tokens` tokens; `None` if the key is absent.
+fn per_token(metadata: &Metadata, key: &str, tokens: usize) -> Result<Option<Vec<f64>>> {
+    let numbers = metadata.numbers(key)?;
+    let count = numbers.as_ref().map_or(tokens, Vec::len);
+    ensure!(count == tokens, "`{key}` has {count} values for {tokens} tokens (fetch the file again)");
+    Ok(numbers)
 }
 
 /// The tokenizer's steps before and after its model.

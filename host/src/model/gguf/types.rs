@@ -10,27 +10,13 @@ use crate::model::family::shown_text;
 
 /// Supported types, for messages.
 const READ: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K";
-/// Names of unsupported types by number. Source: `enum ggml_type` of ggml.h.
-const OTHERS: &[(u32, &str)] = &[
-    (16, "IQ2_XXS"),
-    (17, "IQ2_XS"),
-    (18, "IQ3_XXS"),
-    (19, "IQ1_S"),
-    (20, "IQ4_NL"),
-    (21, "IQ3_S"),
-    (22, "IQ2_S"),
-    (23, "IQ4_XS"),
-    (24, "I8"),
-    (25, "I16"),
-    (26, "I32"),
-    (27, "I64"),
-    (28, "F64"),
-    (29, "IQ1_M"),
-    (34, "TQ1_0"),
-    (35, "TQ2_0"),
-    (39, "MXFP4"),
-    (40, "NVFP4"),
+/// Names of types by number, from `FIRST` on; "" where no file has the type. Source: `enum ggml_type` of ggml.h.
+const NAMES: [&str; 25] = [
+    "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "I8", "I16", "I32", "I64", "F64",
+    "IQ1_M", "BF16", "", "", "", "TQ1_0", "TQ2_0", "", "", "", "MXFP4", "NVFP4",
 ];
+/// Number of the first type that has a name here.
+const FIRST: usize = 16;
 /// Beginning of candle's message about an unknown type.
 const UNKNOWN: &str = "unknown dtype for tensor ";
 
@@ -44,8 +30,11 @@ pub(super) fn unreadable(error: candle_core::Error) -> Error {
         );
     };
     let number = number.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
-    let name = OTHERS.iter().find(|(known, _)| number.parse() == Ok(*known)).map(|(_, name)| *name);
-    other(name.map_or_else(|| format!("number {number}"), |name| format!("`{name}`")))
+    let place = number.parse().ok().and_then(|number: usize| number.checked_sub(FIRST));
+    match place.and_then(|place| NAMES.get(place)) {
+        None | Some(&"") => other(format!("number {number}")),
+        Some(name) => other(format!("`{name}`")),
+    }
 }
 
 fn other(name: String) -> Error {

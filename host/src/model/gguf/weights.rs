@@ -30,12 +30,6 @@ const PARTS: [(&str, &str); 11] = [
     ("ffn_down", "mlp.down_proj"),
 ];
 
-/// Numbers of query and key heads whose rows llama.cpp stores in another order.
-pub(super) struct Permuted {
-    pub(super) queries: usize,
-    pub(super) keys: usize,
-}
-
 /// Positions of the tensors in the GGUF file and in the safetensors file.
 #[derive(Debug)]
 pub(super) struct Weights {
@@ -56,15 +50,20 @@ struct Placed {
 }
 
 impl Weights {
-    /// The tensors of a file whose data begin at offset `start`.
-    pub(super) fn new(tensors: HashMap<String, TensorInfo>, start: u64, permuted: Option<Permuted>) -> Result<Self> {
+    /// The tensors of a file whose data begin at offset `start`. `permuted`: numbers of the query and key heads whose rows the file stores
+    /// in another order.
+    pub(super) fn new(
+        tensors: HashMap<String, TensorInfo>,
+        start: u64,
+        permuted: Option<(usize, usize)>,
+    ) -> Result<Self> {
         let mut header = Map::new();
         let mut placed = Vec::new();
         let mut end = 0;
         for (name, info) in tensors.into_iter().collect::<BTreeMap<_, _>>() {
-            let heads = permuted.as_ref().and_then(|heads| match name.split('.').nth(2) {
-                Some("attn_q") => Some(heads.queries),
-                Some("attn_k") => Some(heads.keys),
+            let heads = permuted.and_then(|(queries, keys)| match name.split('.').nth(2) {
+                Some("attn_q") => Some(queries),
+                Some("attn_k") => Some(keys),
                 _ => None,
             });
             let shape = info.shape.dims();
@@ -84,7 +83,6 @@ impl Weights {
         Ok(Self { head, tensors: placed, start })
     }
 
-    /// Size of the safetensors file, bytes.
     pub(super) fn size(&self) -> u64 {
         self.head.len() as u64 + self.tensors.last().map_or(0, |tensor| tensor.end)
     }
@@ -136,41 +134,32 @@ pub(in crate::model) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Computes the values of a tensor.
     fn hold(&mut self, index: usize) -> Result<(usize, Vec<f32>)> {
         let Placed { info, heads, .. } = &self.weights.tensors[index];
         let values = values(info, self.weights.start, &mut self.file)?;
-        Ok((
-            index,
-            match heads {
-                Some(heads) => in_order(&values, info.shape.dims()[0], *heads),
-                None => values,
-            },
-        ))
+        let heads = heads.map(|heads| in_order(&values, info.shape.dims()[0], heads));
+        Ok((index, heads.unwrap_or(values)))
     }
 }
 
 impl Read for Reader<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let head = self.weights.head.len() as u64;
-        let count = if let Some(rest) = self.weights.head.get(self.position as usize..).filter(|rest| !rest.is_empty())
+        let count = if let Some(mut rest) = self.weights.head.get(self.position as usize..)
+            && !rest.is_empty()
         {
-            copied(rest, into)
+            rest.read(into)?
         } else {
             let at = self.position - head;
             let index = self.weights.tensors.partition_point(|tensor| tensor.end <= at);
             let Some(tensor) = self.weights.tensors.get(index) else { return Ok(0) };
-            let (_, values) = match self.held.take().filter(|(held, _)| *held == index) {
-                Some(held) => self.held.insert(held),
-                None => {
-                    let made = self.hold(index).map_err(io::Error::other)?;
-                    self.held.insert(made)
-                }
-            };
+            let held = self.held.take().filter(|(held, _)| *held == index);
+            let held = held.map_or_else(|| self.hold(index), Ok).map_err(io::Error::other)?;
+            let (_, values) = self.held.insert(held);
             let bytes: &[u8] = bytemuck::cast_slice(values);
-            let rest = &bytes[bytes.len() - (tensor.end - at) as usize..];
-            let count = copied(rest, into);
-            if count == rest.len() {
+            let mut rest = &bytes[bytes.len() - (tensor.end - at) as usize..];
+            let count = rest.read(into)?;
+            if rest.is_empty() {
                 self.held = None;
             }
             count
@@ -178,12 +167,6 @@ impl Read for Reader<'_> {
         self.position += count as u64;
         Ok(count)
     }
-}
-
-fn copied(from: &[u8], into: &mut [u8]) -> usize {
-    let count = from.len().min(into.len());
-    into[..count].copy_from_slice(&from[..count]);
-    count
 }
 
 impl Seek for Reader<'_> {

@@ -59,7 +59,6 @@ impl Base {
         Ok(())
     }
 
-    /// Writes the record into an adapter's folder.
     pub(super) fn write(&self, directory: &Path) -> Result<()> {
         write_atomic(&directory.join(BASE_FILE), &serde_json::to_vec_pretty(self)?)
     }

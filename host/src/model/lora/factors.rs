@@ -1,9 +1,13 @@
-//! The two factors beside one module's weight: forward and backward pass.
+//! The two factors beside one module's weight: forward and backward pass, and dropout before the first factor.
+
+use std::sync::Arc;
 
 use anyhow::Result;
 use candle_core::Tensor;
+use host_ops::rng;
+use rand::Rng;
+use rayon::prelude::*;
 
-use super::mask::DropoutMask;
 use crate::model::ops;
 
 /// The map `x -> s B A x`.
@@ -18,7 +22,6 @@ pub(crate) struct Factors {
     pub(crate) dropout: Option<DropoutMask>,
 }
 
-/// Gradients from the factors' backward pass.
 pub(crate) struct FactorGradients {
     pub(crate) a: Tensor,
     pub(crate) b: Tensor,
@@ -54,5 +57,58 @@ impl Factors {
             Some(mask) => mask.apply(x),
             None => Ok(x.clone()),
         }
+    }
+}
+
+/// Identifies the dropout of one step. What is dropped is a function of a number's position, so all passes of the step drop the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dropout {
+    /// The run's seed.
+    pub seed: u64,
+    /// Name of the random stream: `lora.dropout`, or another stream for passes without a gradient.
+    pub stream: &'static str,
+    /// Number of completed optimizer steps.
+    pub step: u64,
+}
+
+impl Dropout {
+    /// Dropout of the optimizer step that follows `step` completed steps.
+    pub fn of_step(seed: u64, step: u64) -> Self {
+        Self { seed, stream: "lora.dropout", step }
+    }
+
+    /// Dropout of the log-probability pass over a rollout for several steps, after `step` completed steps.
+    pub fn of_rollout(seed: u64, step: u64) -> Self {
+        Self { seed, stream: "lora.dropout.rollout", step }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct DropoutMask {
+    pub(crate) dropout: Dropout,
+    /// Probability that a number is dropped.
+    pub(crate) rate: f64,
+    /// Numbers of the rows in their batch.
+    pub(crate) rows: Arc<[u64]>,
+    /// Numbers of the layer and of the module in the layer.
+    pub(crate) module: [u64; 2],
+}
+
+impl DropoutMask {
+    /// Drops entries of `x` `[rows * tokens, in]`, and multiplies the others by `1 / (1 - rate)`. Source: `torch.nn.Dropout`.
+    pub(super) fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        let width = x.elem_count() / self.rows.len().max(1);
+        let mut mask = vec![0.0_f32; x.elem_count()];
+        let (left_out, kept) = ((self.rate * 2.0_f64.powi(32)) as u32, (1.0 / (1.0 - self.rate)) as f32);
+        mask.par_chunks_mut(width.max(1)).zip(self.rows.par_iter()).for_each(|(mask, row)| {
+            let index = [self.dropout.step, *row, self.module[0], self.module[1]];
+            let mut rng = rng::stream(self.dropout.seed, self.dropout.stream, &index);
+            for value in mask {
+                if rng.next_u32() >= left_out {
+                    *value = kept;
+                }
+            }
+        });
+        Ok((x * Tensor::from_vec(mask, x.shape(), x.device())?.to_dtype(x.dtype())?)?)
     }
 }

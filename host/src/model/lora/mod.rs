@@ -5,27 +5,24 @@
 
 mod base;
 mod factors;
-mod mask;
 mod peft;
 mod settings;
-mod targets;
 
 use std::collections::BTreeMap;
 use std::path::{Path, absolute};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use candle_core::{DType, Device, Tensor, Var};
-use capo_loader::memory;
 use host_ops::rng;
 
 use super::config::Config;
 use super::files::ModelFiles;
 use super::params::Params;
+use super::size::lacking;
 
 pub use base::Base;
-pub(super) use factors::Factors;
-pub use mask::Dropout;
-pub(super) use mask::DropoutMask;
+pub use factors::Dropout;
+pub(super) use factors::{DropoutMask, Factors};
 pub use peft::{ADAPTER_CONFIG_FILE, ADAPTER_FILE, base_name};
 use settings::{A, B};
 pub use settings::{LoraConfig, Targets};
@@ -43,16 +40,12 @@ impl Adapter {
     /// A fresh adapter of the model `config`. A is uniform in `±1/√in`, drawn from the stream `lora.init` of `seed` in the order of names.
     /// B is 0, so the adapter has no effect yet. Source: `peft.LoraLayer.reset_lora_parameters`.
     pub fn fresh(lora: LoraConfig, base: Base, config: &Config, seed: u64, device: &Device) -> Result<Self> {
-        let modules = targets::modules("model.lora_target_modules", &lora.targets, config)?;
+        let modules = settings::modules("model.lora_target_modules", &lora.targets, config)?;
         let count = modules.values().map(|(outputs, inputs)| lora.r as u128 * (*outputs as u128 + *inputs as u128));
-        let bytes = 4 * count.sum::<u128>();
-        if let Some(free) = memory::available() {
-            ensure!(
-                bytes <= u128::from(free),
-                "an adapter of rank {} takes {} of memory, and {} are free (lower `model.lora_r`, or name fewer `model.lora_target_modules`)",
-                lora.r,
-                memory::text(bytes),
-                memory::text(free.into())
+        if let Some([needed, free]) = lacking(4 * count.sum::<u128>()) {
+            bail!(
+                "an adapter of rank {} takes {needed} of memory, and {free} are free (lower `model.lora_r`, or name fewer `model.lora_target_modules`)",
+                lora.r
             );
         }
         let mut rng = rng::stream(seed, "lora.init", &[]);
@@ -93,11 +86,6 @@ impl Adapter {
     /// Settings of the adapter.
     pub fn config(&self) -> &LoraConfig {
         &self.config
-    }
-
-    /// The adapter's base model.
-    pub fn base(&self) -> &Base {
-        &self.base
     }
 
     /// The adapter's factors, which are the trained parameters.

@@ -4,18 +4,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use candle_core::{Device, Var};
 use capo_loader::files::write_atomic;
-use safetensors::SafeTensors;
 use serde_json::{Map, Value, json};
 
-use super::settings::{A, B, LoraConfig, Targets};
-use super::targets;
+use super::settings::{self, A, B, LoraConfig, Targets};
 use crate::model::config::Config;
 use crate::model::family::shown;
 use crate::model::files::ModelFiles;
-use crate::model::params::{Params, to_f32};
+use crate::model::params::Params;
+use crate::model::tensors::TensorFile;
 
 /// The file that identifies a folder as an adapter.
 pub const ADAPTER_CONFIG_FILE: &str = "adapter_config.json";
@@ -37,7 +36,7 @@ const INITIAL: &[&str] = &["gaussian", "eva", "orthogonal"];
 
 /// The base that the adapter in `files` names.
 pub fn base_name(files: &ModelFiles) -> Result<String> {
-    let json = read_json(files)?;
+    let json = files.object(ADAPTER_CONFIG_FILE)?;
     let name = json.get("base_model_name_or_path").and_then(Value::as_str);
     name.map(str::to_owned).with_context(|| {
         format!(
@@ -47,15 +46,10 @@ pub fn base_name(files: &ModelFiles) -> Result<String> {
     })
 }
 
-fn read_json(files: &ModelFiles) -> Result<Map<String, Value>> {
-    serde_json::from_slice(&files.read(ADAPTER_CONFIG_FILE)?)
-        .with_context(|| format!("cannot use {}: not a JSON object", files.describe(ADAPTER_CONFIG_FILE)))
-}
-
 /// The settings in `adapter_config.json`, and the name of the base.
 pub(super) fn read_config(files: &ModelFiles) -> Result<(LoraConfig, String)> {
-    let config =
-        parse(read_json(files)?).with_context(|| format!("cannot use {}", files.describe(ADAPTER_CONFIG_FILE)))?;
+    let config = parse(files.object(ADAPTER_CONFIG_FILE)?)
+        .with_context(|| format!("cannot use {}", files.describe(ADAPTER_CONFIG_FILE)))?;
     Ok((config, base_name(files)?))
 }
 
@@ -122,50 +116,44 @@ fn check_key(key: &str, value: &Value) -> Result<()> {
 
 /// The factors of every module in the file. The modules that `lora` targets must be there.
 pub(super) fn read_params(files: &ModelFiles, lora: &LoraConfig, config: &Config, device: &Device) -> Result<Params> {
-    let place = || format!("cannot use {}", files.describe(ADAPTER_FILE));
-    let bytes = files.read(ADAPTER_FILE)?;
-    let file = SafeTensors::deserialize(&bytes)
-        .map_err(|error| anyhow!("not a whole safetensors file: {error} (fetch the file again)"))
-        .with_context(place)?;
-    let expected = expected(lora, config, file.names().into_iter()).with_context(place)?;
+    let file = TensorFile::open(files, ADAPTER_FILE)?;
+    factors(file, lora, config, device).with_context(|| format!("cannot use {}", files.describe(ADAPTER_FILE)))
+}
+
+fn factors(mut file: TensorFile<'_>, lora: &LoraConfig, config: &Config, device: &Device) -> Result<Params> {
+    let names = file.names();
+    let expected = expected(lora, config, &names)?;
     let mut vars = BTreeMap::new();
-    let tensors: BTreeMap<&str, _> = file.iter().collect();
-    for (full, view) in tensors {
+    for full in &names {
         let known = full.strip_prefix(PREFIX).and_then(|name| Some((name, expected.get(name)?)));
         let Some((name, shape)) = known else {
-            return Err(anyhow!("unexpected tensor `{full}` (its base and its settings must be its own)"))
-                .with_context(place);
+            bail!("unexpected tensor `{full}` (its base and its settings must be its own)");
         };
-        if view.shape() != shape {
-            return Err(anyhow!(
-                "tensor `{full}` has shape {:?}, expected {shape:?} (its base and its settings must be its own)",
-                view.shape()
-            ))
-            .with_context(place);
-        }
-        vars.insert(name.to_owned(), Var::from_tensor(&to_f32(&view, device).with_context(place)?)?);
+        let found = file.shape(full)?;
+        ensure!(
+            found == shape.as_slice(),
+            "tensor `{full}` has shape {found:?}, expected {shape:?} (its base and its settings must be its own)"
+        );
+        vars.insert(name.to_owned(), Var::from_tensor(&file.floats(full, device)?)?);
     }
     if let Some(missing) = expected.keys().find(|name| !vars.contains_key(*name)) {
-        return Err(anyhow!("tensor `{PREFIX}{missing}` is missing (fetch the file again)")).with_context(place);
+        bail!("tensor `{PREFIX}{missing}` is missing (fetch the file again)");
     }
     Ok(vars.into_iter().collect())
 }
 
 /// The shape of every factor, by its name in the base model.
-fn expected<'a>(
-    lora: &LoraConfig,
-    config: &Config,
-    found: impl Iterator<Item = &'a str>,
-) -> Result<BTreeMap<String, Vec<usize>>> {
-    let modules = match &lora.targets {
+fn expected(lora: &LoraConfig, config: &Config, found: &[String]) -> Result<BTreeMap<String, Vec<usize>>> {
+    let targets = match &lora.targets {
         // The file has exactly the modules that the expression matched in the base.
         Targets::Pattern(_) => {
             let suffix = format!(".{A}");
-            let names = found.filter_map(|name| name.strip_prefix(PREFIX)?.strip_suffix(&suffix)).map(str::to_owned);
-            targets::modules("target_modules", &Targets::Named(names.collect()), config)?
+            let names = found.iter().filter_map(|name| name.strip_prefix(PREFIX)?.strip_suffix(&suffix));
+            Targets::Named(names.map(str::to_owned).collect())
         }
-        named => targets::modules("target_modules", named, config)?,
+        named => named.clone(),
     };
+    let modules = settings::modules("target_modules", &targets, config)?;
     let both = |(module, (outputs, inputs)): (String, (usize, usize))| {
         [(format!("{module}.{A}"), vec![lora.r, inputs]), (format!("{module}.{B}"), vec![outputs, lora.r])]
     };
@@ -181,8 +169,8 @@ pub(super) fn write(lora: &LoraConfig, base: &str, params: &Params, directory: &
 
 fn to_json(lora: &LoraConfig, base: &str) -> Map<String, Value> {
     let targets = match &lora.targets {
-        Targets::OfFamily => json!(targets::OF_FAMILY),
-        Targets::AllLinear => json!(targets::ALL),
+        Targets::OfFamily => json!(settings::OF_FAMILY),
+        Targets::AllLinear => json!(settings::ALL),
         Targets::Named(names) => json!(names),
         Targets::Pattern(pattern) => json!(pattern),
     };

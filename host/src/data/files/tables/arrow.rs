@@ -5,10 +5,9 @@ use std::io::Cursor;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use arrow_ipc::reader::StreamReader;
 use arrow_ipc::{Message, MessageHeader, RecordBatch};
-use arrow_schema::ArrowError;
 
-use super::lines::Lines;
-use crate::data::contain::contain;
+use super::Lines;
+use crate::data::contain::{contain, damaged};
 
 /// Bytes before the stream in a file with a footer.
 const HEAD: &[u8] = b"ARROW1\0\0";
@@ -25,15 +24,11 @@ pub fn lines(bytes: &[u8]) -> Result<Vec<u8>> {
     })?
 }
 
-fn damaged(error: impl std::fmt::Display) -> anyhow::Error {
-    anyhow!("it is damaged, or of a kind that is not supported ({error})")
-}
-
 fn rows(stream: &[u8]) -> Result<Vec<u8>> {
     let reader = StreamReader::try_new(Cursor::new(stream), None).map_err(damaged)?;
     let mut lines = Lines::new();
     for batch in reader {
-        let batch = batch.map_err(|error: ArrowError| damaged(error))?;
+        let batch = batch.map_err(damaged)?;
         // A column takes at least one bit per row, or holds nothing.
         ensure!(
             batch.num_rows() / 8 <= stream.len().saturating_mul(MOST_GROWTH as usize),

@@ -4,10 +4,9 @@ use anyhow::{Context, Result, bail, ensure};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::errors::ParquetError;
 
-use super::lines::Lines;
-use crate::data::contain::contain;
+use super::Lines;
+use crate::data::contain::{contain, damaged};
 
-/// Number of rows in a batch.
 const BATCH: usize = 256;
 /// Longest footer in bytes. The reader expands the footer in memory before it reads a row.
 const LONGEST_FOOTER: u32 = 16 << 20;
@@ -33,11 +32,10 @@ pub fn lines(bytes: Vec<u8>) -> Result<Vec<u8>> {
 }
 
 fn rows(bytes: Vec<u8>) -> Result<Vec<u8>> {
-    let damaged = |error: ParquetError| anyhow::anyhow!("it is damaged, or of a kind that is not supported ({error})");
     let reader = ParquetRecordBatchReaderBuilder::try_new(bytes::Bytes::from(bytes)).map_err(damaged)?;
     let mut lines = Lines::new();
     for batch in reader.with_batch_size(BATCH).build().map_err(damaged)? {
-        lines.push(&batch.map_err(|error| damaged(error.into()))?)?;
+        lines.push(&batch.map_err(|error| damaged(ParquetError::from(error)))?)?;
     }
     Ok(lines.finish())
 }
