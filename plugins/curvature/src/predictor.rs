@@ -6,7 +6,7 @@ use capo_plugin::{Denominator, LastLayer};
 
 use crate::assign::Assign;
 use crate::optimizer::{Moments, Optimizer};
-use crate::ranks::{Ended, TrainerRanks};
+use crate::ranks::TrainerRanks;
 use crate::{device, records};
 
 /// The curvature model with the settings of its predictions.
@@ -94,7 +94,7 @@ impl Predictor {
         let kept = weights.iter().any(|&weight| weight != 0.0);
         // A skipped step can only matter if it kept no token.
         let prepared = if taken || !kept { self.prepare(batch, weights).map(Some) } else { Ok(None) };
-        let Some(Some(prepared)) = ranks.agree(Ended { taken, kept }, prepared)? else { return Ok(()) };
+        let Some(Some(prepared)) = ranks.agree(taken, kept, prepared)? else { return Ok(()) };
         self.model.commit_over(&prepared, weights, ranks).map_err(failed)
     }
 
