@@ -5,12 +5,12 @@
 use std::fmt::Display;
 use std::ptr::null_mut;
 
-use capo_plugin::{DType, Tensor};
+use capo_plugin::{DType, DeviceKind, Tensor};
 use half::{bf16, f16};
 use pyo3::PyResult;
 use pyo3::exceptions::PyValueError;
 
-use crate::dlpack::{Lent, Place, device};
+use crate::dlpack::{Lent, Place};
 
 const F64: DType = DType { bits: 64, ..DType::F32 };
 const U8: DType = DType { bits: 8, ..DType::U32 };
@@ -40,6 +40,12 @@ impl<T> Array<T> {
             Self::Lent(lent) => unsafe { std::slice::from_raw_parts(lent.address() as *const T, lent.len()) },
         }
     }
+
+    pub(crate) fn slot(&self) -> Slot {
+        let copied = !matches!(self, Self::Lent(lent) if !lent.fetched());
+        let copied = if copied { size_of_val(self.get()) } else { 0 };
+        Slot { place: Place::Host, address: self.get().as_ptr() as usize, copied }
+    }
 }
 
 /// Place and address of an array, and the number of bytes that were copied to get it there.
@@ -47,14 +53,6 @@ pub(crate) struct Slot {
     pub(crate) place: Place,
     pub(crate) address: usize,
     pub(crate) copied: usize,
-}
-
-impl<T> Array<T> {
-    pub(crate) fn slot(&self) -> Slot {
-        let copied = !matches!(self, Self::Lent(lent) if !lent.fetched());
-        let copied = if copied { size_of_val(self.get()) } else { 0 };
-        Slot { place: Place::Host, address: self.get().as_ptr() as usize, copied }
-    }
 }
 
 /// Wraps `lent` without a copy, if it can be a slice of `T`; the caller ensures that its elements have `T`'s bits.
@@ -184,14 +182,17 @@ impl<T> Large<T> {
 
     /// The array as a tensor for components; `dtype` is that of `T`.
     fn view(&self, dtype: DType) -> Tensor<'_> {
-        let ((kind, number), shape) = (device(self.slot().place), self.shape());
+        let (kind, number) = match self.slot().place {
+            Place::Host => (DeviceKind::CPU, 0),
+            Place::Cuda(number) => (DeviceKind::CUDA, number),
+        };
         let (data, dtype, stream) = match self {
             Self::Host(values, _) => (values.get().as_ptr().cast(), dtype, null_mut()),
             Self::Device(lent, dtype, stream) => (lent.address() as *const _, *dtype, *stream as *mut _),
         };
         // SAFETY: the address holds compact elements of this shape and type, which `self` keeps alive. The lender was
         // asked to make them ready on this stream.
-        unsafe { Tensor::from_raw(data, kind, number, dtype, shape, &[], 0, stream) }
+        unsafe { Tensor::from_raw(data, kind, number, dtype, self.shape(), &[], 0, stream) }
     }
 }
 

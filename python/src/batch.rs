@@ -16,7 +16,7 @@ use pyo3::types::PyDict;
 
 use crate::array::{Array, Large, Slot};
 use crate::dlpack::Place;
-use crate::error::{failed, refused};
+use crate::error::failed;
 use crate::export::{floats, to_fields};
 use crate::fields::{DENOMINATORS, Fields};
 use crate::layer::Layer;
@@ -194,7 +194,7 @@ impl Batch {
                 }
             }
         }
-        sound::check(&self.view(), &[]).map_err(|error| refused(&error))
+        sound::check(&self.view(), &[]).map_err(|error| PyValueError::new_err(format!("{error:#}")))
     }
 
     /// Names of the large arrays that are present, with their places and addresses.

@@ -4,7 +4,7 @@
 
 use std::ffi::{CStr, c_void};
 
-use capo_plugin::{DType, DeviceKind};
+use capo_plugin::DType;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
@@ -246,12 +246,4 @@ fn is_compact(shape: &[i64], strides: &[i64]) -> bool {
         expected *= extent;
         fits
     }) || shape.contains(&0)
-}
-
-/// DLPack's device type and device number for a location.
-pub(crate) fn device(place: Place) -> (DeviceKind, i32) {
-    match place {
-        Place::Host => (DeviceKind::CPU, 0),
-        Place::Cuda(number) => (DeviceKind::CUDA, number),
-    }
 }

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use capo_plugin::PluginError;
-use pyo3::exceptions::{PyException, PyFileNotFoundError, PyUserWarning, PyValueError};
+use pyo3::exceptions::{PyException, PyFileNotFoundError, PyUserWarning};
 use pyo3::{PyErr, create_exception};
 
 create_exception!(
@@ -22,11 +22,6 @@ pub(crate) fn failed(error: &anyhow::Error) -> PyErr {
         return PyFileNotFoundError::new_err(sentence);
     }
     CapoError::new_err(sentence)
-}
-
-/// An argument that the loader refused.
-pub(crate) fn refused(error: &anyhow::Error) -> PyErr {
-    PyValueError::new_err(format!("{error:#}"))
 }
 
 /// A failure of a component.

@@ -17,11 +17,3 @@ pub fn positive(key: &str, value: f32) -> Result<(), PluginError> {
     }
     Err(PluginError::config(format!("`{key}` is {value} (use a number above 0)")))
 }
-
-/// Refuses numbers that are not finite.
-pub fn each_finite(key: &str, values: &[f32]) -> Result<(), PluginError> {
-    match values.iter().find(|value| !value.is_finite()) {
-        None => Ok(()),
-        Some(value) => Err(PluginError::config(format!("`{key}` holds {value} (use finite numbers)"))),
-    }
-}

@@ -48,6 +48,9 @@ macro_rules! documented {
 }
 
 impl<T: Thresholds> CurvatureMask<T> {
+    /// What the mask does, for `register!`.
+    pub const ABOUT: &str = "drops tokens whose predicted step moves objective or policy too far";
+
     /// Meanings of the mask's keys, for `register!`.
     pub const KEYS: KeyDocs = documented!(signal: "advantage", own: {
         fisher_threshold = T::FISHER => "accept m_F below this; `false` switches the test off"; 1e-10..1e2,
@@ -59,6 +62,9 @@ impl<T: Thresholds> CurvatureMask<T> {
 }
 
 impl CurvatureWeight {
+    /// What the weight does, for `register!`.
+    pub const ABOUT: &str = "lets tokens whose predicted step moves the policy too far count less";
+
     /// Meanings of the weight's keys, for `register!`.
     pub const KEYS: KeyDocs = documented!(signal: "unit", own: {
         fisher_threshold = Self::FISHER => "m_F up to which a token counts in full; above, it counts the square root of this over m_F; `auto`: the bound follows the run"; 1e-10..1e2,

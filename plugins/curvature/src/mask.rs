@@ -88,24 +88,6 @@ mod tests {
     use capo_plugin::testing::{self, Fixture};
     use capo_plugin::{OptimizerInfo, OptimizerKind};
 
-    #[test]
-    fn keeps_all_under_wide_limits_and_drops_under_narrow_ones() {
-        let fixture = Fixture::new(4, 6).lengths(&[6, 3, 0, 5]);
-        let mut wide = testing::mask::<CurvatureMask<Wide>>("").unwrap();
-        let all = fixture.mask(&mut wide).unwrap();
-        assert_eq!(all.keep, fixture.batch().completion_mask);
-        assert!(all.records.number("m_f_batch").unwrap() > 0.0);
-        let median = {
-            let mut m_f = all.records.tokens[0].1.iter().copied().filter(|&m_f| m_f > 0.0).collect::<Vec<_>>();
-            m_f.sort_by(f32::total_cmp);
-            0.9999 * m_f[m_f.len() / 2]
-        };
-        let table = format!("fisher_threshold = {median}\nhessian_threshold = false");
-        let half = fixture.mask(&mut testing::mask::<CurvatureMask<Wide>>(&table).unwrap()).unwrap();
-        assert_eq!(half.keep.iter().filter(|&&keep| keep == 1).count(), 7);
-        assert_eq!(half.records.number("rejected_fisher"), Some(0.5));
-    }
-
     /// A batch in parts gets the decisions and shifts of the whole batch, in the middle of a run too.
     #[test]
     fn tokens_are_decided_alone_where_it_is_declared() {
@@ -160,12 +142,16 @@ mod tests {
             };
             let open = run("");
             assert_eq!(open.keep, valid);
+            assert!(open.records.number("m_f_batch").unwrap() > 0.0);
             let m_f = &open.records.tokens[0].1;
             // A bound just below the largest shift drops only the subset that holds the largest token's shift.
             let worst = (0..12).max_by(|&a, &b| m_f[a].total_cmp(&m_f[b])).unwrap();
             let limit = 0.999 * m_f[worst];
             let expected: Vec<u8> = (0..12).map(|at| valid[at] * u8::from(at / span != worst / span)).collect();
-            assert_eq!(run(&format!("fisher_threshold = {limit}")).keep, expected, "{granularity}: {m_f:?}");
+            let narrow = run(&format!("fisher_threshold = {limit}\nhessian_threshold = false"));
+            assert_eq!(narrow.keep, expected, "{granularity}: {m_f:?}");
+            let rejected = (0..12).filter(|&at| valid[at] != expected[at]).count();
+            assert_eq!(narrow.records.number("rejected_fisher"), Some(rejected as f64 / 8.0), "{granularity}");
         }
     }
 

@@ -47,21 +47,19 @@ impl Optimizer {
     /// The optimizer as a model of the core.
     pub fn model(&self, batch: &Batch<'_>) -> Result<OptimizerModel, PluginError> {
         let host = batch.optimizer;
-        let kept = SecondMoment::Kept;
-        let (kind, second_moment, weight_decay) = match (self.choice, host.kind) {
-            (OptimizerChoice::Sgd, _) | (OptimizerChoice::Host, OptimizerKind::SGD) => {
-                (capo_core::OptimizerKind::Sgd, kept, 0.0)
-            }
-            (OptimizerChoice::Adam, _) | (OptimizerChoice::Host, OptimizerKind::ADAM) => {
-                (capo_core::OptimizerKind::Adam, kept, 0.0)
-            }
-            (OptimizerChoice::AdamW, _) | (OptimizerChoice::Host, OptimizerKind::ADAMW) => {
-                (capo_core::OptimizerKind::Adam, kept, host.weight_decay)
-            }
-            (OptimizerChoice::Host, OptimizerKind::ADAMW_KEPT_AND_REJECTED) => {
-                (capo_core::OptimizerKind::Adam, SecondMoment::KeptAndRejected, host.weight_decay)
-            }
-            (OptimizerChoice::Host, OptimizerKind(other)) => {
+        let chosen = match self.choice {
+            OptimizerChoice::Host => host.kind,
+            OptimizerChoice::Sgd => OptimizerKind::SGD,
+            OptimizerChoice::Adam => OptimizerKind::ADAM,
+            OptimizerChoice::AdamW => OptimizerKind::ADAMW,
+        };
+        let (adam, kept) = (capo_core::OptimizerKind::Adam, SecondMoment::Kept);
+        let (kind, second_moment, weight_decay) = match chosen {
+            OptimizerKind::SGD => (capo_core::OptimizerKind::Sgd, kept, 0.0),
+            OptimizerKind::ADAM => (adam, kept, 0.0),
+            OptimizerKind::ADAMW => (adam, kept, host.weight_decay),
+            OptimizerKind::ADAMW_KEPT_AND_REJECTED => (adam, SecondMoment::KeptAndRejected, host.weight_decay),
+            OptimizerKind(other) => {
                 return Err(PluginError::unsupported(format!(
                     "the trainer's optimizer is of kind {other}, which this mask does not model (set `optimizer = \"adam\"` or `\"sgd\"`)"
                 )));

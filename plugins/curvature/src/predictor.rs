@@ -6,7 +6,7 @@ use capo_plugin::{Denominator, LastLayer};
 
 use crate::assign::Assign;
 use crate::optimizer::{Moments, Optimizer};
-use crate::ranks::{Ended, TrainerRanks};
+use crate::ranks::TrainerRanks;
 use crate::{device, records};
 
 /// The curvature model with the settings of its predictions.
@@ -40,7 +40,7 @@ impl Predictor {
     ) -> Result<Assessment, PluginError> {
         let assessment = self.shifts(batch, keep, thresholds)?;
         if self.batch_shifts {
-            let prepared = self.model.prepare(&self.step(batch)?, keep).map_err(failed)?;
+            let prepared = self.model.prepare(&step_of(&self.optimizer, batch)?, keep).map_err(failed)?;
             let shift = |keep: &[u8]| self.model.batch_shift(&prepared, keep).map_err(failed);
             let before = shift(keep)?;
             let after = if assessment.keep == *keep { before } else { shift(&assessment.keep)? };
@@ -53,7 +53,7 @@ impl Predictor {
 
     /// Like [`assess`](Self::assess), but records nothing.
     pub fn shifts(&self, batch: &Batch<'_>, keep: &[u8], thresholds: &Acceptance) -> Result<Assessment, PluginError> {
-        let step = self.step(batch)?;
+        let step = step_of(&self.optimizer, batch)?;
         let (ones, minus_ones);
         let seen = match self.signal {
             Signal::Advantage => step,
@@ -94,13 +94,13 @@ impl Predictor {
         let kept = weights.iter().any(|&weight| weight != 0.0);
         // A skipped step can only matter if it kept no token.
         let prepared = if taken || !kept { self.prepare(batch, weights).map(Some) } else { Ok(None) };
-        let Some(Some(prepared)) = ranks.agree(Ended { taken, kept }, prepared)? else { return Ok(()) };
+        let Some(Some(prepared)) = ranks.agree(taken, kept, prepared)? else { return Ok(()) };
         self.model.commit_over(&prepared, weights, ranks).map_err(failed)
     }
 
     /// The data of the tokens that the moments may include.
     fn prepare<'a>(&self, batch: &Batch<'a>, weights: &[f32]) -> Result<Prepared<'a>, PluginError> {
-        let step = self.step(batch)?;
+        let step = step_of(&self.optimizer, batch)?;
         let keep: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
         let seen = match step.optimizer.second_moment {
             SecondMoment::Kept => &keep,
@@ -133,10 +133,6 @@ impl Predictor {
     pub fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
         self.model.load(state).map_err(|error| PluginError::state(error.to_string()))
     }
-
-    fn step<'a>(&self, batch: &Batch<'a>) -> Result<Step<'a>, PluginError> {
-        step_of(&self.optimizer, batch)
-    }
 }
 
 /// The step that the trainer's optimizer takes on `batch`, in the core's types; without a copy. For components other than masks.
@@ -146,10 +142,11 @@ pub fn trainer_step<'a>(batch: &Batch<'a>) -> Result<Step<'a>, PluginError> {
 
 /// The step that `optimizer` takes on `batch`, in the core's types; without a copy.
 fn step_of<'a>(optimizer: &Optimizer, batch: &Batch<'a>) -> Result<Step<'a>, PluginError> {
+    let top_k = Some(batch.sampling_top_k as usize).filter(|&top_k| top_k > 0);
     Ok(Step {
         batch: layer(batch, batch.last_layer()?)?,
         advantages: batch.advantages,
-        policy: policy(batch),
+        policy: Policy { temperature: batch.sampling_temperature, top_k },
         loss: loss(batch)?,
         optimizer: optimizer.model(batch)?,
         learning_rate: batch.optimizer.learning_rate,
@@ -177,12 +174,6 @@ fn loss<'a>(batch: &Batch<'a>) -> Result<Loss<'a>, PluginError> {
         counted: (batch.denominator == Denominator::ORIGINAL).then_some(batch.completion_mask),
         derivatives: batch.dloss_dlogp,
     })
-}
-
-/// The sampling distribution in the core's types.
-fn policy(batch: &Batch<'_>) -> Policy {
-    let top_k = batch.sampling_top_k as usize;
-    Policy { temperature: batch.sampling_temperature, top_k: (top_k > 0).then_some(top_k) }
 }
 
 /// The last layer in the core's types.

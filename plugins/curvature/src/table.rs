@@ -13,38 +13,29 @@ use crate::assign::Assign;
 use crate::optimizer::{Moments, Optimizer, OptimizerChoice};
 use crate::predictor::{Predictor, Signal};
 
-/// Defines a table: the keys that mask and weight share, with the `own` keys in between.
+/// Defines a table: the keys that mask and weight share, with the `own` keys in between. `keys.rs` has their meanings.
 macro_rules! table {
     ($(#[$about:meta])* $name:ident, signal: $signal:literal, own: { $($own:tt)* }) => {
         $(#[$about])*
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         pub(crate) struct $name {
-            /// Preset of formulas where paper, released code and exact model differ. The switches at the end change single formulas.
             #[serde(default)]
             semantics: Preset,
-            /// Subset of tokens whose step is predicted as a whole.
             #[serde(default, with = "GranularityKey")]
             granularity: Granularity,
-            /// Advantage at which a token's step is predicted.
             #[serde(default = $signal)]
             signal: Signal,
-            /// Tokens that get the model's decisions.
             #[serde(default)]
             assign: Assign,
-            /// Optimizer that the proposed step models.
             #[serde(default)]
             optimizer: OptimizerChoice,
-            /// Adam's constants; an absent one is the trainer's.
             adam_beta1: Option<f64>,
             adam_beta2: Option<f64>,
             adam_epsilon: Option<f64>,
-            /// Moments from which a proposed step starts.
             #[serde(default)]
             moments: Moments,
-            /// Largest number of threads; by default the machine's parallelism.
             threads: Option<usize>,
-            /// True if the shifts of one step on the whole batch are also reported.
             #[serde(default = "yes")]
             batch_shifts: bool,
             $($own)*
@@ -125,15 +116,11 @@ macro_rules! table {
 table! {
     /// The mask's keys.
     MaskTable, signal: "advantage", own: {
-        /// Accepts `m_F` below this value; `false` switches the test off.
         fisher_threshold: Option<Limit>,
-        /// Accepts `m_H` below this value and above its negative, or from 0 up, as `hessian_interval` says; `false` switches the test off.
         hessian_threshold: Option<Limit>,
         #[serde(default)]
         hessian_interval: Interval,
-        /// Accepts `m_H` strictly inside this interval; replaces `hessian_threshold`.
         hessian_range: Option<[f64; 2]>,
-        /// Fraction of tokens to reject; replaces the thresholds.
         pub(crate) target_rejection_rate: Option<f64>,
     }
 }
@@ -141,7 +128,6 @@ table! {
 table! {
     /// The weight's keys.
     WeightTable, signal: "unit", own: {
-        /// Policy shift above which weights fall below 1; `"auto"` lets it follow the run.
         pub(crate) fisher_threshold: Option<Bound>,
     }
 }
@@ -208,29 +194,12 @@ enum Limit {
     Off(bool),
 }
 
-/// A bound, or `"auto"`.
-#[derive(Clone, Copy)]
+/// A bound; the only word that is one is `auto`.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "`fisher_threshold` is no bound (give a number above 0, or \"auto\")")]
 pub(crate) enum Bound {
     At(f64),
-    Auto,
-}
-
-impl<'de> Deserialize<'de> for Bound {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged, expecting = "`fisher_threshold` is no bound (give a number above 0, or \"auto\")")]
-        enum Given {
-            At(f64),
-            Word(String),
-        }
-        match Given::deserialize(deserializer)? {
-            Given::At(bound) => Ok(Self::At(bound)),
-            Given::Word(word) if word == "auto" => Ok(Self::Auto),
-            Given::Word(word) => {
-                Err(D::Error::custom(format!("`fisher_threshold` is \"{word}\" (give a number above 0, or \"auto\")")))
-            }
-        }
-    }
+    Word(String),
 }
 
 impl Limit {

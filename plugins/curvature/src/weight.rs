@@ -58,11 +58,15 @@ impl TryFrom<WeightTable> for CurvatureWeight {
     type Error = String;
 
     fn try_from(table: WeightTable) -> Result<Self, String> {
-        let threshold = match table.fisher_threshold.unwrap_or(Bound::At(CurvatureWeight::FISHER)) {
-            Bound::Auto => Threshold::Auto(Sketch::default()),
-            Bound::At(threshold) if threshold.is_finite() && threshold > 0.0 => Threshold::Given(threshold),
-            Bound::At(threshold) => {
+        let threshold = match &table.fisher_threshold {
+            None => Threshold::Given(CurvatureWeight::FISHER),
+            Some(Bound::At(threshold)) if threshold.is_finite() && *threshold > 0.0 => Threshold::Given(*threshold),
+            Some(Bound::At(threshold)) => {
                 return Err(format!("`fisher_threshold` is {threshold} (it must be finite and above 0, or \"auto\")"));
+            }
+            Some(Bound::Word(word)) if word == "auto" => Threshold::Auto(Sketch::default()),
+            Some(Bound::Word(word)) => {
+                return Err(format!("`fisher_threshold` is \"{word}\" (give a number above 0, or \"auto\")"));
             }
         };
         Ok(Self { predictor: table.predictor(Acceptance::default())?, threshold })

@@ -14,35 +14,12 @@ impl Thresholds for DrCapo {
     const HESSIAN: f64 = 5e-4;
 }
 
+type Mask = CurvatureMask<DrCapo>;
+type Surrogate = ClippedSurrogate<ByFixedLength>;
+
 register!(AdvantageEstimator, GroupCentered, "drcapo.advantage", "reward - group mean");
-register!(
-    Objective,
-    ClippedSurrogate<ByFixedLength>,
-    "drcapo.objective",
-    "clipped surrogate, sum over a fixed length",
-    ClippedSurrogate::<ByFixedLength>::KEYS
-);
-register!(
-    PreBackwardMask,
-    CurvatureMask<DrCapo>,
-    "drcapo.curvature",
-    "drops tokens whose predicted step moves objective or policy too far",
-    CurvatureMask::<DrCapo>::KEYS
-);
-register!(
-    TokenWeight,
-    CurvatureWeight,
-    "drcapo.curvature-weight",
-    "lets tokens whose predicted step moves the policy too far count less",
-    CurvatureWeight::KEYS
-);
+register!(Objective, Surrogate, "drcapo.objective", "clipped surrogate, sum over a fixed length", Surrogate::KEYS);
+register!(PreBackwardMask, Mask, "drcapo.curvature", Mask::ABOUT, Mask::KEYS);
+register!(TokenWeight, CurvatureWeight, "drcapo.curvature-weight", CurvatureWeight::ABOUT, CurvatureWeight::KEYS);
 recipe!("drcapo", "Dr.GRPO with the curvature mask", include_str!("../recipe.toml"));
 recipe!("drcapo-soft", "Dr.GRPO with curvature weights, remembered by the optimizer", include_str!("../soft.toml"));
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn all_components_conform() {
-        capo_plugin::testing::conform(&[]).unwrap();
-    }
-}

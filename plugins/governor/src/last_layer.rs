@@ -11,33 +11,22 @@ pub(crate) const TARGET: f64 = 6e-9;
 
 /// Scales a step so that the policy shift predicted by the last-layer model is at most `target`.
 #[derive(Deserialize)]
-#[serde(try_from = "Table")]
-pub(crate) struct LastLayerGovernor {
-    target: f64,
-    model: CurvatureModel,
-}
-
-#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
+pub(crate) struct LastLayerGovernor {
     #[serde(default = "target")]
     target: f64,
+    #[serde(skip, default = "model")]
+    model: CurvatureModel,
 }
 
 fn target() -> f64 {
     TARGET
 }
 
-impl TryFrom<Table> for LastLayerGovernor {
-    type Error = String;
-
-    fn try_from(Table { target }: Table) -> Result<Self, String> {
-        // The model never accepts or rejects tokens here.
-        let all = Acceptance { fisher_threshold: None, hessian_range: None, low_end_kept: false };
-        let model =
-            CurvatureModel::new(all, Granularity::Batch, Semantics::EXACT).map_err(|error| error.to_string())?;
-        Ok(Self { target, model })
-    }
+/// A model that never accepts or rejects tokens.
+fn model() -> CurvatureModel {
+    CurvatureModel::new(Acceptance::default(), Granularity::Batch, Semantics::EXACT)
+        .expect("no threshold is out of range")
 }
 
 impl LastLayerGovernor {

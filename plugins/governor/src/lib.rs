@@ -26,11 +26,3 @@ register!(
     { target = last_layer::TARGET => "largest predicted KL divergence of the last layer's step, nats per kept token" }
 );
 recipe!("governed-grpo", "GRPO whose steps keep to a KL divergence", include_str!("../recipe.toml"));
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn all_components_conform() {
-        capo_plugin::testing::conform(&[]).unwrap();
-    }
-}

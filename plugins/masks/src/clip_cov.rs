@@ -10,44 +10,24 @@
 use capo_plugin::Draws;
 use capo_plugin::prelude::*;
 
-use crate::covariance::covariances;
+use crate::kl_cov::covariances;
 use crate::{checks, tokens};
 
 /// Range of covariances, and the fraction of tokens to drop.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 struct ClipCov {
-    /// Number of drops, as a fraction of all remaining tokens.
-    #[serde(default = "ratio")]
     clip_cov_ratio: f64,
-    /// Candidates have a larger covariance.
-    #[serde(default = "lower")]
     clip_cov_lb: f32,
-    /// Candidates have a smaller covariance.
-    #[serde(default = "upper")]
     clip_cov_ub: f32,
-    /// PPO's lower clip, as a distance from 1.
-    #[serde(default = "clip")]
     clip_ratio_low: f32,
-    /// PPO's upper clip, as a distance from 1.
-    #[serde(default = "clip")]
     clip_ratio_high: f32,
 }
 
-fn ratio() -> f64 {
-    0.0002
-}
-
-fn lower() -> f32 {
-    1.0
-}
-
-fn upper() -> f32 {
-    5.0
-}
-
-fn clip() -> f32 {
-    0.2
+impl Default for ClipCov {
+    fn default() -> Self {
+        Self { clip_cov_ratio: 0.0002, clip_cov_lb: 1.0, clip_cov_ub: 5.0, clip_ratio_low: 0.2, clip_ratio_high: 0.2 }
+    }
 }
 
 impl ClipCov {
@@ -93,9 +73,9 @@ impl PreBackwardMask for ClipCov {
 const STREAM: u64 = 0xC11F_C0F5;
 
 register!(PreBackwardMask, ClipCov, "masks.clip-cov", "drops a few tokens whose log-probability and advantage go together", {
-    clip_cov_ratio = ratio() => "share of all tokens that goes, at least one token"; 1e-5..1.0,
-    clip_cov_lb = lower() => "candidates have a larger covariance",
-    clip_cov_ub = upper() => "candidates have a smaller covariance",
-    clip_ratio_low = clip() => "PPO's lower clip: what it clips is no candidate",
-    clip_ratio_high = clip() => "PPO's upper clip",
+    clip_cov_ratio = ClipCov::default().clip_cov_ratio => "share of all tokens that goes, at least one token"; 1e-5..1.0,
+    clip_cov_lb = ClipCov::default().clip_cov_lb => "candidates have a larger covariance",
+    clip_cov_ub = ClipCov::default().clip_cov_ub => "candidates have a smaller covariance",
+    clip_ratio_low = ClipCov::default().clip_ratio_low => "PPO's lower clip: what it clips is no candidate",
+    clip_ratio_high = ClipCov::default().clip_ratio_high => "PPO's upper clip",
 });

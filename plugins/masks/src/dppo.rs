@@ -12,9 +12,9 @@ use std::marker::PhantomData;
 
 use capo_plugin::prelude::*;
 
+use crate::checks;
 use crate::policies::{self, Compared, Policies};
 use crate::rated::{self, Bounded, Rated};
-use crate::sides::{self, Sides};
 
 /// A divergence between two distributions.
 pub(crate) trait Divergence: Send {
@@ -52,19 +52,51 @@ impl Divergence for Kl {
     }
 }
 
+/// Meaning of the lower bound's key, for `register!`.
+pub(crate) const LOW: &str = "the same for tokens that have fallen; `clip_ratio` when absent";
+/// Meaning of the upper bound's key, for `register!`.
+pub(crate) const HIGH: &str = "the same for tokens that have risen; `clip_ratio` when absent";
+
+/// verl's default bound.
+pub(crate) const BOUND: f32 = 0.2;
+
+/// Bounds for the two directions of a step: verl's `clip_ratio_low` and `clip_ratio_high`. An absent one is `both`, its `clip_ratio`,
+/// or else verl's default.
+#[derive(Clone, Copy)]
+pub(crate) struct Sides {
+    pub(crate) both: Option<f32>,
+    pub(crate) low: Option<f32>,
+    pub(crate) high: Option<f32>,
+}
+
+impl Sides {
+    /// Bound at this advantage: a step raises the token's probability if the advantage is above 0, and lowers it otherwise.
+    pub(crate) fn limit(self, advantage: f32) -> f32 {
+        if advantage > 0.0 { self.high } else { self.low }.or(self.both).unwrap_or(BOUND)
+    }
+
+    /// Key of a bound that the table gives.
+    pub(crate) fn given(self) -> Option<&'static str> {
+        let keys = [("clip_ratio", self.both), ("clip_ratio_low", self.low), ("clip_ratio_high", self.high)];
+        keys.into_iter().find(|(_, bound)| bound.is_some()).map(|(key, _)| key)
+    }
+
+    /// Refuses bounds below 0.
+    pub(crate) fn check(self) -> Result<(), PluginError> {
+        checks::bound("clip_ratio", self.both.unwrap_or_default())?;
+        checks::bound("clip_ratio_low", self.low.unwrap_or_default())?;
+        checks::bound("clip_ratio_high", self.high.unwrap_or_default())
+    }
+}
+
 /// Bounds on the divergence, not on the ratio.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, bound = "")]
 struct Dppo<D> {
-    /// Default of both bounds.
     clip_ratio: Option<f32>,
-    /// Bound for tokens whose probability fell.
     clip_ratio_low: Option<f32>,
-    /// Bound for tokens whose probability rose.
     clip_ratio_high: Option<f32>,
-    /// Fraction of tokens to drop; replaces the bounds.
     target_rejection_rate: Option<f64>,
-    /// Policies that the mask compares.
     #[serde(default = "Policies::trainer_sampler")]
     policies: Policies,
     #[serde(skip)]
@@ -105,16 +137,16 @@ impl<D: Divergence> Bounded for Dppo<D> {
 }
 
 register!(PreBackwardMask, Rated<Dppo<TotalVariation>>, "masks.dppo-tv", "drops tokens that have moved too far and would go further", {
-    clip_ratio = sides::bound() => "how far a token's probability may move"; 1e-6..1.0,
-    clip_ratio_low = None::<f32> => sides::LOW,
-    clip_ratio_high = None::<f32> => sides::HIGH,
+    clip_ratio = BOUND => "how far a token's probability may move"; 1e-6..1.0,
+    clip_ratio_low = None::<f32> => LOW,
+    clip_ratio_high = None::<f32> => HIGH,
     target_rejection_rate = None::<f64> => rated::ABOUT,
     policies = Policies::TrainerSampler => policies::ABOUT,
 });
 register!(PreBackwardMask, Rated<Dppo<Kl>>, "masks.dppo-kl", "drops tokens that diverge too much and would go further", {
-    clip_ratio = sides::bound() => "largest divergence of a token, nats"; 1e-9..10.0,
-    clip_ratio_low = None::<f32> => sides::LOW,
-    clip_ratio_high = None::<f32> => sides::HIGH,
+    clip_ratio = BOUND => "largest divergence of a token, nats"; 1e-9..10.0,
+    clip_ratio_low = None::<f32> => LOW,
+    clip_ratio_high = None::<f32> => HIGH,
     target_rejection_rate = None::<f64> => rated::ABOUT,
     policies = Policies::TrainerSampler => policies::ABOUT,
 });

@@ -13,22 +13,17 @@ use std::marker::PhantomData;
 use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
 
-use crate::dppo::{Divergence, Kl, TotalVariation};
+use crate::dppo::{self, Divergence, Kl, Sides, TotalVariation};
 use crate::policies::Policies;
 use crate::rated::{self, Bounded, Rated};
-use crate::sides::{self, Sides};
 
 /// Bounds on the divergence.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, bound = "")]
 struct DppoTopK<D> {
-    /// Default of both bounds.
     clip_ratio: Option<f32>,
-    /// Bound for tokens whose probability fell.
     clip_ratio_low: Option<f32>,
-    /// Bound for tokens whose probability rose.
     clip_ratio_high: Option<f32>,
-    /// Fraction of tokens to drop; replaces the bounds.
     target_rejection_rate: Option<f64>,
     #[serde(skip)]
     divergence: PhantomData<D>,
@@ -40,9 +35,9 @@ impl<D> DppoTopK<D> {
     }
 
     const KEYS: KeyDocs = keys! {
-        clip_ratio = sides::bound() => "largest divergence at a token that would go further"; 1e-9..10.0,
-        clip_ratio_low = None::<f32> => sides::LOW,
-        clip_ratio_high = None::<f32> => sides::HIGH,
+        clip_ratio = dppo::BOUND => "largest divergence at a token that would go further"; 1e-9..10.0,
+        clip_ratio_low = None::<f32> => dppo::LOW,
+        clip_ratio_high = None::<f32> => dppo::HIGH,
         target_rejection_rate = None::<f64> => rated::ABOUT,
     };
 }

@@ -15,10 +15,8 @@ use crate::{checks, tokens};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Drpo {
-    /// Change of a token's probability at which its weight is 0.
     #[serde(default = "delta")]
     delta: f32,
-    /// Policies that the weight compares.
     #[serde(default = "Policies::trainer_sampler")]
     policies: Policies,
 }

@@ -9,7 +9,6 @@ use crate::{checks, tokens};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EntropyQuantile {
-    /// Fraction of the remaining tokens that is kept.
     #[serde(default = "one_fifth")]
     top_entropy_quantile: f64,
 }

@@ -17,14 +17,10 @@ use crate::rated::{self, Bounded, Rated};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct IcePop {
-    /// Smallest ratio kept.
     #[serde(default = "alpha")]
     alpha: f32,
-    /// Largest ratio kept.
     beta: Option<f32>,
-    /// Fraction of tokens to drop; replaces `beta`.
     target_rejection_rate: Option<f64>,
-    /// Policies that the mask compares.
     #[serde(default = "Policies::old_sampler")]
     policies: Policies,
 }
@@ -33,13 +29,11 @@ fn alpha() -> f32 {
     0.5
 }
 
-fn beta() -> f32 {
-    5.0
-}
+const BETA: f32 = 5.0;
 
 impl IcePop {
     fn beta(&self) -> f32 {
-        self.beta.unwrap_or(beta())
+        self.beta.unwrap_or(BETA)
     }
 }
 
@@ -73,7 +67,7 @@ impl Bounded for IcePop {
 
 register!(PreBackwardMask, Rated<IcePop>, "masks.icepop", "drops tokens on which trainer and sampler disagree", {
     alpha = alpha() => "smallest ratio kept",
-    beta = beta() => "largest ratio kept"; 1.00001..1000.0,
+    beta = BETA => "largest ratio kept"; 1.00001..1000.0,
     target_rejection_rate = None::<f64> => rated::ABOUT,
     policies = Policies::OldSampler => policies::ABOUT,
 });

@@ -14,18 +14,13 @@ use crate::rated::{self, Bounded, Rated};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Ipo {
-    /// Largest change of a token's probability that is kept.
     ipo_threshold: Option<f32>,
-    /// Fraction of tokens to drop; replaces the threshold.
     target_rejection_rate: Option<f64>,
-    /// Policies that the mask compares.
     #[serde(default = "Policies::trainer_sampler")]
     policies: Policies,
 }
 
-fn threshold() -> f32 {
-    0.1
-}
+const THRESHOLD: f32 = 0.1;
 
 impl Bounded for Ipo {
     fn given(&self) -> (Option<f64>, Option<&'static str>) {
@@ -42,7 +37,7 @@ impl Bounded for Ipo {
     }
 
     fn limit(&self, _: f32) -> f64 {
-        f64::from(self.ipo_threshold.unwrap_or(threshold()))
+        f64::from(self.ipo_threshold.unwrap_or(THRESHOLD))
     }
 
     fn inputs(&self) -> Inputs {
@@ -55,7 +50,7 @@ impl Bounded for Ipo {
 }
 
 register!(PreBackwardMask, Rated<Ipo>, "masks.ipo", "drops tokens whose probability has moved too far, either way", {
-    ipo_threshold = threshold() => "how far a token's probability may have moved"; 1e-6..1.0,
+    ipo_threshold = THRESHOLD => "how far a token's probability may have moved"; 1e-6..1.0,
     target_rejection_rate = None::<f64> => rated::ABOUT,
     policies = Policies::TrainerSampler => policies::ABOUT,
 });

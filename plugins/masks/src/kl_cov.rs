@@ -7,19 +7,28 @@
 
 use capo_plugin::prelude::*;
 
-use crate::covariance::covariances;
 use crate::{checks, tokens};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KlCov {
-    /// Fraction of the remaining tokens that is dropped.
     #[serde(default = "ratio")]
     kl_cov_ratio: f64,
 }
 
 fn ratio() -> f64 {
     0.0002
+}
+
+/// Covariance of log-probability and advantage, which determines how much the entropy falls: (A − mean A)(ln p − mean ln p) for each
+/// token at `places`, in their order. Both means are over these tokens.
+pub(crate) fn covariances(batch: &Batch, places: &[usize]) -> Vec<f32> {
+    let mean = |values: &[f32]| {
+        let sum: f64 = places.iter().map(|&i| f64::from(values[i])).sum();
+        (sum / places.len().max(1) as f64) as f32
+    };
+    let (advantage, logp) = (mean(batch.advantages), mean(batch.logps));
+    places.iter().map(|&i| (batch.advantages[i] - advantage) * (batch.logps[i] - logp)).collect()
 }
 
 impl PreBackwardMask for KlCov {

@@ -8,7 +8,6 @@
 
 mod checks;
 mod clip_cov;
-mod covariance;
 mod dppo;
 mod dppo_top_k;
 mod drpo;
@@ -22,12 +21,10 @@ mod mis;
 mod off_policy_sequence;
 mod policies;
 mod probability_floor;
-mod probability_quantile;
-mod random;
 mod rated;
 mod ratio_range;
 mod sequence;
-mod sides;
+mod share;
 mod statistic;
 mod tis;
 mod tokens;

@@ -13,7 +13,6 @@ use crate::{checks, tokens};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LowProbability {
-    /// 0 leaves all weights at 1; 1 makes them equal to the probability.
     #[serde(default = "alpha")]
     alpha: f64,
 }

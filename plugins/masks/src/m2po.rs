@@ -14,10 +14,8 @@ use crate::{checks, tokens};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct M2po {
-    /// Upper bound on the mean of d² over the kept tokens.
     #[serde(default = "threshold")]
     m2_threshold: f64,
-    /// Policies that the mask compares.
     #[serde(default = "Policies::old_sampler")]
     policies: Policies,
 }

@@ -19,30 +19,22 @@ use crate::{checks, tokens};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Mis {
-    /// Level at which the ratio is computed.
     #[serde(default = "Level::sequence")]
     level: Level,
-    /// Smallest ratio kept.
     #[serde(default)]
     clip_min: f32,
-    /// Largest ratio kept.
     clip_max: Option<f32>,
-    /// Fraction of tokens to drop; replaces `clip_max`.
     target_rejection_rate: Option<f64>,
-    /// Smallest token ratio with which a completion is kept.
     veto_threshold: Option<f32>,
-    /// Policies that the mask compares.
     #[serde(default = "Policies::old_sampler")]
     policies: Policies,
 }
 
-fn clip_max() -> f32 {
-    3.0
-}
+const CLIP_MAX: f32 = 3.0;
 
 impl Mis {
     fn clip_max(&self) -> f32 {
-        self.clip_max.unwrap_or(clip_max())
+        self.clip_max.unwrap_or(CLIP_MAX)
     }
 }
 
@@ -92,7 +84,7 @@ impl Bounded for Mis {
 register!(PreBackwardMask, Rated<Mis>, "masks.mis", "drops tokens or completions by their importance ratio", {
     level = Level::Sequence => sequence::ABOUT,
     clip_min = 0.0 => "smallest ratio kept",
-    clip_max = clip_max() => "largest ratio kept"; 1.00001..1000.0,
+    clip_max = CLIP_MAX => "largest ratio kept"; 1.00001..1000.0,
     veto_threshold = None::<f32> => "smallest ratio of any token of a completion that is kept; no limit when absent",
     target_rejection_rate = None::<f64> => rated::ABOUT,
     policies = Policies::OldSampler => policies::ABOUT,

@@ -16,18 +16,13 @@ use crate::{checks, sequence};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OffPolicySequence {
-    /// Largest drift kept, nats per token.
     off_policy_mask_threshold: Option<f32>,
-    /// Fraction of tokens to drop; replaces the threshold.
     target_rejection_rate: Option<f64>,
-    /// Policies that the mask compares.
     #[serde(default = "Policies::trainer_sampler")]
     policies: Policies,
 }
 
-fn threshold() -> f32 {
-    0.5
-}
+const THRESHOLD: f32 = 0.5;
 
 impl Bounded for OffPolicySequence {
     fn given(&self) -> (Option<f64>, Option<&'static str>) {
@@ -46,7 +41,7 @@ impl Bounded for OffPolicySequence {
     }
 
     fn limit(&self, _: f32) -> f64 {
-        f64::from(self.off_policy_mask_threshold.unwrap_or(threshold()))
+        f64::from(self.off_policy_mask_threshold.unwrap_or(THRESHOLD))
     }
 
     fn inputs(&self) -> Inputs {
@@ -63,7 +58,7 @@ impl Bounded for OffPolicySequence {
 }
 
 register!(PreBackwardMask, Rated<OffPolicySequence>, "masks.off-policy-sequence", "drops what went wrong in completions that the policy has left", {
-    off_policy_mask_threshold = threshold() => "largest mean of `ln q - ln p` of a completion that is kept whole, nats"; 1e-6..10.0,
+    off_policy_mask_threshold = THRESHOLD => "largest mean of `ln q - ln p` of a completion that is kept whole, nats"; 1e-6..10.0,
     target_rejection_rate = None::<f64> => rated::ABOUT,
     policies = Policies::TrainerSampler => policies::ABOUT,
 });

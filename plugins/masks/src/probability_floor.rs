@@ -9,15 +9,11 @@ use crate::rated::{self, Bounded, Rated};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ProbabilityFloor {
-    /// Smallest probability kept.
     min_probability: Option<f64>,
-    /// Fraction of tokens to drop; replaces `min_probability`.
     target_rejection_rate: Option<f64>,
 }
 
-fn floor() -> f64 {
-    0.01
-}
+const FLOOR: f64 = 0.01;
 
 impl Bounded for ProbabilityFloor {
     fn given(&self) -> (Option<f64>, Option<&'static str>) {
@@ -29,7 +25,7 @@ impl Bounded for ProbabilityFloor {
     }
 
     fn limit(&self, _: f32) -> f64 {
-        self.min_probability.unwrap_or(floor()).recip()
+        self.min_probability.unwrap_or(FLOOR).recip()
     }
 
     fn as_key(&self, limit: f64) -> f64 {
@@ -46,6 +42,6 @@ impl Bounded for ProbabilityFloor {
 }
 
 register!(PreBackwardMask, Rated<ProbabilityFloor>, "masks.probability-floor", "drops tokens below a probability", {
-    min_probability = floor() => "smallest probability kept"; 1e-9..0.9,
+    min_probability = FLOOR => "smallest probability kept"; 1e-9..0.9,
     target_rejection_rate = None::<f64> => rated::ABOUT,
 });

@@ -10,20 +10,14 @@ use crate::rated::{self, Bounded, Rated};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RatioRange {
-    /// Smallest ratio kept; by default as far below 1 as `high` is above 1.
     low: Option<f32>,
-    /// Largest ratio kept.
     high: Option<f32>,
-    /// Fraction of tokens to drop; replaces `high`.
     target_rejection_rate: Option<f64>,
-    /// Policies that the mask compares.
     #[serde(default = "Policies::trainer_old")]
     policies: Policies,
 }
 
-fn high() -> f32 {
-    1.2
-}
+const HIGH: f32 = 1.2;
 
 impl RatioRange {
     fn low(&self) -> f32 {
@@ -31,7 +25,7 @@ impl RatioRange {
     }
 
     fn high(&self) -> f32 {
-        self.high.unwrap_or(high())
+        self.high.unwrap_or(HIGH)
     }
 }
 
@@ -68,7 +62,7 @@ impl Bounded for RatioRange {
 }
 
 register!(PreBackwardMask, Rated<RatioRange>, "masks.ratio-range", "drops tokens whose ratio lies outside a range", {
-    high = high() => "largest ratio kept"; 1.00001..100.0,
+    high = HIGH => "largest ratio kept"; 1.00001..100.0,
     low = None::<f32> => "smallest ratio kept; as far below 1 as `high` is above it when absent",
     target_rejection_rate = None::<f64> => rated::ABOUT,
     policies = Policies::TrainerOld => policies::ABOUT,

@@ -1,14 +1,12 @@
 //! Divergence statistics by name, as in verl's `rollout_rs`: `seq_mean_k3`.
 
-use std::fmt;
-
 use capo_plugin::prelude::*;
-use serde::Serialize;
 
 /// A bounded statistic: an estimate of the divergence, for a token or reduced over a completion.
-#[derive(Deserialize, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
 pub(crate) struct Statistic {
+    pub(crate) name: String,
     pub(crate) over: Over,
     pub(crate) estimate: Estimate,
 }
@@ -39,7 +37,7 @@ const ESTIMATES: [(&str, Estimate); 3] = [("k1", Estimate::K1), ("k2", Estimate:
 
 impl Default for Statistic {
     fn default() -> Self {
-        Self { over: Over::Mean, estimate: Estimate::K3 }
+        Self { name: "seq_mean_k3".into(), over: Over::Mean, estimate: Estimate::K3 }
     }
 }
 
@@ -47,26 +45,18 @@ impl TryFrom<String> for Statistic {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
-        let all = OVER.iter().flat_map(|over| ESTIMATES.iter().map(move |estimate| (over, estimate)));
-        // The maximum of a signed estimate is no measure of its size.
-        let known = all.filter(|((_, over), (_, estimate))| (*over, *estimate) != (Over::Max, Estimate::K1));
-        let mut named = known.filter(|((over, _), (estimate, _))| format!("{over}_{estimate}") == name);
-        let found = named.next().map(|((_, over), (_, estimate))| Self { over: *over, estimate: *estimate });
-        found.ok_or_else(|| format!("`rollout_rs` is `{name}` (use `token`, `seq_sum`, `seq_mean` or `seq_max`, then `_k1`, `_k2` or `_k3`; there is no `seq_max_k1`)"))
-    }
-}
-
-impl fmt::Display for Statistic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let over = OVER.iter().find(|(_, over)| *over == self.over).map_or("", |(name, _)| name);
-        let estimate = ESTIMATES.iter().find(|(_, estimate)| *estimate == self.estimate).map_or("", |(name, _)| name);
-        write!(f, "{over}_{estimate}")
-    }
-}
-
-impl From<Statistic> for String {
-    fn from(statistic: Statistic) -> Self {
-        statistic.to_string()
+        let found = name.rsplit_once('_').and_then(|(over, estimate)| {
+            let (_, over) = OVER.into_iter().find(|(known, _)| *known == over)?;
+            let (_, estimate) = ESTIMATES.into_iter().find(|(known, _)| *known == estimate)?;
+            // The maximum of a signed estimate is no measure of its size.
+            ((over, estimate) != (Over::Max, Estimate::K1)).then_some((over, estimate))
+        });
+        match found {
+            Some((over, estimate)) => Ok(Self { name, over, estimate }),
+            None => Err(format!(
+                "`rollout_rs` is `{name}` (use `token`, `seq_sum`, `seq_mean` or `seq_max`, then `_k1`, `_k2` or `_k3`; there is no `seq_max_k1`)"
+            )),
+        }
     }
 }
 

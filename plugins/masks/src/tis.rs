@@ -18,20 +18,14 @@ use crate::{checks, tokens};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tis {
-    /// Level at which the ratio is computed.
     #[serde(default = "Level::token")]
     rollout_is: Level,
-    /// Upper limit of the ratio.
     #[serde(default = "threshold")]
     rollout_is_threshold: f32,
-    /// Lower limit of the ratio.
     rollout_is_threshold_lower: Option<f32>,
-    /// Treatment of ratios outside the limits.
     mode: Option<Mode>,
-    /// True if the weights are divided by their mean.
     #[serde(default)]
     rollout_is_batch_normalize: bool,
-    /// Policies that the weight compares.
     #[serde(default = "Policies::old_sampler")]
     policies: Policies,
 }

@@ -17,8 +17,3 @@ pub(crate) fn drop_where(keep: &mut [u8], drops: impl Fn(usize) -> bool) {
 pub(crate) fn left(keep: &[u8]) -> Vec<usize> {
     (0..keep.len()).filter(|&i| keep[i] == 1).collect()
 }
-
-/// The fraction `share` of `count` tokens, rounded to a whole number.
-pub(crate) fn share_of(count: usize, share: f64) -> usize {
-    (share * count as f64).round() as usize
-}

@@ -18,27 +18,20 @@ use crate::{checks, sequence, tokens};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Trm {
-    /// The bounded statistic.
     #[serde(default)]
     rollout_rs: Statistic,
-    /// Largest value that is kept.
     rollout_rs_threshold: Option<f32>,
-    /// Fraction of tokens to drop; replaces the threshold.
     target_rejection_rate: Option<f64>,
-    /// Smallest ratio kept by k1.
     rollout_rs_threshold_lower: Option<f32>,
-    /// Policies that the mask compares.
     #[serde(default = "Policies::trainer_sampler")]
     policies: Policies,
 }
 
-fn threshold() -> f32 {
-    0.01
-}
+const THRESHOLD: f32 = 0.01;
 
 impl Trm {
     fn threshold(&self) -> f64 {
-        f64::from(self.rollout_rs_threshold.unwrap_or(threshold()))
+        f64::from(self.rollout_rs_threshold.unwrap_or(THRESHOLD))
     }
 
     /// Bounded size of a statistic, nats. For the signed k1: its absolute value, or the value itself if a lower bound exists.
@@ -96,7 +89,7 @@ impl Bounded for Trm {
         if self.rollout_rs.estimate != Estimate::K1 {
             let sentence = format!(
                 "`rollout_rs_threshold_lower` is {lower}, but `{}` has no lower bound (leave it out)",
-                self.rollout_rs
+                self.rollout_rs.name
             );
             return Err(PluginError::config(sentence));
         }
@@ -106,8 +99,8 @@ impl Bounded for Trm {
 }
 
 register!(PreBackwardMask, Rated<Trm>, "masks.trm", "drops completions that diverge too far from the sampler", {
-    rollout_rs = Statistic::default() => "`token`, `seq_sum`, `seq_mean` or `seq_max`, then `_k1`, `_k2` or `_k3`",
-    rollout_rs_threshold = threshold() => "largest divergence kept, nats; of k1 the largest ratio"; 1e-9..100.0,
+    rollout_rs = "seq_mean_k3" => "`token`, `seq_sum`, `seq_mean` or `seq_max`, then `_k1`, `_k2` or `_k3`",
+    rollout_rs_threshold = THRESHOLD => "largest divergence kept, nats; of k1 the largest ratio"; 1e-9..100.0,
     rollout_rs_threshold_lower = None::<f32> => "smallest ratio kept, of k1 alone; one by the largest when absent",
     target_rejection_rate = None::<f64> => rated::ABOUT,
     policies = Policies::TrainerSampler => policies::ABOUT,

@@ -14,6 +14,8 @@ impl Thresholds for ReinCapo {
     const HESSIAN: f64 = 1e-1;
 }
 
+type Mask = CurvatureMask<ReinCapo>;
+
 register!(AdvantageEstimator, RewardAsAdvantage, "reincapo.advantage", "the reward itself", RewardAsAdvantage::KEYS);
 register!(
     Objective,
@@ -22,27 +24,7 @@ register!(
     "policy gradient, mean over completions of their means",
     PolicyGradient::KEYS
 );
-register!(
-    PreBackwardMask,
-    CurvatureMask<ReinCapo>,
-    "reincapo.curvature",
-    "drops tokens whose predicted step moves objective or policy too far",
-    CurvatureMask::<ReinCapo>::KEYS
-);
-register!(
-    TokenWeight,
-    CurvatureWeight,
-    "reincapo.curvature-weight",
-    "lets tokens whose predicted step moves the policy too far count less",
-    CurvatureWeight::KEYS
-);
+register!(PreBackwardMask, Mask, "reincapo.curvature", Mask::ABOUT, Mask::KEYS);
+register!(TokenWeight, CurvatureWeight, "reincapo.curvature-weight", CurvatureWeight::ABOUT, CurvatureWeight::KEYS);
 recipe!("reincapo", "REINFORCE with the curvature mask", include_str!("../recipe.toml"));
 recipe!("reincapo-soft", "REINFORCE with curvature weights, remembered by the optimizer", include_str!("../soft.toml"));
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn all_components_conform() {
-        capo_plugin::testing::conform(&[]).unwrap();
-    }
-}

@@ -7,7 +7,6 @@ use capo_plugin::prelude::*;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExactMatch {
-    /// The answer is the text after the last separator; an empty separator compares whole texts.
     #[serde(default = "default_separator")]
     answer_separator: String,
 }

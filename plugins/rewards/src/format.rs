@@ -5,9 +5,10 @@
 use capo_plugin::prelude::*;
 
 /// Style of the tags.
-#[derive(Deserialize, serde::Serialize, Clone, Copy)]
+#[derive(Deserialize, serde::Serialize, Clone, Copy, Default)]
 #[serde(rename_all = "snake_case")]
 enum Style {
+    #[default]
     Think,
     ThinkAnswer,
     TagCount,
@@ -16,13 +17,8 @@ enum Style {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Format {
-    /// The expected tags and the reward of each.
-    #[serde(default = "think")]
+    #[serde(default)]
     style: Style,
-}
-
-fn think() -> Style {
-    Style::Think
 }
 
 impl Style {
@@ -64,5 +60,5 @@ impl Reward for Format {
 }
 
 register!(Reward, Format, "format", "1 where a completion has its thoughts and its answer between tags", {
-    style = think() => "`think`: `<think>`, then `</think>`; `think_answer`: then also `<answer>` and `</answer>`, each on a line of its own; `tag_count`: a quarter for each of these four",
+    style = Style::Think => "`think`: `<think>`, then `</think>`; `think_answer`: then also `<answer>` and `</answer>`, each on a line of its own; `tag_count`: a quarter for each of these four",
 });

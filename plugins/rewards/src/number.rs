@@ -12,10 +12,8 @@ use crate::math::Rational;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Number {
-    /// The answer is the first number after the last separator, if the text has a separator.
     #[serde(default = "separator")]
     answer_separator: String,
-    /// Largest difference that counts as right.
     #[serde(default)]
     tolerance: f64,
 }
@@ -94,12 +92,10 @@ impl Reward for Number {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        match self.tolerance {
-            tolerance if (0.0..=1e300).contains(&tolerance) => Ok(()),
-            tolerance => {
-                Err(PluginError::config(format!("`tolerance` is {tolerance} (it must be finite and 0 or more)")))
-            }
+        if (0.0..=1e300).contains(&self.tolerance) {
+            return Ok(());
         }
+        Err(PluginError::config(format!("`tolerance` is {} (it must be finite and 0 or more)", self.tolerance)))
     }
 }
 

@@ -9,9 +9,7 @@ use capo_plugin::prelude::*;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SoftOverlong {
-    /// Longest completion without the full penalty, tokens; by default the run's limit.
     max_completion_len: Option<usize>,
-    /// Number of tokens before that length over which the penalty grows.
     soft_punish_cache: usize,
 }
 

@@ -39,12 +39,11 @@ fn the_published_masks_are_green_and_two_draw_at_random() {
 }
 
 #[test]
-#[ignore = "slow: it builds six plugins; .ci/long runs it"]
+#[ignore = "slow: it builds two plugins; .ci/long runs it"]
 fn the_examples_are_green_with_their_keys_and_skipped_without() {
-    let names = ["surprise-cap", "top-entropy", "ratio-range", "truncated", "probability-floor", "gspo"];
+    let names = ["surprise-cap", "gspo"];
     let libraries = names.map(|name| artifacts::example(name, "dev").display().to_string());
-    let keys = "--set example.surprise-cap.max_nats=5 --set example.probability-floor.min_probability=0.01";
-    let report = green(&format!("{} {keys}", libraries.join(" ")));
+    let report = green(&format!("{} --set example.surprise-cap.max_nats=5", libraries.join(" ")));
     assert!(!report.contains("refuses its table"), "{report}");
     let outcome = Folder::new().host(&format!("check {}", libraries[0]));
     assert_eq!(outcome.code, Some(1), "a component that could not be checked is no success: {outcome:#?}");

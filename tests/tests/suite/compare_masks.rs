@@ -10,9 +10,8 @@ use tests::{Folder, Outcome};
 
 use crate::replay::batch_arguments as batches;
 
-fn plugins(examples: &[&str]) -> String {
-    let example = |name: &&str| format!(" --plugin {}", artifacts::example(name, "dev").display());
-    format!("--plugin libcapo.so{}", examples.iter().map(example).collect::<String>())
+fn plugins() -> String {
+    format!("--plugin libcapo.so --plugin {}", artifacts::example("surprise-cap", "dev").display())
 }
 
 /// The output without the last column of the first table, which holds the times of calls.
@@ -35,62 +34,68 @@ fn portable(said: &str) -> String {
 #[test]
 fn without_names_every_mask_that_can_run_does() {
     let folder = Folder::new();
-    let masks = plugins(&["surprise-cap", "truncated", "top-entropy", "ratio-range", "probability-floor"]);
-    let set = "--set mask.example.probability-floor.min_probability=0.05";
-    let said = without_times(folder.host(&format!("compare-masks {masks} {set}{}", batches("paper-token-adam"))));
-    assert_snapshot!(portable(&said), @r#"
+    let masks = format!("{} --plugin libmasks.so", plugins());
+    let said = without_times(folder.host(&format!("compare-masks {masks}{}", batches("paper-token-adam"))));
+    let (compared, left_out) = said.split_once("\nleft out ").unwrap();
+    assert_snapshot!(compared, @r"
     4 batches, 231 tokens in 32 completions, mean advantage -0.0136
     each mask alone; squared gradient norms by the last layer's weight
 
-    #  mask                       rejected         touched         whole          norm²  least p   kept A
-    1  capo.curvature                  183 79.22%       29 90.62%      8 25.00%  98.06%   93.44%   0.0805
-    2  example.probability-floor        32 13.85%       20 62.50%      0  0.00%  27.62%  100.00%   0.0069
-    3  example.ratio-range               0  0.00%        0  0.00%      0  0.00%   0.00%        -  -0.0136
-    4  example.truncated                 0  0.00%        0  0.00%      0  0.00%   0.00%        -  -0.0136
+    #  mask                        rejected         touched         whole          norm²  least p   kept A
+    1  capo.curvature                   183 79.22%       29 90.62%      8 25.00%  98.06%   93.44%   0.0805
+    2  masks.clip-cov                     4  1.73%        4 12.50%      0  0.00%   1.65%    0.00%  -0.0138
+    3  masks.kl-cov                       4  1.73%        4 12.50%      0  0.00%   6.84%   50.00%   0.0098
+    4  masks.probability-floor           16  6.93%       10 31.25%      0  0.00%  16.77%  100.00%  -0.0140
+    5  masks.probability-quantile         4  1.73%        4 12.50%      0  0.00%   4.17%   75.00%  -0.0226
+    6  masks.random                       4  1.73%        4 12.50%      1  3.12%   1.22%    0.00%  -0.0204
+    7  masks.ratio-range                  0  0.00%        0  0.00%      0  0.00%   0.00%        -  -0.0136
+    8  masks.truncated                    0  0.00%        0  0.00%      0  0.00%   0.00%        -  -0.0136
 
     overlap, %: tokens that both reject, of those that either does
-           1   2   3   4
-       1 100  16   0   0
-       2  16 100   0   0
-       3   0   0   -   -
-       4   0   0   -   -
-
-    left out `example.surprise-cap`: `[[mask]]` with `use = "example.surprise-cap"`: missing field `max_nats`
-    left out `example.top-entropy`: batch file `tests/data/replay/paper-token-adam/batch-0000.safetensors`: component `example.top-entropy` asks for `entropy`, which it does not hold (record batches in a run with this component)
-    "#);
+           1   2   3   4   5   6   7   8
+       1 100   2   2   8   2   2   0   0
+       2   2 100   0   5   0   0   0   0
+       3   2   0 100  11  14   0   0   0
+       4   8   5  11 100  25   0   0   0
+       5   2   0  14  25 100   0   0   0
+       6   2   0   0   0   0 100   0   0
+       7   0   0   0   0   0   0   -   -
+       8   0   0   0   0   0   0   -   -
+    ");
+    let left_out = portable(left_out);
+    let of = |mask: &str| left_out.lines().find(|line| line.contains(mask)).unwrap();
+    assert_snapshot!(of("surprise-cap"), @r#"`example.surprise-cap`: `[[mask]]` with `use = "example.surprise-cap"`: missing field `max_nats`"#);
+    assert_snapshot!(of("entropy"), @"left out `masks.entropy-quantile`: batch file `tests/data/replay/paper-token-adam/batch-0000.safetensors`: component `masks.entropy-quantile` asks for `entropy`, which it does not hold (record batches in a run with this component)");
 }
 
 #[test]
 fn a_target_is_searched_for_all_masks_at_once() {
     let folder = Folder::new();
-    let (masks, batches) = (plugins(&["surprise-cap", "truncated", "probability-floor"]), batches("paper-token-adam"));
-    let set =
-        "--set mask.capo.curvature.hessian_threshold=false --set mask.example.probability-floor.min_probability=0.05";
+    let masks = format!("{} --plugin libmisbehave.so", plugins());
+    let (batches, set) = (batches("paper-token-adam"), "--set mask.capo.curvature.hessian_threshold=false");
+    let set = format!("{set} --set mask.misbehave.mask.sin=none");
     let compare = format!("compare-masks {masks} {set} --target-rate 10% --out all.json{batches}");
     let said = without_times(folder.host(&compare));
     assert_snapshot!(portable(&said), @r"
     4 batches, 231 tokens in 32 completions, mean advantage -0.0136
     each mask alone; squared gradient norms by the last layer's weight
 
-    #  mask                          setting  rejected         touched         whole         norm²  least p   kept A
-    1  capo.curvature               3.05e-3*        23  9.96%       10 31.25%      0 0.00%  26.46%   34.78%  -0.0253
-    2  example.probability-floor  given 0.05        32 13.85%       20 62.50%      0 0.00%  27.62%  100.00%   0.0069
-    3  example.surprise-cap             3.48        23  9.96%       16 50.00%      0 0.00%  22.90%  100.00%  -0.0024
-    4  example.truncated              no key         0  0.00%        0  0.00%      0 0.00%   0.00%        -  -0.0136
+    #  mask                   setting  rejected        touched         whole         norm²  least p   kept A
+    1  capo.curvature        3.05e-3*        23 9.96%       10 31.25%      0 0.00%  26.46%   34.78%  -0.0253
+    2  example.surprise-cap      3.48        23 9.96%       16 50.00%      0 0.00%  22.90%  100.00%  -0.0024
+    3  misbehave.mask          no key         0 0.00%        0  0.00%      0 0.00%   0.00%        -  -0.0136
 
     overlap, %: tokens that both reject, of those that either does
-           1   2   3   4
-       1 100  20  21   0
-       2  20 100  72   0
-       3  21  72 100   0
-       4   0   0   0   -
+           1   2   3
+       1 100  21   0
+       2  21 100   0
+       3   0   0   -
 
     for the target 10%:
       --set mask.capo.curvature.fisher_threshold=3.05e-3
       --set mask.example.surprise-cap.max_nats=3.48
     * `capo.curvature`: the rate does not move one way with `fisher_threshold`: there may be better values between these
-    `example.probability-floor` ran with `min_probability = 0.05`, which was given
-    `example.truncated` has no key to search: it ran as it is
+    `misbehave.mask` has no key to search: it ran as it is
     ");
     // The value that is told is one that a replay rejects as much with.
     let all = json(&folder, "all.json");
@@ -186,7 +191,7 @@ fn a_mask_alone_rejects_what_it_did_in_the_run_that_recorded_the_batches() {
 #[test]
 fn the_page_needs_nothing_else_and_holds_what_was_rejected() {
     let folder = Folder::new();
-    let masks = plugins(&["surprise-cap"]);
+    let masks = plugins();
     let compare = format!("compare-masks {masks} --target-rate 10% --out page.html{}", batches("paper-token-adam"));
     let _ = folder.host(&compare).succeeded();
     let page = std::fs::read_to_string(folder.path().join("page.html")).unwrap();
@@ -212,20 +217,20 @@ fn what_is_wrong_is_a_sentence() {
     let folder = Folder::new();
     let batches = batches("paper-token-sgd");
     let refused = |args: &str| portable(&folder.host(&format!("compare-masks {args}{batches}")).refused());
-    let examples = plugins(&["top-entropy", "surprise-cap"]);
+    let masks = plugins();
     assert_snapshot!(refused(""), @"there is no mask to compare (load a plugin that offers some with `--plugin`)");
     assert_snapshot!(refused("--mask capo.curvature"), @"`[[mask]]` names `capo.curvature`, which no loaded image offers (no mask is built in: load a plugin with `--plugin`)");
-    assert_snapshot!(refused(&format!("{examples} --mask capo.curvatur")), @"`[[mask]]` names `capo.curvatur`, which no loaded image offers (did you mean `capo.curvature`?)");
-    assert_snapshot!(refused(&format!("{examples} --mask example.top-entropy")), @"batch file `tests/data/replay/paper-token-sgd/batch-0000.safetensors`: component `example.top-entropy` asks for `entropy`, which it does not hold (record batches in a run with this component)");
-    assert_snapshot!(refused(&format!("{examples} --mask example.surprise-cap")), @r#"`[[mask]]` with `use = "example.surprise-cap"`: missing field `max_nats`"#);
+    assert_snapshot!(refused(&format!("{masks} --mask capo.curvatur")), @"`[[mask]]` names `capo.curvatur`, which no loaded image offers (did you mean `capo.curvature`?)");
+    assert_snapshot!(refused("--plugin libmasks.so --mask masks.entropy-quantile"), @"batch file `tests/data/replay/paper-token-sgd/batch-0000.safetensors`: component `masks.entropy-quantile` asks for `entropy`, which it does not hold (record batches in a run with this component)");
+    assert_snapshot!(refused(&format!("{masks} --mask example.surprise-cap")), @r#"`[[mask]]` with `use = "example.surprise-cap"`: missing field `max_nats`"#);
     assert_snapshot!(refused("--plugin libcapo.so --set mask.capo.curvature.fisher_treshold=1"), @r#"`[[mask]]` with `use = "capo.curvature"`: unknown key `fisher_treshold` (did you mean `fisher_threshold`?)"#);
     assert_snapshot!(refused("--plugin libcapo.so --out table.txt"), @"`--out table.txt` ends neither in `.html` nor in `.json` (choose one: a page, or all numbers)");
     assert_snapshot!(refused("--plugin libcapo.so --out ."), @"`.` exists and is not a plain file (choose another name)");
     assert_snapshot!(refused("--plugin libcapo.so --out none/page.html"), @"`--out none/page.html`: there is no folder `none` (make it first)");
     assert_snapshot!(refused("--plugin libcapo.so --target-rate 2"), @"`--target-rate 2` is no share between 0 and 1 (write `0.02` or `2%` to reject one token in fifty)");
     assert_snapshot!(refused("--plugin libcapo.so missing.safetensors"), @"cannot read `missing.safetensors`: No such file or directory (os error 2)");
-    let alone = plugins(&["top-entropy"]).replace("--plugin libcapo.so ", "");
-    assert_snapshot!(refused(&alone), @"no mask can be compared on these batches: left out `example.top-entropy`: batch file `tests/data/replay/paper-token-sgd/batch-0000.safetensors`: component `example.top-entropy` asks for `entropy`, which it does not hold (record batches in a run with this component)");
+    let alone = masks.replace("--plugin libcapo.so ", "");
+    assert_snapshot!(refused(&alone), @r#"no mask can be compared on these batches: left out `example.surprise-cap`: `[[mask]]` with `use = "example.surprise-cap"`: missing field `max_nats`"#);
     let first = |said: String| said.lines().take(2).collect::<Vec<_>>().join("\n");
     assert_snapshot!(first(folder.host("compare-masks --plugin libcapo.so").refused()), @r"
     the following required arguments were not provided:

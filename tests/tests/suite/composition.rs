@@ -7,12 +7,12 @@ use tests::{Folder, RunDir, artifacts, run_dir};
 use crate::FOUR_STEPS;
 
 const SURPRISE: &str = "{use=\"example.surprise-cap\",max_nats=0.4}";
-const TRUNCATED: &str = "{use=\"example.truncated\"}";
+const TRUNCATED: &str = "{use=\"masks.truncated\"}";
 
-/// The example plugins and these masks, on completions of which the limit cuts off some.
+/// The plugins and these masks, on completions of which the limit cuts off some.
 fn args(masks: &[&str]) -> String {
-    let plugins = ["surprise-cap", "top-entropy", "truncated"].map(|name| artifacts::example(name, "dev"));
-    let plugins = plugins.map(|path| format!("--plugin {}", path.display())).join(" ");
+    let example = artifacts::example("surprise-cap", "dev");
+    let plugins = format!("--plugin libmasks.so --plugin {} --set recipe=grpo", example.display());
     format!("{plugins} --set mask=[{}]", masks.join(","))
 }
 
@@ -34,17 +34,17 @@ fn the_order_of_two_masks_changes_who_answers_and_not_what_is_left() {
     assert_eq!(rejected(&first, "mask"), rejected(&second, "mask"));
     for run in [&first, &second] {
         let (all, a, b) =
-            (rejected(run, "mask"), rejected(run, "example.surprise-cap"), rejected(run, "example.truncated"));
+            (rejected(run, "mask"), rejected(run, "example.surprise-cap"), rejected(run, "masks.truncated"));
         assert!(a.iter().zip(&b).zip(&all).all(|((a, b), all)| (a + b - all).abs() < 1e-12), "{a:?} {b:?} {all:?}");
     }
     // Tokens that both would drop are the first one's.
-    for mask in ["example.surprise-cap", "example.truncated"] {
+    for mask in ["example.surprise-cap", "masks.truncated"] {
         assert_ne!(rejected(&first, mask), rejected(&second, mask), "{mask}");
     }
     let both = |early: &RunDir, late: &RunDir, mask: &str| {
         rejected(early, mask).iter().zip(rejected(late, mask)).all(|(early, late)| *early >= late)
     };
-    assert!(both(&first, &second, "example.surprise-cap") && both(&second, &first, "example.truncated"));
+    assert!(both(&first, &second, "example.surprise-cap") && both(&second, &first, "masks.truncated"));
     // Token by token, on the batch of the first step.
     let keep = |out: &str, masks: &[&str]| {
         let batch = std::fs::read_dir(folder.path().join("batches")).unwrap().map(|entry| entry.unwrap().file_name());
@@ -64,9 +64,9 @@ fn the_order_of_two_masks_changes_who_answers_and_not_what_is_left() {
 fn a_mask_sees_what_is_left() {
     let folder = Folder::new();
     let surprise = "{use=\"example.surprise-cap\",max_nats=0.1}";
-    let run = train(&folder, "run", &[surprise, "{use=\"example.top-entropy\",top_entropy_quantile=0.3}"], "");
+    let run = train(&folder, "run", &[surprise, "{use=\"masks.entropy-quantile\",top_entropy_quantile=0.3}"], "");
     // The most surprising tokens have a high entropy, so of all tokens a larger share would go.
-    let (before, share) = (rejected(&run, "example.surprise-cap"), rejected(&run, "example.top-entropy"));
+    let (before, share) = (rejected(&run, "example.surprise-cap"), rejected(&run, "masks.entropy-quantile"));
     for (before, share) in before.iter().zip(share) {
         assert!(*before > 0.05, "{before}");
         // Completions of one prompt begin alike, with the same entropies, and ties are kept.

@@ -29,7 +29,7 @@ fn keys_of_components() {
     assert_snapshot!(refused("--set objective.epsilon=-1"), @r#"`[objective]` with `use = "grpo.objective"`: `epsilon` is -1 (use 0 or more)"#);
     assert_snapshot!(refused("--set objective.epsilon=wide"), @r#"`[objective]` with `use = "grpo.objective"`: invalid type: string "wide", expected f32"#);
     assert_snapshot!(refused("--plugin libmisbehave.so --set mask=[{use=\"misbehave.mask\"}]"), @r#"`[[mask]]` with `use = "misbehave.mask"`: missing field `sin`"#);
-    assert_snapshot!(refused("--plugin libmisbehave.so --set advantage={use=\"misbehave.advantage\",sin=\"panick\"}"), @r#"`[advantage]` with `use = "misbehave.advantage"`: unknown variant `panick`, expected one of `none`, `panic`, `panic_in_save`, `error`, `nan`, `infinity`, `padding`, `unknown_input`, `peek`, `reserved_name`, `shared_name`"#);
+    assert_snapshot!(refused("--set advantage.scale_rewards=groop"), @r#"`[advantage]` with `use = "grpo.advantage"`: unknown variant `groop`, expected one of `group`, `batch`, `none`"#);
 }
 
 #[test]

@@ -50,35 +50,14 @@ fn its_keys_are_checked() {
     assert_snapshot!(refused(""), @r#"`[[mask]]` with `use = "example.surprise-cap"`: missing field `max_nats`"#);
 }
 
-/// Each mask with its keys, and what a run needs for it to have something to drop.
-const MASKS: [(&str, &str, &str); 5] = [
-    ("probability-floor", ",min_probability=0.5", ""),
-    ("ratio-range", ",low=0.98,high=1.02", "--set train.num_iterations=2"),
-    ("surprise-cap", ",max_nats=0.5", ""),
-    ("top-entropy", ",top_entropy_quantile=0.3", ""),
-    ("truncated", "", "--set rollout.max_completion_length=12"),
-];
-
 #[test]
-fn each_mask_drops_tokens_under_its_own_name() {
+fn the_mask_drops_tokens_under_its_own_name() {
     let folder = Folder::new();
-    for (name, keys, extra) in MASKS {
-        let library = artifacts::example(name, "dev");
-        let mask = format!("--set mask=[{{use=\"example.{name}\"{keys}}}]");
-        let run = folder.train(name, &format!("--plugin {} {mask} {extra} {FOUR_STEPS}", library.display()));
-        let rejected = run.metric(&format!("example.{name}/rejection_rate"));
-        assert_eq!(rejected.len(), 4, "{name}");
-        assert_eq!(rejected, run.metric("mask/rejection_rate"), "{name}");
-        assert!(
-            rejected.iter().all(|&rate| rate < 1.0) && rejected.iter().any(|&rate| rate > 0.0),
-            "{name}: {rejected:?}"
-        );
-        match name {
-            "top-entropy" => assert!(rejected.iter().all(|rate| (rate - 0.7).abs() < 0.01), "{rejected:?}"),
-            "ratio-range" => assert_eq!([rejected[0], rejected[2]], [0.0; 2], "a fresh rollout is on policy"),
-            _ => {}
-        }
-    }
+    let run = train(&folder, "dev");
+    let rejected = run.metric("example.surprise-cap/rejection_rate");
+    assert_eq!(rejected.len(), 4);
+    assert_eq!(rejected, run.metric("mask/rejection_rate"));
+    assert!(rejected.iter().all(|&rate| rate < 1.0) && rejected.iter().any(|&rate| rate > 0.0), "{rejected:?}");
 }
 
 #[test]
@@ -105,9 +84,7 @@ fn each_example_has_its_row_and_its_page() {
         .filter(|name| examples.join(name).join("Cargo.toml").exists())
         .collect();
     folders.sort();
-    let mut known: Vec<&str> = MASKS.iter().map(|(name, ..)| *name).chain(["gspo", "surprise-weight"]).collect();
-    known.sort_unstable();
-    assert_eq!(folders, known);
+    assert_eq!(folders, ["gspo", "surprise-cap"]);
     for name in folders {
         assert!(readme.contains(&format!("| [{name}]({name}) |")), "no row for `{name}`");
         assert!(manifest.contains(&format!("\"{name}\"")), "`{name}` is not a member");

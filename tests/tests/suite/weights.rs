@@ -1,6 +1,6 @@
 //! Weights in a run: 1 is no weight, 0 is a mask, several multiply, and the rest is theirs as it is a mask's.
 
-use tests::{Folder, artifacts};
+use tests::Folder;
 
 use crate::FOUR_STEPS;
 
@@ -64,16 +64,6 @@ fn a_resumed_run_goes_on_with_the_same_bits() {
     let folder = Folder::new();
     let whole = folder.assert_resumes(&told(&["stateful", "half"], &["stateful"], ""), 1..4);
     assert_eq!(whole.metric("misbehave.weight/calls"), [1.0, 2.0, 3.0, 4.0]);
-}
-
-#[test]
-fn the_example_weighs() {
-    let library = artifacts::example("surprise-weight", "dev");
-    let keys = "--weight example.surprise-weight --set weight.example.surprise-weight.max_nats=0.5";
-    let folder = Folder::new();
-    let run = folder.train("run", &format!("--plugin {} {keys} {FOUR_STEPS}", library.display()));
-    let means = run.metric("example.surprise-weight/mean");
-    assert!(means.iter().all(|mean| (0.5..1.0).contains(mean)), "{means:?}");
 }
 
 #[test]

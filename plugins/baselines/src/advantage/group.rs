@@ -125,7 +125,10 @@ impl AdvantageEstimator for GroupNormalized {
                 "`scale_rewards` is set, but `multi_objective_aggregation` is `normalize_then_sum`, which normalises by group and by batch (remove one of them)",
             ));
         }
-        checks::each_finite("reward_weights", self.reward_weights.as_deref().unwrap_or_default())
+        match self.reward_weights.iter().flatten().find(|weight| !weight.is_finite()) {
+            None => Ok(()),
+            Some(weight) => Err(PluginError::config(format!("`reward_weights` holds {weight} (use finite numbers)"))),
+        }
     }
 
     fn inputs(&self) -> Inputs {

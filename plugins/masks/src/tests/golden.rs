@@ -12,8 +12,9 @@ struct Golden {
     group_size: usize,
     top: usize,
     batches: Vec<Arrays>,
-    masks: Vec<MaskCase>,
-    weights: Vec<WeightCase>,
+    /// Each `keep` as text of zeros and ones.
+    masks: Vec<Case<String>>,
+    weights: Vec<Case<Vec<f32>>>,
 }
 
 #[derive(Deserialize)]
@@ -57,21 +58,14 @@ impl Arrays {
     }
 }
 
-/// One `keep` per batch, as text of zeros and ones.
+/// One result per batch.
 #[derive(Deserialize)]
-struct MaskCase {
+struct Case<T> {
     id: String,
     table: Value,
     source: String,
-    keep: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct WeightCase {
-    id: String,
-    table: Value,
-    source: String,
-    weights: Vec<Vec<f32>>,
+    #[serde(alias = "keep", alias = "weights")]
+    results: Vec<T>,
 }
 
 fn golden() -> Golden {
@@ -114,7 +108,7 @@ fn masks_decide_as_their_sources() {
     for case in &golden.masks {
         let mut mask = super::mask(&case.id, &case.table.to_string());
         let batches = golden.fixtures().into_iter().zip(golden.contexts());
-        for (number, ((fixture, context), expected)) in batches.zip(&case.keep).enumerate() {
+        for (number, ((fixture, context), expected)) in batches.zip(&case.results).enumerate() {
             let (batch, mut sink) = (fixture.batch(), Listener::new(&context));
             let mut keep = batch.completion_mask.to_vec();
             mask.mask(&mut sink, &batch, &mut keep).unwrap();
@@ -129,7 +123,7 @@ fn weights_are_those_of_their_sources() {
     let golden = golden();
     for case in &golden.weights {
         let mut weight = super::weight(&case.id, &case.table.to_string());
-        for (number, (fixture, expected)) in golden.fixtures().iter().zip(&case.weights).enumerate() {
+        for (number, (fixture, expected)) in golden.fixtures().iter().zip(&case.results).enumerate() {
             let name = format!("{} {} against {}, batch {number}", case.id, case.table, case.source);
             for (i, (weight, expected)) in fixture.weigh(&mut weight).unwrap().weights.iter().zip(expected).enumerate()
             {
@@ -146,7 +140,7 @@ fn clip_cov_drops_a_share_of_its_candidates() {
     let golden = golden();
     let candidates = golden.masks.iter().find(|case| case.id == "masks.clip-cov").unwrap();
     let mut few = super::mask("masks.clip-cov", r#"{"clip_cov_ratio": 0.1, "clip_cov_lb": 0.2}"#);
-    for (fixture, all) in golden.fixtures().iter().zip(&candidates.keep) {
+    for (fixture, all) in golden.fixtures().iter().zip(&candidates.results) {
         let mut drawn = |step| text(&fixture.clone().step(step).mask(&mut few).unwrap().keep);
         let [first, again, other] = [drawn(3), drawn(3), drawn(4)];
         let dropped = |keep: &str| {

@@ -18,15 +18,11 @@ use program::{Program, Silence};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct External {
-    /// Path of the program and its arguments.
     command: Vec<String>,
-    /// Time limit for one rollout, seconds.
     #[serde(default = "minute")]
     timeout: f64,
-    /// Number of processes among which a rollout is divided.
     #[serde(default = "one")]
     concurrency: usize,
-    /// Number of restarts of processes over the whole run.
     #[serde(default = "three")]
     max_restarts: u64,
     #[serde(skip)]

@@ -58,18 +58,15 @@ impl Program {
         let (answers, output) = sync_channel(MOST_LINES);
         let (speaking, silent) = channel();
         let errors = Arc::<Mutex<Vec<u8>>>::default();
-        let mut pipe = None;
+        let stdin = Arc::new(child.stdin.take().expect("it is piped"));
+        let stdout = child.stdout.take().expect("it is piped");
+        let stderr = child.stderr.take().expect("it is piped");
+        let (kept, pipe) = (Arc::clone(&errors), Arc::clone(&stdin));
         // Each pipe has a thread, so that neither side blocks the other with a full pipe.
-        if let (Some(stdin), Some(stdout), Some(stderr)) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take())
-        {
-            let (kept, stdin) = (Arc::clone(&errors), Arc::new(stdin));
-            pipe = Some(Arc::clone(&stdin));
-            thread::spawn(move || write(&stdin, &lines));
-            thread::spawn(move || read(stdout, &answers));
-            thread::spawn(move || keep(stderr, &kept, speaking));
-        }
-        Ok(Self { child, input: Some(input), pipe, output, errors, silent })
+        thread::spawn(move || write(&stdin, &lines));
+        thread::spawn(move || read(stdout, &answers));
+        thread::spawn(move || keep(stderr, &kept, speaking));
+        Ok(Self { child, input: Some(input), pipe: Some(pipe), output, errors, silent })
     }
 
     /// Sends lines to the program. If the program has ended, the next call of `answer` reports it.

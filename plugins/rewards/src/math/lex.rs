@@ -1,6 +1,6 @@
 //! Tokens of LaTeX and plain formulas, without layout commands and without units after numbers.
 
-use super::{signs, units};
+use super::signs;
 
 /// Longest text that is read, bytes; no answer is longer.
 const MOST_BYTES: usize = 4096;
@@ -128,7 +128,7 @@ impl<'t> Lexer<'t> {
             "and" | "or" => self.tokens.push(Token::Mark(',')),
             "inf" | "infinity" => self.tokens.push(Token::Mark('∞')),
             "sqrt" | "pi" | "sin" | "cos" | "tan" | "log" | "ln" | "exp" => self.tokens.push(Token::Command(lower)),
-            unit if after_number && units::is_unit(unit) => self.unit_power(),
+            unit if after_number && signs::is_unit(unit) => self.unit_power(),
             word if word.chars().count() > 3 => self.tokens.push(Token::Words(lower)),
             _ => self.tokens.extend(run.chars().map(|c| Token::Name(c.to_lowercase().collect()))),
         }
@@ -156,14 +156,14 @@ impl<'t> Lexer<'t> {
             self.escaped();
             return Some(());
         }
-        if signs::is_silent(name) {
+        if signs::is_in(signs::SILENT, name) {
             // `\left.` means no bracket.
             if matches!(name, "left" | "right") && self.rest.starts_with('.') {
                 self.skip(1);
             }
             return Some(());
         }
-        if signs::is_text(name) {
+        if signs::is_in(signs::TEXT, name) {
             return self.words();
         }
         let token = match (name, signs::mark(name)) {
@@ -178,7 +178,7 @@ impl<'t> Lexer<'t> {
             }
             ("dfrac" | "tfrac" | "cfrac" | "frac", _) => Token::Command("frac".into()),
             ("dbinom" | "tbinom" | "binom" | "choose", _) => Token::Command("binom".into()),
-            _ if signs::is_greek(name) => Token::Name(name.into()),
+            _ if signs::is_in(signs::GREEK, name) => Token::Name(name.into()),
             _ => Token::Command(name.into()),
         };
         self.tokens.push(token);
@@ -214,7 +214,7 @@ impl<'t> Lexer<'t> {
         let after_number = self.after_number();
         match bare.to_lowercase().as_str() {
             "" => {}
-            unit if after_number && units::is_unit(unit) => self.tokens.push(Token::Words(unit.into())),
+            unit if after_number && signs::is_unit(unit) => self.tokens.push(Token::Words(unit.into())),
             "and" | "or" | ", and" => self.tokens.push(Token::Mark(',')),
             one if one.chars().count() == 1 && one.chars().all(char::is_alphabetic) => {
                 self.tokens.push(Token::Name(one.into()))

@@ -18,7 +18,6 @@ mod reward;
 mod signs;
 #[cfg(test)]
 mod tests;
-mod units;
 
 pub use extract::Places;
 pub(crate) use rational::Rational;

@@ -9,7 +9,6 @@ use super::{Answer, Places};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Math {
-    /// True if only a box, or a formula after `answer is`, counts as an answer.
     #[serde(default = "yes")]
     anchored: bool,
 }

@@ -1,14 +1,14 @@
-//! Meanings of LaTeX commands and Unicode signs.
+//! Meanings of LaTeX commands and Unicode signs, and the units that an answer may leave out.
 
 /// Commands that change only the layout of what follows.
-const SILENT: &str = "left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr middle displaystyle textstyle scriptstyle \
+pub(super) const SILENT: &str = "left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr middle displaystyle textstyle scriptstyle \
     limits nolimits quad qquad enspace thinspace mathbf mathit boldsymbol bm bf rm it mathsf mathcal vec hat hfill";
 
 /// Commands whose argument is text.
-const TEXT: &str = "text textbf textit textrm textsf texttt textnormal mbox hbox mathrm operatorname";
+pub(super) const TEXT: &str = "text textbf textit textrm textsf texttt textnormal mbox hbox mathrm operatorname";
 
 /// Commands that are variables.
-const GREEK: &str = "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau phi \
+pub(super) const GREEK: &str = "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau phi \
     varphi chi psi omega Gamma Delta Theta Lambda Sigma Phi Omega";
 
 /// Commands with the sign that each of them writes.
@@ -16,26 +16,17 @@ const MARKS: &str = "cdot * times * ast * div ÷ le ≤ leq ≤ leqslant ≤ ge 
     setminus ∖ backslash ∖ pm ± mp ∓ infty ∞ mid | lvert | rvert | vert | lbrace ⦃ rbrace ⦄ circ ° degree ° approx ≈ equiv = \
     emptyset ∅ varnothing ∅ prime ' colon : implies ,";
 
-pub(super) fn is_silent(command: &str) -> bool {
-    SILENT.split_whitespace().any(|known| known == command)
-}
-
-pub(super) fn is_text(command: &str) -> bool {
-    TEXT.split_whitespace().any(|known| known == command)
-}
-
-pub(super) fn is_greek(command: &str) -> bool {
-    GREEK.split_whitespace().any(|known| known == command)
+/// True if `command` is in `list`.
+pub(super) fn is_in(list: &str, command: &str) -> bool {
+    list.split_whitespace().any(|known| known == command)
 }
 
 /// The sign that a command writes.
 pub(super) fn mark(command: &str) -> Option<char> {
     let mut words = MARKS.split_whitespace();
-    words
-        .by_ref()
-        .step_by(2)
-        .position(|known| known == command)
-        .and_then(|at| MARKS.split_whitespace().nth(2 * at + 1)?.chars().next())
+    // No sign is the name of a command.
+    words.find(|known| *known == command)?;
+    words.next()?.chars().next()
 }
 
 /// The LaTeX or plain text for a Unicode sign.
@@ -61,4 +52,17 @@ pub(super) fn plain(sign: char) -> Option<&'static str> {
         '）' => ")",
         _ => return None,
     })
+}
+
+/// Names of units and currencies, in lower case and without regular plural endings.
+const UNITS: &str = "mm cm dm m km in inch inche ft foot feet yd yard mi mile meter metre centimeter centimetre millimeter kilometer \
+    kilometre unit squareunit cubicunit mg g kg gram kilogram ton tonne lb pound oz ounce ml l liter litre gallon \
+    quart pint cup sec second min minute h hr hour day week month year ms am pm mph kph degree deg radian rad \
+    percent dollar cent euro usd eur point people person student way time apple piece page book mole mol volt watt \
+    joule newton hz square cubic per coin ball marble child children men women car ticket hectare acre gb mb";
+
+/// True if a lower-case word is a unit, in the singular or the plural.
+pub(super) fn is_unit(word: &str) -> bool {
+    let singular = word.strip_suffix('s').filter(|stem| stem.len() > 1);
+    UNITS.split(' ').any(|unit| unit == word || Some(unit) == singular)
 }
