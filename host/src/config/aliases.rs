@@ -19,31 +19,17 @@ const VESPO: &str = "vespo.objective";
 const TRUNCATED: &str = "masks.truncated";
 
 /// Settings of TRL's `GRPOConfig` that components other than the objective implement here.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
 struct Settings {
     mask_truncated_completions: bool,
-    top_entropy_quantile: f64,
+    /// 1 keeps all tokens.
+    top_entropy_quantile: Option<f64>,
     off_policy_mask_threshold: Option<f64>,
     vllm_importance_sampling_correction: Option<bool>,
     vllm_importance_sampling_mode: Option<Mode>,
     vllm_importance_sampling_clip_max: Option<f64>,
     vllm_importance_sampling_clip_min: Option<f64>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            mask_truncated_completions: false,
-            // Keeps all tokens.
-            top_entropy_quantile: 1.0,
-            off_policy_mask_threshold: None,
-            vllm_importance_sampling_correction: None,
-            vllm_importance_sampling_mode: None,
-            vllm_importance_sampling_clip_max: None,
-            vllm_importance_sampling_clip_min: None,
-        }
-    }
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -109,9 +95,9 @@ impl Settings {
         if self.mask_truncated_completions {
             aliases.push(Alias::new("mask_truncated_completions", "mask", TRUNCATED));
         }
-        if self.top_entropy_quantile != 1.0 {
+        if let Some(quantile) = self.top_entropy_quantile.filter(|quantile| *quantile != 1.0) {
             let name = "top_entropy_quantile";
-            aliases.push(Alias::new(name, "mask", "masks.entropy-quantile").key(name, self.top_entropy_quantile));
+            aliases.push(Alias::new(name, "mask", "masks.entropy-quantile").key(name, quantile));
         }
         if let Some(threshold) = self.off_policy_mask_threshold {
             let name = "off_policy_mask_threshold";

@@ -39,7 +39,7 @@ impl Resolved {
 pub fn resolve(registry: &Registry, mut draft: Draft) -> Result<Resolved> {
     let chosen = match draft.recipe()? {
         Some(name) => Some(registry.recipe(name)?),
-        None if draft.names_components() => None,
+        None if ["advantage", "objective"].iter().all(|section| draft.table.contains_key(*section)) => None,
         None => Some(registry.default_recipe(DEFAULT_RECIPE)?),
     };
     let mut sources = vec![format!("config     {}", draft.sources())];
