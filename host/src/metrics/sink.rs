@@ -55,16 +55,6 @@ impl<'a> StepSink<'a> {
             objection: None,
         }
     }
-
-    fn add(&mut self, component: &str, name: &str, value: f64) {
-        let added = match names::is_reserved(self.point, name) {
-            true => Err(names::reserved(name)),
-            false => self.metrics.record_of(component, &metric_name(self.point, component, name), value),
-        };
-        if let Err(sentence) = added {
-            self.objection.get_or_insert(sentence);
-        }
-    }
 }
 
 impl Sink for StepSink<'_> {
@@ -73,7 +63,13 @@ impl Sink for StepSink<'_> {
     }
 
     fn record(&mut self, component: &str, name: &str, value: f64) {
-        self.add(component, name, value);
+        let recorded = match names::is_reserved(self.point, name) {
+            true => Err(names::reserved(name)),
+            false => self.metrics.record_of(component, &metric_name(self.point, component, name), value),
+        };
+        if let Err(sentence) = recorded {
+            self.objection.get_or_insert(sentence);
+        }
     }
 
     fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]) {
@@ -86,8 +82,8 @@ impl Sink for StepSink<'_> {
         }
         if count > 0 {
             let [mean, max] = names::of_tokens(name);
-            self.add(component, &mean, sum / count as f64);
-            self.add(component, &max, largest);
+            self.record(component, &mean, sum / count as f64);
+            self.record(component, &max, largest);
             if let Some(arrays) = &mut self.arrays {
                 arrays.push((metric_name(self.point, component, name), values.to_vec()));
             }

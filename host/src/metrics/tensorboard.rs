@@ -138,12 +138,6 @@ mod tests {
     }
 
     #[test]
-    fn numbers_take_as_many_bytes_as_they_need() {
-        assert_eq!([number(2, 1), number(2, 300)].concat(), [16, 1, 16, 172, 2]);
-        assert_eq!(message(3, b"ab"), [26, 2, b'a', b'b']);
-    }
-
-    #[test]
     fn a_later_file_has_a_later_name() {
         let directory = tempfile::tempdir().unwrap();
         let names: Vec<PathBuf> = (0..3).map(|first| EventFile::begin(directory.path(), first).unwrap().path).collect();

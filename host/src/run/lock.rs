@@ -85,7 +85,6 @@ fn holder(path: &Path) -> String {
     String::new()
 }
 
-/// Name of this machine.
 fn machine() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     if name.trim().is_empty() { "this machine".to_owned() } else { name.trim().to_owned() }

@@ -27,7 +27,7 @@ use crate::report::found::Lines;
 use crate::reward::Rewards;
 use crate::schedule::Schedule;
 use crate::sgd::SgdConfig;
-use crate::stages::logps::Needs;
+use crate::stages::logps::{Needs, asked};
 use crate::warnings::{Setup, Watch};
 
 /// Treatment of a model directory that has no weights.
@@ -53,10 +53,7 @@ impl Run {
         let checkpoint = 4 * parameters + self.optimizer.bytes() as u64;
         let (dir, lock) = directory::make(dir.as_deref(), &self.name(), &settings, registry.plugins(), checkpoint)?;
         self.settle(&dir, lock);
-        self.metrics = Metrics::new(dir.join(METRICS_FILE), 0);
-        self.metrics.watch(Watch::new(Setup::of(&settings::keys(&settings)?)));
-        self.completions = self.new_completions();
-        self.tell_trackers(0)?;
+        self.open_journals(0)?;
         Ok(self)
     }
 
@@ -99,7 +96,7 @@ impl Run {
         run.watchdog.place().saved(step);
         checkpoint::load(&mut run, step, allow_changes)?;
         provenance::go_on(dir, step, registry.plugins(), settings)?;
-        run.take_up_journals()?;
+        run.open_journals(step + 1)?;
         Ok(run)
     }
 
@@ -110,30 +107,20 @@ impl Run {
         self.lock = Some(lock);
     }
 
-    /// Continues metrics and completions from the checkpoint.
-    fn take_up_journals(&mut self) -> Result<()> {
+    /// Begins metrics and completions, or continues them after the checkpoint. `first` is the first step that trackers are told.
+    fn open_journals(&mut self, first: u64) -> Result<()> {
         let (path, step) = (self.dir.join(METRICS_FILE), self.progress.step);
         journal::cut(&path, step)?;
-        self.completions = self.new_completions();
+        self.completions = Completions::new(&self.dir, &self.config.logging, self.config.sizes.steps_per_rollout);
         self.completions.cut(step)?;
         let mut watch = Watch::new(Setup::of(&settings::keys(&toml::to_string(&self.config)?)?));
         // If the lines cannot be read, a warning may appear twice.
         let lines = Lines::read(&path).unwrap_or_default();
         lines.rows().for_each(|(step, values)| watch.recall(step, &values));
         self.metrics = Metrics::new(path, self.progress.num_tokens);
-        self.metrics.watch(watch);
-        self.tell_trackers(step + 1)
-    }
-
-    /// The log of completions in the run's directory, still empty.
-    fn new_completions(&self) -> Completions {
-        Completions::new(&self.dir, &self.config.logging, self.config.sizes.steps_per_rollout)
-    }
-
-    /// Starts additional trackers of metrics that the config names, at the step `first`.
-    fn tell_trackers(&mut self, first: u64) -> Result<()> {
+        self.metrics.watch = Some(watch);
         if self.config.logging.report_to.contains(&Tracker::Tensorboard) {
-            self.metrics.tell(EventFile::begin(&self.dir, first)?);
+            self.metrics.events = Some(EventFile::begin(&self.dir, first)?);
         }
         Ok(())
     }
@@ -269,11 +256,7 @@ fn optimizer_config(train: &TrainConfig) -> OptimizerConfig {
 
 /// Inputs that the components ask for, validated against the model and the settings.
 fn needs(components: &Components, config: &Config, policy: &Policy) -> Result<Needs> {
-    let Components { advantage, objective, masks, weights, step_controls } = components;
-    let mut asked = vec![(advantage.id(), advantage.inputs()), (objective.id(), objective.inputs())];
-    asked.extend(masks.iter().map(|mask| (mask.id(), mask.inputs())));
-    asked.extend(weights.iter().map(|weight| (weight.id(), weight.inputs())));
-    asked.extend(step_controls.iter().map(|control| (control.id(), control.inputs())));
+    let asked: Vec<(&str, Inputs)> = asked(components).collect();
     if policy.adapter().is_some()
         && let Some((id, _)) = asked.iter().find(|(_, inputs)| inputs.contains(Inputs::OPTIMIZER_STATE))
     {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use anyhow::{Result, bail, ensure};
+use capo_loader::registry::Components;
 use capo_plugin::Inputs;
 
 use crate::model::frozen::Reference;
@@ -18,6 +19,16 @@ pub struct Needs {
     last_layer_k: usize,
     /// True if the features are stored, for measurements of a step.
     hidden: bool,
+}
+
+/// The ids of a run's components, each with the inputs that it asks for: advantage, objective, masks, weights, step controls.
+pub fn asked(components: &Components) -> impl Iterator<Item = (&str, Inputs)> {
+    let Components { advantage, objective, masks, weights, step_controls } = components;
+    let masks = masks.iter().map(|mask| (mask.id(), mask.inputs()));
+    let weights = weights.iter().map(|weight| (weight.id(), weight.inputs()));
+    let controls = step_controls.iter().map(|control| (control.id(), control.inputs()));
+    let one_each = [(advantage.id(), advantage.inputs()), (objective.id(), objective.inputs())];
+    one_each.into_iter().chain(masks).chain(weights).chain(controls)
 }
 
 /// Split of the work into micro-batches, and the temperature of the loss.

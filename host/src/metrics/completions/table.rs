@@ -7,8 +7,6 @@ use anyhow::Result;
 pub enum Column {
     /// One whole number for all completions.
     Step(u64),
-    /// Whole numbers.
-    Whole(Vec<u32>),
     /// Text.
     Text(Vec<String>),
     /// Numbers.
@@ -43,7 +41,6 @@ impl Table {
         for (name, column) in &self.columns {
             let value = match column {
                 Column::Step(step) => step.to_string(),
-                Column::Whole(values) => values[row].to_string(),
                 Column::Text(values) => serde_json::to_string(&values[row])?,
                 Column::Number(values) => serde_json::to_string(&values[row])?,
                 Column::Flag(values) => values[row].to_string(),
