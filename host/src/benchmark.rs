@@ -250,15 +250,7 @@ mod tests {
             columns: "{}".into(),
             row: None,
         };
-        let (sampling, max_completion_length) = (SamplingParams::GREEDY, 4);
-        Benchmark {
-            name: "aime".into(),
-            examples: vec![example; prompts],
-            left_out: 0,
-            samples,
-            sampling,
-            max_completion_length,
-        }
+        Benchmark { name: "aime".into(), samples, ..Benchmark::held_out(vec![example; prompts], 4) }
     }
 
     fn outcome(extracted: &str, correct: bool) -> Outcome {

@@ -90,22 +90,18 @@ impl Optimizer {
 
     /// Description of the optimizer for components, before the coming step. For SGD, `beta1` is its momentum.
     pub fn info(&self, learning_rate: f64, max_grad_norm: f64) -> OptimizerInfo {
-        let steps_taken = self.steps_taken;
-        match &self.rule {
-            Rule::AdamW(adamw) => {
-                let &AdamWConfig { beta1, beta2, eps, weight_decay, second_moment, .. } = &adamw.config;
-                let kind = match second_moment {
+        let (kind, beta1, beta2, eps, weight_decay) = match &self.rule {
+            Rule::AdamW(AdamW { config, .. }) => {
+                let kind = match config.second_moment {
                     SecondMoment::Kept => OptimizerKind::ADAMW,
                     SecondMoment::KeptAndRejected => OptimizerKind::ADAMW_KEPT_AND_REJECTED,
                 };
-                OptimizerInfo { kind, learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken }
+                (kind, config.beta1, config.beta2, config.eps, config.weight_decay)
             }
-            Rule::Sgd(sgd) => {
-                let &SgdConfig { momentum: beta1, weight_decay, .. } = &sgd.config;
-                let (kind, beta2, eps) = (OptimizerKind::SGD, 0.0, 0.0);
-                OptimizerInfo { kind, learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken }
-            }
-        }
+            Rule::Sgd(Sgd { config, .. }) => (OptimizerKind::SGD, config.momentum, 0.0, 0.0, config.weight_decay),
+        };
+        let steps_taken = self.steps_taken;
+        OptimizerInfo { kind, learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken }
     }
 
     /// Number of updates so far.
