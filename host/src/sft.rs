@@ -19,6 +19,7 @@ use crate::model::device::{self, CPU, Dtype};
 use crate::model::embedded;
 use crate::model::{Gradients, ModelFiles, Policy, Shape, Wants};
 use crate::optim::{Optimizer, OptimizerConfig};
+use crate::report::terminal::say;
 use crate::reward::{RewardConfig, Rewards};
 use crate::schedule::{Schedule, ScheduleKind};
 use crate::stages::rollout::{encode, join};
@@ -183,8 +184,8 @@ impl Sft {
         Ok(Self { settings, policy, tokenizer, files, dataset, held_out, optimizer, schedule, output, largest_step })
     }
 
-    /// Trains, reports through `say`, and writes the model.
-    pub fn run(&mut self, say: &dyn Fn(&str)) -> Result<()> {
+    /// Trains, reports on the terminal, and writes the model.
+    pub fn run(&mut self) -> Result<()> {
         say(&format!("model      {} parameters", self.policy.params().element_count()));
         let (max_steps, every) = (self.settings.train.max_steps, self.settings.eval.eval_steps);
         let (mut loss, mut steps) = (0.0, 0);

@@ -39,5 +39,5 @@ pub(super) fn run(args: &ReplayArgs) -> Result<()> {
         replay(&mut deciders, &watchdog, &args.batches, &optimizer, device.as_ref(), Some(out), &mut tell)?;
     }
     let batches = Batches { paths: &args.batches, optimizer, held: None };
-    Sweep::open(&registry, &chosen, batches, device.as_ref(), &ranges)?.run(&ranges, target.as_ref(), &say)
+    Sweep::open(&registry, &chosen, batches, device.as_ref(), &ranges)?.run(&ranges, target.as_ref())
 }

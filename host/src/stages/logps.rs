@@ -139,7 +139,8 @@ pub fn of_batch(
         batch.ref_logps = Some(in_parts(&batch, &Wants::default(), work, forward)?.0.logps);
     }
     if needs.inputs.contains(Inputs::OPTIMIZER_STATE) {
-        batch.head_state = Some(head_state(policy, optimizer)?);
+        let (exp_avg, exp_avg_sq) = optimizer.moments(HEAD)?;
+        batch.head_state = Some(HeadState::new(policy.params().get(HEAD)?.as_tensor(), exp_avg, exp_avg_sq)?);
     }
     Ok((batch, forwards))
 }
@@ -182,9 +183,4 @@ fn in_parts(
         forwards.push(stays.then_some(forward));
     }
     Ok((TokenOutputs::join(outputs)?, forwards))
-}
-
-fn head_state(policy: &Policy, optimizer: &Optimizer) -> Result<HeadState> {
-    let (exp_avg, exp_avg_sq) = optimizer.moments(HEAD)?;
-    HeadState::new(policy.params().get(HEAD)?.as_tensor(), exp_avg, exp_avg_sq)
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::batches::Batches;
-use crate::report::terminal::{grouped, percent};
+use crate::report::terminal::{grouped, percent, say};
 use anyhow::{Result, ensure};
 use capo_loader::registry::Registry;
 use capo_loader::replay::{Deciders, check_any, replay_step};
@@ -85,22 +85,22 @@ impl<'a> Sweep<'a> {
     }
 
     /// Sweeps the ranges in order, and searches in each for the value that meets the target.
-    pub fn run(&mut self, ranges: &[Range], target: Option<&Target>, say: &dyn Fn(&str)) -> Result<()> {
+    pub fn run(&mut self, ranges: &[Range], target: Option<&Target>) -> Result<()> {
         for (i, range) in ranges.iter().enumerate() {
             if i > 0 {
                 say("");
             }
-            let counts = self.table(range, say)?;
+            let counts = self.table(range)?;
             if let Some(target) = target {
                 let found = search(range, &counts, target, &mut |value| Ok(self.replay(range, value)?.all))?;
-                self.suggest(range, target, &found, say)?;
+                self.suggest(range, target, &found)?;
             }
         }
         Ok(())
     }
 
     /// Replays every value, and prints a line after each.
-    fn table(&mut self, range: &Range, say: &dyn Fn(&str)) -> Result<Vec<(f64, Count)>> {
+    fn table(&mut self, range: &Range) -> Result<Vec<(f64, Count)>> {
         let (values, mut counts) = (range.values(), Vec::new());
         let texts = range.column(&values);
         let name = range.key.rsplit('.').next().unwrap_or_default();
@@ -132,7 +132,7 @@ impl<'a> Sweep<'a> {
         Ok(counts)
     }
 
-    fn suggest(&self, range: &Range, target: &Target, found: &Found, say: &dyn Fn(&str)) -> Result<()> {
+    fn suggest(&self, range: &Range, target: &Target, found: &Found) -> Result<()> {
         say("");
         if let Some(remark) = &found.remark {
             say(&format!("target {target}: {remark}"));
