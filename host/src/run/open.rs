@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::files;
-use capo_loader::registry::{Components, Registry};
+use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
-use capo_plugin::Inputs;
 
 use super::lock::Lock;
 use super::{CONFIG_FILE, METRICS_FILE, Progress, Run, checkpoint, directory, provenance, settings};
@@ -27,7 +26,7 @@ use crate::report::found::Lines;
 use crate::reward::Rewards;
 use crate::schedule::Schedule;
 use crate::sgd::SgdConfig;
-use crate::stages::logps::{Needs, asked};
+use crate::stages::logps::Needs;
 use crate::warnings::{Setup, Watch};
 
 /// Treatment of a model directory that has no weights.
@@ -143,7 +142,12 @@ impl Run {
             if config.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(config.eval.num_prompts)? };
         let benchmarks = Benchmark::open_all(&config.eval.benchmark, &config, &model_files, &tokenizer, &policy)?;
         let rewards = Rewards::build(registry, &config.reward, &config.train.device, &watchdog)?;
-        let needs = needs(&components, &config, &policy)?;
+        let k = match (config.train.last_layer_top_k, config.rollout.top_k) {
+            (0, 0) => 50,
+            (0, top_k) => top_k,
+            (k, _) => k,
+        };
+        let needs = Needs::new(&components, &policy, config.train.optimizer, k)?;
         let train = &config.train;
         let optimizer = Optimizer::new(policy.params(), optimizer_config(train))?;
         let schedule =
@@ -252,22 +256,4 @@ fn optimizer_config(train: &TrainConfig) -> OptimizerConfig {
             moments: train.moments_dtype,
         }),
     }
-}
-
-/// Inputs that the components ask for, validated against the model and the settings.
-fn needs(components: &Components, config: &Config, policy: &Policy) -> Result<Needs> {
-    let asked: Vec<(&str, Inputs)> = asked(components).collect();
-    if policy.adapter().is_some()
-        && let Some((id, _)) = asked.iter().find(|(_, inputs)| inputs.contains(Inputs::OPTIMIZER_STATE))
-    {
-        bail!(
-            "component `{id}` asks for the optimizer's state of the last layer, but an adapter is trained and the head stays as it is: there is none (use the component's own moments, or train all weights)"
-        );
-    }
-    let k = match (config.train.last_layer_top_k, config.rollout.top_k) {
-        (0, 0) => 50,
-        (0, top_k) => top_k,
-        (k, _) => k,
-    };
-    Needs::new(&asked, policy.config(), config.train.optimizer, k)
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use capo_loader::registry::Components;
 use capo_plugin::Inputs;
 
@@ -50,31 +50,36 @@ impl Work {
 }
 
 impl Needs {
-    /// Collects all inputs that the components in `asked` need; each entry names a component id.
+    /// Collects all inputs that the components need, of which the top logits are `last_layer_k`.
     pub fn new(
-        asked: &[(&str, Inputs)],
-        model: &Config,
+        components: &Components,
+        policy: &Policy,
         optimizer: OptimizerName,
         last_layer_k: usize,
     ) -> Result<Self> {
         let mut inputs = Inputs::NONE;
-        for (id, wanted) in asked {
+        for (id, wanted) in asked(components) {
             let unknown = wanted.0 & !Inputs::KNOWN.0;
             ensure!(
                 unknown == 0,
                 "component `{id}` asks for inputs {unknown:#x}, which this host does not know (use a newer host, or an older plugin)"
             );
-            if wanted.contains(Inputs::OPTIMIZER_STATE) && optimizer == OptimizerName::Sgd {
-                bail!(
-                    "component `{id}` asks for the optimizer's state of the last layer, which is Adam's, but `train.optimizer` is `sgd` (set it to `adamw`, or use the component's own moments)"
+            if wanted.contains(Inputs::OPTIMIZER_STATE) {
+                let asks = format!("component `{id}` asks for the optimizer's state of the last layer");
+                ensure!(
+                    policy.adapter().is_none(),
+                    "{asks}, but an adapter is trained and the head stays as it is: there is none (use the component's own moments, or train all weights)"
+                );
+                ensure!(
+                    optimizer != OptimizerName::Sgd,
+                    "{asks}, which is Adam's, but `train.optimizer` is `sgd` (set it to `adamw`, or use the component's own moments)"
+                );
+                ensure!(
+                    !policy.config().tie_word_embeddings,
+                    "{asks}, but the model ties it to the embedding, whose state mixes both (use a model with `tie_word_embeddings = false`, or the component's own moments)"
                 );
             }
-            if wanted.contains(Inputs::OPTIMIZER_STATE) && model.tie_word_embeddings {
-                bail!(
-                    "component `{id}` asks for the optimizer's state of the last layer, but the model ties it to the embedding, whose state mixes both (use a model with `tie_word_embeddings = false`, or the component's own moments)"
-                );
-            }
-            inputs = inputs | *wanted;
+            inputs = inputs | wanted;
         }
         Ok(Self { inputs, last_layer_k, hidden: false })
     }
