@@ -18,7 +18,6 @@ use crate::sgd::{Sgd, SgdConfig};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OptimizerName {
-    /// AdamW.
     #[default]
     AdamW,
     /// SGD, with or without momentum.
@@ -28,9 +27,7 @@ pub enum OptimizerName {
 /// An optimizer's rule and its settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum OptimizerConfig {
-    /// AdamW.
     AdamW(AdamWConfig),
-    /// SGD.
     Sgd(SgdConfig),
 }
 
@@ -150,7 +147,6 @@ impl Optimizer {
         Ok((norms > 0.0 && norms.is_finite()).then(|| product / norms))
     }
 
-    /// Bytes of the moments.
     pub fn bytes(&self) -> usize {
         self.rule.moments().iter().map(Moments::bytes).sum()
     }

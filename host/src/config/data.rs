@@ -83,17 +83,11 @@ pub struct SourceConfig {
     pub split: Option<String>,
     /// Sampling weight of this dataset, relative to the others; either all datasets have a weight, or none.
     pub weight: Option<f64>,
-    /// As in `[data]`.
     pub preset: Option<Preset>,
-    /// As in `[data]`.
     pub prompt_template: Option<String>,
-    /// As in `[data]`.
     pub prompt_column: Option<String>,
-    /// As in `[data]`.
     pub answer_column: Option<String>,
-    /// As in `[data]`.
     pub solution_column: Option<String>,
-    /// As in `[data]`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub filter: Filter,
 }
@@ -105,7 +99,6 @@ pub enum Format {
     /// Plain text, which is the model's input unchanged.
     #[default]
     Text,
-    /// Conversations.
     Chat,
 }
 

@@ -32,11 +32,8 @@ pub struct Draft {
 /// Ids of components to append to those of a config or recipe.
 #[derive(Debug, Clone, Default)]
 pub struct Appended {
-    /// Appended to `[[mask]]`.
     pub masks: Vec<String>,
-    /// Appended to `[[weight]]`.
     pub weights: Vec<String>,
-    /// Appended to `[[step_control]]`.
     pub step_controls: Vec<String>,
 }
 

@@ -47,13 +47,9 @@ pub struct BenchmarkConfig {
     pub config: Option<String>,
     /// The dataset's split; default `test`.
     pub split: Option<String>,
-    /// As in `[data]`.
     pub preset: Option<Preset>,
-    /// As in `[data]`.
     pub prompt_template: Option<String>,
-    /// As in `[data]`.
     pub prompt_column: Option<String>,
-    /// As in `[data]`.
     pub answer_column: Option<String>,
     /// Number of answers to each prompt.
     #[serde(default = "one")]
@@ -91,7 +87,6 @@ impl BenchmarkConfig {
         Ok(Table::from_iter([("name".into(), name.into()), ("file".into(), file.into())]).try_into()?)
     }
 
-    /// Sampling parameters of the benchmark.
     pub fn sampling(&self) -> SamplingParams {
         SamplingParams { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p }
     }

@@ -42,7 +42,6 @@ pub enum Tracker {
     Tensorboard,
 }
 
-/// File format of completions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CompletionsFormat {

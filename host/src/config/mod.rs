@@ -47,29 +47,20 @@ pub use warnings::WarningsConfig;
 /// The settings of `host train` without `--config`; they are also the defaults for a config that holds only components.
 pub const DEFAULT: &str = include_str!("../../../configs/tiny/default.toml");
 
-/// All settings of a run.
+/// All settings of a run, a field for each section.
 #[derive(Debug, Clone, Serialize)]
 pub struct Config {
     /// Name of the recipe that chose the components that the file did not name.
     pub recipe: Option<String>,
-    /// Section `[model]`.
     pub model: ModelConfig,
-    /// Section `[data]`.
     pub data: DataConfig,
-    /// Section `[rollout]`.
     pub rollout: RolloutConfig,
-    /// Section `[train]`.
     pub train: TrainConfig,
-    /// Section `[eval]`.
     pub eval: EvalConfig,
-    /// Section `[logging]`.
     pub logging: LoggingConfig,
-    /// Section `[warnings]`.
     #[serde(skip_serializing_if = "is_default")]
     pub warnings: WarningsConfig,
-    /// Section `[advantage]`.
     pub advantage: ComponentConfig,
-    /// Section `[objective]`.
     pub objective: ComponentConfig,
     /// Sections `[[mask]]`, in order.
     pub mask: Vec<ComponentConfig>,

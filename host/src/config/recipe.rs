@@ -17,7 +17,6 @@ const DEFAULT_SECTIONS: [&str; 3] = ["train", "rollout", "reward"];
 /// A run's settings, and their sources.
 #[derive(Debug)]
 pub struct Resolved {
-    /// The settings.
     pub config: Config,
     /// Lines for the header of a run: the file with its overrides, and the values from a recipe.
     pub sources: Vec<String>,

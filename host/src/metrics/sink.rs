@@ -16,13 +16,11 @@ use crate::metrics::Metrics;
 /// per run, use the plain `name` (`clip_ratio/region_mean`). A per-token array gives `name/mean` and `name/max` over completion tokens. A
 /// name that the host or another component uses is refused.
 pub struct StepSink<'a> {
-    /// The step's metrics.
     pub metrics: &'a mut Metrics,
     /// `[B, T]`: 1 for completion tokens. For rewards it is `[B]`, because their arrays have one number per completion.
     pub completion_mask: &'a [u8],
     /// The kind of the component that is being called.
     pub point: Point,
-    /// Sink for warnings.
     pub warnings: WarningSink<'a>,
     /// Data of the rollout outside its batch, for the components that asked for them.
     pub context: Option<Lending<'a>>,

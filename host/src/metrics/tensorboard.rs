@@ -13,7 +13,6 @@ use anyhow::{Context, Result};
 /// Prefix by which TensorBoard recognizes an event file. The rest of the name orders the files.
 const PREFIX: &str = "events.out.tfevents.";
 
-/// An open event file.
 #[derive(Debug)]
 pub struct EventFile {
     path: PathBuf,

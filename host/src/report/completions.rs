@@ -13,7 +13,6 @@ use crate::stages::rollout::SampledRollout;
 
 /// The part of a rollout that a step uses, if its completions are written.
 pub struct Logged<'a> {
-    /// The rollout.
     pub rollout: &'a SampledRollout,
     /// Index of the part of the rollout.
     pub part: usize,

@@ -181,7 +181,6 @@ impl Report {
         Ok(())
     }
 
-    /// Prints the closing summary.
     pub fn closing(&self, run: &Run) {
         self.live.end();
         let progress = &run.progress;
@@ -286,7 +285,6 @@ fn describe_optimizer(train: &TrainConfig) -> Option<String> {
     }
 }
 
-/// Records the metrics of a rollout.
 pub fn record_rollout(run: &mut Run, rollout: &SampledRollout) {
     let batch = &rollout.batch;
     let lengths: Vec<usize> = (0..batch.dims.completions as usize)
@@ -297,7 +295,6 @@ pub fn record_rollout(run: &mut Run, rollout: &SampledRollout) {
     run.metrics.num_tokens += rollout.tokens;
 }
 
-/// Records the metrics of a step.
 pub fn record_step(
     run: &mut Run,
     batch: &StepBatch,

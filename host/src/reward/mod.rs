@@ -18,7 +18,6 @@ use toml::{Table, Value};
 /// One `[[reward]]` table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RewardConfig {
-    /// The component's id.
     #[serde(rename = "use")]
     pub id: String,
     /// Finite factor of the reward in the sum (TRL: an entry of `reward_weights`).
@@ -138,12 +137,10 @@ impl Rewards {
         Ok(Scored { total, per_reward })
     }
 
-    /// The components, in order.
     pub fn components(&self) -> impl Iterator<Item = &RewardFn> {
         self.components.iter().map(|(component, _)| component)
     }
 
-    /// The components, for loading their state.
     pub fn components_mut(&mut self) -> impl Iterator<Item = &mut RewardFn> {
         self.components.iter_mut().map(|(component, _)| component)
     }

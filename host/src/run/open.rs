@@ -99,7 +99,6 @@ impl Run {
         Ok(run)
     }
 
-    /// Gives the run its directory and its lock.
     fn settle(&mut self, dir: &Path, lock: Lock) {
         self.watchdog.place().started(dir);
         self.dir = dir.to_owned();

@@ -14,7 +14,6 @@ use crate::stages::logps::Work;
 /// A loss reduced to one number, with its derivatives.
 #[derive(Debug)]
 pub struct Reduced {
-    /// The reduced loss.
     pub loss: f64,
     /// `[B, T]`: derivative of the loss by each token's log-probability; zero for rejected tokens.
     pub d_logps: Vec<f32>,

@@ -126,7 +126,6 @@ pub struct TokenLoss {
 /// A loss with factors of masks and weights inside, and the weights that remain to be applied to each token's derivative.
 #[derive(Debug, Clone)]
 pub struct Factored {
-    /// The loss with its factors.
     pub loss: TokenLoss,
     /// `[B, T]`: the product of all other weights; 0 for tokens that other masks dropped, and padding.
     pub token_weights: Vec<f32>,

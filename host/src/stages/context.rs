@@ -11,11 +11,8 @@ use crate::reward::Scored;
 /// A completion as text, with its prompt and answer.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct SampledText {
-    /// The prompt.
     pub prompt: String,
-    /// The sampled completion.
     pub completion: String,
-    /// The expected answer.
     pub answer: String,
 }
 

@@ -116,7 +116,6 @@ impl Needs {
         if self.inputs.contains(Inputs::LAST_LAYER) { 2 * 4 * (model.hidden_size + 2 * k + 3) as u128 } else { 0 }
     }
 
-    /// True if a reference model is needed.
     pub fn reference(&self) -> bool {
         self.inputs.contains(Inputs::REF_LOGPS)
     }

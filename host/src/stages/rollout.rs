@@ -36,7 +36,6 @@ pub struct Sampler<'a> {
     pub sink: &'a mut dyn Sink,
 }
 
-/// One rollout.
 #[derive(Debug)]
 pub struct SampledRollout {
     /// All completions, without the policy's log-probabilities.

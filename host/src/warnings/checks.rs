@@ -11,9 +11,7 @@ use crate::metrics::names::{APPLIED, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_R
 /// The finding of a check after a step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
-    /// Name of the check.
     pub check: &'static str,
-    /// The component that the finding is about, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub component: Option<String>,
     /// The event, with its numbers.
@@ -31,7 +29,6 @@ impl Finding {
         format!("warnings/{}", self.check) + &component.collect::<String>()
     }
 
-    /// The whole finding in one line.
     pub fn line(&self) -> String {
         format!("{} ({}; {})", self.what, self.advice, self.page)
     }

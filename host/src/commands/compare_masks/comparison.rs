@@ -20,7 +20,6 @@ pub struct Compared {
 }
 
 pub struct Comparison {
-    /// Paths of the batch files, in order.
     pub batches: Vec<PathBuf>,
     /// The rejection rate for which thresholds were searched.
     pub target: Option<Target>,

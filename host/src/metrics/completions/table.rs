@@ -7,11 +7,8 @@ use anyhow::Result;
 pub enum Column {
     /// One whole number for all completions.
     Step(u64),
-    /// Text.
     Text(Vec<String>),
-    /// Numbers.
     Number(Vec<f32>),
-    /// Booleans.
     Flag(Vec<bool>),
     /// Whole numbers, one per token.
     Wholes(Vec<Vec<u32>>),
@@ -26,7 +23,6 @@ pub enum Column {
 pub struct Table {
     /// Number of completions.
     pub rows: usize,
-    /// Columns by name.
     pub columns: Vec<(String, Column)>,
 }
 
