@@ -254,19 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn trls_correction_without_a_mode_is_its_default() {
+    fn trls_correction_has_its_default_mode_and_what_is_off_is_nothing() {
         assert_eq!(
             appended("vllm_importance_sampling_correction=true"),
             "train.vllm_importance_sampling_correction: weight { mode = \"mask\", rollout_is = \"sequence\", \
              rollout_is_threshold = 3.0, use = \"masks.tis\" }"
         );
         let off = "vllm_importance_sampling_correction=false vllm_importance_sampling_mode=token_mask";
-        assert_eq!(appended(off), "");
-    }
-
-    #[test]
-    fn what_trl_has_off_by_default_is_nothing() {
-        assert_eq!(appended("mask_truncated_completions=false top_entropy_quantile=1.0"), "");
-        assert_eq!(appended("top_entropy_quantile=1"), "");
+        let default = "mask_truncated_completions=false top_entropy_quantile=1.0";
+        assert_eq!([off, default, "top_entropy_quantile=1"].map(appended), [""; 3]);
     }
 }

@@ -218,7 +218,6 @@ impl SampledRollout {
     /// Splits the rollout into batches of `size` completions, one per optimizer step, in order.
     pub fn parts(&self, size: usize) -> impl Iterator<Item = SampledBatch> {
         let completions = self.batch.dims.completions as usize;
-        let ranges: Vec<Range<usize>> = (0..completions).step_by(size).map(|start| start..start + size).collect();
-        ranges.into_iter().map(|rows| self.batch.part(rows))
+        (0..completions).step_by(size).map(move |start| self.batch.part(start..start + size))
     }
 }
