@@ -60,7 +60,6 @@ pub enum SecondMoment {
 /// rejected tokens, `v = b2 v + (1 - b2) (g^2 + r^2)`.
 #[derive(Debug, Clone)]
 pub struct AdamW {
-    /// Settings of AdamW.
     pub config: AdamWConfig,
     /// The moments `exp_avg` and `exp_avg_sq`.
     pub moments: [Moments; 2],

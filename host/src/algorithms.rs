@@ -9,95 +9,42 @@ use capo_plugin::{recipe, register};
 /// The recipe of a run that names none and loads no plugin with a recipe.
 pub const DEFAULT_RECIPE: &str = "grpo";
 
-register!(
-    AdvantageEstimator,
-    GroupNormalized,
-    "grpo.advantage",
-    "(reward - group mean) / (group std + epsilon)",
-    GroupNormalized::KEYS
-);
+/// Registers a component that has keys, which its type lists.
+macro_rules! keyed {
+    ($point:ident, $id:literal, $type:ty, $about:literal) => {
+        register!($point, $type, $id, $about, <$type>::KEYS);
+    };
+}
+
+keyed!(AdvantageEstimator, "grpo.advantage", GroupNormalized, "(reward - group mean) / (group std + epsilon)");
 register!(AdvantageEstimator, GroupCentered, "dr_grpo.advantage", "reward - group mean");
-register!(
+keyed!(AdvantageEstimator, "rloo.advantage", LeaveOneOut, "reward - mean of the group's other rewards");
+keyed!(AdvantageEstimator, "reinforce.advantage", RewardAsAdvantage, "the reward itself");
+keyed!(
     AdvantageEstimator,
-    LeaveOneOut,
-    "rloo.advantage",
-    "reward - mean of the group's other rewards",
-    LeaveOneOut::KEYS
-);
-register!(AdvantageEstimator, RewardAsAdvantage, "reinforce.advantage", "the reward itself", RewardAsAdvantage::KEYS);
-register!(
-    AdvantageEstimator,
-    ReinforcePlusPlus,
     "reinforce_plus_plus.advantage",
-    "returns of each token, standardised over all tokens",
-    ReinforcePlusPlus::KEYS
+    ReinforcePlusPlus,
+    "returns of each token, standardised over all tokens"
 );
 
-register!(
-    Objective,
-    ClippedSurrogate<ByCompletion>,
-    "grpo.objective",
-    "clipped surrogate, mean over completions of their means",
-    ClippedSurrogate::<ByCompletion>::KEYS
-);
-register!(
-    Objective,
-    ClippedSurrogate<ByFixedLength>,
-    "dr_grpo.objective",
-    "clipped surrogate, sum over a fixed length",
-    ClippedSurrogate::<ByFixedLength>::KEYS
-);
-register!(
-    Objective,
-    ClippedSurrogate<ByToken>,
-    "bnpo.objective",
-    "clipped surrogate, mean over all tokens",
-    ClippedSurrogate::<ByToken>::KEYS
-);
-register!(
-    Objective,
-    ClippedSurrogate<Dapo>,
-    "dapo.objective",
-    "clipped surrogate with more room above, mean over all tokens",
-    ClippedSurrogate::<Dapo>::KEYS
-);
-register!(
-    Objective,
-    ClippedSurrogate<Gspo>,
-    "gspo.objective",
-    "clipped surrogate with one ratio per completion",
-    ClippedSurrogate::<Gspo>::KEYS
-);
-register!(
-    Objective,
-    ClippedSurrogate<Luspo>,
-    "luspo.objective",
-    "clipped surrogate with one ratio per completion, which counts by its length",
-    ClippedSurrogate::<Luspo>::KEYS
-);
-register!(
-    Objective,
-    ClippedSurrogate<Rloo>,
-    "rloo.objective",
-    "clipped surrogate of whole completions",
-    ClippedSurrogate::<Rloo>::KEYS
-);
-register!(Objective, Cispo, "cispo.objective", "policy gradient weighted by ratios with a limit", Cispo::KEYS);
-register!(Objective, Sapo, "sapo.objective", "surrogate with a soft gate in place of the clip", Sapo::KEYS);
-register!(
-    Objective,
-    Vespo,
-    "vespo.objective",
-    "policy gradient weighted smoothly by each completion's ratio",
-    Vespo::KEYS
-);
-register!(
-    Objective,
-    PolicyGradient,
-    "reinforce.objective",
-    "policy gradient, mean over completions of their means",
-    PolicyGradient::KEYS
-);
+/// Registers a clipped surrogate with this level and reduction.
+macro_rules! clipped {
+    ($id:literal, $kind:ty, $about:literal) => {
+        keyed!(Objective, $id, ClippedSurrogate<$kind>, $about);
+    };
+}
+
+clipped!("grpo.objective", ByCompletion, "clipped surrogate, mean over completions of their means");
+clipped!("dr_grpo.objective", ByFixedLength, "clipped surrogate, sum over a fixed length");
+clipped!("bnpo.objective", ByToken, "clipped surrogate, mean over all tokens");
+clipped!("dapo.objective", Dapo, "clipped surrogate with more room above, mean over all tokens");
+clipped!("gspo.objective", Gspo, "clipped surrogate with one ratio per completion");
+clipped!("luspo.objective", Luspo, "clipped surrogate with one ratio per completion, which counts by its length");
+clipped!("rloo.objective", Rloo, "clipped surrogate of whole completions");
+keyed!(Objective, "cispo.objective", Cispo, "policy gradient weighted by ratios with a limit");
+keyed!(Objective, "sapo.objective", Sapo, "surrogate with a soft gate in place of the clip");
+keyed!(Objective, "vespo.objective", Vespo, "policy gradient weighted smoothly by each completion's ratio");
+keyed!(Objective, "reinforce.objective", PolicyGradient, "policy gradient, mean over completions of their means");
 
 /// Defines a recipe from an advantage estimator and an objective with their defaults; each may have additional lines.
 macro_rules! algorithm {

@@ -24,7 +24,6 @@ pub const HELD_OUT: &str = "held-out";
 pub struct Benchmark {
     /// Name of the benchmark in its metrics: `eval/NAME/...`.
     pub name: String,
-    /// Questions of the benchmark.
     pub examples: Vec<Example>,
     /// Number of rows that cannot be used.
     pub left_out: usize,
@@ -34,10 +33,8 @@ pub struct Benchmark {
     max_completion_length: usize,
 }
 
-/// One answer to a question.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// Name of the benchmark.
     pub benchmark: String,
     /// Index of the question in the order of the file, from 0.
     pub prompt: usize,
@@ -47,9 +44,7 @@ pub struct Answer {
     pub completion: String,
     /// Final answer found in the text; `None` if there is none.
     pub extracted: Option<String>,
-    /// Expected answer.
     pub answer: String,
-    /// Reward of the answer.
     #[serde(flatten)]
     pub earned: Earned,
     /// True if the answer is right; `None` if no reward decides this.
@@ -100,7 +95,6 @@ impl Benchmark {
         Self { name, examples, left_out: 0, samples: 1, sampling, max_completion_length }
     }
 
-    /// Total number of answers.
     pub fn answers(&self) -> usize {
         self.examples.len() * self.samples
     }
@@ -250,15 +244,7 @@ mod tests {
             columns: "{}".into(),
             row: None,
         };
-        let (sampling, max_completion_length) = (SamplingParams::GREEDY, 4);
-        Benchmark {
-            name: "aime".into(),
-            examples: vec![example; prompts],
-            left_out: 0,
-            samples,
-            sampling,
-            max_completion_length,
-        }
+        Benchmark { name: "aime".into(), samples, ..Benchmark::held_out(vec![example; prompts], 4) }
     }
 
     fn outcome(extracted: &str, correct: bool) -> Outcome {

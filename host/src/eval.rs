@@ -57,7 +57,6 @@ pub fn record_before(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Records an evaluation.
 pub fn record(run: &mut Run) -> Result<()> {
     let values = measure(run)?;
     let value = |name: &str| values.iter().find(|(found, _)| found == name).map(|(_, value)| *value);

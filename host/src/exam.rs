@@ -21,7 +21,6 @@ use crate::stages::rollout::{decode, encode, views};
 pub struct Graded {
     /// Prompt, completion and expected answer.
     pub sample: SampledText,
-    /// Reward of the answer.
     pub earned: Earned,
     /// True if the answer is right; `None` if no reward decides this.
     pub correct: Option<bool>,
@@ -169,7 +168,6 @@ pub struct Grader<'a> {
     pub right: &'a Right,
 }
 
-/// Settings of an evaluation.
 #[derive(Debug, Clone, Copy)]
 pub struct Exam {
     /// Longest prompt, tokens.
@@ -184,7 +182,6 @@ pub struct Exam {
     pub step: u64,
     /// Number of optimizer steps in the whole run.
     pub max_steps: u64,
-    /// The run's seed.
     pub seed: u64,
 }
 

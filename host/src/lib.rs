@@ -16,6 +16,7 @@ pub mod data;
 pub mod eval;
 pub mod exam;
 mod features;
+mod folder;
 pub mod metrics;
 pub mod model;
 pub mod moments;

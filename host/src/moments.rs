@@ -13,9 +13,7 @@ use crate::model::{EMBEDDING, HEAD, Params};
 
 /// Inputs of one weight's update in an optimizer step.
 pub struct WeightStep<'a> {
-    /// Name of the weight.
     pub name: &'a str,
-    /// The weight itself.
     pub var: &'a Var,
     /// Gradient of the accepted tokens by the weight, contiguous f32, before clipping.
     pub grad: Tensor,
@@ -23,7 +21,6 @@ pub struct WeightStep<'a> {
     pub rejected: Option<Tensor>,
     /// Clipping factor of both gradients.
     pub scale: f64,
-    /// The learning rate.
     pub learning_rate: f64,
     /// Number of the step, from 1.
     pub number: u64,
@@ -93,7 +90,6 @@ impl Moments {
         Ok(())
     }
 
-    /// Bytes of all moments.
     pub fn bytes(&self) -> usize {
         self.tensors.values().map(|moment| moment.elem_count() * moment.dtype().size_in_bytes()).sum()
     }

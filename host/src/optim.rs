@@ -18,7 +18,6 @@ use crate::sgd::{Sgd, SgdConfig};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OptimizerName {
-    /// AdamW.
     #[default]
     AdamW,
     /// SGD, with or without momentum.
@@ -28,9 +27,7 @@ pub enum OptimizerName {
 /// An optimizer's rule and its settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum OptimizerConfig {
-    /// AdamW.
     AdamW(AdamWConfig),
-    /// SGD.
     Sgd(SgdConfig),
 }
 
@@ -90,22 +87,18 @@ impl Optimizer {
 
     /// Description of the optimizer for components, before the coming step. For SGD, `beta1` is its momentum.
     pub fn info(&self, learning_rate: f64, max_grad_norm: f64) -> OptimizerInfo {
-        let steps_taken = self.steps_taken;
-        match &self.rule {
-            Rule::AdamW(adamw) => {
-                let &AdamWConfig { beta1, beta2, eps, weight_decay, second_moment, .. } = &adamw.config;
-                let kind = match second_moment {
+        let (kind, beta1, beta2, eps, weight_decay) = match &self.rule {
+            Rule::AdamW(AdamW { config, .. }) => {
+                let kind = match config.second_moment {
                     SecondMoment::Kept => OptimizerKind::ADAMW,
                     SecondMoment::KeptAndRejected => OptimizerKind::ADAMW_KEPT_AND_REJECTED,
                 };
-                OptimizerInfo { kind, learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken }
+                (kind, config.beta1, config.beta2, config.eps, config.weight_decay)
             }
-            Rule::Sgd(sgd) => {
-                let &SgdConfig { momentum: beta1, weight_decay, .. } = &sgd.config;
-                let (kind, beta2, eps) = (OptimizerKind::SGD, 0.0, 0.0);
-                OptimizerInfo { kind, learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken }
-            }
-        }
+            Rule::Sgd(Sgd { config, .. }) => (OptimizerKind::SGD, config.momentum, 0.0, 0.0, config.weight_decay),
+        };
+        let steps_taken = self.steps_taken;
+        OptimizerInfo { kind, learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken }
     }
 
     /// Number of updates so far.
@@ -154,7 +147,6 @@ impl Optimizer {
         Ok((norms > 0.0 && norms.is_finite()).then(|| product / norms))
     }
 
-    /// Bytes of the moments.
     pub fn bytes(&self) -> usize {
         self.rule.moments().iter().map(Moments::bytes).sum()
     }

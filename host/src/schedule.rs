@@ -21,7 +21,6 @@ pub enum ScheduleKind {
 /// A learning rate as a function of the optimizer step. Source: `transformers.get_scheduler`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
-    /// Shape of the schedule.
     pub kind: ScheduleKind,
     /// Learning rate at the end of the warm-up.
     pub peak: f64,

@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
-use capo_loader::files;
-use capo_loader::folders::{self, NewFolder};
+use anyhow::{Result, bail, ensure};
 use capo_loader::memory;
 use capo_loader::registry::Registry;
 use capo_loader::warning::WarningSink;
@@ -16,10 +14,12 @@ use crate::adamw::AdamWConfig;
 use crate::config::{ANSWERS_AT_ONCE, DataConfig, Draft, check, limits};
 use crate::data::{Dataset, Example, Purpose, Tokenizer};
 use crate::exam::{self, Exam, Grader, Right};
+use crate::folder;
 use crate::model::device::{self, CPU, Dtype};
 use crate::model::embedded;
 use crate::model::{Gradients, ModelFiles, Policy, Shape, Wants};
 use crate::optim::{Optimizer, OptimizerConfig};
+use crate::report::terminal::say;
 use crate::reward::{RewardConfig, Rewards};
 use crate::schedule::{Schedule, ScheduleKind};
 use crate::stages::rollout::{encode, join};
@@ -48,21 +48,17 @@ struct TrainConfig {
     device: String,
     /// Floating-point type of the computation: `f32` or `bf16`.
     dtype: Dtype,
-    /// Seed of all random choices.
     seed: u64,
-    /// Number of optimizer steps.
     max_steps: u64,
     /// Number of examples in one step.
     per_device_train_batch_size: usize,
     /// True if the backward pass recomputes activations, as in `host train`.
     gradient_checkpointing: bool,
-    /// Peak learning rate.
     learning_rate: f64,
     /// Shape of the learning-rate schedule.
     lr_scheduler_type: ScheduleKind,
     /// Share of `max_steps` for the warm-up from 0.
     warmup_ratio: f64,
-    /// Decoupled weight decay.
     weight_decay: f64,
     /// Largest global gradient norm; 0 turns clipping off.
     max_grad_norm: f64,
@@ -152,12 +148,7 @@ impl Sft {
     /// Opens a run from a config file or the built-in settings; `device` overrides their device. The run will write a Hugging Face
     /// directory to `output`.
     pub fn open(config: Option<&Path>, sets: &[String], device: Option<&str>, output: &Path) -> Result<Self> {
-        folders::split(output).context("`--output-dir` cannot be used")?;
-        ensure!(
-            output.symlink_metadata().is_err(),
-            "`{}` exists already (choose another `--output-dir`)",
-            output.display()
-        );
+        folder::check_new(output, "--output-dir")?;
         let draft = Draft::read(config, DEFAULT, sets)?;
         draft.only(&["model", "data", "train", "eval"])?;
         let mut settings = Settings {
@@ -189,13 +180,12 @@ impl Sft {
         let optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(adamw))?;
         let schedule =
             Schedule::new(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.max_steps)?;
-        let output = output.to_owned();
-        let largest_step = 0;
+        let (output, largest_step) = (output.to_owned(), 0);
         Ok(Self { settings, policy, tokenizer, files, dataset, held_out, optimizer, schedule, output, largest_step })
     }
 
-    /// Trains, reports through `say`, and writes the model.
-    pub fn run(&mut self, say: &dyn Fn(&str)) -> Result<()> {
+    /// Trains, reports on the terminal, and writes the model.
+    pub fn run(&mut self) -> Result<()> {
         say(&format!("model      {} parameters", self.policy.params().element_count()));
         let (max_steps, every) = (self.settings.train.max_steps, self.settings.eval.eval_steps);
         let (mut loss, mut steps) = (0.0, 0);
@@ -211,7 +201,7 @@ impl Sft {
                 (loss, steps) = (0.0, 0);
             }
         }
-        self.save()?;
+        folder::write(&self.output, &self.policy, &self.files, None)?;
         say(&format!("model written to {}", self.output.display()));
         Ok(())
     }
@@ -288,38 +278,20 @@ impl Sft {
         let graded = exam::grade(&self.policy, &self.tokenizer, &mut grader, &self.held_out, &exam)?;
         Ok(exam::share_right(&graded))
     }
-
-    /// Writes the model to a folder that appears as a whole.
-    fn save(&self) -> Result<()> {
-        let (parent, name) = folders::split(&self.output)?;
-        let cannot = || format!("cannot write `{}`", self.output.display());
-        let new = NewFolder::in_folder(&parent).with_context(cannot)?;
-        self.policy.save(new.path())?;
-        for file in Tokenizer::FILES.into_iter().filter(|name| self.files.contains(name)) {
-            files::write_atomic(&new.path().join(file), &self.files.read(file)?)?;
-        }
-        new.appear_as(&name).with_context(cannot)
-    }
 }
 
 fn open_model(settings: &Settings) -> Result<(ModelFiles, Policy)> {
     let train = &settings.train;
     let device = device::open(&train.device, train.dtype)?;
-    let (files, policy) = match (&settings.model.config_name_or_path, &settings.model.model_name_or_path) {
-        (Some(name), None) => {
-            let files = embedded::model_files(name)?;
-            let policy = Policy::fresh(&files, train.seed, &device)?;
-            (files, policy)
-        }
-        (None, Some(name)) => {
-            let files = embedded::model_files(name)?;
-            let policy = Policy::load(&files, &device)?;
-            (files, policy)
-        }
+    let (name, fresh) = match (&settings.model.config_name_or_path, &settings.model.model_name_or_path) {
+        (Some(name), None) => (name, true),
+        (None, Some(name)) => (name, false),
         _ => bail!(
             "`[model]` needs exactly one of `config_name_or_path` (fresh weights) and `model_name_or_path` (go on with a model)"
         ),
     };
+    let files = embedded::model_files(name)?;
+    let policy = if fresh { Policy::fresh(&files, train.seed, &device)? } else { Policy::load(&files, &device)? };
     ensure!(
         policy.adapter().is_none(),
         "`model.model_name_or_path` is an adapter, but `host sft` trains all weights (merge it with `host export` first)"

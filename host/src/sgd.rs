@@ -9,7 +9,6 @@ use crate::model::ops::fused;
 use crate::model::ops::optimizer::Blend;
 use crate::moments::{Moments, WeightStep};
 
-/// Settings of SGD.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SgdConfig {
     /// Factor of the previous sum of gradients at each step; 0 is plain SGD.
@@ -26,7 +25,6 @@ pub struct SgdConfig {
 /// first gradient. Without momentum, no sum is stored.
 #[derive(Debug, Clone)]
 pub struct Sgd {
-    /// Settings of SGD.
     pub config: SgdConfig,
     /// The moment `momentum_buffer`; `None` without momentum.
     pub sums: Option<Moments>,

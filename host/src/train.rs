@@ -13,7 +13,7 @@ use crate::eval;
 use crate::metrics::Timer;
 use crate::metrics::sink::StepSink;
 use crate::model::{Capture, Dropout, Policy, TokenOutputs};
-use crate::report::{Decided, Logged, Report, log_completions};
+use crate::report::{Logged, Report, log_completions};
 use crate::run::Run;
 use crate::run::{best, checkpoint, recovery_point};
 use crate::stages::backward::StepGradients;
@@ -109,7 +109,7 @@ fn sample(run: &mut Run) -> Result<rollout::SampledRollout> {
         rollout.batch.old_logps = Some(logps::detached(&policy, &rollout.batch, work)?);
     }
     drop(timer);
-    crate::report::record_rollout(run, &rollout)?;
+    crate::report::record_rollout(run, &rollout);
     if let Some(filtered) = &rollout.filtered {
         filtered.record(&mut run.metrics);
     }
@@ -220,7 +220,7 @@ fn optimize(
     let arrays = sink.arrays.take().unwrap_or_default();
     crate::report::record_step(run, &batch, (&accepted, &weighed), &reduced, outcome);
     if let Some(logged) = logged {
-        log_completions(run, &batch, &logged, Decided { accepted: &accepted, weighed: &weighed, arrays })?;
+        log_completions(run, &batch, &logged, (&accepted, &weighed), &arrays)?;
     }
     run.progress.step += 1;
     run.watchdog.place().at(run.progress.step);

@@ -33,7 +33,7 @@ impl Answers {
     /// Opens `PATH.partial` beside `path`, and continues it if it holds answers of the same `evaluation`.
     pub(super) fn open(path: &Path, evaluation: &str, benchmarks: &[Benchmark]) -> Result<Self> {
         files::check_replaceable(path)?;
-        let partial = with_ending(path);
+        let partial = path.with_added_extension("partial");
         let shown = partial.display();
         if partial.exists() {
             files::size(&partial).with_context(|| format!("cannot read `{shown}`"))?;
@@ -138,10 +138,4 @@ impl Answers {
         whole.finish().with_context(cannot)?;
         std::fs::remove_file(&self.partial).with_context(|| format!("cannot remove `{}`", self.partial.display()))
     }
-}
-
-fn with_ending(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".partial");
-    name.into()
 }

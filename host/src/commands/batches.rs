@@ -9,20 +9,15 @@ use capo_loader::replay::OptimizerSettings;
 /// Largest total size in bytes of batch files that are held in memory.
 const HELD_BYTES: u64 = 1 << 30;
 
-/// Batch files, in order.
 pub struct Batches<'a> {
-    paths: &'a [PathBuf],
-    optimizer: OptimizerSettings,
-    /// The batches, if they are small enough to be read only once.
-    held: Option<Vec<RecordedBatch>>,
+    /// Batch files, in order.
+    pub paths: &'a [PathBuf],
+    pub optimizer: OptimizerSettings,
+    /// The batches, once they are in memory.
+    pub held: Option<Vec<RecordedBatch>>,
 }
 
-impl<'a> Batches<'a> {
-    /// The batches of `paths`, read on demand, with these settings of the optimizer.
-    pub fn new(paths: &'a [PathBuf], optimizer: OptimizerSettings) -> Self {
-        Self { paths, optimizer, held: None }
-    }
-
+impl Batches<'_> {
     /// Reads the batches now, if they are small enough to be held in memory.
     pub fn hold(&mut self) -> Result<()> {
         let bytes: u64 = self.paths.iter().filter_map(|path| path.metadata().ok()).map(|file| file.len()).sum();
@@ -30,11 +25,6 @@ impl<'a> Batches<'a> {
             self.held = Some(self.paths.iter().map(|path| self.optimizer.read(path)).collect::<Result<_>>()?);
         }
         Ok(())
-    }
-
-    /// Paths of the batch files.
-    pub fn paths(&self) -> &'a [PathBuf] {
-        self.paths
     }
 
     /// Calls `take` with every batch, in order.

@@ -1,15 +1,14 @@
 //! The model card of an exported model: its base, its training and its measurements.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use capo_loader::files;
-use serde_json::Value;
-use toml::{Table, Value as Toml};
+use toml::{Table, Value};
 
 use crate::model::{ModelFiles, embedded};
+use crate::report::found::Lines;
 use crate::run::{CONFIG_FILE, METRICS_FILE};
 
 /// Metrics that a card shows first, before those of benchmarks.
@@ -31,12 +30,12 @@ pub(super) fn of_run(dir: &Path, step: u64) -> Result<String> {
     let path = dir.join(CONFIG_FILE);
     let text = files::text(&path).with_context(|| format!("cannot read `{}`", path.display()))?;
     let settings: Table = text.parse().with_context(|| format!("`{}` is not TOML", path.display()))?;
-    let from = settings.get("model").and_then(|model| model.get("model_name_or_path")).and_then(Toml::as_str);
+    let from = settings.get("model").and_then(|model| model.get("model_name_or_path")).and_then(Value::as_str);
     let from = from.with_context(|| format!("`{}` names no model", path.display()))?.to_owned();
     let license = embedded::model_files(&from).ok().as_ref().and_then(license);
     let mut card = head(&from, license.as_deref());
     let name = base_id(&from).or_else(|| Some(Path::new(&from).file_name()?.to_str()?.to_owned())).unwrap_or(from);
-    let method = settings.get("recipe").and_then(Toml::as_str).map_or(String::new(), |recipe| format!(" of {recipe}"));
+    let method = settings.get("recipe").and_then(Value::as_str).map_or(String::new(), |recipe| format!(" of {recipe}"));
     let _ = write!(card, "# {name} after step {step}{method}\n\n| setting | value |\n|---|---|\n");
     for point in ["advantage", "objective", "mask", "weight", "step_control", "reward"] {
         let ids = ids(settings.get(point));
@@ -76,9 +75,9 @@ fn head(from: &str, license: Option<&str>) -> String {
 }
 
 /// Ids of the components at a point, from one table or a list of tables.
-fn ids(point: Option<&Toml>) -> Vec<String> {
+fn ids(point: Option<&Value>) -> Vec<String> {
     let tables = match point {
-        Some(Toml::Array(tables)) => tables.iter().collect(),
+        Some(Value::Array(tables)) => tables.iter().collect(),
         Some(table) => vec![table],
         None => Vec::new(),
     };
@@ -103,12 +102,9 @@ fn license(base: &ModelFiles) -> Option<String> {
 
 /// Metrics of the run at a step: those of [`FIRST`], then those of evaluations. Empty if the step has no line.
 fn metrics(path: &Path, step: u64) -> Result<Vec<(String, f64)>> {
-    let text = files::text(path).with_context(|| format!("cannot read `{}`", path.display()))?;
-    let line = text.lines().filter_map(|line| serde_json::from_str::<BTreeMap<String, Value>>(line).ok());
-    let Some(line) = line.into_iter().find(|line| line.get("step").and_then(Value::as_u64) == Some(step)) else {
-        return Ok(Vec::new());
-    };
-    let value = |name: &str| line.get(name).and_then(Value::as_f64).map(|value| (name.to_owned(), value));
+    let lines = Lines::read(path)?;
+    let Some((_, line)) = lines.rows().find(|(found, _)| *found == step) else { return Ok(Vec::new()) };
+    let value = |name: &str| line.get(name).filter(|value| !value.is_nan()).map(|value| (name.to_owned(), *value));
     let evals = line.keys().filter(|name| name.starts_with("eval/")).filter_map(|name| value(name));
     Ok(FIRST.iter().filter_map(|name| value(name)).chain(evals).collect())
 }

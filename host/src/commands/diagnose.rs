@@ -8,7 +8,6 @@ use super::runs::found;
 use crate::report::found::{Diagnosis, FoundRun, Summary, diagnose};
 use crate::report::terminal::{percent, say, warn};
 
-/// A run and its findings.
 #[derive(Serialize)]
 struct Verdict {
     #[serde(flatten)]
@@ -16,7 +15,6 @@ struct Verdict {
     findings: Vec<Diagnosis>,
 }
 
-/// Prints the findings.
 pub(super) fn run(args: &DiagnoseArgs) -> Result<()> {
     let runs = found(&args.runs)?;
     let of = |run: &FoundRun| Verdict { summary: Summary::of(run), findings: diagnose(run) };

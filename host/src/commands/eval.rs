@@ -27,7 +27,6 @@ use crate::run::{CONFIG_FILE, checkpoint};
 /// Prefix of the names of models in this executable.
 const EMBEDDED: &str = "embedded:";
 
-/// All that an evaluation needs.
 struct Open {
     policy: Policy,
     tokenizer: Tokenizer,
@@ -35,11 +34,9 @@ struct Open {
     questions: Vec<Benchmark>,
     config: Config,
     watchdog: Watchdog,
-    /// Name of the model.
     model: String,
 }
 
-/// Measures benchmarks, or held-out prompts.
 pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
     let open = open(args).map_err(Failure::Input)?;
     let answers = args.output.as_ref().map(|path| Answers::open(path, &open.identity()?, &open.questions));
@@ -52,7 +49,7 @@ fn run_of(model: &str) -> Option<&Path> {
     let dir = Path::new(model);
     let is_checkpoints = |folder: &&Path| folder.file_name().is_some_and(|name| name == checkpoint::FOLDER);
     let runs = [Some(dir), dir.parent().filter(is_checkpoints).and_then(Path::parent)];
-    runs.into_iter().flatten().find(|run| run.join(CONFIG_FILE).is_file() && run.join(checkpoint::FOLDER).is_dir())
+    runs.into_iter().flatten().find(|run| export::is_run(run))
 }
 
 fn open(args: &EvalArgs) -> Result<Open> {
@@ -90,7 +87,8 @@ fn open(args: &EvalArgs) -> Result<Open> {
         "nothing says what `{model}` is measured on (give rows with `--benchmark FILE`, or `--config FILE` with a `[data]` section)"
     );
     if !args.benchmark.is_empty() {
-        config.eval.benchmark = args.benchmark.iter().map(|file| BenchmarkConfig::of_file(file)).collect();
+        config.eval.benchmark =
+            args.benchmark.iter().map(|file| BenchmarkConfig::of_file(file)).collect::<Result<_>>()?;
         config.check_eval()?;
     }
     if let Some(device) = &args.device {

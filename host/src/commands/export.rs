@@ -3,26 +3,19 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use capo_loader::files;
-use capo_loader::folders::{self, NewFolder};
 
 use super::args::ExportArgs;
 use super::card;
 use super::failure::Failure;
-use crate::data::Tokenizer;
-use crate::model::{ModelFiles, Policy, device, embedded};
+use crate::folder;
+use crate::model::{Policy, device, embedded};
 use crate::report::terminal::{grouped, say};
 use crate::run::{CONFIG_FILE, checkpoint};
 
 /// Writes a model as a Hugging Face folder. An adapter's product is added to its base, and a run's model gets a card.
 pub(super) fn run(args: &ExportArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
-        folders::split(&args.out).context("`--out` cannot be used")?;
-        ensure!(
-            args.out.symlink_metadata().is_err(),
-            "`{}` exists already (choose another `--out`)",
-            args.out.display()
-        );
+        folder::check_new(&args.out, "--out")?;
         let chosen = chosen(&args.model, args.step)?;
         let model = chosen.as_ref().map_or_else(|| args.model.clone(), |(path, _)| path.display().to_string());
         let files = embedded::model_files(&model)?;
@@ -33,16 +26,22 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), Failure> {
     let (files, policy, card, chosen) = open().map_err(Failure::Input)?;
     let count = grouped(policy.weights().element_count() as u64);
     let merged = if policy.adapter().is_some() { ", the adapter merged" } else { "" };
-    policy.merged().and_then(|policy| write(&policy, &files, card.as_deref(), &args.out)).map_err(Failure::Run)?;
+    let written = policy.merged().and_then(|policy| folder::write(&args.out, &policy, &files, card.as_deref()));
+    written.map_err(Failure::Run)?;
     let step = chosen.map_or(String::new(), |(_, step)| format!(", step {step}"));
     say(&format!("{count} parameters{merged}{step}: `{}`", args.out.display()));
     Ok(())
 }
 
+/// True if `dir` holds a run with checkpoints.
+pub(super) fn is_run(dir: &Path) -> bool {
+    dir.join(CONFIG_FILE).is_file() && dir.join(checkpoint::FOLDER).is_dir()
+}
+
 /// The checkpoint of the run `model` at `step`, by default the best or else the newest, and its step. `None` if the model is no run.
 pub(super) fn chosen(model: &str, step: Option<u64>) -> Result<Option<(PathBuf, u64)>> {
     let dir = Path::new(model);
-    if !dir.join(CONFIG_FILE).is_file() || !dir.join(checkpoint::FOLDER).is_dir() {
+    if !is_run(dir) {
         ensure!(step.is_none(), "`{model}` is no run, and so has no steps to choose from (remove `--step`)");
         return Ok(None);
     }
@@ -58,19 +57,4 @@ pub(super) fn chosen(model: &str, step: Option<u64>) -> Result<Option<(PathBuf, 
         steps.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
     );
     Ok(Some((checkpoint::path(dir, step), step)))
-}
-
-/// Writes the folder, which appears only when it is whole.
-fn write(policy: &Policy, from: &ModelFiles, card: Option<&str>, out: &Path) -> Result<()> {
-    let (parent, name) = folders::split(out)?;
-    let cannot = || format!("cannot write `{}`", out.display());
-    let new = NewFolder::in_folder(&parent).with_context(cannot)?;
-    policy.save(new.path())?;
-    for file in Tokenizer::FILES.into_iter().filter(|name| from.contains(name)) {
-        files::write_atomic(&new.path().join(file), &from.read(file)?)?;
-    }
-    if let Some(card) = card {
-        files::write_atomic(&new.path().join("README.md"), card.as_bytes())?;
-    }
-    new.appear_as(&name).with_context(cannot)
 }

@@ -16,13 +16,11 @@ use crate::data::{Chat, Messages, Tokenizer};
 use crate::model::{Generation, ModelFiles, Policy, SampledTokens, SamplingParams};
 use crate::report::terminal::{self, say};
 
-/// A prompt, as text and as ids.
 struct Prompt {
     text: String,
     ids: Vec<u32>,
 }
 
-/// A completion to sample.
 struct Row<'a> {
     prompt: &'a Prompt,
     rng: ChaCha12Rng,

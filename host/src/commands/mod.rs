@@ -36,7 +36,7 @@ use clap::error::ErrorKind;
 use args::{Cli, Command, SftArgs};
 use failure::Failure;
 
-use crate::report::terminal::{self, say, sentence};
+use crate::report::terminal::{self, sentence};
 use crate::sft::Sft;
 use crate::{check, data};
 
@@ -128,7 +128,6 @@ fn not_run(error: &clap::Error) -> i32 {
 }
 
 fn run_sft(args: &SftArgs) -> Result<(), Failure> {
-    let mut sft = Sft::open(args.config.as_deref(), &args.set, args.device.as_deref(), &args.output_dir)
-        .map_err(Failure::Input)?;
-    sft.run(&say).map_err(Failure::Run)
+    let sft = Sft::open(args.config.as_deref(), &args.set, args.device.as_deref(), &args.output_dir);
+    sft.map_err(Failure::Input)?.run().map_err(Failure::Run)
 }

@@ -13,61 +13,15 @@ use super::args::{NewPluginArgs, flag_name};
 use super::vendor;
 use crate::report::terminal::say;
 
-/// Names that cargo or rustc would refuse, or that would hide a dependency.
-const TAKEN: [&str; 46] = [
-    "as",
-    "async",
-    "await",
-    "break",
-    "const",
-    "continue",
-    "crate",
-    "dyn",
-    "else",
-    "enum",
-    "extern",
-    "false",
-    "fn",
-    "for",
-    "gen",
-    "if",
-    "impl",
-    "in",
-    "let",
-    "loop",
-    "match",
-    "mod",
-    "move",
-    "mut",
-    "pub",
-    "ref",
-    "return",
-    "self",
-    "static",
-    "struct",
-    "super",
-    "trait",
-    "true",
-    "type",
-    "unsafe",
-    "use",
-    "where",
-    "while",
-    "alloc",
-    "core",
-    "std",
-    "test",
-    "proc-macro",
-    "capo-plugin",
-    "serde",
-    "insta",
-];
+/// Names that cargo or rustc would refuse, or that would hide a dependency, with spaces between them.
+const TAKEN: &str = "as async await break const continue crate dyn else enum extern false fn for gen if impl in let loop \
+    match mod move mut pub ref return self static struct super trait true type unsafe use where while alloc core std test \
+    proc-macro capo-plugin serde insta";
 
 /// Makes the crate, and prints the next steps.
 pub(super) fn run(args: &NewPluginArgs) -> Result<()> {
     let point = Point::ALL.into_iter().find(|point| flag_name(*point) == args.point).unwrap_or(Point::Mask);
-    let new = NewPlugin { name: &args.name, point, capo_plugin: args.capo_plugin.as_deref(), dir: &args.dir };
-    let folder = create(&new)?;
+    let folder = create(args, point)?;
     let (name, library, setting) = (&args.name, library(&args.name), setting(&args.name, point));
     let (kind, id) = (point.name().replace('_', " "), flag_name(point));
     say(&format!("made `{}` with the {kind} `{name}.{id}`; next:", folder.display()));
@@ -76,40 +30,28 @@ pub(super) fn run(args: &NewPluginArgs) -> Result<()> {
     Ok(())
 }
 
-/// A request for a new plugin crate.
-#[derive(Debug)]
-struct NewPlugin<'a> {
-    /// Name of the crate.
-    pub name: &'a str,
-    /// Extension point of the crate's component.
-    pub point: Point,
-    /// A folder, a version or a git URL of `capo-plugin`; `None` uses the copy in this host.
-    pub capo_plugin: Option<&'a str>,
-    /// Parent of the crate's folder.
-    pub dir: &'a Path,
-}
-
 /// Writes the crate, whole or not at all, and returns its folder.
-fn create(new: &NewPlugin<'_>) -> Result<PathBuf> {
-    check_name(new.name)?;
-    let target = new.dir.join(new.name);
+fn create(args: &NewPluginArgs, point: Point) -> Result<PathBuf> {
+    let NewPluginArgs { name, dir, capo_plugin, .. } = args;
+    check_name(name)?;
+    let target = dir.join(name);
     // `calm` reads better than `./calm`.
     let target = target.strip_prefix(".").map(Path::to_owned).unwrap_or(target);
     ensure!(!target.exists(), "`{}` exists already (choose another name, or another `--dir`)", target.display());
     let own = || Ok(format!("path = \"{}\"", vendor::FOLDER));
-    let source = new.capo_plugin.map_or_else(own, given_source)?;
-    fs::create_dir_all(new.dir).with_context(|| format!("cannot make `{}`", new.dir.display()))?;
+    let source = capo_plugin.as_deref().map_or_else(own, given_source)?;
+    fs::create_dir_all(dir).with_context(|| format!("cannot make `{}`", dir.display()))?;
     let partial = tempfile::Builder::new()
         .prefix(".partial-")
-        .tempdir_in(new.dir)
-        .with_context(|| format!("cannot make a folder in `{}`", new.dir.display()))?;
+        .tempdir_in(dir)
+        .with_context(|| format!("cannot make a folder in `{}`", dir.display()))?;
     // A folder inside the temporary one, because the temporary folder itself is private to its owner.
-    let whole = partial.path().join(new.name);
+    let whole = partial.path().join(name);
     fs::create_dir_all(whole.join("src")).with_context(|| format!("cannot make `{}`", whole.display()))?;
-    for (file, template) in templates(new.point) {
-        files::write_atomic(&whole.join(file), fill(template, new, &source).as_bytes())?;
+    for (file, template) in templates(point) {
+        files::write_atomic(&whole.join(file), fill(template, name, point, &source).as_bytes())?;
     }
-    if new.capo_plugin.is_none() {
+    if capo_plugin.is_none() {
         vendor::write(&whole.join(vendor::FOLDER))?;
     }
     fs::rename(&whole, &target).with_context(|| format!("cannot make `{}`", target.display()))?;
@@ -126,7 +68,6 @@ fn setting(name: &str, point: Point) -> String {
     }
 }
 
-/// File name of the library.
 fn library(name: &str) -> String {
     format!("lib{}.so", name.replace('-', "_"))
 }
@@ -159,13 +100,13 @@ fn templates(point: Point) -> [(&'static str, &'static str); 5] {
     ]
 }
 
-fn fill(template: &str, new: &NewPlugin<'_>, source: &str) -> String {
+fn fill(template: &str, name: &str, point: Point, source: &str) -> String {
     template
         .replace("plugin-source", source)
-        .replace("plugin-setting", &setting(new.name, new.point))
-        .replace("plugin-point", flag_name(new.point))
-        .replace("libplugin_name.so", &library(new.name))
-        .replace("plugin-name", new.name)
+        .replace("plugin-setting", &setting(name, point))
+        .replace("plugin-point", flag_name(point))
+        .replace("libplugin_name.so", &library(name))
+        .replace("plugin-name", name)
 }
 
 fn check_name(name: &str) -> Result<()> {
@@ -180,8 +121,9 @@ fn check_name(name: &str) -> Result<()> {
         name.starts_with(|c: char| c.is_ascii_lowercase()),
         "`{name}` is no name of a crate: it does not start with a letter ({advice})"
     );
+    let dashed = name.replace('_', "-");
     ensure!(
-        !TAKEN.contains(&name.replace('_', "-").as_str()),
+        TAKEN.split(' ').all(|taken| taken != dashed),
         "`{name}` is taken by Rust or by a dependency (choose another name)"
     );
     Ok(())

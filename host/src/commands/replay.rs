@@ -38,6 +38,6 @@ pub(super) fn run(args: &ReplayArgs) -> Result<()> {
         let mut tell = |replayed: Replayed<'_>| say(&replayed.to_string());
         replay(&mut deciders, &watchdog, &args.batches, &optimizer, device.as_ref(), Some(out), &mut tell)?;
     }
-    let batches = Batches::new(&args.batches, optimizer);
-    Sweep::open(&registry, &chosen, batches, device.as_ref(), &ranges)?.run(&ranges, target.as_ref(), &say)
+    let batches = Batches { paths: &args.batches, optimizer, held: None };
+    Sweep::open(&registry, &chosen, batches, device.as_ref(), &ranges)?.run(&ranges, target.as_ref())
 }

@@ -9,7 +9,6 @@ use super::runs::found;
 use crate::report::page;
 use crate::report::terminal::{say, warn};
 
-/// Writes the page.
 pub(super) fn run(args: &ReportArgs) -> Result<()> {
     let out = &args.out;
     if out.extension().is_none_or(|ending| ending != "html") {

@@ -9,7 +9,6 @@ use super::args::RunsArgs;
 use crate::report::found::{FoundRun, Summary};
 use crate::report::terminal::{duration, percent, say, warn};
 
-/// Lists runs.
 pub(super) fn run(args: &RunsArgs) -> Result<()> {
     let runs: Vec<Summary> = found(&args.dirs)?.iter().map(Summary::of).collect();
     if args.json {

@@ -17,7 +17,6 @@ use crate::run::estimate::{self, Estimate};
 use crate::run::{AbsentWeights, CONFIG_FILE, Run, best, directory, provenance};
 use crate::train::train;
 
-/// Trains a new run, or resumes one.
 pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
     if args.dry_run {
         return dry_run(args, started).map_err(Failure::Input);

@@ -34,14 +34,11 @@ fn manifest(text: &str) -> Result<String> {
     for name in ["dev-dependencies", "bench", "test", "example"] {
         own.remove(name);
     }
-    if let (Some(Value::Table(package)), Some(shared)) = (own.get_mut("package"), shared("package")) {
-        for (key, value) in package.iter_mut().filter(|(_, value)| inherits(value)) {
-            *value = shared.get(key).context("the workspace has no such key")?.clone();
-        }
-    }
-    if let (Some(Value::Table(dependencies)), Some(shared)) = (own.get_mut("dependencies"), shared("dependencies")) {
-        for (name, value) in dependencies.iter_mut().filter(|(_, value)| inherits(value)) {
-            *value = shared.get(name).context("the workspace has no such dependency")?.clone();
+    for section in ["package", "dependencies"] {
+        if let (Some(Value::Table(table)), Some(shared)) = (own.get_mut(section), shared(section)) {
+            for (key, value) in table.iter_mut().filter(|(_, value)| inherits(value)) {
+                *value = shared.get(key).with_context(|| format!("the workspace has no `{section}.{key}`"))?.clone();
+            }
         }
     }
     if own.get("lints").is_some_and(inherits) {

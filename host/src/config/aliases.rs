@@ -19,31 +19,17 @@ const VESPO: &str = "vespo.objective";
 const TRUNCATED: &str = "masks.truncated";
 
 /// Settings of TRL's `GRPOConfig` that components other than the objective implement here.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
 struct Settings {
     mask_truncated_completions: bool,
-    top_entropy_quantile: f64,
+    /// 1 keeps all tokens.
+    top_entropy_quantile: Option<f64>,
     off_policy_mask_threshold: Option<f64>,
     vllm_importance_sampling_correction: Option<bool>,
     vllm_importance_sampling_mode: Option<Mode>,
     vllm_importance_sampling_clip_max: Option<f64>,
     vllm_importance_sampling_clip_min: Option<f64>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            mask_truncated_completions: false,
-            // Keeps all tokens.
-            top_entropy_quantile: 1.0,
-            off_policy_mask_threshold: None,
-            vllm_importance_sampling_correction: None,
-            vllm_importance_sampling_mode: None,
-            vllm_importance_sampling_clip_max: None,
-            vllm_importance_sampling_clip_min: None,
-        }
-    }
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -109,9 +95,9 @@ impl Settings {
         if self.mask_truncated_completions {
             aliases.push(Alias::new("mask_truncated_completions", "mask", TRUNCATED));
         }
-        if self.top_entropy_quantile != 1.0 {
+        if let Some(quantile) = self.top_entropy_quantile.filter(|quantile| *quantile != 1.0) {
             let name = "top_entropy_quantile";
-            aliases.push(Alias::new(name, "mask", "masks.entropy-quantile").key(name, self.top_entropy_quantile));
+            aliases.push(Alias::new(name, "mask", "masks.entropy-quantile").key(name, quantile));
         }
         if let Some(threshold) = self.off_policy_mask_threshold {
             let name = "off_policy_mask_threshold";
@@ -268,19 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn trls_correction_without_a_mode_is_its_default() {
+    fn trls_correction_has_its_default_mode_and_what_is_off_is_nothing() {
         assert_eq!(
             appended("vllm_importance_sampling_correction=true"),
             "train.vllm_importance_sampling_correction: weight { mode = \"mask\", rollout_is = \"sequence\", \
              rollout_is_threshold = 3.0, use = \"masks.tis\" }"
         );
         let off = "vllm_importance_sampling_correction=false vllm_importance_sampling_mode=token_mask";
-        assert_eq!(appended(off), "");
-    }
-
-    #[test]
-    fn what_trl_has_off_by_default_is_nothing() {
-        assert_eq!(appended("mask_truncated_completions=false top_entropy_quantile=1.0"), "");
-        assert_eq!(appended("top_entropy_quantile=1"), "");
+        let default = "mask_truncated_completions=false top_entropy_quantile=1.0";
+        assert_eq!([off, default, "top_entropy_quantile=1"].map(appended), [""; 3]);
     }
 }

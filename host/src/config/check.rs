@@ -3,7 +3,7 @@
 use anyhow::{Result, bail, ensure};
 use capo_loader::component_names;
 
-use super::limits::{at_least_one, at_most, from_zero};
+use super::limits::{at_least_one, at_most, first, from_zero};
 use super::{Config, DataConfig, Format, LossDistribution, RolloutConfig, Sizes, TEST, TrainConfig, datasets};
 use crate::adamw::SecondMoment;
 use crate::data::{Arithmetic, Filter};
@@ -95,12 +95,12 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
 /// Refuses `train.loss_factors` that the run does not have.
 fn loss_factors(config: &Config) -> Result<()> {
     let names = [component_names(&config.mask), component_names(&config.weight)].concat();
-    match config.train.loss_factors.iter().find(|name| !names.contains(name)) {
-        None => Ok(()),
-        Some(name) => bail!(
+    if let Some(name) = config.train.loss_factors.iter().find(|name| !names.contains(name)) {
+        bail!(
             "`train.loss_factors` names `{name}`, which is no mask and no weight of this run (add it to `[[mask]]` or `[[weight]]`, or leave it out)"
-        ),
+        );
     }
+    Ok(())
 }
 
 /// Refuses settings of the best checkpoint without a metric, and evaluations at steps without a checkpoint.
@@ -111,19 +111,15 @@ fn best_model(config: &Config, sizes: &Sizes) -> Result<()> {
         ("train.max_time", train.max_time, f64::MAX),
     ])?;
     let Some(metric) = &train.metric_for_best_model else {
-        let alone = [
+        let alone = first(&[
             ("greater_is_better", train.greater_is_better.is_some()),
             ("early_stopping_patience", train.early_stopping_patience > 0),
             ("early_stopping_threshold", train.early_stopping_threshold > 0.0),
-        ];
-        return match alone.iter().find(|(_, said)| *said) {
-            Some((key, _)) => {
-                bail!(
-                    "`train.{key}` is set, but no metric is compared (set `train.metric_for_best_model`, or remove it)"
-                )
-            }
-            None => Ok(()),
-        };
+        ]);
+        if let Some(key) = alone {
+            bail!("`train.{key}` is set, but no metric is compared (set `train.metric_for_best_model`, or remove it)");
+        }
+        return Ok(());
     };
     ensure!(
         eval.eval_steps > 0,
@@ -233,13 +229,13 @@ fn optimizer(train: &TrainConfig) -> Result<()> {
 
 /// Refuses settings of files for a dataset that is not in files, and settings of conversations for plain-text prompts.
 pub(crate) fn data(data: &DataConfig) -> Result<()> {
-    let chat = [
+    let chat = first(&[
         ("system_prompt", data.system_prompt.is_some()),
         ("enable_thinking", data.enable_thinking.is_some()),
         ("chat_template", data.chat_template.is_some()),
         ("date", data.date.is_some()),
-    ];
-    if let (Format::Text, Some((key, _))) = (data.format, chat.iter().find(|(_, said)| *said)) {
+    ]);
+    if let (Format::Text, Some(key)) = (data.format, chat) {
         bail!(
             "`data.{key}` is set, but `data.format` is `text`, which has no use for it (set `data.format` to `chat`, or remove it)"
         );
@@ -256,7 +252,7 @@ pub(crate) fn data(data: &DataConfig) -> Result<()> {
     if let Some((key, column)) = datasets::renamed(data) {
         bail!("`data.{key}` is `{column}`, but dataset `{name}` has no columns (remove it)");
     }
-    let silent = [
+    let silent = first(&[
         ("dataset_config", data.dataset_config.is_some()),
         ("dataset_train_split", data.dataset_train_split.is_some()),
         ("preset", data.preset.is_some()),
@@ -265,9 +261,9 @@ pub(crate) fn data(data: &DataConfig) -> Result<()> {
         ("max_train_samples", data.max_train_samples > 0),
         ("shuffle_dataset", !data.shuffle_dataset),
         ("filter_overlong_prompts", data.filter_overlong_prompts),
-    ];
-    match silent.iter().find(|(_, said)| *said) {
-        Some((key, _)) => bail!("`data.{key}` is set, but dataset `{name}` is made, not read (remove it)"),
-        None => Ok(()),
+    ]);
+    if let Some(key) = silent {
+        bail!("`data.{key}` is set, but dataset `{name}` is made, not read (remove it)");
     }
+    Ok(())
 }

@@ -6,7 +6,6 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::omission::{is_default, may_be_left_out};
-use super::source::SourceConfig;
 use crate::data::{Chat, ChatOptions, Date, Demands, Filter, OnBadRow, Preset, Purpose, TEMPLATE_FILE, Tokenizer};
 use crate::model::{ModelFiles, Policy};
 
@@ -72,6 +71,27 @@ pub struct DataConfig {
     pub datasets: Vec<SourceConfig>,
 }
 
+/// Entry of `[[data.datasets]]`; absent keys have the values of `[data]`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SourceConfig {
+    /// A file or a folder of rows, or the id of a dataset in the Hub's cache.
+    pub path: String,
+    /// The dataset's configuration, if it has several.
+    pub name: Option<String>,
+    /// The dataset's split; default `train`.
+    pub split: Option<String>,
+    /// Sampling weight of this dataset, relative to the others; either all datasets have a weight, or none.
+    pub weight: Option<f64>,
+    pub preset: Option<Preset>,
+    pub prompt_template: Option<String>,
+    pub prompt_column: Option<String>,
+    pub answer_column: Option<String>,
+    pub solution_column: Option<String>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub filter: Filter,
+}
+
 /// Form of prompts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -79,7 +99,6 @@ pub enum Format {
     /// Plain text, which is the model's input unchanged.
     #[default]
     Text,
-    /// Conversations.
     Chat,
 }
 

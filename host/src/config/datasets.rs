@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::data::DataConfig;
-use super::source::SourceConfig;
+use super::data::{DataConfig, SourceConfig};
+use super::limits::first;
 use crate::data::{
     Arithmetic, Columns, Dataset, Filter, Order, PROMPT, Purpose, Reading, Rows, Source, Tokenizer, Wanted, find,
 };
@@ -103,7 +103,6 @@ pub(super) fn check(data: &DataConfig) -> Result<()> {
             "`prompt_template` is `{template}`, which has no place for the prompt (write `{PROMPT}` where it goes)"
         );
     }
-    let renamed = renamed(data);
     let own = |one: &SourceConfig| {
         let columns = [
             ("prompt_column", &one.prompt_column),
@@ -113,7 +112,8 @@ pub(super) fn check(data: &DataConfig) -> Result<()> {
         columns.into_iter().find_map(|(key, name)| Some((key, name.clone()?)))
     };
     let presets = data.datasets.iter().filter(|one| one.preset.is_some()).find_map(own);
-    let shared = renamed.filter(|_| data.preset.is_some() || data.datasets.iter().any(|one| one.preset.is_some()));
+    let shared =
+        renamed(data).filter(|_| data.preset.is_some() || data.datasets.iter().any(|one| one.preset.is_some()));
     if let Some((key, name)) = presets.or(shared) {
         bail!("`data.{key}` is `{name}`, but a `preset` says what the columns are (remove one of them)");
     }
@@ -125,13 +125,13 @@ pub(super) fn check(data: &DataConfig) -> Result<()> {
         );
         return Ok(());
     }
-    let beside = [
+    let beside = first(&[
         ("dataset_name", !data.dataset_name.is_empty()),
         ("dataset_config", data.dataset_config.is_some()),
         ("dataset_train_split", data.dataset_train_split.is_some()),
         ("dataset_test_split", data.dataset_test_split.is_some() && data.eval_dataset_name.is_none()),
-    ];
-    if let Some((key, _)) = beside.iter().find(|(_, said)| *said) {
+    ]);
+    if let Some(key) = beside {
         bail!("`data.{key}` is set, but `[[data.datasets]]` name the data (remove one of them)");
     }
     let weighted = data.datasets.iter().filter(|one| one.weight.is_some()).count();

@@ -32,11 +32,8 @@ pub struct Draft {
 /// Ids of components to append to those of a config or recipe.
 #[derive(Debug, Clone, Default)]
 pub struct Appended {
-    /// Appended to `[[mask]]`.
     pub masks: Vec<String>,
-    /// Appended to `[[weight]]`.
     pub weights: Vec<String>,
-    /// Appended to `[[step_control]]`.
     pub step_controls: Vec<String>,
 }
 
@@ -74,7 +71,7 @@ impl Draft {
         table.extend(file);
         let sets = sets.iter().map(|set| parse_set(set)).collect::<Result<_>>()?;
         let mut draft = Self { table, given, origin, sets, appended: Appended::default() };
-        draft.apply_sets(Phase::BeforeRecipe)?;
+        draft.apply_sets(|path| !is_of_component(path))?;
         Ok(draft)
     }
 
@@ -84,8 +81,7 @@ impl Draft {
             long.strip_prefix(short).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
         let of = |key: &str, path: &str| under(path, key) || under(key, path);
-        let named: Vec<&str> = self.sets.iter().map(|(path, _)| path.as_str()).collect();
-        let sets: Vec<&str> = named.iter().copied().filter(|path| keys.iter().any(|key| of(key, path))).collect();
+        let sets: Vec<&str> = self.sets().filter(|path| keys.iter().any(|key| of(key, path))).collect();
         match &sets[..] {
             [] => self.origin.clone(),
             _ if keys.iter().all(|key| sets.iter().any(|path| under(key, path))) => "`--set`".to_owned(),
@@ -122,7 +118,7 @@ impl Draft {
 
     /// Sources of the settings in words: the file, the paths of overrides, appended components.
     pub fn sources(&self) -> String {
-        let paths = self.sets.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>().join(", ");
+        let paths = self.sets().collect::<Vec<_>>().join(", ");
         let file = self.origin.replace('`', "");
         let sets = if paths.is_empty() { String::new() } else { format!("; --set {paths}") };
         let lists = self.appended.lists().into_iter().filter(|(_, _, ids)| !ids.is_empty());
@@ -153,30 +149,12 @@ impl Draft {
         id.as_str().map(str::to_owned)
     }
 
-    /// True if the config itself chooses both required components, the advantage and the objective.
-    pub fn names_components(&self) -> bool {
-        self.table.contains_key("advantage") && self.table.contains_key("objective")
-    }
-
     /// Checks all keys and reads the sections.
     pub fn finish(mut self) -> Result<Config> {
         self.apply_components()?;
-        self.only(&[
-            "recipe",
-            "model",
-            "data",
-            "rollout",
-            "train",
-            "eval",
-            "logging",
-            "warnings",
-            "advantage",
-            "objective",
-            "mask",
-            "weight",
-            "step_control",
-            "reward",
-        ])?;
+        let plain = hints::sections().map(|(section, _)| section);
+        self.only(&[&["recipe"], &plain[..], &COMPONENT_SECTIONS, &["reward"]].concat())?;
+        let reward = |value: Value| to_reward(value, &self.origin(&["reward"]));
         let mut config = Config {
             recipe: self.recipe()?.map(str::to_owned),
             model: self.section("model")?,
@@ -191,11 +169,7 @@ impl Draft {
             mask: self.components("mask")?,
             weight: self.components("weight")?,
             step_control: self.components("step_control")?,
-            reward: self
-                .list("reward")?
-                .into_iter()
-                .map(|value| to_reward(value, &self.origin(&["reward"])))
-                .collect::<Result<_>>()?,
+            reward: self.list("reward")?.into_iter().map(reward).collect::<Result<_>>()?,
             sizes: Sizes::default(),
         };
         config.sizes = check(&config).map_err(|error| {
@@ -215,10 +189,10 @@ impl Draft {
     /// Refuses sections other than `known`.
     pub fn only(&self, known: &[&str]) -> Result<()> {
         let set = self.sets.iter().filter_map(|(path, _)| path.split('.').next());
-        match self.table.keys().map(String::as_str).chain(set).find(|key| !known.contains(key)) {
-            Some(unknown) => bail!("{}: {}", self.origin(&[unknown]), capo_plugin::unknown_key(unknown, known)),
-            None => Ok(()),
+        if let Some(unknown) = self.table.keys().map(String::as_str).chain(set).find(|key| !known.contains(key)) {
+            bail!("{}: {}", self.origin(&[unknown]), capo_plugin::unknown_key(unknown, known));
         }
+        Ok(())
     }
 
     /// Appends components, then applies the overrides of components.
@@ -229,11 +203,12 @@ impl Draft {
             list.extend(ids.iter().map(table));
             self.table.insert(section.into(), Value::Array(list));
         }
-        self.apply_sets(Phase::AfterRecipe)
+        self.apply_sets(is_of_component)
     }
 
-    fn apply_sets(&mut self, phase: Phase) -> Result<()> {
-        for (path, value) in self.sets.iter().filter(|(path, _)| Phase::of(path) == phase) {
+    /// Applies the overrides whose paths `which` accepts.
+    fn apply_sets(&mut self, which: fn(&str) -> bool) -> Result<()> {
+        for (path, value) in self.sets.iter().filter(|(path, _)| which(path)) {
             let (section, key) = path.split_once('.').unwrap_or((path, ""));
             match value {
                 Value::Table(table) if key.is_empty() => self.given.extend(names(section, table)),
@@ -285,19 +260,10 @@ fn names(section: &str, table: &Table) -> Vec<String> {
     table.keys().map(|key| format!("{section}.{key}")).collect()
 }
 
-/// Time at which an override applies. An override of a component's key applies after a recipe has filled in the component.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    BeforeRecipe,
-    AfterRecipe,
-}
-
-impl Phase {
-    fn of(path: &str) -> Self {
-        let (section, key) = path.split_once('.').unwrap_or((path, ""));
-        let component = COMPONENT_SECTIONS.contains(&section) || section == "reward";
-        if component && !key.is_empty() { Self::AfterRecipe } else { Self::BeforeRecipe }
-    }
+/// True for the path of a component's key. Its override applies after a recipe has filled in the component, others before.
+fn is_of_component(path: &str) -> bool {
+    path.split_once('.')
+        .is_some_and(|(section, key)| (COMPONENT_SECTIONS.contains(&section) || section == "reward") && !key.is_empty())
 }
 
 /// True if a config file holds tables of components and no other section of a run.

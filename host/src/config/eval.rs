@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
+use toml::Table;
 
-use super::data::DataConfig;
+use super::data::{DataConfig, SourceConfig};
 use super::datasets;
 use super::omission::is_default;
-use super::source::SourceConfig;
 use crate::data::{Demands, Example, Preset, examples};
 use crate::model::SamplingParams;
 
@@ -47,13 +47,9 @@ pub struct BenchmarkConfig {
     pub config: Option<String>,
     /// The dataset's split; default `test`.
     pub split: Option<String>,
-    /// As in `[data]`.
     pub preset: Option<Preset>,
-    /// As in `[data]`.
     pub prompt_template: Option<String>,
-    /// As in `[data]`.
     pub prompt_column: Option<String>,
-    /// As in `[data]`.
     pub answer_column: Option<String>,
     /// Number of answers to each prompt.
     #[serde(default = "one")]
@@ -84,28 +80,13 @@ fn all() -> f64 {
 
 impl BenchmarkConfig {
     /// The benchmark of a file with default settings: one greedy answer to each prompt, named after the file.
-    pub fn of_file(file: &str) -> Self {
+    pub fn of_file(file: &str) -> Result<Self> {
         let stem = std::path::Path::new(file).file_stem().and_then(|stem| stem.to_str()).unwrap_or("benchmark");
         let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
-        Self {
-            name: stem.chars().map(plain).collect(),
-            file: file.to_owned(),
-            config: None,
-            split: None,
-            preset: None,
-            prompt_template: None,
-            prompt_column: None,
-            answer_column: None,
-            samples: one(),
-            temperature: 0.0,
-            top_p: all(),
-            top_k: 0,
-            max_completion_length: None,
-            max_prompts: 0,
-        }
+        let name: String = stem.chars().map(plain).collect();
+        Ok(Table::from_iter([("name".into(), name.into()), ("file".into(), file.into())]).try_into()?)
     }
 
-    /// Sampling parameters of the benchmark.
     pub fn sampling(&self) -> SamplingParams {
         SamplingParams { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p }
     }

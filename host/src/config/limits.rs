@@ -1,21 +1,26 @@
-//! Limits on counts.
+//! Limits on counts, and settings that need others.
 
 use anyhow::{Result, bail};
 
+/// The first key whose condition holds.
+pub(super) fn first<'a>(keys: &[(&'a str, bool)]) -> Option<&'a str> {
+    keys.iter().find(|(_, holds)| *holds).map(|(key, _)| *key)
+}
+
 /// Refuses counts of 0.
 pub(crate) fn at_least_one(counts: &[(&str, u64)]) -> Result<()> {
-    match counts.iter().find(|(_, value)| *value == 0) {
-        Some((key, _)) => bail!("`{key}` is 0 (it must be at least 1)"),
-        None => Ok(()),
+    if let Some((key, _)) = counts.iter().find(|(_, value)| *value == 0) {
+        bail!("`{key}` is 0 (it must be at least 1)");
     }
+    Ok(())
 }
 
 /// Refuses counts above their limits.
 pub(crate) fn at_most(counts: &[(&str, usize, usize)]) -> Result<()> {
-    match counts.iter().find(|(_, value, limit)| value > limit) {
-        Some((key, value, limit)) => bail!("`{key}` is {value} (it must be at most {limit})"),
-        None => Ok(()),
+    if let Some((key, value, limit)) = counts.iter().find(|(_, value, limit)| value > limit) {
+        bail!("`{key}` is {value} (it must be at most {limit})");
     }
+    Ok(())
 }
 
 /// Refuses numbers that are negative, not finite or above their limits.

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::limits::at_least_one;
+use super::limits::{at_least_one, first};
 use super::omission::{is_default, may_be_left_out};
 
 /// Section `[logging]`.
@@ -42,7 +42,6 @@ pub enum Tracker {
     Tensorboard,
 }
 
-/// File format of completions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CompletionsFormat {
@@ -75,32 +74,28 @@ impl LoggingConfig {
             ("logging.logging_steps", self.logging_steps),
             ("logging.completions_steps", self.completions_steps),
         ])?;
-        let silenced = [
-            ("completions_steps", !is_one(&self.completions_steps)),
+        let silenced = first(&[
+            ("completions_steps", self.completions_steps != 1),
             ("num_completions", self.num_completions > 0),
             ("log_unique_prompts", self.log_unique_prompts),
             ("log_tokens", self.log_tokens),
             ("completions_format", self.completions_format != CompletionsFormat::Jsonl),
-        ];
+        ]);
         #[cfg(not(feature = "datasets"))]
         if self.completions_format == CompletionsFormat::Parquet {
             return Err(crate::features::missing("parquet", "datasets"));
         }
-        match silenced.iter().find(|(_, set)| *set && !self.log_completions) {
-            Some((key, _)) => bail!(
+        if let Some(key) = silenced.filter(|_| !self.log_completions) {
+            bail!(
                 "`logging.{key}` is set, but no completions are written (set `logging.log_completions = true`, or remove it)"
-            ),
-            None => Ok(()),
+            );
         }
+        Ok(())
     }
 }
 
-fn is_one(value: &u64) -> bool {
-    *value == 1
-}
-
 fn is_default_steps(value: &u64) -> bool {
-    may_be_left_out(is_one(value))
+    may_be_left_out(*value == 1)
 }
 
 /// Reads a list of trackers, a single tracker, or `none`.

@@ -16,11 +16,10 @@ mod replayed;
 mod rollout;
 mod sets;
 mod sizes;
-mod source;
 mod train;
 mod warnings;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use capo_loader::{Choice, ComponentConfig, component_names};
@@ -31,7 +30,7 @@ use crate::model::device::Dtype;
 use crate::model::{Truncation, hub};
 use crate::reward::{self, RewardConfig};
 
-pub use data::{DataConfig, Format};
+pub use data::{DataConfig, Format, SourceConfig};
 pub use draft::{Appended, Draft, component_timeout};
 pub use eval::{ANSWERS_AT_ONCE, BenchmarkConfig, EvalConfig, TEST};
 pub use logging::{CompletionsFormat, LoggingConfig, Tracker};
@@ -42,36 +41,26 @@ pub use replayed::replayed_settings;
 pub use rollout::RolloutConfig;
 pub(crate) use sets::{parse_set, set};
 pub use sizes::Sizes;
-pub use source::SourceConfig;
 pub use train::{LossDistribution, MaskDenominator, TrainConfig};
 pub use warnings::WarningsConfig;
 
 /// The settings of `host train` without `--config`; they are also the defaults for a config that holds only components.
 pub const DEFAULT: &str = include_str!("../../../configs/tiny/default.toml");
 
-/// All settings of a run.
+/// All settings of a run, a field for each section.
 #[derive(Debug, Clone, Serialize)]
 pub struct Config {
     /// Name of the recipe that chose the components that the file did not name.
     pub recipe: Option<String>,
-    /// Section `[model]`.
     pub model: ModelConfig,
-    /// Section `[data]`.
     pub data: DataConfig,
-    /// Section `[rollout]`.
     pub rollout: RolloutConfig,
-    /// Section `[train]`.
     pub train: TrainConfig,
-    /// Section `[eval]`.
     pub eval: EvalConfig,
-    /// Section `[logging]`.
     pub logging: LoggingConfig,
-    /// Section `[warnings]`.
     #[serde(skip_serializing_if = "is_default")]
     pub warnings: WarningsConfig,
-    /// Section `[advantage]`.
     pub advantage: ComponentConfig,
-    /// Section `[objective]`.
     pub objective: ComponentConfig,
     /// Sections `[[mask]]`, in order.
     pub mask: Vec<ComponentConfig>,
@@ -161,29 +150,30 @@ impl Config {
     pub fn make_paths_absolute(&mut self) -> Result<()> {
         let rewards = self.reward.iter_mut().filter_map(RewardConfig::model_name_or_path);
         let ModelConfig { model_name_or_path, ref_model_name_or_path, .. } = &mut self.model;
-        let mut models: Vec<&mut String> = rewards.chain([model_name_or_path]).chain(ref_model_name_or_path).collect();
-        for model in &mut models {
-            if let (false, Some(snapshot)) = (Path::new(model.as_str()).exists(), hub::find(model)?) {
-                **model = snapshot.to_string_lossy().into_owned();
-            }
+        for name in rewards.chain([model_name_or_path]).chain(ref_model_name_or_path) {
+            make_absolute(name, hub::find)?;
         }
         let DataConfig { dataset_name, eval_dataset_name, chat_template, datasets, .. } = &mut self.data;
         let data = [Some(dataset_name), eval_dataset_name.as_mut()].into_iter().flatten();
         let files = self.eval.benchmark.iter_mut().map(|benchmark| &mut benchmark.file);
-        let mut data: Vec<&mut String> =
-            data.chain(datasets.iter_mut().map(|one| &mut one.path)).chain(files).collect();
-        for name in &mut data {
-            if let (false, Some(snapshot)) = (Path::new(name.as_str()).exists(), hub::find_dataset(name)?) {
-                **name = snapshot.to_string_lossy().into_owned();
-            }
+        for name in data.chain(datasets.iter_mut().map(|one| &mut one.path)).chain(files) {
+            make_absolute(name, hub::find_dataset)?;
         }
-        let names = models.into_iter().chain(data).chain(chat_template);
-        for name in names.filter(|name| Path::new(name.as_str()).exists()) {
-            *name = std::path::absolute(name.as_str())?.to_string_lossy().into_owned();
-        }
+        chat_template.iter_mut().try_for_each(|path| make_absolute(path, |_| Ok(None)))?;
         if self.data.format == Format::Chat {
             self.data.date.get_or_insert_default();
         }
         Ok(())
     }
+}
+
+/// Makes a path absolute. An id of the Hub becomes the path that `find` has for it.
+fn make_absolute(name: &mut String, find: impl Fn(&str) -> Result<Option<PathBuf>>) -> Result<()> {
+    if let (false, Some(snapshot)) = (Path::new(name).exists(), find(name)?) {
+        *name = snapshot.to_string_lossy().into_owned();
+    }
+    if Path::new(name).exists() {
+        *name = std::path::absolute(&*name)?.to_string_lossy().into_owned();
+    }
+    Ok(())
 }

@@ -50,12 +50,12 @@ impl ModelConfig {
     /// Refuses numbers that are out of range, and adapter settings if no adapter is trained.
     pub(super) fn check(&self) -> Result<()> {
         if self.use_peft != Some(true) {
-            return match self.adapter_key() {
-                Some((key, value)) => bail!(
+            if let Some((key, value)) = self.adapter_key() {
+                bail!(
                     "`model.{key}` is {value}, but no adapter is trained (set `model.use_peft` to `true`, or remove it)"
-                ),
-                None => Ok(()),
-            };
+                );
+            }
+            return Ok(());
         }
         ensure!(
             !self.fresh_weights,

@@ -17,7 +17,6 @@ const DEFAULT_SECTIONS: [&str; 3] = ["train", "rollout", "reward"];
 /// A run's settings, and their sources.
 #[derive(Debug)]
 pub struct Resolved {
-    /// The settings.
     pub config: Config,
     /// Lines for the header of a run: the file with its overrides, and the values from a recipe.
     pub sources: Vec<String>,
@@ -39,7 +38,7 @@ impl Resolved {
 pub fn resolve(registry: &Registry, mut draft: Draft) -> Result<Resolved> {
     let chosen = match draft.recipe()? {
         Some(name) => Some(registry.recipe(name)?),
-        None if draft.names_components() => None,
+        None if ["advantage", "objective"].iter().all(|section| draft.table.contains_key(*section)) => None,
         None => Some(registry.default_recipe(DEFAULT_RECIPE)?),
     };
     let mut sources = vec![format!("config     {}", draft.sources())];

@@ -1,6 +1,6 @@
 //! JSON Lines files that a run appends to, and continues after a resume: `metrics.jsonl`, `completions.jsonl`.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::Path;
 
@@ -30,18 +30,14 @@ fn cut_lines(path: &Path, step: u64) -> Result<usize> {
     while reader.read_until(b'\n', &mut line)? > 0 {
         if step == 0 || is_later(&line, step) {
             let lines = 1 + reader.split(b'\n').count();
-            shorten(&file, kept)?;
+            file.set_len(kept)?;
+            file.sync_all()?;
             return Ok(lines);
         }
         kept += line.len() as u64;
         line.clear();
     }
     Ok(0)
-}
-
-fn shorten(file: &File, bytes: u64) -> std::io::Result<()> {
-    file.set_len(bytes)?;
-    file.sync_all()
 }
 
 /// True for a line that is torn or of a later step. Other unreadable lines stay: readers of the file skip and report them.

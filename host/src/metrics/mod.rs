@@ -33,9 +33,9 @@ pub type Values = Vec<(String, f64)>;
 pub struct Metrics {
     path: PathBuf,
     /// TensorBoard's event file, if the user asks for it.
-    events: Option<EventFile>,
+    pub events: Option<EventFile>,
     /// Checks of every step for warnings, if the metrics belong to a run.
-    watch: Option<Watch>,
+    pub watch: Option<Watch>,
     /// Sum and number of the values recorded for each name since the last flush.
     values: BTreeMap<String, (f64, u32)>,
     /// Values of the rollout, which are written in the line of every step that uses it.
@@ -43,7 +43,8 @@ pub struct Metrics {
     /// The component that recorded each name.
     owners: BTreeMap<String, String>,
     timers: Timers,
-    num_tokens: u64,
+    /// Number of prompt and completion tokens processed since step 0, which is written with every step (TRL), and in checkpoints.
+    pub num_tokens: u64,
     warnings: Vec<String>,
     /// Names with a warning in this process.
     warned: BTreeSet<String>,
@@ -83,21 +84,6 @@ impl Metrics {
         }
     }
 
-    /// Also writes the following metrics to TensorBoard's `events`.
-    pub fn tell(&mut self, events: EventFile) {
-        self.events = Some(events);
-    }
-
-    /// Lets `watch` check the following metrics.
-    pub fn watch(&mut self, watch: Watch) {
-        self.watch = Some(watch);
-    }
-
-    /// A line for the run's summary about events that never occurred in the run.
-    pub fn closing(&self) -> Option<String> {
-        self.watch.as_ref()?.closing()
-    }
-
     /// Marks the values since the last flush as the rollout's. They are written in every line until the next rollout.
     pub fn hold(&mut self) {
         self.held = std::mem::take(&mut self.values);
@@ -105,12 +91,9 @@ impl Metrics {
 
     /// Records one value of `component` under `name`.
     pub fn record_of(&mut self, component: &str, name: &str, value: f64) -> Result<(), String> {
-        match self.owners.get(name) {
-            Some(owner) if owner != component => {
-                return Err(format!("recorded `{name}`, as component `{owner}` does (rename one of them)"));
-            }
-            Some(_) => {}
-            None => drop(self.owners.insert(name.to_owned(), component.to_owned())),
+        let owner = self.owners.entry(name.to_owned()).or_insert_with(|| component.to_owned());
+        if owner != component {
+            return Err(format!("recorded `{name}`, as component `{owner}` does (rename one of them)"));
         }
         self.record(name, value);
         Ok(())
@@ -133,16 +116,6 @@ impl Metrics {
     pub fn value(&self, name: &str) -> Option<f64> {
         let (sum, count) = self.values.get(name).or_else(|| self.held.get(name))?;
         Some(sum / f64::from(*count))
-    }
-
-    /// Adds to the number of processed prompt and completion tokens (TRL: `num_tokens`, written with every step).
-    pub fn count_tokens(&mut self, tokens: u64) {
-        self.num_tokens += tokens;
-    }
-
-    /// Number of prompt and completion tokens processed since step 0, which a checkpoint stores.
-    pub fn num_tokens(&self) -> u64 {
-        self.num_tokens
     }
 
     /// Times `stage` until the returned guard is dropped. The metric `timing_s/<stage>` is in seconds, summed over the step.
@@ -187,59 +160,46 @@ impl Metrics {
 }
 
 #[cfg(test)]
-mod tests_support {
-    /// Asserts names, order and values; values are compared to eight decimals.
-    pub(super) fn assert_values(found: &[(String, f64)], expected: &[(&str, f64)]) {
-        let names = |(name, _): &(String, f64)| name.clone();
-        assert_eq!(
-            found.iter().map(names).collect::<Vec<_>>(),
-            expected.iter().map(|(name, _)| *name).collect::<Vec<_>>()
-        );
-        for ((name, found), (_, expected)) in found.iter().zip(expected) {
-            assert!((found - expected).abs() < 1e-8, "{name}: {found}, expected {expected}");
-        }
-    }
-}
-
-#[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use tempfile::TempDir;
 
     use super::*;
 
-    fn lines(path: &Path) -> Vec<String> {
-        std::fs::read_to_string(path).unwrap().lines().map(String::from).collect()
+    /// Metrics, and the folder of their file.
+    fn metrics() -> (Metrics, TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        (Metrics::new(folder.path().join("metrics.jsonl"), 0), folder)
+    }
+
+    fn lines(metrics: &Metrics) -> Vec<String> {
+        std::fs::read_to_string(&metrics.path).unwrap().lines().map(String::from).collect()
     }
 
     #[test]
     fn a_step_is_one_ordered_line() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("metrics.jsonl");
-        let mut metrics = Metrics::new(path.clone(), 0);
+        let (mut metrics, _folder) = metrics();
         metrics.record("reward", 0.5);
         metrics.extend(vec![("loss".into(), 1.0), ("loss".into(), 2.0)]);
-        metrics.count_tokens(7);
+        metrics.num_tokens += 7;
         let flushed = metrics.flush(1).unwrap();
         assert_eq!(flushed.values["loss"], 1.5);
-        metrics.count_tokens(3);
+        metrics.num_tokens += 3;
         metrics.flush(2).unwrap();
         assert_eq!(
-            lines(&path),
+            lines(&metrics),
             ["{\"step\":1,\"loss\":1.5,\"num_tokens\":7.0,\"reward\":0.5}", "{\"step\":2,\"num_tokens\":10.0}"]
         );
     }
 
     #[test]
     fn values_that_are_not_finite_become_null_with_one_warning_each() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("metrics.jsonl");
-        let mut metrics = Metrics::new(path.clone(), 0);
+        let (mut metrics, _folder) = metrics();
         metrics.record("kl", f64::NAN);
         metrics.record("loss", f64::INFINITY);
         let warnings = metrics.flush(1).unwrap().warnings;
         assert_eq!(warnings.len(), 2);
         assert_eq!(warnings[0], "metric `kl` is NaN at step 1: written as null (told once)");
-        assert_eq!(lines(&path), ["{\"step\":1,\"kl\":null,\"loss\":null,\"num_tokens\":0.0}"]);
+        assert_eq!(lines(&metrics), ["{\"step\":1,\"kl\":null,\"loss\":null,\"num_tokens\":0.0}"]);
         metrics.record("kl", f64::NEG_INFINITY);
         assert!(metrics.flush(2).unwrap().warnings.is_empty());
     }
@@ -258,28 +218,27 @@ mod tests {
 
     #[test]
     fn timers_sum_within_a_step_and_over_the_run() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("metrics.jsonl");
-        let mut metrics = Metrics::new(path.clone(), 0);
+        let (mut metrics, _folder) = metrics();
         let mut seconds = Vec::new();
         for step in 1..=2 {
             for _ in 0..2 {
                 let timer = metrics.timer("rollout");
                 metrics.record("inside", 1.0);
+                drop(metrics.timer("reward"));
                 drop(timer);
             }
+            assert_eq!(metrics.total_times().len(), 2, "the open step counts");
             seconds.push(metrics.flush(step).unwrap().values["timing_s/rollout"]);
         }
         let total = metrics.total_times()["rollout"].as_secs_f64();
         assert!((total - seconds.iter().sum::<f64>()).abs() < 1e-9);
+        assert!(metrics.total_times()["reward"] <= metrics.total_times()["rollout"]);
         assert!(!metrics.flush(3).unwrap().values.contains_key("timing_s/rollout"));
     }
 
     #[test]
     fn a_rollouts_values_stand_in_every_line_that_uses_it() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("metrics.jsonl");
-        let mut metrics = Metrics::new(path.clone(), 0);
+        let (mut metrics, _folder) = metrics();
         for reward in [0.5, 0.25] {
             metrics.record("reward", reward);
             metrics.hold();

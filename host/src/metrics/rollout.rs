@@ -1,7 +1,5 @@
 //! Metrics of sampled completions and their rewards (TRL: `GRPOTrainer._generate` and `_generate_and_score_completions`).
 
-use anyhow::{Result, ensure};
-
 use super::Values;
 use crate::reward::Scored;
 
@@ -12,16 +10,11 @@ const ZERO_STD: f64 = 1e-8;
 /// `completions/{mean,min,max}_terminated_length` covers the completions that ended by themselves (0 without any).
 /// `completions/clipped_ratio` is the share of the other completions.
 ///
-/// `lengths` and `truncated` must be `[B]`, else an error is returned. The result is empty without completions.
-pub fn lengths(lengths: &[usize], truncated: &[bool]) -> Result<Values> {
-    let (found, expected) = (truncated.len(), lengths.len());
-    ensure!(found == expected, "{found} truncation flags for {expected} completions");
-    if lengths.is_empty() {
-        return Ok(Values::new());
-    }
+/// `lengths` and `truncated` are `[B]`, at least one.
+pub fn lengths(lengths: &[usize], truncated: &[u8]) -> Values {
     let all: Vec<f64> = lengths.iter().map(|length| *length as f64).collect();
     let mut terminated: Vec<f64> =
-        all.iter().zip(truncated).filter(|(_, cut)| !**cut).map(|(length, _)| *length).collect();
+        all.iter().zip(truncated).filter(|(_, cut)| **cut == 0).map(|(length, _)| *length).collect();
     let clipped_ratio = 1.0 - terminated.len() as f64 / all.len() as f64;
     if terminated.is_empty() {
         terminated.push(0.0);
@@ -32,7 +25,7 @@ pub fn lengths(lengths: &[usize], truncated: &[bool]) -> Result<Values> {
         values.push((format!("completions/min_{suffix}"), lengths.iter().copied().fold(f64::INFINITY, f64::min)));
         values.push((format!("completions/max_{suffix}"), lengths.iter().copied().fold(0.0, f64::max)));
     }
-    Ok(values)
+    values
 }
 
 /// The rewards of B completions in groups of `group_size`, reward units.
@@ -40,31 +33,22 @@ pub fn lengths(lengths: &[usize], truncated: &[bool]) -> Result<Values> {
 /// `reward` and `reward_std` are mean and standard deviation of the weighted sums over the whole batch (as in TRL since
 /// 2025; before, the mean of the groups' deviations). `rewards/<function>/{mean,std}` are the same for each function before
 /// weighting. `frac_reward_zero_std` is the share of completions in groups with equal rewards, which carry no signal.
-/// Deviations are unbiased (divided by n − 1), and 0 for a single completion. A batch with an incomplete group is an
-/// error. The result is empty for an empty batch.
-pub fn rewards(scored: &Scored, group_size: usize) -> Result<Values> {
-    let completions = scored.total.len();
-    ensure!(
-        group_size > 0 && completions.is_multiple_of(group_size),
-        "{completions} completions do not make whole groups of {group_size}"
-    );
-    if completions == 0 {
-        return Ok(Values::new());
-    }
+/// Deviations are unbiased (divided by n − 1), and 0 for a single completion. The batch holds whole groups, at least one.
+pub fn rewards(scored: &Scored, group_size: usize) -> Values {
     let total = widen(&scored.total);
     let groups = total.chunks(group_size);
     let constant = groups.filter(|group| std(group) <= ZERO_STD).count();
     let mut values = vec![
         ("reward".to_string(), mean(&total)),
         ("reward_std".to_string(), std(&total)),
-        ("frac_reward_zero_std".to_string(), (constant * group_size) as f64 / completions as f64),
+        ("frac_reward_zero_std".to_string(), (constant * group_size) as f64 / total.len() as f64),
     ];
     for (name, rewards) in &scored.per_reward {
         let rewards = widen(rewards);
         values.push((format!("rewards/{name}/mean"), mean(&rewards)));
         values.push((format!("rewards/{name}/std"), std(&rewards)));
     }
-    Ok(values)
+    values
 }
 
 fn widen(values: &[f32]) -> Vec<f64> {
@@ -88,13 +72,19 @@ fn std(values: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::tests_support::assert_values;
+
+    /// Asserts names, order and values; values are compared to eight decimals.
+    fn assert_values(found: &[(String, f64)], expected: &[(&str, f64)]) {
+        assert!(found.iter().map(|(name, _)| name).eq(expected.iter().map(|(name, _)| name)), "{found:?}");
+        for ((name, found), (_, expected)) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-8, "{name}: {found}, expected {expected}");
+        }
+    }
 
     #[test]
     fn lengths_by_hand() {
-        let values = lengths(&[4, 10, 7, 3], &[false, true, false, false]).unwrap();
         assert_values(
-            &values,
+            &lengths(&[4, 10, 7, 3], &[0, 1, 0, 0]),
             &[
                 ("completions/clipped_ratio", 0.25),
                 ("completions/mean_length", 6.0),
@@ -105,15 +95,9 @@ mod tests {
                 ("completions/max_terminated_length", 7.0),
             ],
         );
-    }
-
-    #[test]
-    fn lengths_when_nothing_terminated() {
-        let values = lengths(&[5, 5], &[true, true]).unwrap();
-        assert_eq!(values[0].1, 1.0);
-        assert!(values[4..].iter().all(|(name, value)| name.contains("terminated") && *value == 0.0));
-        assert!(lengths(&[], &[]).unwrap().is_empty());
-        assert!(lengths(&[1], &[]).is_err());
+        let none_terminated = lengths(&[5, 5], &[1, 1]);
+        assert_eq!(none_terminated[0].1, 1.0);
+        assert!(none_terminated[4..].iter().all(|(name, value)| name.contains("terminated") && *value == 0.0));
     }
 
     #[test]
@@ -124,7 +108,7 @@ mod tests {
             per_reward: vec![("exact_match".into(), vec![1.0, 0.0, 0.0, 0.0, 0.0, 0.0])],
         };
         assert_values(
-            &rewards(&scored, 2).unwrap(),
+            &rewards(&scored, 2),
             &[
                 ("reward", 5.0 / 3.0),
                 ("reward_std", (66.0f64 / 9.0 / 5.0).sqrt()),
@@ -133,19 +117,11 @@ mod tests {
                 ("rewards/exact_match/std", (1.0f64 / 6.0).sqrt()),
             ],
         );
-    }
-
-    #[test]
-    fn rewards_at_the_edges() {
         let single = Scored { total: vec![0.5], per_reward: Vec::new() };
-        assert_values(
-            &rewards(&single, 1).unwrap(),
-            &[("reward", 0.5), ("reward_std", 0.0), ("frac_reward_zero_std", 1.0)],
-        );
+        let expected = [("reward", 0.5), ("reward_std", 0.0), ("frac_reward_zero_std", 1.0)];
+        assert_values(&rewards(&single, 1), &expected);
+        // The mean of equal numbers is rounded.
         let three = Scored { total: vec![0.1; 3], per_reward: Vec::new() };
-        assert_eq!(rewards(&three, 3).unwrap()[2].1, 1.0);
-        assert_eq!(rewards(&three, 2).unwrap_err().to_string(), "3 completions do not make whole groups of 2");
-        assert!(rewards(&three, 0).is_err());
-        assert!(rewards(&Scored { total: Vec::new(), per_reward: Vec::new() }, 2).unwrap().is_empty());
+        assert_eq!(rewards(&three, 3)[2].1, 1.0);
     }
 }

@@ -16,13 +16,11 @@ use crate::metrics::Metrics;
 /// per run, use the plain `name` (`clip_ratio/region_mean`). A per-token array gives `name/mean` and `name/max` over completion tokens. A
 /// name that the host or another component uses is refused.
 pub struct StepSink<'a> {
-    /// The step's metrics.
     pub metrics: &'a mut Metrics,
     /// `[B, T]`: 1 for completion tokens. For rewards it is `[B]`, because their arrays have one number per completion.
     pub completion_mask: &'a [u8],
     /// The kind of the component that is being called.
     pub point: Point,
-    /// Sink for warnings.
     pub warnings: WarningSink<'a>,
     /// Data of the rollout outside its batch, for the components that asked for them.
     pub context: Option<Lending<'a>>,
@@ -55,16 +53,6 @@ impl<'a> StepSink<'a> {
             objection: None,
         }
     }
-
-    fn add(&mut self, component: &str, name: &str, value: f64) {
-        let added = match names::is_reserved(self.point, name) {
-            true => Err(names::reserved(name)),
-            false => self.metrics.record_of(component, &metric_name(self.point, component, name), value),
-        };
-        if let Err(sentence) = added {
-            self.objection.get_or_insert(sentence);
-        }
-    }
 }
 
 impl Sink for StepSink<'_> {
@@ -73,7 +61,13 @@ impl Sink for StepSink<'_> {
     }
 
     fn record(&mut self, component: &str, name: &str, value: f64) {
-        self.add(component, name, value);
+        let recorded = match names::is_reserved(self.point, name) {
+            true => Err(names::reserved(name)),
+            false => self.metrics.record_of(component, &metric_name(self.point, component, name), value),
+        };
+        if let Err(sentence) = recorded {
+            self.objection.get_or_insert(sentence);
+        }
     }
 
     fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]) {
@@ -86,8 +80,8 @@ impl Sink for StepSink<'_> {
         }
         if count > 0 {
             let [mean, max] = names::of_tokens(name);
-            self.add(component, &mean, sum / count as f64);
-            self.add(component, &max, largest);
+            self.record(component, &mean, sum / count as f64);
+            self.record(component, &max, largest);
             if let Some(arrays) = &mut self.arrays {
                 arrays.push((metric_name(self.point, component, name), values.to_vec()));
             }

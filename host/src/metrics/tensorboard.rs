@@ -13,7 +13,6 @@ use anyhow::{Context, Result};
 /// Prefix by which TensorBoard recognizes an event file. The rest of the name orders the files.
 const PREFIX: &str = "events.out.tfevents.";
 
-/// An open event file.
 #[derive(Debug)]
 pub struct EventFile {
     path: PathBuf,
@@ -135,12 +134,6 @@ mod tests {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(masked(0), 0xa282_ead8);
-    }
-
-    #[test]
-    fn numbers_take_as_many_bytes_as_they_need() {
-        assert_eq!([number(2, 1), number(2, 300)].concat(), [16, 1, 16, 172, 2]);
-        assert_eq!(message(3, b"ab"), [26, 2, b'a', b'b']);
     }
 
     #[test]

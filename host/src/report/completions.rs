@@ -11,35 +11,27 @@ use crate::stages::batch::StepBatch;
 use crate::stages::context::SampledText;
 use crate::stages::rollout::SampledRollout;
 
-/// Values that stages and components record for each token of a step, `[B, T]` each, by name.
-pub type TokenArrays = Vec<(String, Vec<f32>)>;
-
 /// The part of a rollout that a step uses, if its completions are written.
 pub struct Logged<'a> {
-    /// The rollout.
     pub rollout: &'a SampledRollout,
     /// Index of the part of the rollout.
     pub part: usize,
 }
 
-/// Decisions of a step about the tokens of its batch.
-pub struct Decided<'a> {
-    /// The accepted tokens.
-    pub accepted: &'a Accepted,
-    /// The weight of each token.
-    pub weighed: &'a Weighed,
-    /// Values that components recorded for each token.
-    pub arrays: TokenArrays,
-}
-
-/// Writes the completions of the current step.
-pub fn log_completions(run: &mut Run, batch: &StepBatch, logged: &Logged<'_>, decided: Decided<'_>) -> Result<()> {
+/// Writes the completions of the current step. `arrays` are what components recorded for each token, `[B, T]` each.
+pub fn log_completions(
+    run: &mut Run,
+    batch: &StepBatch,
+    logged: &Logged<'_>,
+    decided: (&Accepted, &Weighed),
+    arrays: &[(String, Vec<f32>)],
+) -> Result<()> {
     let (logging, step) = (&run.config.logging, run.progress.step + 1);
     let count = batch.dims.completions as usize;
     let chosen = chosen(count, run.config.rollout.num_generations, logging);
     let mut columns = said(step, batch, logged, &chosen);
     if logging.log_tokens {
-        columns.extend(tokens(run, batch, logged, decided, &chosen)?);
+        columns.extend(tokens(run, batch, logged, decided, arrays, &chosen)?);
     }
     run.completions.write(step, &Table { rows: chosen.len(), columns })
 }
@@ -82,10 +74,10 @@ fn tokens(
     run: &Run,
     batch: &StepBatch,
     logged: &Logged<'_>,
-    decided: Decided<'_>,
+    (accepted, weighed): (&Accepted, &Weighed),
+    arrays: &[(String, Vec<f32>)],
     chosen: &[usize],
 ) -> Result<Vec<(String, Column)>> {
-    let Decided { accepted, weighed, arrays } = decided;
     let first = logged.part * batch.dims.completions as usize;
     let places = |b: usize| batch.dims.row(b).filter(|i| batch.completion_mask[*i] == 1);
     let numbers =

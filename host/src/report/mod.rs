@@ -1,6 +1,5 @@
 //! Output for a person: a line every few steps, and a closing summary. Programs read the metrics instead.
 
-mod adapter;
 mod completions;
 pub mod found;
 pub mod html;
@@ -14,7 +13,7 @@ use anyhow::Result;
 use capo_loader::mask::Accepted;
 use capo_loader::memory;
 use capo_loader::weight::Weighed;
-use capo_plugin::Point;
+use capo_plugin::{Inputs, Point};
 
 use crate::adamw::SecondMoment;
 use crate::benchmark;
@@ -26,15 +25,18 @@ use crate::metrics::names::{
     SECOND_PASS_COMPLETIONS, WEIGHTED_AWAY, ZERO_ADVANTAGE, metric_name,
 };
 use crate::model::device::{self, Dtype};
+use crate::model::{Adapter, Targets};
 use crate::optim::{OptimizerName, StepOutcome};
 use crate::run::{Progress, best, checkpoint};
 use crate::stages::backward::Reduced;
 use crate::stages::batch::StepBatch;
+use crate::stages::logps::asked;
 use terminal::{grouped, percent, say};
 
 use crate::run::Run;
 use crate::stages::rollout::SampledRollout;
-pub use completions::{Decided, Logged, log_completions};
+use crate::warnings::Watch;
+pub use completions::{Logged, log_completions};
 pub use live::Answered;
 use live::Live;
 
@@ -76,7 +78,9 @@ impl Report {
         if let Some(reference) = &config.model.ref_model_name_or_path {
             self.say(&format!("reference  {reference}"));
         }
-        adapter::describe(run).iter().for_each(|line| self.say(line));
+        if let Some(adapter) = run.policy.adapter() {
+            self.adapter(run, adapter);
+        }
         let weights: Vec<&str> = run.components.weights.iter().map(capo_plugin::Weight::id).collect();
         let controls: Vec<&str> = run.components.step_controls.iter().map(capo_plugin::StepControlFn::id).collect();
         for (title, list) in [("weights", weights), ("step", controls)].iter().filter(|(_, list)| !list.is_empty()) {
@@ -112,12 +116,25 @@ impl Report {
         }
     }
 
+    /// Prints the adapter's size, and a line about components that predict steps of the last layer, which stays frozen.
+    fn adapter(&self, run: &Run, adapter: &Adapter) {
+        let (trained, frozen) = (adapter.params().element_count(), run.policy.weights().element_count());
+        let (trained, all) = (grouped(trained as u64), grouped((trained + frozen) as u64));
+        self.say(&format!("lora       {}; trainable {trained} of {all}", adapter_settings(adapter)));
+        // Neither the advantage nor the objective predicts a step.
+        let components = asked(&run.components).skip(2).filter(|(_, inputs)| inputs.contains(Inputs::LAST_LAYER));
+        let looking = components.map(|(id, _)| id).collect::<Vec<_>>().join(", ");
+        if !looking.is_empty() {
+            self.say(&format!("head       frozen; {looking} predicts the step that it would take if it were trained"));
+        }
+    }
+
     /// Prints the accuracy before training, and records it in the metrics as step 0.
     pub fn started(&self, run: &mut Run) -> Result<()> {
         if run.progress.held_out_reward_before.is_none() && run.benchmarks.is_empty() {
             return Ok(());
         }
-        run.metrics.record("num_completions", completions(run));
+        run.metrics.record("num_completions", run.completions_sampled() as f64);
         let flushed = run.metrics.flush(0)?;
         let Progress { accuracy_before, held_out_reward_before, .. } = run.progress;
         if let Some(held_out) = held_out(accuracy_before, held_out_reward_before) {
@@ -132,7 +149,7 @@ impl Report {
     /// Ends a step: writes its metrics, and a line every `logging.logging_steps` steps.
     pub fn step(&mut self, run: &mut Run) -> Result<()> {
         let step = run.progress.step;
-        run.metrics.record("num_completions", completions(run));
+        run.metrics.record("num_completions", run.completions_sampled() as f64);
         run.metrics.record("step_time", self.last_step.elapsed().as_secs_f64());
         self.last_step = Instant::now();
         let flushed = run.metrics.flush(step)?;
@@ -164,7 +181,6 @@ impl Report {
         Ok(())
     }
 
-    /// Prints the closing summary.
     pub fn closing(&self, run: &Run) {
         self.live.end();
         let progress = &run.progress;
@@ -200,7 +216,7 @@ impl Report {
             percent(progress.rejected_share()),
             progress.skipped_steps
         ));
-        if let Some(line) = run.metrics.closing().filter(|_| finished) {
+        if let Some(line) = run.metrics.watch.as_ref().and_then(Watch::closing).filter(|_| finished) {
             self.say(&line);
         }
         self.times(run);
@@ -246,9 +262,16 @@ fn held_out(accuracy: Option<f64>, reward: Option<f64>) -> Option<String> {
     accuracy.or_else(|| reward.map(|reward| format!("reward {reward:.3}")))
 }
 
-/// Number of completions sampled for training so far.
-fn completions(run: &Run) -> f64 {
-    run.progress.prompts as f64 * run.config.rollout.num_generations as f64
+fn adapter_settings(adapter: &Adapter) -> String {
+    let config = adapter.config();
+    let targets = match &config.targets {
+        Targets::OfFamily => "q_proj, v_proj".to_owned(),
+        Targets::AllLinear => "all-linear".to_owned(),
+        Targets::Named(names) => names.join(", "),
+        Targets::Pattern(pattern) => pattern.clone(),
+    };
+    let root = if config.rslora { ", divided by the root of the rank" } else { "" };
+    format!("rank {}, alpha {}{root}, dropout {}, of {targets}", config.r, config.alpha, config.dropout)
 }
 
 /// Description of the optimizer, unless it is plain AdamW.
@@ -262,20 +285,16 @@ fn describe_optimizer(train: &TrainConfig) -> Option<String> {
     }
 }
 
-/// Records the metrics of a rollout.
-pub fn record_rollout(run: &mut Run, rollout: &SampledRollout) -> Result<()> {
+pub fn record_rollout(run: &mut Run, rollout: &SampledRollout) {
     let batch = &rollout.batch;
     let lengths: Vec<usize> = (0..batch.dims.completions as usize)
         .map(|b| batch.completion_mask[batch.dims.row(b)].iter().filter(|&&mask| mask == 1).count())
         .collect();
-    let truncated: Vec<bool> = batch.truncated.iter().map(|&truncated| truncated == 1).collect();
-    run.metrics.extend(metrics::lengths(&lengths, &truncated)?);
-    run.metrics.extend(metrics::rewards(&rollout.rewards, run.config.rollout.num_generations)?);
-    run.metrics.count_tokens(rollout.tokens);
-    Ok(())
+    run.metrics.extend(metrics::lengths(&lengths, &batch.truncated));
+    run.metrics.extend(metrics::rewards(&rollout.rewards, run.config.rollout.num_generations));
+    run.metrics.num_tokens += rollout.tokens;
 }
 
-/// Records the metrics of a step.
 pub fn record_step(
     run: &mut Run,
     batch: &StepBatch,

@@ -18,7 +18,6 @@ use toml::{Table, Value};
 /// One `[[reward]]` table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RewardConfig {
-    /// The component's id.
     #[serde(rename = "use")]
     pub id: String,
     /// Finite factor of the reward in the sum (TRL: an entry of `reward_weights`).
@@ -104,7 +103,6 @@ pub struct Rewards {
 impl Rewards {
     /// Checks the tables and builds their components. A model that scores texts computes on `device` unless its table names another device.
     pub fn build(registry: &Registry, configs: &[RewardConfig], device: &str, watchdog: &Watchdog) -> Result<Self> {
-        ensure!(!configs.is_empty(), "no reward is given (add a `[[reward]]` table with `use = \"exact_match\"`)");
         let mut components = Vec::new();
         for (config, name) in configs.iter().zip(names(configs)) {
             let (id, weight) = (&config.id, config.weight);
@@ -139,17 +137,10 @@ impl Rewards {
         Ok(Scored { total, per_reward })
     }
 
-    /// Names of the components, in order.
-    pub fn ids(&self) -> Vec<&str> {
-        self.components.iter().map(|(component, _)| component.id()).collect()
-    }
-
-    /// The components, for saving their state.
     pub fn components(&self) -> impl Iterator<Item = &RewardFn> {
         self.components.iter().map(|(component, _)| component)
     }
 
-    /// The components, for loading their state.
     pub fn components_mut(&mut self) -> impl Iterator<Item = &mut RewardFn> {
         self.components.iter_mut().map(|(component, _)| component)
     }
@@ -174,7 +165,6 @@ mod tests {
     fn bad_tables_are_named() {
         let error = |tables: &[RewardConfig]| build(tables).err().unwrap().to_string();
         let unknown = RewardConfig { id: "exakt_match".into(), ..exact_match(1.0) };
-        assert_eq!(error(&[]), "no reward is given (add a `[[reward]]` table with `use = \"exact_match\"`)");
         assert_eq!(
             error(&[unknown]),
             "`[[reward]]` names `exakt_match`, which no loaded image offers (did you mean `exact_match`?)"

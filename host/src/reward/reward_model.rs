@@ -21,19 +21,9 @@ struct Settings {
     model_name_or_path: String,
     label: Option<String>,
     max_length: Option<usize>,
-    #[serde(default = "default_batch_size")]
-    batch_size: usize,
+    batch_size: Option<usize>,
     add_special_tokens: Option<bool>,
-    #[serde(default = "default_device")]
-    device: String,
-}
-
-fn default_batch_size() -> usize {
-    8
-}
-
-fn default_device() -> String {
-    CPU.into()
+    device: Option<String>,
 }
 
 /// Scores texts with a model that has its own tokenizer.
@@ -63,8 +53,9 @@ impl RewardModel {
 
     fn open(settings: &Settings) -> anyhow::Result<Self> {
         let Settings { model_name_or_path, label, max_length, batch_size, add_special_tokens, device } = settings;
-        ensure!(*batch_size > 0, "`batch_size` is 0 (it must be at least 1)");
-        let device = device::open(device, Dtype::F32)?;
+        let batch_size = batch_size.unwrap_or(8);
+        ensure!(batch_size > 0, "`batch_size` is 0 (it must be at least 1)");
+        let device = device::open(device.as_deref().unwrap_or(CPU), Dtype::F32)?;
         let files = model_files(model_name_or_path)?;
         let model = Classifier::load(&files, label.as_deref(), &device)?;
         let (positions, longest) = (model.positions(), max_length.unwrap_or(model.positions()));
@@ -73,7 +64,7 @@ impl RewardModel {
             "`max_length` is {longest} (it must be at least 1 and at most the model's {positions} positions)"
         );
         let texts = Texts::open(&files, longest, add_special_tokens.unwrap_or(model.is_encoder()))?;
-        Ok(Self { model, texts, batch_size: *batch_size, seen: Seen::new(REMEMBERED) })
+        Ok(Self { model, texts, batch_size, seen: Seen::new(REMEMBERED) })
     }
 
     /// The scores of texts that are not remembered, and the share of these texts that was cut.

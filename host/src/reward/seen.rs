@@ -26,7 +26,6 @@ impl Seen {
         Self { most, order: VecDeque::new(), scores: HashMap::new() }
     }
 
-    /// Key of a prompt with its completion.
     pub(super) fn key(prompt: &str, completion: &str) -> Key {
         let length = (prompt.len() as u64).to_le_bytes();
         let hash = Sha256::new().chain_update(length).chain_update(prompt).chain_update(completion).finalize();

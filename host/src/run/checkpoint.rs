@@ -19,6 +19,7 @@ use super::Run;
 use super::progress::{Progress, RecoveryPoint, States};
 use super::states;
 use crate::data::{Tokenizer, fingerprint};
+use crate::folder;
 use crate::model::{CONFIG_FILE, ModelFiles, TensorFile, save_tensors};
 
 /// Folder of the checkpoints in a run's directory.
@@ -104,20 +105,15 @@ fn write_point(run: &Run, point: &RecoveryPoint, states: &States) -> Result<Writ
 
 /// Moves the checkpoint into place, then deletes old ones beyond `train.save_total_limit`.
 pub fn appear(run: &Run, Written { step, new }: &Written) -> Result<()> {
-    let (step, folder) = (*step, run.dir.join(FOLDER));
-    let target = folder.join(name(step));
-    new.appear_as(Path::new(&name(step)))
-        .with_context(|| format!("cannot rename a checkpoint to `{}`", target.display()))?;
-    run.watchdog.place().saved(step);
-    prune(run, &folder, &steps(&run.dir)?)
+    let cannot = || format!("cannot rename a checkpoint to `{}`", path(&run.dir, *step).display());
+    new.appear_as(Path::new(&name(*step))).with_context(cannot)?;
+    run.watchdog.place().saved(*step);
+    prune(run)
 }
 
 fn fill(run: &Run, point: &RecoveryPoint, states: &States, dir: &Path) -> Result<()> {
-    run.policy.save(dir)?;
+    folder::fill(dir, &run.policy, &run.model_files)?;
     save_tensors(&dir.join(OPTIMIZER_FILE), run.optimizer.state()?, None)?;
-    for companion in Tokenizer::FILES.into_iter().filter(|name| run.model_files.contains(name)) {
-        files::write_atomic(&dir.join(companion), &run.model_files.read(companion)?)?;
-    }
     states.write(dir)?;
     let ids = |states: &[(String, Vec<u8>)]| states.iter().map(|(id, _)| id.clone()).collect();
     let (components, rewards) = (ids(&states.components), ids(&states.rewards));
@@ -158,12 +154,12 @@ pub fn best(dir: &Path, step: u64) -> Result<Option<u64>> {
 }
 
 /// Deletes the oldest checkpoints beyond `train.save_total_limit`, but never the best.
-fn prune(run: &Run, folder: &Path, steps: &[u64]) -> Result<()> {
-    let limit = run.config.train.save_total_limit;
+fn prune(run: &Run) -> Result<()> {
+    let (limit, steps) = (run.config.train.save_total_limit, steps(&run.dir)?);
     let surplus = if limit == 0 { 0 } else { steps.len().saturating_sub(limit) };
     let best = run.progress.best.map(|best| best.step);
     let old = steps[..surplus].iter().filter(|step| Some(**step) != best);
-    old.copied().try_for_each(|step| folders::delete(&folder.join(name(step))))
+    old.copied().try_for_each(|step| folders::delete(&path(&run.dir, step)))
 }
 
 /// Loads the checkpoint of `step` from the run's directory. Step 0 is the beginning of the run and needs no checkpoint.
@@ -171,8 +167,7 @@ pub fn load(run: &mut Run, step: u64, allow_changes: bool) -> Result<()> {
     if step == 0 {
         return Ok(());
     }
-    let folder = run.dir.join(FOLDER);
-    let dir = folder.join(name(step));
+    let dir = path(&run.dir, step);
     let (data, before) =
         read(run, &dir, step).with_context(|| format!("checkpoint `{}` cannot be used", dir.display()))?;
     let mut changed = Vec::new();
@@ -190,7 +185,7 @@ pub fn load(run: &mut Run, step: u64, allow_changes: bool) -> Result<()> {
         run.changed.push(format!("the {rows}{now}"));
     }
     // If the process was killed before pruning, one checkpoint too many exists.
-    prune(run, &folder, &steps(&run.dir)?)
+    prune(run)
 }
 
 /// Hashes of the evaluation rows, by purpose.

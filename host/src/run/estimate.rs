@@ -10,7 +10,6 @@ use crate::model::frozen::bytes_in_memory;
 use crate::model::{Policy, Shape, device, embedded};
 use crate::stages::control;
 
-/// Bytes of one f32.
 const F32: u128 = 4;
 /// Memory of the program, its tokenizer and its threads before a model is loaded, bytes.
 pub const PROGRAM: u128 = 80 << 20;

@@ -29,7 +29,8 @@ impl Lock {
     pub fn take(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
         let open = || OpenOptions::new().create(true).truncate(false).write(true).open(&path);
-        let mut file = open().with_context(|| format!("cannot lock the run directory `{}`", dir.display()))?;
+        let cannot = || format!("cannot lock the run directory `{}`", dir.display());
+        let mut file = open().with_context(cannot)?;
         match try_lock(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -43,9 +44,7 @@ impl Lock {
                     dir.display()
                 ));
             }
-            Err(TryLockError::Error(error)) => {
-                return Err(error).with_context(|| format!("cannot lock the run directory `{}`", dir.display()));
-            }
+            Err(TryLockError::Error(error)) => return Err(error).with_context(cannot),
         }
         let mut sign = || {
             file.set_len(0)?;
@@ -85,7 +84,6 @@ fn holder(path: &Path) -> String {
     String::new()
 }
 
-/// Name of this machine.
 fn machine() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     if name.trim().is_empty() { "this machine".to_owned() } else { name.trim().to_owned() }

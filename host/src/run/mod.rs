@@ -43,13 +43,9 @@ pub const METRICS_FILE: &str = "metrics.jsonl";
 
 /// A run, ready for its next step.
 pub struct Run {
-    /// Settings of the run.
     pub config: Config,
-    /// Directory to which the run writes.
     pub dir: PathBuf,
-    /// Progress so far.
     pub progress: Progress,
-    /// The policy in training.
     pub policy: Policy,
     /// The reference model; `None` unless a component asks for it.
     pub reference: Option<Reference>,
@@ -59,9 +55,7 @@ pub struct Run {
     pub model_files: ModelFiles,
     /// Training prompts.
     pub dataset: Dataset,
-    /// Held-out prompts.
     pub held_out: Vec<Example>,
-    /// Benchmarks on which the model is evaluated.
     pub benchmarks: Vec<Benchmark>,
     /// The reward components, with their weights.
     pub rewards: Rewards,
@@ -69,9 +63,7 @@ pub struct Run {
     pub components: Components,
     /// Inputs that the components asked for.
     pub needs: Needs,
-    /// The optimizer.
     pub optimizer: Optimizer,
-    /// Learning-rate schedule.
     pub schedule: Schedule,
     /// Metrics of the current step.
     pub metrics: Metrics,

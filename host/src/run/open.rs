@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::files;
-use capo_loader::registry::{Components, Registry};
+use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
-use capo_plugin::Inputs;
 
 use super::lock::Lock;
 use super::{CONFIG_FILE, METRICS_FILE, Progress, Run, checkpoint, directory, provenance, settings};
@@ -53,10 +52,7 @@ impl Run {
         let checkpoint = 4 * parameters + self.optimizer.bytes() as u64;
         let (dir, lock) = directory::make(dir.as_deref(), &self.name(), &settings, registry.plugins(), checkpoint)?;
         self.settle(&dir, lock);
-        self.metrics = Metrics::new(dir.join(METRICS_FILE), 0);
-        self.metrics.watch(Watch::new(Setup::of(&settings::keys(&settings)?)));
-        self.completions = self.new_completions();
-        self.tell_trackers(0)?;
+        self.open_journals(0)?;
         Ok(self)
     }
 
@@ -99,41 +95,30 @@ impl Run {
         run.watchdog.place().saved(step);
         checkpoint::load(&mut run, step, allow_changes)?;
         provenance::go_on(dir, step, registry.plugins(), settings)?;
-        run.take_up_journals()?;
+        run.open_journals(step + 1)?;
         Ok(run)
     }
 
-    /// Gives the run its directory and its lock.
     fn settle(&mut self, dir: &Path, lock: Lock) {
         self.watchdog.place().started(dir);
         self.dir = dir.to_owned();
         self.lock = Some(lock);
     }
 
-    /// Continues metrics and completions from the checkpoint.
-    fn take_up_journals(&mut self) -> Result<()> {
+    /// Begins metrics and completions, or continues them after the checkpoint. `first` is the first step that trackers are told.
+    fn open_journals(&mut self, first: u64) -> Result<()> {
         let (path, step) = (self.dir.join(METRICS_FILE), self.progress.step);
         journal::cut(&path, step)?;
-        self.completions = self.new_completions();
+        self.completions = Completions::new(&self.dir, &self.config.logging, self.config.sizes.steps_per_rollout);
         self.completions.cut(step)?;
         let mut watch = Watch::new(Setup::of(&settings::keys(&toml::to_string(&self.config)?)?));
         // If the lines cannot be read, a warning may appear twice.
         let lines = Lines::read(&path).unwrap_or_default();
         lines.rows().for_each(|(step, values)| watch.recall(step, &values));
         self.metrics = Metrics::new(path, self.progress.num_tokens);
-        self.metrics.watch(watch);
-        self.tell_trackers(step + 1)
-    }
-
-    /// The log of completions in the run's directory, still empty.
-    fn new_completions(&self) -> Completions {
-        Completions::new(&self.dir, &self.config.logging, self.config.sizes.steps_per_rollout)
-    }
-
-    /// Starts additional trackers of metrics that the config names, at the step `first`.
-    fn tell_trackers(&mut self, first: u64) -> Result<()> {
+        self.metrics.watch = Some(watch);
         if self.config.logging.report_to.contains(&Tracker::Tensorboard) {
-            self.metrics.tell(EventFile::begin(&self.dir, first)?);
+            self.metrics.events = Some(EventFile::begin(&self.dir, first)?);
         }
         Ok(())
     }
@@ -156,7 +141,12 @@ impl Run {
             if config.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(config.eval.num_prompts)? };
         let benchmarks = Benchmark::open_all(&config.eval.benchmark, &config, &model_files, &tokenizer, &policy)?;
         let rewards = Rewards::build(registry, &config.reward, &config.train.device, &watchdog)?;
-        let needs = needs(&components, &config, &policy)?;
+        let k = match (config.train.last_layer_top_k, config.rollout.top_k) {
+            (0, 0) => 50,
+            (0, top_k) => top_k,
+            (k, _) => k,
+        };
+        let needs = Needs::new(&components, &policy, config.train.optimizer, k)?;
         let train = &config.train;
         let optimizer = Optimizer::new(policy.params(), optimizer_config(train))?;
         let schedule =
@@ -265,26 +255,4 @@ fn optimizer_config(train: &TrainConfig) -> OptimizerConfig {
             moments: train.moments_dtype,
         }),
     }
-}
-
-/// Inputs that the components ask for, validated against the model and the settings.
-fn needs(components: &Components, config: &Config, policy: &Policy) -> Result<Needs> {
-    let Components { advantage, objective, masks, weights, step_controls } = components;
-    let mut asked = vec![(advantage.id(), advantage.inputs()), (objective.id(), objective.inputs())];
-    asked.extend(masks.iter().map(|mask| (mask.id(), mask.inputs())));
-    asked.extend(weights.iter().map(|weight| (weight.id(), weight.inputs())));
-    asked.extend(step_controls.iter().map(|control| (control.id(), control.inputs())));
-    if policy.adapter().is_some()
-        && let Some((id, _)) = asked.iter().find(|(_, inputs)| inputs.contains(Inputs::OPTIMIZER_STATE))
-    {
-        bail!(
-            "component `{id}` asks for the optimizer's state of the last layer, but an adapter is trained and the head stays as it is: there is none (use the component's own moments, or train all weights)"
-        );
-    }
-    let k = match (config.train.last_layer_top_k, config.rollout.top_k) {
-        (0, 0) => 50,
-        (0, top_k) => top_k,
-        (k, _) => k,
-    };
-    Needs::new(&asked, policy.config(), config.train.optimizer, k)
 }

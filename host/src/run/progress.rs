@@ -54,7 +54,6 @@ pub struct Best {
 
 /// State of a run between two rollouts, from which a checkpoint can still be made. A change of the weights invalidates it.
 pub struct RecoveryPoint {
-    /// Progress of the run at this point.
     pub progress: Progress,
     /// Number of component calls begun before this point.
     pub calls: u64,

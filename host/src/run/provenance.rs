@@ -24,7 +24,6 @@ struct Provenance {
 pub struct Period {
     /// Number of steps done before the period.
     pub from_step: u64,
-    /// The plugins that were loaded.
     pub plugins: Vec<LoadedPlugin>,
     /// All settings, as TOML.
     pub settings: String,

@@ -12,7 +12,7 @@ const SMALL: usize = 1 << 20;
 impl RecoveryPoint {
     /// The recovery point of the current state, without components' states.
     pub fn of(run: &Run) -> Self {
-        let progress = Progress { num_tokens: run.metrics.num_tokens(), ..run.progress.clone() };
+        let progress = Progress { num_tokens: run.metrics.num_tokens, ..run.progress.clone() };
         Self { progress, calls: run.watchdog.calls(), states: None }
     }
 

@@ -7,28 +7,25 @@ use anyhow::{Result, bail, ensure};
 use capo_loader::files;
 use capo_loader::manifest::SealedFolder;
 use capo_loader::registry::Components;
-use capo_plugin::{Mask, PluginError, StepControlFn, Weight};
+use capo_loader::watchdog::Watchdog;
+use capo_plugin::{Component, RewardFn, Wired};
 
 use super::Run;
 use super::progress::States;
+use crate::stages::logps::asked;
 
 impl States {
     /// Asks every component for its state.
     pub fn save(run: &Run) -> Result<Self> {
         let Components { advantage, objective, masks, weights, step_controls } = &run.components;
-        let mut components =
-            vec![state(run, advantage.id(), || advantage.save())?, state(run, objective.id(), || objective.save())?];
-        for mask in masks {
-            components.push(state(run, mask.id(), || mask.save())?);
-        }
-        for weight in weights {
-            components.push(state(run, weight.id(), || weight.save())?);
-        }
-        for control in step_controls {
-            components.push(state(run, control.id(), || control.save())?);
-        }
-        let rewards = run.rewards.components().map(|reward| state(run, reward.id(), || reward.save()));
-        Ok(Self { components, rewards: rewards.collect::<Result<_>>()? })
+        let components = [
+            save(run, [advantage])?,
+            save(run, [objective])?,
+            save(run, masks)?,
+            save(run, weights)?,
+            save(run, step_controls)?,
+        ];
+        Ok(Self { components: components.concat(), rewards: save(run, run.rewards.components())? })
     }
 
     /// Total size of the states, bytes.
@@ -54,10 +51,17 @@ fn reward_file(number: usize) -> String {
     format!("reward-{number}.bin")
 }
 
-fn state(run: &Run, id: &str, save: impl FnOnce() -> Result<Vec<u8>, PluginError>) -> Result<(String, Vec<u8>)> {
-    let state = run.watchdog.watch(id, "save", save)?;
-    check_size(id, state.len() as u64, run.config.train.component_state_limit)?;
-    Ok((id.to_owned(), state))
+fn save<'a, W: Wired>(
+    run: &Run,
+    components: impl IntoIterator<Item = &'a Component<W>>,
+) -> Result<Vec<(String, Vec<u8>)>> {
+    let state = |component: &Component<W>| {
+        let id = component.id();
+        let state = run.watchdog.watch(id, "save", || component.save())?;
+        check_size(id, state.len() as u64, run.config.train.component_state_limit)?;
+        Ok((id.to_owned(), state))
+    };
+    components.into_iter().map(state).collect()
 }
 
 /// Refuses a state of more than `limit` MiB; 0 is no limit.
@@ -73,39 +77,36 @@ fn check_size(id: &str, bytes: u64, limit: u64) -> Result<()> {
 /// Loads the components' states from a checkpoint. `components` and `rewards` are the ids that the checkpoint names. Returns the total
 /// size of the states, bytes.
 pub fn load(run: &mut Run, checkpoint: &SealedFolder, components: &[String], rewards: &[String]) -> Result<usize> {
-    let Components { advantage, objective, masks, weights, step_controls } = &mut run.components;
-    let mut ids = vec![advantage.id(), objective.id()];
-    ids.extend(masks.iter().map(Mask::id));
-    ids.extend(weights.iter().map(Weight::id));
-    ids.extend(step_controls.iter().map(StepControlFn::id));
-    ensure_same(components, &ids)?;
-    ensure_same(rewards, &run.rewards.ids())?;
+    ensure_same(components, asked(&run.components).map(|(id, _)| id))?;
+    ensure_same(rewards, run.rewards.components().map(RewardFn::id))?;
     let (watchdog, mut bytes) = (&run.watchdog, 0);
     let mut state = |file: String| checkpoint.read(&file).inspect(|state| bytes += state.len());
-    let mut load = |number: usize, load: &mut dyn FnMut(&[u8]) -> Result<(), PluginError>| -> Result<()> {
-        let state = state(component_file(number))?;
-        Ok(watchdog.watch(&components[number], "load", || load(&state))?)
-    };
-    load(0, &mut |state| advantage.load(state))?;
-    load(1, &mut |state| objective.load(state))?;
-    let (first_weight, first_control) = (2 + masks.len(), 2 + masks.len() + weights.len());
-    for (mask, number) in masks.iter_mut().zip(2..) {
-        load(number, &mut |state| mask.load(state))?;
-    }
-    for (weight, number) in weights.iter_mut().zip(first_weight..) {
-        load(number, &mut |state| weight.load(state))?;
-    }
-    for (control, number) in step_controls.iter_mut().zip(first_control..) {
-        load(number, &mut |state| control.load(state))?;
-    }
-    for (number, reward) in run.rewards.components_mut().enumerate() {
-        let state = state(reward_file(number))?;
-        watchdog.watch(&rewards[number], "load", || reward.load(&state))?;
-    }
+    let mut states = (0..).map(|number| state(component_file(number)));
+    let Components { advantage, objective, masks, weights, step_controls } = &mut run.components;
+    load_each([advantage], &mut states, watchdog)?;
+    load_each([objective], &mut states, watchdog)?;
+    load_each(masks, &mut states, watchdog)?;
+    load_each(weights, &mut states, watchdog)?;
+    load_each(step_controls, &mut states, watchdog)?;
+    let mut states = (0..).map(|number| state(reward_file(number)));
+    load_each(run.rewards.components_mut(), &mut states, watchdog)?;
     Ok(bytes)
 }
 
-fn ensure_same(saved: &[String], ids: &[&str]) -> Result<()> {
+fn load_each<'a, W: Wired>(
+    components: impl IntoIterator<Item = &'a mut Component<W>>,
+    states: &mut impl Iterator<Item = Result<Vec<u8>>>,
+    watchdog: &Watchdog,
+) -> Result<()> {
+    for (component, state) in components.into_iter().zip(states) {
+        let (id, state) = (component.id().to_owned(), state?);
+        watchdog.watch(&id, "load", || component.load(&state))?;
+    }
+    Ok(())
+}
+
+fn ensure_same<'a>(saved: &[String], ids: impl Iterator<Item = &'a str>) -> Result<()> {
+    let ids: Vec<&str> = ids.collect();
     if ids != saved {
         bail!(
             "it holds the state of `{}`, the run has `{}` (resume with the plugins and the `config.toml` that the run began with)",

@@ -14,7 +14,6 @@ use crate::stages::logps::Work;
 /// A loss reduced to one number, with its derivatives.
 #[derive(Debug)]
 pub struct Reduced {
-    /// The reduced loss.
     pub loss: f64,
     /// `[B, T]`: derivative of the loss by each token's log-probability; zero for rejected tokens.
     pub d_logps: Vec<f32>,
@@ -150,7 +149,7 @@ fn squares(batch: &StepBatch, info: &StepInfo, dloss_dlogp: &[f32]) -> Result<Ve
 }
 
 /// The gradients of the reduced loss and of its rejected part. `forwards` holds the micro-batches' log-probability passes that stored
-/// activations. The other micro-batches run their forward pass again.
+/// activations. The other micro-batches run their forward pass again. The second backward pass covers only rows with a nonzero `rest`.
 pub fn accumulate(
     policy: &Policy,
     forwards: Vec<Option<Forward>>,
@@ -162,37 +161,23 @@ pub fn accumulate(
     let mut total = StepGradients { accepted: Gradients::default(), rejected: None, second_pass: Duration::ZERO };
     for (rows, forward) in work.micro_batches(batch.dims.completions as usize).zip(forwards) {
         let own = rows.start * tokens..rows.end * tokens;
-        let rest = reduced.rest.as_ref().map(|rest| &rest[own.clone()]);
         let forward = match forward {
             Some(forward) => forward,
             None => policy.forward(&batch.sequences.slice(rows), work.loss_temperature)?,
         };
-        let d_entropy = reduced.d_entropy.as_ref().map(|d_entropy| &d_entropy[own.clone()]);
-        total.add(policy, forward, (&reduced.d_logps[own], d_entropy), rest)?;
-    }
-    Ok(total)
-}
-
-impl StepGradients {
-    /// Adds the gradients of one forward pass. The second backward pass covers only rows with a nonzero `rest`.
-    fn add(
-        &mut self,
-        policy: &Policy,
-        forward: Forward,
-        (d_logps, d_entropy): (&[f32], Option<&[f32]>),
-        rest: Option<&[f32]>,
-    ) -> Result<()> {
-        if let Some(rest) = rest {
+        if let Some(rest) = &reduced.rest {
             policy.device().synchronize()?;
             let started = Instant::now();
-            match (&mut self.rejected, forward.backward_of_nonzero(rest)?) {
+            match (&mut total.rejected, forward.backward_of_nonzero(&rest[own.clone()])?) {
                 (Some(sum), Some(other)) => sum.accumulate(other)?,
                 (sum @ None, other) => *sum = other,
                 (Some(_), None) => {}
             }
             policy.device().synchronize()?;
-            self.second_pass += started.elapsed();
+            total.second_pass += started.elapsed();
         }
-        forward.finish(d_logps, d_entropy, &mut self.accepted)
+        let d_entropy = reduced.d_entropy.as_ref().map(|d_entropy| &d_entropy[own.clone()]);
+        forward.finish(&reduced.d_logps[own], d_entropy, &mut total.accepted)?;
     }
+    Ok(total)
 }

@@ -79,7 +79,8 @@ pub struct BatchWithLogps {
     pub ref_logps: Option<Vec<f32>>,
     /// `[B * T, D]`: features from which the tokens' logits are computed; `None` unless the step is measured.
     pub hidden: Option<candle_core::Tensor>,
-    last_layer: Option<LastLayerOutputs>,
+    /// Features and logits of the last layer; `None` unless a component asks.
+    pub last_layer: Option<LastLayerOutputs>,
     lent: Option<LentLayer>,
     /// The head and its moments in the optimizer; `None` unless a component asks.
     pub head_state: Option<HeadState>,
@@ -125,7 +126,6 @@ pub struct TokenLoss {
 /// A loss with factors of masks and weights inside, and the weights that remain to be applied to each token's derivative.
 #[derive(Debug, Clone)]
 pub struct Factored {
-    /// The loss with its factors.
     pub loss: TokenLoss,
     /// `[B, T]`: the product of all other weights; 0 for tokens that other masks dropped, and padding.
     pub token_weights: Vec<f32>,
@@ -221,11 +221,6 @@ impl BatchWithLogps {
             head_state: None,
             shapes: Shapes { tokens: [b, t], hidden: [b, t, width as i64], topk: [b, t, k as i64] },
         })
-    }
-
-    /// Features and logits of the last layer; `None` unless a component asks.
-    pub fn last_layer(&self) -> Option<&LastLayerOutputs> {
-        self.last_layer.as_ref()
     }
 
     /// The batch as components see it, with the given `advantages`, `[B, T]`.

@@ -11,56 +11,57 @@ use crate::reward::Scored;
 /// A completion as text, with its prompt and answer.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct SampledText {
-    /// The prompt.
     pub prompt: String,
-    /// The sampled completion.
     pub completion: String,
-    /// The expected answer.
     pub answer: String,
 }
 
-/// The completions of one rollout, `[B]` each, with `group` completions per prompt.
-pub struct ContextSource<'a> {
-    /// Number of completions per prompt.
-    pub group: usize,
-    /// Numbers of the prompts in the run's order.
-    pub numbers: &'a [u64],
-    /// Token ids of the prompts.
-    pub prompt_ids: &'a [Vec<u32>],
-    /// Dataset rows of the prompts.
-    pub examples: &'a [&'a Example],
-    /// The sampled tokens, with the sampler's log-probabilities.
-    pub completions: &'a [SampledTokens],
-    /// The completions as text, with prompts and answers.
-    pub texts: &'a [SampledText],
-    /// Rewards of the completions.
-    pub rewards: &'a Scored,
+/// A prompt with its G sampled completions and their data.
+pub(super) struct Group {
+    /// The prompt's number in the run's order.
+    pub number: u64,
+    pub example: Example,
+    pub prompt_ids: Vec<u32>,
+    pub completions: Vec<SampledTokens>,
+    pub texts: Vec<SampledText>,
+    pub rewards: Scored,
 }
 
-/// Collects the data that components may ask for.
-pub fn gather(sampled: &ContextSource<'_>, tokenizer: &Tokenizer) -> Result<ContextData> {
-    let ContextSource { group, numbers, prompt_ids, examples, completions, texts, rewards } = *sampled;
-    let spans =
-        completions.iter().zip(texts).map(|(completion, text)| tokenizer.spans(&completion.ids, &text.completion));
+impl Group {
+    /// Number of prompt and completion tokens.
+    pub fn tokens(&self) -> u64 {
+        let tokens = |completion: &SampledTokens| (self.prompt_ids.len() + completion.ids.len()) as u64;
+        self.completions.iter().map(tokens).sum()
+    }
+
+    /// True if the rewards of the completions differ.
+    pub fn differs(&self) -> bool {
+        self.rewards.total.iter().any(|reward| *reward != self.rewards.total[0])
+    }
+}
+
+/// Collects the data that components may ask for, except the rewards.
+pub(super) fn gather(groups: &[Group], tokenizer: &Tokenizer) -> Result<ContextData> {
+    let completions = || groups.iter().flat_map(|group| &group.completions);
+    let sampled = || completions().zip(groups.iter().flat_map(|group| &group.texts));
+    let spans = sampled().map(|(completion, text)| tokenizer.spans(&completion.ids, &text.completion));
     let spans = spans.collect::<Result<Vec<_>>>()?;
-    let longest = completions.iter().map(|completion| completion.ids.len()).max().unwrap_or(0);
-    let prompts = (0..completions.len()).step_by(group.max(1)).zip(numbers).map(|(b, &number)| {
-        let line = examples[b].row.as_ref().map(|row| row.number as u64);
-        PromptContext { ids: &prompt_ids[b], number, line }
+    let longest = completions().map(|completion| completion.ids.len()).max().unwrap_or(0);
+    let prompts = groups.iter().map(|Group { number, example, prompt_ids, .. }| PromptContext {
+        ids: prompt_ids,
+        number: *number,
+        line: example.row.as_ref().map(|row| row.number as u64),
     });
-    let each = completions.iter().zip(texts).zip(&spans).map(|((completion, text), spans)| CompletionContext {
+    let each = sampled().zip(&spans).map(|((completion, text), spans)| CompletionContext {
         text: &text.completion,
         spans,
         sampler_logps: &completion.sampler_logps,
     });
     let mut data = ContextData::new(longest, prompts, each);
-    for (name, values) in &rewards.per_reward {
-        data.add_reward(name, values);
-    }
-    let k = completions.iter().map(|completion| completion.top_ids.len() / completion.ids.len().max(1)).max();
+    let k = completions().map(|completion| completion.top_ids.len() / completion.ids.len().max(1)).max();
     if let Some(k) = k.filter(|&k| k > 0) {
-        let ids = padded(completions.iter().map(|completion| completion.top_ids.as_slice()), longest * k, 0);
-        let logps = padded(completions.iter().map(|completion| completion.top_logps.as_slice()), longest * k, 0.0);
+        let ids = padded(completions().map(|completion| completion.top_ids.as_slice()), longest * k, 0);
+        let logps = padded(completions().map(|completion| completion.top_logps.as_slice()), longest * k, 0.0);
         data.set_top_k(k, ids, logps);
     }
     Ok(data)

@@ -31,7 +31,6 @@ pub struct Taken<'a> {
     pub optimizer: &'a mut Optimizer,
     /// The batch behind the gradient.
     pub batch: &'a StepBatch,
-    /// Settings of the step.
     pub info: &'a StepInfo,
     /// `[B, T]`: weight of each token in the gradient.
     pub token_weights: &'a [f32],

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::group::Group;
+use super::context::Group;
 use crate::metrics::Metrics;
 
 /// The groups of a rollout, and the cost of sampling them.

@@ -37,7 +37,7 @@ pub fn record(metrics: &mut Metrics, step: &mut Proposal<'_>, batch: &StepBatch,
 /// Probability outside the top K tokens under the old policy, averaged over completion tokens.
 fn tail_mass(batch: &StepBatch, temperature: f64) -> Result<f64> {
     // Rounding may make the remaining probability negative.
-    let outside: f64 = match batch.last_layer().context("the last layer's data was not kept")? {
+    let outside: f64 = match batch.last_layer.as_ref().context("the last layer's data was not kept")? {
         LastLayerOutputs::Host(data) => {
             let tokens = data.topk_logits.chunks(data.k.max(1)).zip(&data.logsumexp).zip(&batch.completion_mask);
             let of_token = |(logits, lse): (&[f32], &f32)| {

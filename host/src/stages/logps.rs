@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
+use capo_loader::registry::Components;
 use capo_plugin::Inputs;
 
 use crate::model::frozen::Reference;
@@ -18,6 +19,16 @@ pub struct Needs {
     last_layer_k: usize,
     /// True if the features are stored, for measurements of a step.
     hidden: bool,
+}
+
+/// The ids of a run's components, each with the inputs that it asks for: advantage, objective, masks, weights, step controls.
+pub fn asked(components: &Components) -> impl Iterator<Item = (&str, Inputs)> {
+    let Components { advantage, objective, masks, weights, step_controls } = components;
+    let masks = masks.iter().map(|mask| (mask.id(), mask.inputs()));
+    let weights = weights.iter().map(|weight| (weight.id(), weight.inputs()));
+    let controls = step_controls.iter().map(|control| (control.id(), control.inputs()));
+    let one_each = [(advantage.id(), advantage.inputs()), (objective.id(), objective.inputs())];
+    one_each.into_iter().chain(masks).chain(weights).chain(controls)
 }
 
 /// Split of the work into micro-batches, and the temperature of the loss.
@@ -39,31 +50,36 @@ impl Work {
 }
 
 impl Needs {
-    /// Collects all inputs that the components in `asked` need; each entry names a component id.
+    /// Collects all inputs that the components need, of which the top logits are `last_layer_k`.
     pub fn new(
-        asked: &[(&str, Inputs)],
-        model: &Config,
+        components: &Components,
+        policy: &Policy,
         optimizer: OptimizerName,
         last_layer_k: usize,
     ) -> Result<Self> {
         let mut inputs = Inputs::NONE;
-        for (id, wanted) in asked {
+        for (id, wanted) in asked(components) {
             let unknown = wanted.0 & !Inputs::KNOWN.0;
             ensure!(
                 unknown == 0,
                 "component `{id}` asks for inputs {unknown:#x}, which this host does not know (use a newer host, or an older plugin)"
             );
-            if wanted.contains(Inputs::OPTIMIZER_STATE) && optimizer == OptimizerName::Sgd {
-                bail!(
-                    "component `{id}` asks for the optimizer's state of the last layer, which is Adam's, but `train.optimizer` is `sgd` (set it to `adamw`, or use the component's own moments)"
+            if wanted.contains(Inputs::OPTIMIZER_STATE) {
+                let asks = format!("component `{id}` asks for the optimizer's state of the last layer");
+                ensure!(
+                    policy.adapter().is_none(),
+                    "{asks}, but an adapter is trained and the head stays as it is: there is none (use the component's own moments, or train all weights)"
+                );
+                ensure!(
+                    optimizer != OptimizerName::Sgd,
+                    "{asks}, which is Adam's, but `train.optimizer` is `sgd` (set it to `adamw`, or use the component's own moments)"
+                );
+                ensure!(
+                    !policy.config().tie_word_embeddings,
+                    "{asks}, but the model ties it to the embedding, whose state mixes both (use a model with `tie_word_embeddings = false`, or the component's own moments)"
                 );
             }
-            if wanted.contains(Inputs::OPTIMIZER_STATE) && model.tie_word_embeddings {
-                bail!(
-                    "component `{id}` asks for the optimizer's state of the last layer, but the model ties it to the embedding, whose state mixes both (use a model with `tie_word_embeddings = false`, or the component's own moments)"
-                );
-            }
-            inputs = inputs | *wanted;
+            inputs = inputs | wanted;
         }
         Ok(Self { inputs, last_layer_k, hidden: false })
     }
@@ -100,7 +116,6 @@ impl Needs {
         if self.inputs.contains(Inputs::LAST_LAYER) { 2 * 4 * (model.hidden_size + 2 * k + 3) as u128 } else { 0 }
     }
 
-    /// True if a reference model is needed.
     pub fn reference(&self) -> bool {
         self.inputs.contains(Inputs::REF_LOGPS)
     }
@@ -128,7 +143,8 @@ pub fn of_batch(
         batch.ref_logps = Some(in_parts(&batch, &Wants::default(), work, forward)?.0.logps);
     }
     if needs.inputs.contains(Inputs::OPTIMIZER_STATE) {
-        batch.head_state = Some(head_state(policy, optimizer)?);
+        let (exp_avg, exp_avg_sq) = optimizer.moments(HEAD)?;
+        batch.head_state = Some(HeadState::new(policy.params().get(HEAD)?.as_tensor(), exp_avg, exp_avg_sq)?);
     }
     Ok((batch, forwards))
 }
@@ -171,9 +187,4 @@ fn in_parts(
         forwards.push(stays.then_some(forward));
     }
     Ok((TokenOutputs::join(outputs)?, forwards))
-}
-
-fn head_state(policy: &Policy, optimizer: &Optimizer) -> Result<HeadState> {
-    let (exp_avg, exp_avg_sq) = optimizer.moments(HEAD)?;
-    HeadState::new(policy.params().get(HEAD)?.as_tensor(), exp_avg, exp_avg_sq)
 }

@@ -7,7 +7,6 @@ pub mod context;
 pub mod control;
 pub mod dynamic_sampling;
 pub mod effect;
-mod group;
 pub mod lend;
 pub mod logps;
 pub mod measure;

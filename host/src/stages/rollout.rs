@@ -11,9 +11,8 @@ use crate::data::{Dataset, Example, Tokenizer};
 use crate::model::{Capture, Generation, Policy, SampledTokens, SamplingParams, Sequences, TokenOutputs};
 use crate::reward::{Rewards, Scored};
 use crate::stages::batch::SampledBatch;
-use crate::stages::context::{self, ContextSource, SampledText};
+use crate::stages::context::{self, Group, SampledText};
 use crate::stages::dynamic_sampling::{self, Filtered};
-use crate::stages::group::Group;
 
 /// Settings and components for sampling, besides the policy.
 pub struct Sampler<'a> {
@@ -37,7 +36,6 @@ pub struct Sampler<'a> {
     pub sink: &'a mut dyn Sink,
 }
 
-/// One rollout.
 #[derive(Debug)]
 pub struct SampledRollout {
     /// All completions, without the policy's log-probabilities.
@@ -130,38 +128,32 @@ fn draw(
 
 /// Assembles a rollout from `groups`.
 fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<SampledRollout> {
-    let (group, tokens) = (sampler.config.rollout.num_generations, groups.iter().map(Group::tokens).sum());
-    let numbers: Vec<u64> = groups.iter().map(|group| group.number).collect();
-    let (mut examples, mut prompt_ids) = (Vec::new(), Vec::new());
-    let (mut completions, mut texts, mut rewards) = (Vec::new(), Vec::new(), Scored::default());
+    let (tokens, prompts) = (groups.iter().map(Group::tokens).sum(), groups.len() as u64);
+    let mut context = sampler.context.then(|| context::gather(&groups, sampler.tokenizer)).transpose()?;
+    let (mut prompt_ids, mut completions) = (Vec::new(), Vec::new());
+    let (mut texts, mut rewards) = (Vec::new(), Scored::default());
     for group in groups {
         prompt_ids.extend(std::iter::repeat_n(group.prompt_ids, group.completions.len()));
-        examples.push(group.example);
         completions.extend(group.completions);
         texts.extend(group.texts);
         rewards.append(group.rewards);
     }
+    for (name, values) in &rewards.per_reward {
+        context.iter_mut().for_each(|context| context.add_reward(name, values));
+    }
     let ids: Vec<&[u32]> = completions.iter().map(|completion| completion.ids.as_slice()).collect();
     let pad = sampler.tokenizer.pad_id();
-    let context = sampler.context.then(|| {
-        let examples: Vec<&Example> = examples.iter().flat_map(|one| std::iter::repeat_n(one, group)).collect();
-        let (numbers, examples, prompt_ids) = (&numbers[..], &examples[..], &prompt_ids[..]);
-        let (completions, texts) = (&completions[..], &texts[..]);
-        let sampled = ContextSource { group, numbers, prompt_ids, examples, completions, texts, rewards: &rewards };
-        context::gather(&sampled, sampler.tokenizer)
-    });
     let mut batch = SampledBatch::new(
         join(&prompt_ids, &ids, pad),
         &ids,
         completions.iter().map(|completion| u8::from(completion.truncated)).collect(),
         rewards.total.clone(),
-        group,
+        sampler.config.rollout.num_generations,
         pad,
     );
     batch.sampled_at = sampler.step;
-    batch.context = context.transpose()?;
+    batch.context = context;
     batch.sampler_logps = padded(&completions, batch.dims);
-    let prompts = numbers.len() as u64;
     Ok(SampledRollout { batch, rewards, texts, outputs: None, tokens, prompts, filtered: None })
 }
 
@@ -226,7 +218,6 @@ impl SampledRollout {
     /// Splits the rollout into batches of `size` completions, one per optimizer step, in order.
     pub fn parts(&self, size: usize) -> impl Iterator<Item = SampledBatch> {
         let completions = self.batch.dims.completions as usize;
-        let ranges: Vec<Range<usize>> = (0..completions).step_by(size).map(|start| start..start + size).collect();
-        ranges.into_iter().map(|rows| self.batch.part(rows))
+        (0..completions).step_by(size).map(move |start| self.batch.part(start..start + size))
     }
 }

@@ -1,9 +1,67 @@
 //! The checks, the most serious first. `[warnings]` has their limits; docs/stability.md explains each.
 
-use super::finding::Finding;
-use super::setup::Setup;
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
 use super::window::{REWARDS, Window, mean};
+use crate::config::WarningsConfig;
 use crate::metrics::names::{APPLIED, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE, WEIGHTED_AWAY, ZERO_ADVANTAGE};
+
+/// The finding of a check after a step.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Finding {
+    pub check: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub component: Option<String>,
+    /// The event, with its numbers.
+    pub what: String,
+    /// The setting to try.
+    pub advice: String,
+    /// The documentation page with details.
+    pub page: &'static str,
+}
+
+impl Finding {
+    /// Name of the finding in a run's metrics, in the line of the step after which it was reported.
+    pub fn metric(&self) -> String {
+        let component = self.component.iter().map(|component| format!("/{component}"));
+        format!("warnings/{}", self.check) + &component.collect::<String>()
+    }
+
+    pub fn line(&self) -> String {
+        format!("{} ({}; {})", self.what, self.advice, self.page)
+    }
+}
+
+/// Facts about a run besides its metrics, for checks.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Section `[warnings]`.
+    pub limits: WarningsConfig,
+    /// `train.learning_rate`; 0 if it is unknown.
+    pub learning_rate: f64,
+    /// Number of held-out prompts, `eval.num_prompts`; 0 if it is unknown.
+    pub held_out: f64,
+    /// True if the optimizer's second moment contains only the gradients of kept tokens.
+    pub forgets: bool,
+}
+
+impl Setup {
+    /// Reads the facts from a run's settings, by dotted keys, with values as in TOML.
+    pub fn of(settings: &BTreeMap<String, String>) -> Self {
+        let is = |key: &str, value: &str| settings.get(key).is_some_and(|set| set.trim_matches('"') == value);
+        let limits = settings.iter().filter_map(|(key, value)| Some((key.strip_prefix("warnings.")?, value)));
+        let limits: String = limits.map(|(key, value)| format!("{key} = {value}\n")).collect();
+        let number = |key: &str| settings.get(key).and_then(|number| number.parse().ok()).unwrap_or(0.0);
+        Self {
+            limits: toml::from_str(&limits).unwrap_or_default(),
+            learning_rate: number("train.learning_rate"),
+            held_out: number("eval.num_prompts"),
+            forgets: !is("train.optimizer", "sgd") && !is("train.second_moment", "kept_and_rejected"),
+        }
+    }
+}
 
 /// A check of the newest steps of a run.
 pub(super) struct Check {

@@ -1,14 +1,11 @@
 //! Warnings during a run: checks of its newest metrics, each reported once.
 
 mod checks;
-mod finding;
-mod setup;
 mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub use finding::Finding;
-pub use setup::Setup;
+pub use checks::{Finding, Setup};
 
 use checks::CHECKS;
 use window::Window;
@@ -26,7 +23,6 @@ pub struct Watch {
 
 impl Watch {
     /// A watch for a run before its first step.
-    #[must_use]
     pub fn new(setup: Setup) -> Self {
         Self { setup, window: Window::default(), told: BTreeSet::new() }
     }
@@ -51,7 +47,6 @@ impl Watch {
     }
 
     /// A line for a run's summary, about steps without a learning signal, or masks that never rejected a token.
-    #[must_use]
     pub fn closing(&self) -> Option<String> {
         let Window { count, with_signal, .. } = &self.window;
         if *with_signal == 0 && *count > 0 {
@@ -70,7 +65,6 @@ impl Watch {
 }
 
 /// Rank of a check among all, with the most serious first.
-#[must_use]
 pub fn rank(check: &str) -> usize {
     CHECKS.iter().position(|known| known.name == check).unwrap_or(CHECKS.len())
 }

@@ -96,7 +96,6 @@ impl Window {
         (values.len() == count).then_some(values)
     }
 
-    /// Mean of these values.
     pub(super) fn mean(&self, name: &str, count: usize) -> Option<f64> {
         self.last(name, count).map(|values| mean(&values))
     }
@@ -135,7 +134,6 @@ impl Window {
     }
 }
 
-/// Mean of some values.
 pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }

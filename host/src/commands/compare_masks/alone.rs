@@ -29,7 +29,6 @@ pub struct RejectedAlone {
 }
 
 impl RejectedAlone {
-    /// Number of rejected tokens, and of all tokens.
     pub fn count(&self) -> Count {
         let rejected = self.tokens.iter().filter(|rejected| **rejected).count() as u64;
         Count { rejected, tokens: self.tokens.len() as u64 }
@@ -38,18 +37,13 @@ impl RejectedAlone {
 
 /// Replays of single masks over the same batches.
 pub struct Replays<'a> {
-    registry: &'a Registry,
-    batches: &'a Batches<'a>,
-    watchdog: &'a Watchdog,
-    warned: BTreeSet<String>,
+    pub registry: &'a Registry,
+    pub batches: &'a Batches<'a>,
+    pub watchdog: &'a Watchdog,
+    pub warned: BTreeSet<String>,
 }
 
-impl<'a> Replays<'a> {
-    /// Replays over these batches.
-    pub fn new(registry: &'a Registry, batches: &'a Batches<'a>, watchdog: &'a Watchdog) -> Self {
-        Self { registry, batches, watchdog, warned: BTreeSet::new() }
-    }
-
+impl Replays<'_> {
     /// Runs a fresh mask; in every batch it sees all completion tokens.
     pub fn run(&mut self, contender: &Contender) -> Result<RejectedAlone> {
         self.run_on(contender, &mut |_| None)

@@ -15,12 +15,9 @@ use super::super::args::CompareArgs;
 use super::super::sweep::Range;
 use crate::config::{self, Appended, Draft};
 
-/// A mask to compare.
 #[derive(Clone)]
 pub struct Contender {
-    /// Name of the mask in reports.
     pub name: String,
-    /// Configuration table of the mask.
     pub config: ComponentConfig,
     /// The key that decides how many tokens it rejects, if its author names one.
     pub key: Option<SweepRange>,
@@ -45,7 +42,6 @@ impl Contender {
     }
 }
 
-/// The masks to compare.
 pub struct Lineup {
     /// The masks in the order of the report.
     pub contenders: Vec<Contender>,
@@ -87,7 +83,6 @@ impl Lineup {
         Ok(Self { contenders, left_out: Vec::new(), named, searched, built: BTreeMap::new() })
     }
 
-    /// Names of the masks in reports.
     pub fn names(&self) -> Vec<String> {
         self.contenders.iter().map(|contender| contender.name.clone()).collect()
     }

@@ -35,7 +35,6 @@ pub struct Layer<'a> {
 }
 
 impl<'a> Layer<'a> {
-    /// Reads the last layer of this batch.
     pub fn new(batch: &Batch<'a>, layer: &LastLayer<'a>) -> Result<Self> {
         let last = |shape: &[i64]| shape.last().map_or(0, |&extent| extent as usize);
         Ok(Self {

@@ -2,23 +2,22 @@
 
 use serde_json::{Value, json};
 
-use super::comparison::{Compared, Comparison};
+use super::comparison::{Compared, Comparison, Overlap};
 use super::setting::Setting;
 
-/// The JSON document.
 pub fn document(comparison: &Comparison) -> Value {
-    let Comparison { batches, target, tokens, completions, mean_advantage, last_layer, masks, overlap, left_out } =
-        comparison;
+    let Comparison { batches, target, tokens, masks, left_out } = comparison;
+    let share = |row: &Vec<Overlap>| row.iter().map(|two| two.share()).collect::<Vec<_>>();
     json!({
         "host": env!("CARGO_PKG_VERSION"),
         "batches": batches.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
         "target_rate": target.as_ref().map(|target| target.rate),
-        "tokens": tokens,
-        "completions": completions,
-        "mean_advantage": mean_advantage,
-        "gradient": if *last_layer { "last_layer" } else { "logit" },
+        "tokens": tokens.logps.len(),
+        "completions": tokens.completions.len(),
+        "mean_advantage": comparison.mean_advantage(),
+        "gradient": if tokens.last_layer { "last_layer" } else { "logit" },
         "masks": masks.iter().map(mask).collect::<Vec<_>>(),
-        "overlap": overlap.iter().map(|row| row.iter().map(|two| two.share()).collect::<Vec<_>>()).collect::<Vec<_>>(),
+        "overlap": comparison.overlap().iter().map(share).collect::<Vec<_>>(),
         "left_out": left_out,
     })
 }

@@ -6,11 +6,11 @@ mod contender;
 mod gradient;
 mod json;
 mod page;
-mod row;
 mod setting;
 mod table;
 mod tokens;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Result, bail};
@@ -24,20 +24,17 @@ use crate::config::replayed_settings;
 use crate::report::terminal::say;
 
 use alone::Replays;
-use comparison::{Compared, Comparison};
+use comparison::{Compared, Comparison, Row};
 use contender::Lineup;
-use row::Row;
 use setting::Setting;
 use tokens::Tokens;
 
-/// The file format of a comparison.
 #[derive(Clone, Copy)]
 enum Format {
     Json,
     Page,
 }
 
-/// Compares masks over recorded batches.
 pub(super) fn run(args: &CompareArgs) -> Result<()> {
     let out = args.out.as_deref().map(|path| Ok::<_, anyhow::Error>((path, format(path)?))).transpose()?;
     let target = args.target_rate.as_deref().map(str::parse).transpose()?;
@@ -46,14 +43,14 @@ pub(super) fn run(args: &CompareArgs) -> Result<()> {
     let mut lineup = Lineup::choose(args, &registry, target.is_some())?;
     let watchdog = Watchdog::start(0, lineup.names());
     lineup.keep_buildable(&registry, &watchdog)?;
-    let mut batches = Batches::new(&args.batches, optimizer);
+    let mut batches = Batches { paths: &args.batches, optimizer, held: None };
     batches.hold()?;
     let tokens = Tokens::read(&batches, &mut |path, batch| lineup.keep_supplied(path, batch))?;
     let Lineup { contenders, left_out, .. } = lineup;
     if contenders.is_empty() {
         bail!("no mask can be compared on these batches: {}", left_out.join("; "));
     }
-    let mut replays = Replays::new(&registry, &batches, &watchdog);
+    let mut replays = Replays { registry: &registry, batches: &batches, watchdog: &watchdog, warned: BTreeSet::new() };
     let compare = |contender| {
         let (contender, setting) = setting::decide(contender, target.as_ref(), &mut replays)?;
         let rejected = match setting {
@@ -68,14 +65,14 @@ pub(super) fn run(args: &CompareArgs) -> Result<()> {
         })
     };
     let masks = contenders.into_iter().map(compare).collect::<Result<Vec<_>>>()?;
-    let comparison = Comparison::new(&args.batches, target, &tokens, masks, left_out);
+    let comparison = Comparison { batches: args.batches.clone(), target, tokens, masks, left_out };
     table::lines(&comparison).iter().for_each(|line| say(line));
     match out {
         None => Ok(()),
         Some((path, Format::Json)) => {
             files::write_atomic(path, format!("{:#}\n", json::document(&comparison)).as_bytes())
         }
-        Some((path, Format::Page)) => files::write_atomic(path, page::html(&comparison, &tokens, &batches)?.as_bytes()),
+        Some((path, Format::Page)) => files::write_atomic(path, page::html(&comparison, &batches)?.as_bytes()),
     }
 }
 

@@ -13,29 +13,21 @@ const LOOKS: usize = 4;
 pub enum Setting {
     /// The mask's own configuration: no value was searched.
     Own,
-    /// The mask has no key to search.
     NoKey,
-    /// The user's value under `key`.
+    /// The user's value under `key`, as text in a config.
     Given {
-        /// Name of the key.
         key: String,
-        /// The value as text in a config.
         value: String,
     },
-    /// The search's value under `key`.
+    /// The search's value under `key`, as text in a config, and why the search is incomplete.
     Found {
-        /// Name of the key.
         key: String,
-        /// The value as text in a config.
         value: String,
-        /// Why the search is incomplete.
         remark: Option<String>,
     },
-    /// No value for `key`: with the value that the search found, the mask would act on rounding alone.
+    /// No value for `key`: with the value that the search found, the mask would act on the noise that `remark` names.
     Nothing {
-        /// Name of the key.
         key: String,
-        /// The noise that the mask acts on, for the table.
         remark: String,
     },
 }

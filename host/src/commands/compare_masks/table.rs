@@ -1,14 +1,12 @@
 //! A comparison on the terminal: a table with a row per mask, a matrix of overlaps, and remarks.
 
-use super::comparison::{Compared, Comparison};
-use super::row::Overlap;
+use super::comparison::{Compared, Comparison, Overlap};
 use super::setting::Setting;
 use crate::report::terminal::{grouped, percent};
 
 /// Cell text for a missing number.
 pub(super) const NONE: &str = "-";
 
-/// All lines of the comparison.
 pub fn lines(comparison: &Comparison) -> Vec<String> {
     let mut lines = head(comparison);
     lines.extend(rows(comparison));
@@ -25,14 +23,10 @@ pub fn lines(comparison: &Comparison) -> Vec<String> {
 }
 
 fn head(comparison: &Comparison) -> Vec<String> {
-    let Comparison { batches, tokens, completions, mean_advantage, .. } = comparison;
-    let plural = if batches.len() == 1 { "" } else { "es" };
-    let (tokens, completions) = (grouped(*tokens), grouped(*completions));
+    let batches = comparison.batches.len();
+    let plural = if batches == 1 { "" } else { "es" };
     vec![
-        format!(
-            "{} batch{plural}, {tokens} tokens in {completions} completions, mean advantage {mean_advantage:.4}",
-            batches.len()
-        ),
+        format!("{batches} batch{plural}, {}", comparison.size()),
         format!("each mask alone; squared gradient norms by {}", comparison.measure()),
         String::new(),
     ]
@@ -106,7 +100,7 @@ fn matrix(comparison: &Comparison) -> Vec<String> {
     let numbers = 1..=comparison.masks.len();
     let mut lines = vec!["overlap, %: tokens that both reject, of those that either does".to_owned()];
     lines.push(format!("{:4}{}", "", numbers.map(|number| format!("{number:>4}")).collect::<String>()));
-    for (row, number) in comparison.overlap.iter().zip(1..) {
+    for (row, number) in comparison.overlap().iter().zip(1..) {
         let cell = |two: &Overlap| format!("{:>4}", two.share().map_or_else(|| NONE.to_owned(), whole_percent));
         lines.push(format!("{number:>4}{}", row.iter().map(cell).collect::<String>()));
     }
@@ -150,8 +144,9 @@ fn remarks(comparison: &Comparison) -> Vec<String> {
 mod tests {
     use std::time::Duration;
 
+    use super::super::comparison::Row;
     use super::super::contender::Contender;
-    use super::super::row::{Overlap, Row};
+    use super::super::tokens::Tokens;
     use super::*;
     use crate::commands::sweep::Count;
 
@@ -174,7 +169,7 @@ mod tests {
             contender: Contender { name: config.id.clone(), config, key: None },
             setting,
             row,
-            rejected: Vec::new(),
+            rejected: vec![true],
         }
     }
 
@@ -183,11 +178,7 @@ mod tests {
         let comparison = Comparison {
             batches: vec!["batch-000000.safetensors".into()],
             target: Some("10%".parse().unwrap()),
-            tokens: 123_450,
-            completions: 12_345,
-            mean_advantage: -0.1234,
-            last_layer: true,
-            overlap: vec![vec![Overlap { both: 1, either: 1 }; 20]; 20],
+            tokens: Tokens::default(),
             masks: (0..20).map(|_| mask()).collect(),
             left_out: Vec::new(),
         };

@@ -19,6 +19,8 @@ pub struct Tokens {
     pub advantages: Vec<f32>,
     /// Squared norm of each token's gradient, by the last layer's weight if `last_layer`, else by its own logit.
     pub squares: Vec<f64>,
+    /// Squared norm of each token's gradient by its own logit.
+    by_logit: Vec<f64>,
     /// True if every batch holds the features and logits of the last layer.
     pub last_layer: bool,
     /// Index range of the tokens of each completion that has tokens.
@@ -31,16 +33,15 @@ impl Tokens {
     /// Reads the batches; `look` sees each of them first.
     pub fn read(batches: &Batches<'_>, look: &mut dyn FnMut(&Path, &RecordedBatch) -> Result<()>) -> Result<Self> {
         let mut tokens = Self { last_layer: true, ..Self::default() };
-        let mut by_logit = Vec::new();
         batches.each(|path, batch| {
             look(path, batch)?;
-            tokens.add(&batch.view(), &mut by_logit).with_context(|| format!("batch file `{}`", path.display()))
+            tokens.add(&batch.view()).with_context(|| format!("batch file `{}`", path.display()))
         })?;
         ensure!(!tokens.logps.is_empty(), "the batches hold no completion token (record others)");
-        Ok(tokens.ranked(by_logit))
+        Ok(tokens.ranked())
     }
 
-    fn add(&mut self, batch: &Batch<'_>, by_logit: &mut Vec<f64>) -> Result<()> {
+    fn add(&mut self, batch: &Batch<'_>) -> Result<()> {
         let derivatives = gradient::derivatives(batch)?;
         let layer = batch.last_layer.as_ref().map(|layer| gradient::Layer::new(batch, layer)).transpose()?;
         self.last_layer &= layer.is_some();
@@ -53,7 +54,7 @@ impl Tokens {
                     of_logit.is_finite() && of_layer.is_finite() && batch.advantages[i].is_finite(),
                     "advantage or gradient of completion {b}, token {t}, is not finite (record the batch again)"
                 );
-                by_logit.push(of_logit);
+                self.by_logit.push(of_logit);
                 self.squares.push(of_layer);
                 self.logps.push(batch.logps[i]);
                 self.advantages.push(batch.advantages[i]);
@@ -66,9 +67,9 @@ impl Tokens {
     }
 
     /// Fills in `ranks`, and uses the measure of gradients that all batches allow.
-    fn ranked(mut self, by_logit: Vec<f64>) -> Self {
+    fn ranked(mut self) -> Self {
         if !self.last_layer {
-            self.squares = by_logit;
+            self.squares = std::mem::take(&mut self.by_logit);
         }
         let mut order: Vec<u32> = (0..self.logps.len() as u32).collect();
         order.sort_by(|a, b| self.logps[*a as usize].total_cmp(&self.logps[*b as usize]));
@@ -89,8 +90,8 @@ impl Tokens {
 impl Tokens {
     /// The completion tokens of one batch.
     pub fn of(batch: &Batch<'_>) -> Result<Self> {
-        let (mut tokens, mut by_logit) = (Self { last_layer: true, ..Self::default() }, Vec::new());
-        tokens.add(batch, &mut by_logit)?;
-        Ok(tokens.ranked(by_logit))
+        let mut tokens = Self { last_layer: true, ..Self::default() };
+        tokens.add(batch)?;
+        Ok(tokens.ranked())
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::batches::Batches;
-use crate::report::terminal::{grouped, percent};
+use crate::report::terminal::{grouped, percent, say};
 use anyhow::{Result, ensure};
 use capo_loader::registry::Registry;
 use capo_loader::replay::{Deciders, check_any, replay_step};
@@ -28,24 +28,19 @@ struct Counts {
     mean_weight: Option<f64>,
 }
 
-/// The masks and weights of a configuration.
 #[derive(serde::Serialize)]
 pub struct Chosen {
-    /// Tables `[[mask]]`.
     #[serde(rename = "mask", skip_serializing_if = "Vec::is_empty")]
     pub masks: Vec<ComponentConfig>,
-    /// Tables `[[weight]]`.
     #[serde(rename = "weight", skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<ComponentConfig>,
 }
 
 impl Chosen {
-    /// Names of the components in reports.
     pub fn names(&self) -> Vec<String> {
         [&self.masks, &self.weights].into_iter().flat_map(|list| component_names(list)).collect()
     }
 
-    /// Builds the components.
     pub fn build(&self, registry: &Registry, watchdog: &Watchdog) -> Result<Deciders> {
         let masks = registry.create_all(&self.masks, watchdog)?;
         Ok(Deciders { masks, weights: registry.create_all(&self.weights, watchdog)? })
@@ -90,22 +85,22 @@ impl<'a> Sweep<'a> {
     }
 
     /// Sweeps the ranges in order, and searches in each for the value that meets the target.
-    pub fn run(&mut self, ranges: &[Range], target: Option<&Target>, say: &dyn Fn(&str)) -> Result<()> {
+    pub fn run(&mut self, ranges: &[Range], target: Option<&Target>) -> Result<()> {
         for (i, range) in ranges.iter().enumerate() {
             if i > 0 {
                 say("");
             }
-            let counts = self.table(range, say)?;
+            let counts = self.table(range)?;
             if let Some(target) = target {
                 let found = search(range, &counts, target, &mut |value| Ok(self.replay(range, value)?.all))?;
-                self.suggest(range, target, &found, say)?;
+                self.suggest(range, target, &found)?;
             }
         }
         Ok(())
     }
 
     /// Replays every value, and prints a line after each.
-    fn table(&mut self, range: &Range, say: &dyn Fn(&str)) -> Result<Vec<(f64, Count)>> {
+    fn table(&mut self, range: &Range) -> Result<Vec<(f64, Count)>> {
         let (values, mut counts) = (range.values(), Vec::new());
         let texts = range.column(&values);
         let name = range.key.rsplit('.').next().unwrap_or_default();
@@ -115,7 +110,7 @@ impl<'a> Sweep<'a> {
             let found = self.replay(range, value)?;
             ensure!(found.all.tokens > 0, "the batches hold no completion token (record others)");
             if counts.is_empty() {
-                let (batches, tokens) = (self.batches.paths().len(), grouped(found.all.tokens));
+                let (batches, tokens) = (self.batches.paths.len(), grouped(found.all.tokens));
                 let plural = if batches == 1 { "" } else { "es" };
                 say(&format!("`{}` over {batches} batch{plural}, {tokens} tokens\n", range.key));
                 say(&format!(
@@ -123,21 +118,21 @@ impl<'a> Sweep<'a> {
                     "rejected",
                     "rate",
                     heads(&ids),
-                    weight_head(&found)
+                    found.mean_weight.map_or("", |_| "  mean weight")
                 ));
             }
             let (rejected, rate) = (grouped(found.all.rejected), percent(found.all.rate()));
             say(&format!(
                 "  {text:>width$}  {rejected:>10}  {rate:>7}{}{}",
                 cells(&ids, &found.by_mask),
-                weight_cell(&found)
+                found.mean_weight.map_or_else(String::new, |mean| format!("  {mean:>11.3}"))
             ));
             counts.push((value, found.all));
         }
         Ok(counts)
     }
 
-    fn suggest(&self, range: &Range, target: &Target, found: &Found, say: &dyn Fn(&str)) -> Result<()> {
+    fn suggest(&self, range: &Range, target: &Target, found: &Found) -> Result<()> {
         say("");
         if let Some(remark) = &found.remark {
             say(&format!("target {target}: {remark}"));
@@ -190,15 +185,6 @@ impl<'a> Sweep<'a> {
         let mean_weight = (!deciders.weights.is_empty()).then(|| weight / all.tokens.max(1) as f64);
         Ok(Counts { all, by_mask, mean_weight })
     }
-}
-
-/// Column heading for the mean weight; empty without weights.
-fn weight_head(counts: &Counts) -> &'static str {
-    counts.mean_weight.map_or("", |_| "  mean weight")
-}
-
-fn weight_cell(counts: &Counts) -> String {
-    counts.mean_weight.map_or_else(String::new, |mean| format!("  {mean:>11.3}"))
 }
 
 /// Column headings for the rates of single masks. The rate of a single mask is already the total rate.

@@ -29,7 +29,6 @@ pub struct Range {
 impl FromStr for Range {
     type Err = Error;
 
-    /// Parses `KEY=LOW..HIGH[:POINTS]`.
     fn from_str(text: &str) -> Result<Self> {
         let range = Self::parse(text).ok_or_else(|| {
             anyhow!(
@@ -102,7 +101,6 @@ impl Range {
         Self { low: a.min(b), high: a.max(b), ..self.clone() }
     }
 
-    /// The value as a TOML value.
     pub fn toml(&self, value: f64) -> toml::Value {
         if self.whole { toml::Value::Integer(value as i64) } else { toml::Value::Float(value) }
     }

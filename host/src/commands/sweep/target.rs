@@ -10,9 +10,7 @@ use crate::report::terminal::percent;
 /// Number of rejected tokens among all tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Count {
-    /// Number of tokens that the masks rejected.
     pub rejected: u64,
-    /// Number of completion tokens.
     pub tokens: u64,
 }
 
@@ -34,7 +32,6 @@ pub struct Target {
 impl FromStr for Target {
     type Err = Error;
 
-    /// Parses a share or a percentage.
     fn from_str(text: &str) -> Result<Self> {
         let rate = match text.strip_suffix('%') {
             Some(percent) => percent.trim().parse::<f64>().map(|percent| percent / 100.0),
@@ -56,7 +53,6 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// The result of a search.
 #[derive(Debug, PartialEq)]
 pub struct Found {
     /// The value that rejects most without exceeding the target, and its count; `None` if every value exceeds it.
@@ -161,23 +157,17 @@ mod tests {
 
     #[test]
     fn a_target_outside_says_what_was_reached() {
-        let say = |target: &str, rate: fn(f64) -> f64| found("mask.0.a=0.1..10.0:3", target, rate).remark.unwrap();
-        assert_eq!(
-            say("1%", |x| (0.3 / x).max(0.04)),
-            "no value of `mask.0.a` from 0.1 to 10.0 rejects less than 4.00%, at 10.0 (widen the range)"
-        );
-        assert_eq!(
-            say("1%", |x| (0.03 / x).max(0.04)),
-            "no value of `mask.0.a` from 0.1 to 10.0 rejects less than 4.00%, at 10.0 (other limits reject that much: loosen those)"
-        );
-        assert_eq!(
-            say("90%", |x| 0.03 / x),
-            "no value of `mask.0.a` from 0.1 to 10.0 rejects more than 30.00%, at 0.1 (widen the range)"
-        );
-        assert_eq!(
-            say("90%", |_| 0.1),
-            "no value of `mask.0.a` from 0.1 to 10.0 rejects more than 10.00%, at 10.0 (it makes no difference here)"
-        );
+        type Rate = fn(f64) -> f64;
+        let rates: [(&str, Rate, &str); 4] = [
+            ("1%", |x| (0.3 / x).max(0.04), "less than 4.00%, at 10.0 (widen the range)"),
+            ("1%", |x| (0.03 / x).max(0.04), "less than 4.00%, at 10.0 (other limits reject that much: loosen those)"),
+            ("90%", |x| 0.03 / x, "more than 30.00%, at 0.1 (widen the range)"),
+            ("90%", |_| 0.1, "more than 10.00%, at 10.0 (it makes no difference here)"),
+        ];
+        for (target, rate, reached) in rates {
+            let remark = found("mask.0.a=0.1..10.0:3", target, rate).remark.unwrap();
+            assert_eq!(remark, format!("no value of `mask.0.a` from 0.1 to 10.0 rejects {reached}"));
+        }
         assert_eq!(found("mask.0.a=0.1..10.0:3", "1%", |_| 0.1).best, None);
     }
 

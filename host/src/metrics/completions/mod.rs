@@ -26,7 +26,6 @@ pub const FOLDER: &str = "completions";
 pub struct Completions {
     /// Folder for one file per step.
     folder: PathBuf,
-    /// Path of the JSON Lines file.
     file: PathBuf,
     format: CompletionsFormat,
     /// Interval of logged steps, a multiple of the steps that share a rollout; `None` logs nothing.

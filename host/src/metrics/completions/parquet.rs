@@ -5,9 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use arrow_array::builder::{ListBuilder, StringBuilder};
 use arrow_array::types::{Float32Type, UInt32Type};
-use arrow_array::{
-    ArrayRef, BooleanArray, Float32Array, ListArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
-};
+use arrow_array::{ArrayRef, BooleanArray, Float32Array, ListArray, RecordBatch, StringArray, UInt64Array};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
@@ -29,7 +27,6 @@ pub fn bytes(table: &Table) -> Result<Vec<u8>> {
 fn array(column: &Column, rows: usize) -> ArrayRef {
     match column {
         Column::Step(step) => Arc::new(UInt64Array::from(vec![*step; rows])),
-        Column::Whole(values) => Arc::new(UInt32Array::from(values.clone())),
         Column::Text(values) => Arc::new(StringArray::from(values.clone())),
         Column::Number(values) => Arc::new(Float32Array::from(values.clone())),
         Column::Flag(values) => Arc::new(BooleanArray::from(values.clone())),

@@ -7,13 +7,8 @@ use anyhow::Result;
 pub enum Column {
     /// One whole number for all completions.
     Step(u64),
-    /// Whole numbers.
-    Whole(Vec<u32>),
-    /// Text.
     Text(Vec<String>),
-    /// Numbers.
     Number(Vec<f32>),
-    /// Booleans.
     Flag(Vec<bool>),
     /// Whole numbers, one per token.
     Wholes(Vec<Vec<u32>>),
@@ -28,7 +23,6 @@ pub enum Column {
 pub struct Table {
     /// Number of completions.
     pub rows: usize,
-    /// Columns by name.
     pub columns: Vec<(String, Column)>,
 }
 
@@ -43,7 +37,6 @@ impl Table {
         for (name, column) in &self.columns {
             let value = match column {
                 Column::Step(step) => step.to_string(),
-                Column::Whole(values) => values[row].to_string(),
                 Column::Text(values) => serde_json::to_string(&values[row])?,
                 Column::Number(values) => serde_json::to_string(&values[row])?,
                 Column::Flag(values) => values[row].to_string(),

@@ -46,7 +46,6 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Summarizes a run.
     pub fn of(run: &FoundRun) -> Self {
         let (step, max_steps) = (run.lines.steps.last().copied().unwrap_or(0), run.whole("train.max_steps"));
         let status = match max_steps {

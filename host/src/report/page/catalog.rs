@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 /// A chart. `*` in its metrics stands for a component, a reward or a benchmark. If the title has a `*` too, each of them has its own chart.
 #[derive(Debug, Clone, Copy)]
 pub struct Chart {
-    /// Title of the chart.
     pub title: &'static str,
     /// Quantity or unit of the values.
     pub unit: &'static str,
@@ -173,7 +172,6 @@ pub const SECTIONS: &[(&str, &[Chart])] = &[
 pub struct Found {
     /// Heading of the chart.
     pub section: &'static str,
-    /// The chart.
     pub chart: Chart,
     /// Title, with `*` filled in.
     pub title: String,

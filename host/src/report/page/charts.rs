@@ -17,7 +17,6 @@ const MOST: usize = 1000;
 /// Numbers per bucket: mean, smallest and largest value.
 const OF_A_BUCKET: u64 = 3;
 
-/// A series in a chart.
 #[derive(Serialize)]
 struct Line {
     run: usize,

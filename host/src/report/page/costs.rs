@@ -1,9 +1,8 @@
 //! Table of the time of a step by stage, as in table 3 of the paper.
 
 use super::groups::Group;
-use super::tables::shown;
+use super::tables::{head, line, shown};
 use crate::report::found::{FoundRun, Lines};
-use crate::report::html::escape;
 
 /// A row: its label, the metric without `timing_s/`, and true if it is a part of the row above.
 type Stage = (&'static str, &'static str, bool);
@@ -72,7 +71,7 @@ pub fn table(runs: &[FoundRun], groups: &[Group]) -> String {
             format!("<td>{}</td><td>{share}</td>", significant(seconds))
         };
         let cells: String = costs.iter().zip(seconds).map(cell).collect();
-        format!("<tr{class}><th scope=\"row\">{}</th>{cells}</tr>\n", escape(title))
+        line(class, title, &cells)
     };
     let of = |stage: &str| costs.iter().map(|costs| costs.of(stage)).collect::<Vec<_>>();
     let taken = |(_, stage, part): &&Stage| !part || of(stage).iter().any(|seconds| *seconds > 0.0);
@@ -86,9 +85,8 @@ pub fn table(runs: &[FoundRun], groups: &[Group]) -> String {
         .map(|(title, stage, _)| row("", &format!("{title}, outside the steps"), of(stage), false))
         .collect();
     let total = row(" class=\"total\"", "a step", costs.iter().map(Costs::total).collect(), true);
-    format!(
-        "<div class=\"wide\" tabindex=\"0\"><table class=\"costs\">\n<thead><tr><th scope=\"col\">seconds per step</th>{heads}</tr></thead>\n<tbody>\n{total}{stages}{outside}</tbody>\n</table></div>\n"
-    )
+    let rows = [total, stages, outside].concat();
+    super::tables::table(" class=\"costs\"", &(head("seconds per step") + &heads), &rows)
 }
 
 /// Seconds with three significant digits.

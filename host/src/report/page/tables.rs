@@ -16,11 +16,28 @@ pub fn shown(text: &str) -> String {
     escape(&terminal::escape(text))
 }
 
+/// A table that scrolls where it is too wide; `class` is an attribute or empty.
+pub fn table(class: &str, heads: &str, rows: &str) -> String {
+    format!(
+        "<div class=\"wide\" tabindex=\"0\"><table{class}>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
+    )
+}
+
+/// A cell at the head of a column.
+pub fn head(text: &str) -> String {
+    format!("<th scope=\"col\">{text}</th>")
+}
+
+/// A row of finished cells under the title `title`, which is escaped.
+pub fn line(class: &str, title: &str, cells: &str) -> String {
+    format!("<tr{class}><th scope=\"row\">{}</th>{cells}</tr>\n", shown(title))
+}
+
 /// The table with a row per run.
 pub fn overview(runs: &[FoundRun]) -> String {
     let heads =
         ["run", "recipe", "seed", "status", "steps", "accuracy", "best", "reward", "rejected", "tokens", "time"];
-    let heads: String = heads.iter().map(|head| format!("<th scope=\"col\">{head}</th>")).collect();
+    let heads: String = heads.into_iter().map(head).collect();
     let rows: String = runs.iter().map(|run| row(&Summary::of(run))).collect();
     let remarks = runs.iter().flat_map(|run| run.remarks.iter().map(move |remark| (run, remark)));
     let remarks: String = remarks
@@ -33,9 +50,7 @@ pub fn overview(runs: &[FoundRun]) -> String {
             format!("<p class=\"note\">{}</p>\n", shown(&line))
         })
         .collect();
-    format!(
-        "<div class=\"wide\" tabindex=\"0\"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n{remarks}{found}"
-    )
+    table("", &heads, &rows) + &remarks + &found
 }
 
 fn row(run: &Summary) -> String {
@@ -59,7 +74,7 @@ fn row(run: &Summary) -> String {
         duration(run.seconds),
     ];
     let cells: String = cells.iter().map(|cell| format!("<td>{cell}</td>")).collect();
-    format!("<tr><th scope=\"row\">{}</th>{cells}</tr>\n", shown(&run.name))
+    line("", &run.name, &cells)
 }
 
 /// The table of settings by run; settings that differ come first.
@@ -68,22 +83,18 @@ pub fn settings(runs: &[FoundRun]) -> String {
     let value = |run: &FoundRun, key: &str| run.settings.get(key).cloned();
     let (differing, same): (Vec<&str>, Vec<&str>) =
         keys.into_iter().partition(|key| runs.iter().any(|run| value(run, key) != value(&runs[0], key)));
-    let names: String = runs.iter().map(|run| format!("<th scope=\"col\">{}</th>", shown(&run.name))).collect();
-    let line = |key: &str, runs: &[FoundRun]| {
+    let names: String = runs.iter().map(|run| head(&shown(&run.name))).collect();
+    let row = |key: &str, runs: &[FoundRun]| {
         let cell = |run: &FoundRun| value(run, key).map_or_else(|| NONE.to_owned(), |value| shown(&value));
         let cells: String = runs.iter().map(|run| format!("<td>{}</td>", cell(run))).collect();
-        format!("<tr><th scope=\"row\">{}</th>{cells}</tr>\n", shown(key))
+        line("", key, &cells)
     };
-    let differing: String = differing.into_iter().map(|key| line(key, runs)).collect();
-    let same: String = same.into_iter().map(|key| line(key, &runs[..1])).collect();
-    let table = |heads: &str, rows: &str| {
-        format!(
-            "<div class=\"wide\" tabindex=\"0\"><table class=\"settings\">\n<thead><tr><th scope=\"col\">setting</th>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
-        )
-    };
+    let differing: String = differing.into_iter().map(|key| row(key, runs)).collect();
+    let same: String = same.into_iter().map(|key| row(key, &runs[..1])).collect();
+    let table = |heads: &str, rows: &str| table(" class=\"settings\"", &(head("setting") + heads), rows);
     let all = if runs.len() == 1 { "Settings" } else { "Settings that all runs share" };
     let apart = if differing.is_empty() { String::new() } else { table(&names, &differing) };
-    format!("{apart}<details><summary>{all}</summary>\n{}</details>\n", table("<th scope=\"col\">value</th>", &same))
+    format!("{apart}<details><summary>{all}</summary>\n{}</details>\n", table(&head("value"), &same))
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use capo_loader::RecordedBatch;
 use serde_json::{Value, json};
 
 use super::super::comparison::Comparison;
-use super::super::tokens::Tokens;
 use crate::commands::batches::Batches;
 use crate::report::html;
 
@@ -16,7 +15,8 @@ use crate::report::html;
 const MOST: usize = 60;
 
 /// The shown completions, each with its tokens and with the positions that every mask rejected.
-pub fn data(comparison: &Comparison, tokens: &Tokens, batches: &Batches<'_>) -> Result<Value> {
+pub fn data(comparison: &Comparison, batches: &Batches<'_>) -> Result<Value> {
+    let tokens = &comparison.tokens;
     let chosen = chosen(comparison, &tokens.completions);
     let (mut shown, mut at) = (vec![Value::Null; chosen.len()], 0);
     batches.each(|path, batch| {
@@ -95,7 +95,6 @@ fn runs(rejected: &[bool]) -> Vec<[usize; 2]> {
     runs
 }
 
-/// The page's section for the completions, with their data.
 pub fn section(data: &Value) -> String {
     format!(
         "<h2>Completions</h2>\n<p>Those that the masks disagree about most. Rejected tokens are struck out; point at a token for \
