@@ -4,7 +4,7 @@ use anyhow::Result;
 use candle_core::{CpuStorage, D, DType, Device, Layout, Storage, Tensor, Var};
 
 use super::groups::Group;
-use super::ops::optimizer::Shorten;
+use super::ops::optimizer::shorten;
 use super::ops::{fused, sum_blocks};
 use super::params::Params;
 
@@ -68,7 +68,7 @@ fn scale_tensor(before: &Tensor, after: &Var, scale: f64) -> Result<()> {
     if scale == 0.0 {
         after.set(before)?;
     } else if fused(after) {
-        after.as_tensor().inplace_op2(&before.contiguous()?, &Shorten { scale })?;
+        shorten(after, &before.contiguous()?, scale)?;
     } else {
         let change = (after.as_detached_tensor() - before)?;
         after.set(&(before + (change * scale)?)?)?;
