@@ -28,11 +28,22 @@ fn compare(what: &str, got: &Assessment, expected: &[Shifts]) {
     }
 }
 
-/// Runs `steps` steps of both models side by side at every granularity, with random weights of the tokens, some of them 0.
+/// Runs `steps` steps of both models side by side at every granularity, keeping a random part of each batch.
 pub fn side_by_side(
     semantics: Semantics,
     optimizer: OptimizerModel,
+    seed_and_steps: (u64, usize),
+    scene: &dyn Fn(&mut Rng) -> Scene,
+) {
+    weighted_side_by_side(semantics, optimizer, seed_and_steps, [0.0, 1.0, 1.0, 1.0], scene);
+}
+
+/// As `side_by_side`, where a token has one of `weights` at random.
+pub fn weighted_side_by_side(
+    semantics: Semantics,
+    optimizer: OptimizerModel,
     (seed, steps): (u64, usize),
+    weights: [f32; 4],
     scene: &dyn Fn(&mut Rng) -> Scene,
 ) {
     let mut rng = Rng(seed);
@@ -43,7 +54,7 @@ pub fn side_by_side(
     for (index, scene) in scenes.iter().enumerate() {
         let lr = 0.02 + 0.1 * keep.uniform();
         let step = scene.step(&optimizer, lr);
-        let weight = |mask: &u8| f32::from(*mask) * [0.0, 0.25, 0.7, 1.0][keep.below(4)];
+        let weight = |mask: &u8| f32::from(*mask) * weights[keep.below(4)];
         let weights: Vec<f32> = scene.batch.mask.iter().map(weight).collect();
         let mask: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
         for (granularity, model) in &mut models {

@@ -2,7 +2,7 @@
 
 use capo_core::{CurvatureModel, Granularity, OptimizerModel, Semantics, Weights};
 
-use super::exact::side_by_side;
+use super::exact::weighted_side_by_side;
 use super::fixture::{ADAM, ADAM_OF_BOTH, Dims, OPEN, Rng, assert_close, model};
 use super::scene::{REDUCTIONS, Scene};
 
@@ -19,7 +19,7 @@ fn weighted_steps_of_both_kinds_are_the_dense_model() {
             for reduction in REDUCTIONS {
                 for (optimizer, counts_all) in [(ADAM, false), (ADAM_OF_BOTH, false), (ADAMW_OF_BOTH, true)] {
                     seed += 1;
-                    side_by_side(semantics, optimizer, (seed, 5), &|rng| {
+                    weighted_side_by_side(semantics, optimizer, (seed, 5), [0.0, 0.25, 0.7, 1.0], &|rng| {
                         let mut scene = Scene { reduction, ..Scene::random(rng, DIMS, 0.7) };
                         scene.counted = counts_all.then(|| scene.batch.mask.clone());
                         scene
