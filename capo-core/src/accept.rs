@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::backend::saturate;
 use crate::certificate::Certificate;
+use crate::error::ensure;
 use crate::shift::Shift;
 
 /// The region of shifts in which a subset of tokens is kept (paper, eq. 11), with strict bounds.
@@ -78,18 +79,15 @@ pub struct Rejections {
 
 impl Acceptance {
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.fisher_threshold.is_some_and(|x| x.is_nan() || x <= 0.0) {
-            let x = self.fisher_threshold.unwrap_or_default();
-            return Err(Error::new(format!(
-                "`fisher_threshold` is {x}, expected above 0 (leave it out to switch it off)"
-            )));
+        if let Some(x) = self.fisher_threshold {
+            ensure(x > 0.0, || format!("`fisher_threshold` is {x}, expected above 0 (leave it out to switch it off)"))?;
         }
-        match self.hessian_range {
-            Some([low, high]) if low.is_nan() || high.is_nan() || low >= high => Err(Error::new(format!(
+        let Some([low, high]) = self.hessian_range else { return Ok(()) };
+        ensure(low < high, || {
+            format!(
                 "`hessian_range` is [{low}, {high}], expected a low end below the high end (leave it out to switch it off)"
-            ))),
-            _ => Ok(()),
-        }
+            )
+        })
     }
 
     /// True if any test is made.
@@ -130,7 +128,7 @@ impl Assessment {
 
     /// Stores the shifts of the token at flat position `token` and decides about it.
     pub(crate) fn judge(&mut self, token: usize, shift: &Shift, acceptance: &Acceptance) {
-        if !shift.is_finite() {
+        if !(shift.m_f.is_finite() && shift.m_h.is_finite()) {
             return self.refuse(token);
         }
         self.enter(token, shift);

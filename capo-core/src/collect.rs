@@ -20,7 +20,7 @@ pub(crate) fn supports(step: &Step, selected: &[u8], semantics: &Semantics, thre
             let work = tokens.len() * (step.batch.width + 64 * softmax.columns);
             let collector = Collector { step, arrays, softmax: &softmax, semantics };
             let collect = |part: Range<usize>| collector.collect(&tokens[part]);
-            for part in parallel::map_parts(threads, tokens.len(), work, collect) {
+            for part in parallel::map_parts(threads, tokens.len(), usize::MAX, work, collect) {
                 supports.append(part?);
             }
         }

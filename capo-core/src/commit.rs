@@ -48,7 +48,7 @@ impl CurvatureModel {
     /// returns an error. On a device a rank's sums are `f32`, and cross to the host and back.
     pub fn commit_over(&mut self, prepared: &Prepared, weights: &[f32], ranks: &dyn Ranks) -> Result<(), Error> {
         let part = self.part(prepared, weights);
-        let Prepared { step, supports, .. } = prepared;
+        let Prepared { step, supports } = prepared;
         let Semantics { untouched_rows, moment_input, moment_update, rejected_batch, .. } = self.semantics;
         let adam = step.optimizer.adam(self.moments.steps(), untouched_rows);
         let idle = moment_update == MomentUpdate::WithThresholds && !self.acceptance.tests();
@@ -81,7 +81,7 @@ impl CurvatureModel {
 
     /// This rank's part of the step.
     fn part(&self, prepared: &Prepared, weights: &[f32]) -> Result<Part, Error> {
-        let Prepared { step, supports, .. } = prepared;
+        let Prepared { step, supports } = prepared;
         step.batch.check_per_token("weights", weights.len())?;
         if let Some(at) = weights.iter().position(|weight| !(weight.is_finite() && *weight >= 0.0)) {
             let weight = weights[at];
@@ -96,7 +96,7 @@ impl CurvatureModel {
 
     /// Sends this rank's part to the other ranks, and receives theirs.
     fn agree(&self, prepared: &Prepared, part: Result<&Part, &Error>, ranks: &dyn Ranks) -> Result<Whole, Error> {
-        let Prepared { step, supports, .. } = prepared;
+        let Prepared { step, supports } = prepared;
         let divisor = |subset: &Subsets| {
             let divisors = subset.divisors(step, supports, self.semantics.moment_input);
             divisors.first().map_or(0, |&divisor| divisor as i64)
@@ -168,7 +168,7 @@ struct Update<'a> {
 
 impl Update<'_> {
     fn on_host(&self, moments: &mut Moments, pairs: &HostPairs, threads: usize) -> Result<(), Error> {
-        let Prepared { step, supports, .. } = self.prepared;
+        let Prepared { step, supports } = self.prepared;
         let Arrays::Host(arrays) = &step.batch.arrays else { unreachable!("host pairs come from host arrays") };
         let Semantics { untouched_rows, state_dtype, .. } = *self.semantics;
         let mut gradients = Gradients::taken_in(supports, pairs, &self.taken, self.ranks)?;
@@ -182,26 +182,13 @@ impl Update<'_> {
         let sums = if self.ranks.size() > 1 { Some(self.sums(features, &gradients)?) } else { None };
         (moments.vocab_size, moments.width) = (vocab_size, width);
         let steps = moments.steps;
+        let rows: Vec<u32> = sums.as_ref().map_or_else(|| gradients.rows().collect(), |sums| sums.ids.clone());
+        let target = |slot| update::Moments::of(slot, steps, self.adam, state_dtype);
+        let targets = moments.rows_mut(rows.into_iter()).into_iter().map(target).collect();
         match sums {
             // No sum leaves the registers here.
-            None => update::update_moments(
-                features,
-                &gradients,
-                moments.rows_mut(gradients.rows()),
-                steps,
-                self.adam,
-                state_dtype,
-            ),
-            Some(sums) => {
-                update::take_in(
-                    &sums,
-                    moments.rows_mut(sums.ids().iter().copied()),
-                    steps,
-                    self.adam,
-                    state_dtype,
-                    threads,
-                );
-            }
+            None => update::sum_rows(features, &gradients, targets),
+            Some(sums) => update::take_in(&sums, targets, threads),
         }
         moments.steps += 1;
         Ok(())
@@ -209,13 +196,12 @@ impl Update<'_> {
 
     /// The update on a device, with the sums of the other ranks.
     fn on_device(&self, moments: &mut cuda::Moments, pairs: &cuda::Pairs) -> Result<(), Error> {
-        let Prepared { step, supports, .. } = self.prepared;
+        let Prepared { step, supports } = self.prepared;
         let Arrays::Cuda(arrays) = &step.batch.arrays else { unreachable!("a device's pairs come from its arrays") };
         let dims = (step.batch.vocab_size, step.batch.width);
         let local = cuda::Local::of(pairs, &self.taken, arrays, dims, self.semantics, supports.slope);
-        let parts = if self.taken.everything.is_some() { 2 } else { 1 };
         let rows = local.as_ref().map(cuda::Local::rows).map_err(Clone::clone);
-        let mut sums = RowSums::zero(rows, parts, step.batch.width, self.ranks)?;
+        let mut sums = RowSums::zero(rows, self.taken.everything.is_some(), step.batch.width, self.ranks)?;
         local?.put(&mut sums, self.ranks)?;
         sums.reduce(self.ranks)?;
         moments.take_in(&sums, arrays, self.adam, self.semantics)
@@ -223,8 +209,7 @@ impl Update<'_> {
 
     /// The gradients of all ranks.
     fn sums(&self, features: cpu::Features, gradients: &Gradients) -> Result<RowSums, Error> {
-        let parts = if gradients.everything.is_some() { 2 } else { 1 };
-        let mut sums = RowSums::zero(Ok(gradients.rows()), parts, features.width, self.ranks)?;
+        let mut sums = RowSums::zero(Ok(gradients.rows()), gradients.everything.is_some(), features.width, self.ranks)?;
         update::add_up(features, gradients, &mut sums);
         sums.reduce(self.ranks)?;
         Ok(sums)

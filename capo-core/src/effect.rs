@@ -57,7 +57,7 @@ impl HostEffects<'_> {
             squared_norms.into_iter().enumerate().map(effect).collect::<Vec<_>>()
         };
         let work = self.pairs.rows.len() * if adam.is_some() { step.batch.width } else { 64 };
-        parallel::map_blocks(*threads, supports.len(), BLOCK / step.batch.width, work, block).concat()
+        parallel::map_parts(*threads, supports.len(), BLOCK / step.batch.width, work, block).concat()
     }
 
     /// Projections of some tokens' pairs on the direction of the token's own gradient, and each token's `‖D‖²`.
@@ -124,6 +124,7 @@ impl HostEffects<'_> {
     fn reactions(&self, v: &[f64]) -> Vec<Reaction> {
         let react = |n: usize| self.reaction(n, &v[self.pairs.of(n)]);
         let part = |part: Range<usize>| part.map(react).collect::<Vec<_>>();
-        parallel::map_parts(self.proposer.threads, self.proposer.supports.len(), 64 * v.len(), part).concat()
+        let Proposer { supports, threads, .. } = self.proposer;
+        parallel::map_parts(*threads, supports.len(), usize::MAX, 64 * v.len(), part).concat()
     }
 }

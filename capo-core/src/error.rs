@@ -16,6 +16,11 @@ impl Error {
     }
 }
 
+/// An error with `sentence` unless `holds`.
+pub(crate) fn ensure<S: Into<String>>(holds: bool, sentence: impl FnOnce() -> S) -> Result<(), Error> {
+    if holds { Ok(()) } else { Err(Error::new(sentence())) }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

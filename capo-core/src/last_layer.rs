@@ -1,5 +1,6 @@
 //! The model's view of a batch: the inputs and the largest outputs of the policy's last layer.
 
+use crate::error::ensure;
 use crate::{Error, cuda};
 
 /// Last-layer data of B completions of T tokens; borrowed, row-major, `[b, t]` at index `b * T + t`.
@@ -51,34 +52,17 @@ pub struct HostArrays<'a> {
     pub logsumexp: &'a [f32],
 }
 
-impl<'a> From<HostArrays<'a>> for Arrays<'a> {
-    fn from(arrays: HostArrays<'a>) -> Self {
-        Self::Host(arrays)
-    }
-}
-
-impl<'a> From<cuda::Arrays<'a>> for Arrays<'a> {
-    fn from(arrays: cuda::Arrays<'a>) -> Self {
-        Self::Cuda(arrays)
-    }
-}
-
 impl LastLayer<'_> {
     /// Checks that dimensions and lengths agree; an error names the first array with a wrong length.
     pub fn check(&self) -> Result<(), Error> {
-        if self.width == 0 {
-            return Err(Error::new("`width` is 0, expected at least 1 (pass the last layer's input width)"));
-        }
-        if self.vocab_size == 0 || self.vocab_size as u64 > 1 << 32 {
-            let got = self.vocab_size;
-            return Err(Error::new(format!("`vocab_size` is {got}, expected 1 to 2^32 (ids are 32-bit)")));
-        }
-        if self.k == 0 || self.k > self.vocab_size {
-            return Err(Error::new(format!(
-                "`k` is {}, expected 1 to the vocabulary size {} (keep that many logits per token)",
-                self.k, self.vocab_size
-            )));
-        }
+        let &Self { completions, group_size, k, width, vocab_size, .. } = self;
+        ensure(width > 0, || "`width` is 0, expected at least 1 (pass the last layer's input width)")?;
+        ensure((1..=1 << 32).contains(&(vocab_size as u64)), || {
+            format!("`vocab_size` is {vocab_size}, expected 1 to 2^32 (ids are 32-bit)")
+        })?;
+        ensure((1..=vocab_size).contains(&k), || {
+            format!("`k` is {k}, expected 1 to the vocabulary size {vocab_size} (keep that many logits per token)")
+        })?;
         let [hidden, topk_ids, topk_logits, action_logits, logsumexp] = match &self.arrays {
             Arrays::Host(host) => [
                 host.hidden.len(),
@@ -89,31 +73,28 @@ impl LastLayer<'_> {
             ],
             Arrays::Cuda(device) => device.lengths(),
         };
-        self.check_length("hidden", "[B, T, D]", hidden, self.width)?;
-        self.check_length("topk_ids", "[B, T, K]", topk_ids, self.k)?;
-        self.check_length("topk_logits", "[B, T, K]", topk_logits, self.k)?;
+        self.check_length("hidden", "[B, T, D]", hidden, width)?;
+        self.check_length("topk_ids", "[B, T, K]", topk_ids, k)?;
+        self.check_length("topk_logits", "[B, T, K]", topk_logits, k)?;
         self.check_per_token("action_ids", self.action_ids.len())?;
         self.check_per_token("action_logits", action_logits)?;
         self.check_per_token("logsumexp", logsumexp)?;
         self.check_size()?;
-        if self.group_size == 0 || !self.completions.is_multiple_of(self.group_size) {
-            return Err(Error::new(format!(
-                "`group_size` is {}, expected a divisor of the {} completions (pass the completions per prompt)",
-                self.group_size, self.completions
-            )));
-        }
-        Ok(())
+        ensure(group_size > 0 && completions.is_multiple_of(group_size), || {
+            format!(
+                "`group_size` is {group_size}, expected a divisor of the {completions} completions (pass the completions per prompt)"
+            )
+        })
     }
 
     /// Checks that 32 bits suffice to number the pairs of token and row.
     fn check_size(&self) -> Result<(), Error> {
         let (tokens, rows) = (self.completions * self.tokens, self.k + 1);
-        if tokens.checked_mul(rows).is_some_and(|pairs| pairs < u32::MAX as usize) {
-            return Ok(());
-        }
-        Err(Error::new(format!(
-            "{tokens} tokens with {rows} rows each are too many, expected below 2^32 pairs (use a smaller batch, or keep fewer logits)"
-        )))
+        ensure(tokens.checked_mul(rows).is_some_and(|pairs| pairs < u32::MAX as usize), || {
+            format!(
+                "{tokens} tokens with {rows} rows each are too many, expected below 2^32 pairs (use a smaller batch, or keep fewer logits)"
+            )
+        })
     }
 
     /// Checks the ids of the token at flat position `token`.
@@ -131,12 +112,9 @@ impl LastLayer<'_> {
     /// Checks the length of a `[V, D]` array that comes with the batch.
     pub(crate) fn check_matrix(&self, name: &str, length: usize) -> Result<(), Error> {
         let (v, d) = (self.vocab_size, self.width);
-        if v.checked_mul(d) == Some(length) {
-            return Ok(());
-        }
-        Err(Error::new(format!(
-            "`{name}` has {length} entries, expected {v} x {d} for `[V, D]` (pass the last layer's own)"
-        )))
+        ensure(v.checked_mul(d) == Some(length), || {
+            format!("`{name}` has {length} entries, expected {v} x {d} for `[V, D]` (pass the last layer's own)")
+        })
     }
 
     /// Checks the length of a `[B, T]` array that comes with the batch.
@@ -146,13 +124,12 @@ impl LastLayer<'_> {
 
     fn check_length(&self, name: &str, shape: &str, got: usize, inner: usize) -> Result<(), Error> {
         let expected = self.completions.checked_mul(self.tokens).and_then(|n| n.checked_mul(inner));
-        if expected == Some(got) {
-            return Ok(());
-        }
         let (b, t) = (self.completions, self.tokens);
-        let inner = if shape == "[B, T]" { String::new() } else { format!(" x {inner}") };
-        Err(Error::new(format!(
-            "`{name}` has {got} entries, expected {b} x {t}{inner} for `{shape}` (check the batch's dimensions)"
-        )))
+        ensure(expected == Some(got), || {
+            let inner = if shape == "[B, T]" { String::new() } else { format!(" x {inner}") };
+            format!(
+                "`{name}` has {got} entries, expected {b} x {t}{inner} for `{shape}` (check the batch's dimensions)"
+            )
+        })
     }
 }

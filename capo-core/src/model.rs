@@ -2,6 +2,7 @@
 
 use crate::accept::Assessment;
 use crate::certificate::Certificate;
+use crate::error::ensure;
 use crate::moments::Moments;
 use crate::proposal::Proposer;
 use crate::semantics::{Probabilities, Semantics, Temperature};
@@ -30,7 +31,6 @@ pub struct CurvatureModel {
 pub struct Prepared<'a> {
     pub(crate) step: Step<'a>,
     pub(crate) supports: Supports,
-    positions: usize,
 }
 
 /// Shifts of the single step that a whole batch proposes; names and units as in [`Assessment`].
@@ -55,16 +55,14 @@ impl CurvatureModel {
     /// each other.
     pub fn new(acceptance: Acceptance, granularity: Granularity, semantics: Semantics) -> Result<Self, Error> {
         acceptance.check()?;
-        if granularity == Granularity::Group && semantics == Semantics::AUTHORS {
-            return Err(Error::new(
-                "`granularity` is `group`, which the authors' semantics do not have (choose `token`, `completion` or `batch`, or the paper's semantics)",
-            ));
-        }
-        if semantics.probabilities == Probabilities::Full && semantics.temperature != Temperature::Loss {
-            return Err(Error::new(
-                "`probabilities` is `full`, which is known at the loss's temperature only (set `temperature` to `loss`)",
-            ));
-        }
+        ensure(
+            granularity != Granularity::Group || semantics != Semantics::AUTHORS,
+            || "`granularity` is `group`, which the authors' semantics do not have (choose `token`, `completion` or `batch`, or the paper's semantics)",
+        )?;
+        ensure(
+            semantics.probabilities != Probabilities::Full || semantics.temperature == Temperature::Loss,
+            || "`probabilities` is `full`, which is known at the loss's temperature only (set `temperature` to `loss`)",
+        )?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self { acceptance, granularity, semantics, threads, moments: Store::Host(Moments::default()) })
     }
@@ -84,7 +82,7 @@ impl CurvatureModel {
             self.moments.check_dims(step.batch.vocab_size, step.batch.width, "the batch has")?;
         }
         let supports = collect::supports(step, mask, &self.semantics, self.threads)?;
-        Ok(Prepared { step: *step, supports, positions: mask.len() })
+        Ok(Prepared { step: *step, supports })
     }
 
     /// The bounds within which subsets are kept.
@@ -103,10 +101,10 @@ impl CurvatureModel {
 
     /// Like [`assess`](Self::assess), with other thresholds.
     pub fn assess_by(&self, prepared: &Prepared, acceptance: &Acceptance) -> Result<Assessment, Error> {
-        let Prepared { step, supports, positions } = prepared;
+        let Prepared { step, supports } = prepared;
         let subsets = Subsets::new(supports, &step.batch, self.granularity);
         let shifts = self.shifts(prepared, &subsets)?;
-        let mut assessment = Assessment::new(*positions);
+        let mut assessment = Assessment::new(step.batch.action_ids.len());
         for (n, &token) in supports.tokens.iter().enumerate() {
             let Some(shift) = subsets.index(n).map(|subset| &shifts[subset]) else { continue };
             if self.semantics.exempts(supports.signals[n]) {
@@ -175,7 +173,7 @@ impl CurvatureModel {
     }
 
     fn shifts(&self, prepared: &Prepared, subsets: &Subsets) -> Result<Vec<Shift>, Error> {
-        let Prepared { step, supports, .. } = prepared;
+        let Prepared { step, supports } = prepared;
         // Moments that were loaded, or made by a batch elsewhere, move to this batch's device at the next commit.
         let moved = if step.moments.is_none() { self.moments.moved_to(&step.batch)? } else { None };
         let own = moved.as_ref().unwrap_or(&self.moments);
@@ -193,12 +191,10 @@ impl Prepared<'_> {
         let subset = Subsets::kept(&self.supports, batch, keep);
         let known = subset.size() + self.supports.not_finite.iter().filter(|&&token| keep[token] != 0).count();
         let asked = keep.iter().filter(|&&keep| keep != 0).count();
-        if known < asked {
-            return Err(Error::new(format!(
-                "`keep` has {} tokens that were not prepared (keep only what the prepared mask has)",
-                asked - known
-            )));
-        }
+        ensure(known >= asked, || {
+            let unknown = asked - known;
+            format!("`keep` has {unknown} tokens that were not prepared (keep only what the prepared mask has)")
+        })?;
         Ok(subset)
     }
 }

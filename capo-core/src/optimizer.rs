@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::error::ensure;
 use crate::{Error, Feature, Semantics, UntouchedRows};
 
 /// Rule that turns a gradient into a direction.
@@ -51,32 +52,26 @@ impl OptimizerModel {
         }
         self.check_weight_decay(semantics)?;
         for (name, beta, usual) in [("beta1", self.beta1, 0.9), ("beta2", self.beta2, 0.999)] {
-            if !(0.0..1.0).contains(&beta) {
-                return Err(Error::new(format!(
-                    "adam's `{name}` is {beta}, expected at least 0 and below 1 ({usual} is usual)"
-                )));
-            }
+            ensure((0.0..1.0).contains(&beta), || {
+                format!("adam's `{name}` is {beta}, expected at least 0 and below 1 ({usual} is usual)")
+            })?;
         }
-        if !(self.eps.is_finite() && self.eps > 0.0) {
-            let eps = self.eps;
-            return Err(Error::new(format!("adam's `eps` is {eps}, expected a finite number above 0 (1e-8 is usual)")));
-        }
-        Ok(())
+        let eps = self.eps;
+        ensure(eps.is_finite() && eps > 0.0, || {
+            format!("adam's `eps` is {eps}, expected a finite number above 0 (1e-8 is usual)")
+        })
     }
 
     fn check_weight_decay(&self, semantics: &Semantics) -> Result<(), Error> {
         let decay = self.weight_decay;
-        if !(decay.is_finite() && decay >= 0.0) {
-            return Err(Error::new(format!(
-                "adam's `weight_decay` is {decay}, expected a finite number of at least 0 (0 is none)"
-            )));
-        }
-        if decay > 0.0 && semantics.feature == Feature::Next {
-            return Err(Error::new(format!(
+        ensure(decay.is_finite() && decay >= 0.0, || {
+            format!("adam's `weight_decay` is {decay}, expected a finite number of at least 0 (0 is none)")
+        })?;
+        ensure(decay == 0.0 || semantics.feature != Feature::Next, || {
+            format!(
                 "adam's `weight_decay` is {decay}, which with `feature` = `next` acts on logits that are not in the batch (set `feature` to `aligned`, or model no decay)"
-            )));
-        }
-        Ok(())
+            )
+        })
     }
 
     /// Decay of a raw logit per step, as a factor of itself and the learning rate.
@@ -174,10 +169,5 @@ impl RowRule {
     /// Entries of both moments after the gradient entry `g` is added.
     pub fn moments(&self, m: f64, v: f64, g: f64) -> (f64, f64) {
         (self.old1 * m + self.new1 * g, self.old2 * v + self.new2 * g * g)
-    }
-
-    /// Term added to an entry of the second moment for the entry `g` of the rejected gradient.
-    pub fn rejected(&self, g: f64) -> f64 {
-        self.new2 * g * g
     }
 }

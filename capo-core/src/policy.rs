@@ -1,6 +1,7 @@
 //! The distribution from which the tokens were sampled.
 
 use crate::Error;
+use crate::error::ensure;
 
 /// The sampling policy: a softmax over the largest logits, renormalised, with the sampled token always inside.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -14,14 +15,11 @@ pub struct Policy {
 impl Policy {
     pub(crate) fn check(&self) -> Result<(), Error> {
         let temperature = self.temperature;
-        if !(temperature.is_finite() && temperature > 0.0) {
-            return Err(Error::new(format!(
+        ensure(temperature.is_finite() && temperature > 0.0, || {
+            format!(
                 "sampling temperature is `{temperature}`, expected a finite number above 0 (greedy sampling has no policy gradient)"
-            )));
-        }
-        if self.top_k == Some(0) {
-            return Err(Error::new("`top_k` is 0, expected at least 1 (leave it out for no limit)"));
-        }
-        Ok(())
+            )
+        })?;
+        ensure(self.top_k != Some(0), || "`top_k` is 0, expected at least 1 (leave it out for no limit)")
     }
 }

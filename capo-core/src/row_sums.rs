@@ -7,7 +7,7 @@ use crate::{Error, Ranks};
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RowSums {
     /// Vocabulary rows, ascending.
-    rows: Vec<u32>,
+    pub ids: Vec<u32>,
     /// D: width of a row.
     pub width: usize,
     /// `[R, D]` of kept tokens; if requested, followed by `[R, D]` of all tokens.
@@ -16,14 +16,14 @@ pub(crate) struct RowSums {
 
 impl RowSums {
     /// Zeros for the rows in which any rank has a gradient. `own` holds this rank's rows, or an error that it has
-    /// already sent to the others. `parts` is 2 if the gradient of all tokens is requested, else 1.
+    /// already sent to the others. `everything` requests the gradient of all tokens too.
     ///
     /// # Errors
     ///
     /// When the ranks cannot reach each other; `own`'s error, and on the other ranks an error that names the failed rank.
     pub fn zero(
         own: Result<impl Iterator<Item = u32>, Error>,
-        parts: usize,
+        everything: bool,
         width: usize,
         ranks: &dyn Ranks,
     ) -> Result<Self, Error> {
@@ -38,11 +38,11 @@ impl RowSums {
         if let Some(rank) = told.iter().position(|rows| rows.first() == Some(&FAILED)) {
             return Err(gave_up(rank));
         }
-        let mut rows: Vec<u32> = told.concat().into_iter().map(|row| row as u32).collect();
-        rows.sort_unstable();
-        rows.dedup();
-        let values = vec![0.0; parts * rows.len() * width];
-        Ok(Self { rows, width, values })
+        let mut ids: Vec<u32> = told.concat().into_iter().map(|row| row as u32).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let values = vec![0.0; (1 + usize::from(everything)) * ids.len() * width];
+        Ok(Self { ids, width, values })
     }
 
     /// Adds the sums of all ranks.
@@ -55,23 +55,18 @@ impl RowSums {
         if self.values.is_empty() { Ok(()) } else { ranks.sum(&mut self.values) }
     }
 
-    /// The vocabulary rows, ascending.
-    pub fn ids(&self) -> &[u32] {
-        &self.rows
-    }
-
     /// Each row's sums: of kept tokens, and of all tokens.
     pub fn rows(&self) -> impl Iterator<Item = (&[f64], Option<&[f64]>)> {
-        let (kept, everything) = self.values.split_at(self.rows.len() * self.width);
+        let (kept, everything) = self.values.split_at(self.ids.len() * self.width);
         let mut everything = everything.chunks(self.width);
         kept.chunks(self.width).map(move |kept| (kept, everything.next()))
     }
 
     /// The rows' sums, writable, with each row's id.
     pub fn rows_mut(&mut self) -> impl Iterator<Item = (u32, SumsMut<'_>)> {
-        let (kept, everything) = self.values.split_at_mut(self.rows.len() * self.width);
+        let (kept, everything) = self.values.split_at_mut(self.ids.len() * self.width);
         let mut everything = everything.chunks_mut(self.width);
-        let kept = self.rows.iter().copied().zip(kept.chunks_mut(self.width));
+        let kept = self.ids.iter().copied().zip(kept.chunks_mut(self.width));
         kept.map(move |(row, kept)| (row, SumsMut { kept, everything: everything.next() }))
     }
 }

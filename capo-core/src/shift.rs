@@ -72,12 +72,6 @@ pub(crate) struct Shift {
     pub squared_norm: f64,
 }
 
-impl Shift {
-    pub fn is_finite(&self) -> bool {
-        self.m_f.is_finite() && self.m_h.is_finite()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,6 +11,7 @@
 //! | 2 x R x D x 4 | first moments, then second moments, `f32` |
 //! | 4 | CRC-32 of all bytes before, `u32` |
 
+use crate::error::ensure;
 use crate::moments::{Moments, Slot};
 use crate::{Error, Semantics};
 
@@ -87,11 +88,11 @@ fn verified(bytes: &[u8]) -> Result<&[u8], Error> {
     let (content, mut checksum) = bytes.split_at(bytes.len() - CHECKSUM);
     let mut rest = &content[MAGIC.len()..];
     let version = u32::from_le_bytes(take(&mut rest));
-    if version != VERSION {
-        return Err(Error::new(format!(
+    ensure(version == VERSION, || {
+        format!(
             "curvature state has format version {version}, expected {VERSION} (resume with the version that wrote it)"
-        )));
-    }
+        )
+    })?;
     let (got, expected) = (crc32fast::hash(content), u32::from_le_bytes(take(&mut checksum)));
     if got != expected {
         return Err(damaged(&format!("has checksum {got:08x}, expected {expected:08x}")));

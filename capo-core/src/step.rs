@@ -1,5 +1,6 @@
 //! A proposed step: everything on which it depends besides the model's own moments.
 
+use crate::error::ensure;
 use crate::semantics::{Feature, Semantics, TokenGradient};
 use crate::{Arrays, Error, LastLayer, OptimizerModel, Policy, cuda};
 
@@ -107,44 +108,36 @@ impl Step<'_> {
         };
         self.batch.check_matrix("exp_avg", first)?;
         self.batch.check_matrix("exp_avg_sq", second)?;
-        if together {
-            return Ok(());
-        }
-        Err(Error::new(
-            "the trainer's moments and the batch lie in different memory (pass both in host memory, or both on the device)",
-        ))
+        ensure(
+            together,
+            || "the trainer's moments and the batch lie in different memory (pass both in host memory, or both on the device)",
+        )
     }
 
     fn check_loss(&self, semantics: &Semantics) -> Result<(), Error> {
         let Loss { temperature, max_completion_length, counted, derivatives, .. } = self.loss;
-        if !(temperature.is_finite() && temperature > 0.0) {
-            return Err(Error::new(format!(
-                "the loss's temperature is `{temperature}`, expected a finite number above 0 (1 is usual)"
-            )));
-        }
-        if max_completion_length == 0 {
-            return Err(Error::new(
-                "`max_completion_length` is 0, expected at least 1 (pass the limit on completions)",
-            ));
-        }
+        ensure(temperature.is_finite() && temperature > 0.0, || {
+            format!("the loss's temperature is `{temperature}`, expected a finite number above 0 (1 is usual)")
+        })?;
+        ensure(
+            max_completion_length > 0,
+            || "`max_completion_length` is 0, expected at least 1 (pass the limit on completions)",
+        )?;
         counted.map_or(Ok(()), |counted| self.batch.check_per_token("counted", counted.len()))?;
         derivatives.map_or(Ok(()), |values| self.batch.check_per_token("derivatives", values.len()))?;
-        if semantics.token_gradient == TokenGradient::Loss && derivatives.is_none() {
-            return Err(Error::new(
-                "`token_gradient` is `loss`, and the step has no loss derivatives (pass them, or set `token_gradient` to `advantage`)",
-            ));
-        }
-        Ok(())
+        ensure(
+            semantics.token_gradient != TokenGradient::Loss || derivatives.is_some(),
+            || "`token_gradient` is `loss`, and the step has no loss derivatives (pass them, or set `token_gradient` to `advantage`)",
+        )
     }
 
     fn check_learning_rate(&self) -> Result<(), Error> {
         let rate = self.learning_rate;
-        if rate.is_finite() && rate >= 0.0 {
-            return Ok(());
-        }
-        Err(Error::new(format!(
-            "`learning_rate` is {rate}, expected a finite number of at least 0 (pass the rate of the coming step)"
-        )))
+        ensure(rate.is_finite() && rate >= 0.0, || {
+            format!(
+                "`learning_rate` is {rate}, expected a finite number of at least 0 (pass the rate of the coming step)"
+            )
+        })
     }
 
     /// Factor of the token's `e_a - pi`.
@@ -154,6 +147,7 @@ impl Step<'_> {
             _ => f64::from(self.advantages[token]),
         }
     }
+
     /// Flat position of the feature of the token at flat position `token`.
     pub(crate) fn feature(&self, token: usize, semantics: &Semantics) -> usize {
         match semantics.feature {

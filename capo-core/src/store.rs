@@ -1,5 +1,6 @@
 //! Location of moments: the model's own, in host memory or on a device, or the trainer's.
 
+use crate::error::ensure;
 use crate::moments::{HostSource, Moments};
 use crate::step::MomentArrays;
 use crate::{Arrays, Error, HostMoments, LastLayer, cuda};
@@ -16,7 +17,7 @@ impl Store {
     pub fn rows(&self) -> usize {
         match self {
             Self::Host(moments) => moments.slots.len(),
-            Self::Cuda(moments) => moments.rows(),
+            Self::Cuda(moments) => moments.rows,
         }
     }
 
@@ -38,14 +39,12 @@ impl Store {
 
     /// Checks that `who` has the state's vocabulary and width.
     pub fn check_dims(&self, vocab_size: usize, width: usize, who: &str) -> Result<(), Error> {
-        let own = self.dims();
-        if self.steps() == 0 || own == (vocab_size, width) {
-            return Ok(());
-        }
-        Err(Error::new(format!(
-            "{who} vocabulary {vocab_size} and width {width}, the curvature state has {} and {} (use the model it was made with, or start without a state)",
-            own.0, own.1
-        )))
+        let (v, d) = self.dims();
+        ensure(self.steps() == 0 || (v, d) == (vocab_size, width), || {
+            format!(
+                "{who} vocabulary {vocab_size} and width {width}, the curvature state has {v} and {d} (use the model it was made with, or start without a state)"
+            )
+        })
     }
 
     /// A copy on the device of `batch`; `None` if the moments are already there.
@@ -54,17 +53,15 @@ impl Store {
         match (self, &batch.arrays) {
             (Self::Host(_), Arrays::Host(_)) => Ok(None),
             (Self::Cuda(moments), Arrays::Cuda(arrays))
-                if moments.device() == arrays.device && (self.steps() > 0 || moments.dims() == dims) =>
+                if moments.device.ordinal() == arrays.device && (self.steps() > 0 || moments.dims() == dims) =>
             {
                 Ok(None)
             }
             (Self::Host(moments), Arrays::Cuda(arrays)) => {
-                cuda::Moments::of(moments, arrays, dims).map(Self::Cuda).map(Some)
+                Ok(Some(Self::Cuda(cuda::Moments::of(moments, arrays, dims)?)))
             }
-            (Self::Cuda(moments), Arrays::Host(_)) => moments.to_host().map(Self::Host).map(Some),
-            (Self::Cuda(moments), Arrays::Cuda(arrays)) => {
-                cuda::Moments::of(&moments.to_host()?, arrays, dims).map(Self::Cuda).map(Some)
-            }
+            (Self::Cuda(moments), Arrays::Host(_)) => Ok(Some(Self::Host(moments.to_host()?))),
+            (Self::Cuda(moments), Arrays::Cuda(_)) => Self::Host(moments.to_host()?).moved_to(batch),
         }
     }
 }

@@ -3,16 +3,14 @@
 //! The bound is the longer of two times: weights and cache read once at the bandwidth of a sum over as many bytes, and the step's arithmetic at
 //! the rate of the matrix library's product of 1,024 rows. Both are measured beside the steps, on the threads that these have.
 
+mod common;
+
 use std::hint::black_box;
-use std::time::Instant;
 
 use candle_core::{Device, Tensor};
-use host::model::{Config, Generation, Policy, SamplingParams};
-use host_ops::rng::{fill_standard_normal, stream};
+use common::{fresh, generate};
+use host::model::Policy;
 use rayon::prelude::*;
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Tokens of a completion, of which all but the first are measured.
 const TOKENS: usize = 17;
@@ -24,24 +22,15 @@ const MODELS: [(&str, [usize; 6]); 2] =
     [("28M", [512, 2048, 6, 8, 4, 8192]), ("SmolLM2-135M's shape", [576, 1536, 30, 9, 3, 49_152])];
 
 fn policy([hidden, gate, layers, heads, kv_heads, vocab]: [usize; 6]) -> Policy {
-    let json = format!(
+    fresh(&format!(
         r#"{{"model_type": "llama", "vocab_size": {vocab}, "hidden_size": {hidden}, "intermediate_size": {gate},
         "num_hidden_layers": {layers}, "num_attention_heads": {heads}, "num_key_value_heads": {kv_heads},
         "max_position_embeddings": 4096, "tie_word_embeddings": true}}"#
-    );
-    let mut rng = stream(5, "bench", &[]);
-    let config = Config::from_json(json.as_bytes()).unwrap();
-    Policy::init(config, &Device::Cpu, &mut |out: &mut [f32]| fill_standard_normal(&mut rng, out)).unwrap()
+    ))
 }
 
-/// The least of several timings, seconds.
-fn least(mut work: impl FnMut()) -> f64 {
-    let mut time = || {
-        let start = Instant::now();
-        work();
-        start.elapsed().as_secs_f64()
-    };
-    (0..5).map(|_| time()).fold(f64::INFINITY, f64::min)
+fn least(work: impl FnMut()) -> f64 {
+    common::least(5, work)
 }
 
 /// Bytes a second that all threads read together, of a buffer of `bytes`.
@@ -76,21 +65,8 @@ fn main() {
                     continue;
                 }
                 let prompts = vec![vec![7; context]; rows];
-                let generate = |max_completion_length| {
-                    let sampling = SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0 };
-                    let generation = Generation {
-                        sampling,
-                        max_completion_length,
-                        eos_ids: vec![],
-                        logps: false,
-                        sampler_logps: false,
-                        top_k: 0,
-                        max_num_seqs: 0,
-                    };
-                    let mut rngs: Vec<_> = (0..rows as u64).map(|row| stream(5, "sample", &[row])).collect();
-                    policy.generate(&prompts, &generation, &mut rngs).unwrap();
-                };
-                let step = (least(|| generate(TOKENS)) - least(|| generate(1))) / (TOKENS - 1) as f64;
+                let seconds = |tokens| least(|| generate(&policy, &prompts, tokens));
+                let step = (seconds(TOKENS) - seconds(1)) / (TOKENS - 1) as f64;
                 let cache = 2 * rows * layers * kv_heads * width * (context + TOKENS / 2);
                 let bytes = 4 * (weights + cache);
                 let read = bytes as f64 / bandwidth(bytes);

@@ -1,37 +1,24 @@
 //! Prints the speed of the model's parts, and of each fused operation beside candle's own: `cargo bench -p host --bench model`.
 
-use std::time::Instant;
+mod common;
 
 use candle_core::Device;
+use common::{fresh, generate};
 use host::adamw::AdamWConfig;
-use host::model::{Config, Generation, Policy, SamplingParams, Sequences, Wants};
+use host::model::{Policy, Sequences, Wants};
 use host::optim::{Optimizer, OptimizerConfig};
-use host_ops::rng::{fill_standard_normal, stream};
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn policy(hidden: usize, layers: usize, vocab: usize) -> Policy {
-    let json = format!(
+    fresh(&format!(
         r#"{{"model_type": "qwen2", "vocab_size": {vocab}, "hidden_size": {hidden}, "intermediate_size": {},
         "num_hidden_layers": {layers}, "num_attention_heads": 4, "num_key_value_heads": 2,
         "max_position_embeddings": 512, "initializer_range": 0.05}}"#,
         4 * hidden
-    );
-    let mut rng = stream(5, "test", &[]);
-    let config = Config::from_json(json.as_bytes()).unwrap();
-    Policy::init(config, &Device::Cpu, &mut |out: &mut [f32]| fill_standard_normal(&mut rng, out)).unwrap()
+    ))
 }
 
-/// The least of several timings, seconds.
-fn least(mut work: impl FnMut()) -> f64 {
-    let repeats = std::env::var("REPEATS").map_or(7, |text| text.parse().unwrap());
-    let mut time = || {
-        let start = Instant::now();
-        work();
-        start.elapsed().as_secs_f64()
-    };
-    (0..repeats).map(|_| time()).fold(f64::INFINITY, f64::min)
+fn least(work: impl FnMut()) -> f64 {
+    common::least(std::env::var("REPEATS").map_or(7, |text| text.parse().unwrap()), work)
 }
 
 fn main() {
@@ -80,20 +67,7 @@ fn parts() {
     {
         let policy = policy(hidden, layers, 32);
         let prompts: Vec<Vec<u32>> = (0..batch).map(|row| vec![(row / 8) as u32 % 32; prompt]).collect();
-        let sampling = SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0 };
-        let generation = Generation {
-            sampling,
-            max_completion_length: tokens,
-            eos_ids: vec![],
-            logps: false,
-            sampler_logps: false,
-            top_k: 0,
-            max_num_seqs: 0,
-        };
-        let generating = least(|| {
-            let mut rngs: Vec<_> = (0..batch as u64).map(|row| stream(5, "sample", &[row])).collect();
-            policy.generate(&prompts, &generation, &mut rngs).unwrap();
-        });
+        let generating = least(|| generate(&policy, &prompts, tokens));
         let ids = (0..batch * (prompt + tokens)).map(|i| (i * i % 31) as u32).collect();
         let numbers = Sequences::numbered(batch);
         let rows = Sequences { ids, starts: vec![0; batch], prompt_len: prompt, completion_len: tokens, numbers };

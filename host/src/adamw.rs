@@ -96,12 +96,9 @@ impl AdamW {
         let [mean_moments, square_moments] = &mut self.moments;
         let (mut exp_avg, mut exp_avg_sq) = (mean_moments.open(name)?, square_moments.open(name)?);
         if fused(var) {
-            exp_avg.inplace_op2(grad, &mean)?;
-            match rejected {
-                None => exp_avg_sq.inplace_op2(grad, &square)?,
-                Some(rejected) => exp_avg_sq.inplace_op3(grad, rejected, &square)?,
-            }
-            var.as_tensor().inplace_op3(&exp_avg, &exp_avg_sq, &update)?;
+            mean.update(&exp_avg, grad)?;
+            square.update(&exp_avg_sq, grad, rejected)?;
+            update.update(var, &exp_avg, &exp_avg_sq)?;
         } else {
             exp_avg = mean.of(&exp_avg, grad)?;
             exp_avg_sq = square.of(&exp_avg_sq, grad, rejected)?;

@@ -51,7 +51,7 @@ impl Sgd {
         };
         let (mut sum, grow) = (sums.open(name)?, Blend { old: self.config.momentum, new: scale });
         if fused(&sum) {
-            sum.inplace_op2(&weight.grad, &grow)?;
+            grow.update(&sum, &weight.grad)?;
         } else {
             sum = grow.of(&sum, &weight.grad)?;
         }
@@ -62,7 +62,7 @@ impl Sgd {
 
 fn descend(var: &Var, direction: &Tensor, blend: &Blend) -> Result<()> {
     if fused(var) {
-        return Ok(var.as_tensor().inplace_op2(direction, blend)?);
+        return Ok(blend.update(var, direction)?);
     }
     Ok(var.set(&blend.of(&var.as_detached_tensor(), direction)?)?)
 }

@@ -1,7 +1,6 @@
 //! The model on a CUDA device: what a step costs, beside what its arithmetic and its memory traffic cannot be faster than.
 
 use std::ffi::{CString, c_void};
-use std::hint::black_box;
 use std::time::Instant;
 
 use capo_core::cuda::{self, Buffer, Device, Features, Stream};
@@ -60,7 +59,7 @@ impl OnDevice {
 
     /// The step of the batch, or of one that gave `seen` rows their moments.
     fn step(&self, seen: bool) -> Step<'_> {
-        let mut step = self.data.step(ADAM);
+        let mut step = self.data.step(ADAM, seen);
         step.batch.arrays = Arrays::Cuda(cuda::Arrays {
             device: 0,
             stream: Stream::default(),
@@ -70,29 +69,12 @@ impl OnDevice {
             action_logits: self.action_logits.slice(),
             logsumexp: self.logsumexp.slice(),
         });
-        if seen {
-            step.batch.action_ids = &self.data.seen_ids[..self.data.action_ids.len()];
-        }
         step
     }
 
     /// A model in which every other row has moments.
     fn model(&self, granularity: Granularity) -> CurvatureModel {
-        let mut model = self.data.empty_model(granularity);
-        let prepared = model.prepare(&self.step(true), &self.data.mask).unwrap();
-        model.commit(&prepared, &self.data.mask).unwrap();
-        model
-    }
-
-    /// Everything that the mask does in a step, the batch's own shifts before and after it included.
-    fn all(&self, model: &mut CurvatureModel) {
-        let (step, mask) = (self.step(false), &self.data.mask);
-        let prepared = model.prepare(&step, mask).unwrap();
-        let keep = model.assess(&prepared).unwrap().keep;
-        black_box(model.batch_shift(&prepared, mask).unwrap());
-        black_box(model.batch_shift(&prepared, &keep).unwrap());
-        let prepared = model.prepare(&step, mask).unwrap();
-        model.commit(&prepared, &keep).unwrap();
+        self.data.model(granularity, self.step(true))
     }
 }
 
@@ -106,9 +88,7 @@ fn on_device() -> Option<OnDevice> {
 fn prepare(bencher: Bencher) {
     let Some(batch) = on_device() else { return };
     let model = batch.data.empty_model(Granularity::Token);
-    bencher.counter(batch.data.elements()).bench_local(|| {
-        black_box(model.prepare(&batch.step(false), &batch.data.mask).unwrap());
-    });
+    bencher.counter(batch.data.elements()).bench_local(|| drop(batch.data.prepare(&model, batch.step(false))));
 }
 
 /// Proposal, shifts and decision of every token under Adam.
@@ -116,10 +96,7 @@ fn prepare(bencher: Bencher) {
 fn token_adam(bencher: Bencher) {
     let Some(batch) = on_device() else { return };
     let model = batch.model(Granularity::Token);
-    bencher.counter(batch.data.elements()).bench_local(|| {
-        let prepared = model.prepare(&batch.step(false), &batch.data.mask).unwrap();
-        black_box(model.assess(&prepared).unwrap());
-    });
+    bencher.counter(batch.data.elements()).bench_local(|| batch.data.assess(&model, batch.step(false)));
 }
 
 /// Proposal, shifts and decision of every completion under Adam.
@@ -127,22 +104,15 @@ fn token_adam(bencher: Bencher) {
 fn completion_adam(bencher: Bencher) {
     let Some(batch) = on_device() else { return };
     let model = batch.model(Granularity::Completion);
-    bencher.counter(batch.data.elements()).bench_local(|| {
-        let prepared = model.prepare(&batch.step(false), &batch.data.mask).unwrap();
-        black_box(model.assess(&prepared).unwrap());
-    });
+    bencher.counter(batch.data.elements()).bench_local(|| batch.data.assess(&model, batch.step(false)));
 }
 
 /// Proposal, shifts and decision of every token, and the moments' step, as in `benches/peers`.
 #[divan::bench(sample_count = 9, sample_size = 1)]
 fn token_adam_and_update(bencher: Bencher) {
     let Some(batch) = on_device() else { return };
-    let mut model = batch.model(Granularity::Token);
-    bencher.counter(batch.data.elements()).bench_local(|| {
-        let prepared = model.prepare(&batch.step(false), &batch.data.mask).unwrap();
-        let keep = model.assess(&prepared).unwrap().keep;
-        model.commit(&prepared, &keep).unwrap();
-    });
+    let (mut model, data) = (batch.model(Granularity::Token), &batch.data);
+    bencher.counter(data.elements()).bench_local(|| data.assess_and_commit(&mut model, batch.step(false)));
 }
 
 /// Everything that the mask does in a step.
@@ -150,7 +120,7 @@ fn token_adam_and_update(bencher: Bencher) {
 fn all(bencher: Bencher) {
     let Some(batch) = on_device() else { return };
     let mut model = batch.model(Granularity::Token);
-    bencher.counter(batch.data.elements()).bench_local(|| batch.all(&mut model));
+    bencher.counter(batch.data.elements()).bench_local(|| batch.data.all(&mut model, batch.step(false)));
 }
 
 /// Prints what bounds the times, measured on the device, and what a step takes of its memory.
@@ -169,7 +139,7 @@ pub fn describe() {
     let free = || result::mem_get_info().unwrap().0 as f64;
     let before = free();
     let mut model = batch.model(Granularity::Token);
-    batch.all(&mut model);
+    batch.data.all(&mut model, batch.step(false));
     let state = (model.rows() * d * 8 + VOCABULARY * 16) as f64;
     println!("rows with moments: {}", model.rows());
     println!("state MB: {:.0}", state / 1e6);

@@ -1,5 +1,7 @@
 //! Batches to time the model with.
 
+use std::hint::black_box;
+
 use capo_core::{
     Acceptance, Arrays, Assessment, CurvatureModel, Granularity, HostArrays, LastLayer, Loss, OptimizerModel, Policy,
     Prepared, Semantics, Step,
@@ -82,12 +84,12 @@ impl Data {
         data
     }
 
-    pub fn step(&self, optimizer: OptimizerModel) -> Step<'_> {
-        self.step_with(&self.topk_ids, optimizer)
-    }
-
-    pub fn step_with<'a>(&'a self, ids: &'a [u32], optimizer: OptimizerModel) -> Step<'a> {
+    /// The step of the batch, or with `seen` of one that gives every other row moments.
+    pub fn step(&self, optimizer: OptimizerModel, seen: bool) -> Step<'_> {
         let Shape(completions, tokens, k, width, _) = self.shape;
+        let positions = completions * tokens;
+        let (topk_ids, action_ids) =
+            if seen { (&self.seen_ids, &self.seen_ids[..positions]) } else { (&self.topk_ids, &self.action_ids[..]) };
         let batch = LastLayer {
             completions,
             tokens,
@@ -95,10 +97,10 @@ impl Data {
             k,
             width,
             vocab_size: VOCABULARY,
-            action_ids: &self.action_ids,
+            action_ids,
             arrays: Arrays::Host(HostArrays {
                 hidden: &self.hidden,
-                topk_ids: ids,
+                topk_ids,
                 topk_logits: &self.topk_logits,
                 action_logits: &self.action_logits,
                 logsumexp: &self.logsumexp,
@@ -123,21 +125,35 @@ impl Data {
         CurvatureModel::new(acceptance, granularity, Semantics::PAPER).unwrap().with_threads(self.shape.4)
     }
 
-    /// A model in which every other row has moments.
-    pub fn model(&self, granularity: Granularity, optimizer: OptimizerModel) -> CurvatureModel {
+    /// A model in which every other row has moments, those of the step `seen`.
+    pub fn model(&self, granularity: Granularity, seen: Step) -> CurvatureModel {
         let mut model = self.empty_model(granularity);
-        let mut step = self.step_with(&self.seen_ids, optimizer);
-        step.batch.action_ids = &self.seen_ids[..self.action_ids.len()];
-        let prepared = model.prepare(&step, &self.mask).unwrap();
-        model.commit(&prepared, &self.mask).unwrap();
+        model.commit(&self.prepare(&model, seen), &self.mask).unwrap();
         model
     }
 
-    pub fn prepare(&self, model: &CurvatureModel, optimizer: OptimizerModel) -> Prepared<'_> {
-        model.prepare(&self.step(optimizer), &self.mask).unwrap()
+    pub fn prepare<'a>(&self, model: &CurvatureModel, step: Step<'a>) -> Prepared<'a> {
+        model.prepare(&step, &self.mask).unwrap()
     }
 
-    pub fn assess(&self, model: &CurvatureModel, optimizer: OptimizerModel) -> Assessment {
-        model.assess(&self.prepare(model, optimizer)).unwrap()
+    pub fn assess(&self, model: &CurvatureModel, step: Step) -> Assessment {
+        model.assess(&self.prepare(model, step)).unwrap()
+    }
+
+    /// The decision about every token, and the moments' step.
+    pub fn assess_and_commit(&self, model: &mut CurvatureModel, step: Step) {
+        let prepared = self.prepare(model, step);
+        let keep = model.assess(&prepared).unwrap().keep;
+        model.commit(&prepared, &keep).unwrap();
+    }
+
+    /// Everything that the mask does in a step, the batch's own shifts before and after it included.
+    pub fn all(&self, model: &mut CurvatureModel, step: Step) {
+        let prepared = self.prepare(model, step);
+        let keep = model.assess(&prepared).unwrap().keep;
+        black_box(model.batch_shift(&prepared, &self.mask).unwrap());
+        black_box(model.batch_shift(&prepared, &keep).unwrap());
+        let prepared = self.prepare(model, step);
+        model.commit(&prepared, &keep).unwrap();
     }
 }

@@ -62,17 +62,17 @@ const ADAM: OptimizerModel = OptimizerModel {
 #[divan::bench(args = SHAPES, sample_count = 7, sample_size = 1)]
 fn token_adam(bencher: Bencher, shape: Shape) {
     let data = Data::new(shape);
-    let model = data.model(Granularity::Token, ADAM);
-    bencher.counter(data.elements()).bench_local(|| data.assess(&model, ADAM));
+    let model = data.model(Granularity::Token, data.step(ADAM, true));
+    bencher.counter(data.elements()).bench_local(|| data.assess(&model, data.step(ADAM, false)));
 }
 
 /// The moments' step after the backward pass.
 #[divan::bench(args = SHAPES, sample_count = 7, sample_size = 1)]
 fn moment_update(bencher: Bencher, shape: Shape) {
     let data = Data::new(shape);
-    let mut model = data.model(Granularity::Token, ADAM);
+    let mut model = data.model(Granularity::Token, data.step(ADAM, true));
     bencher.counter(data.elements()).bench_local(|| {
-        let prepared = data.prepare(&model, ADAM);
+        let prepared = data.prepare(&model, data.step(ADAM, false));
         model.commit(&prepared, &data.mask).unwrap();
     });
 }
@@ -81,27 +81,16 @@ fn moment_update(bencher: Bencher, shape: Shape) {
 #[divan::bench(args = SHAPES, sample_count = 7, sample_size = 1)]
 fn token_adam_and_update(bencher: Bencher, shape: Shape) {
     let data = Data::new(shape);
-    let mut model = data.model(Granularity::Token, ADAM);
-    bencher.counter(data.elements()).bench_local(|| {
-        let prepared = data.prepare(&model, ADAM);
-        let keep = model.assess(&prepared).unwrap().keep;
-        model.commit(&prepared, &keep).unwrap();
-    });
+    let mut model = data.model(Granularity::Token, data.step(ADAM, true));
+    bencher.counter(data.elements()).bench_local(|| data.assess_and_commit(&mut model, data.step(ADAM, false)));
 }
 
 /// Everything that the mask does in a step, the batch's own shifts before and after it included.
 #[divan::bench(args = SHAPES, sample_count = 7, sample_size = 1)]
 fn all(bencher: Bencher, shape: Shape) {
     let data = Data::new(shape);
-    let mut model = data.model(Granularity::Token, ADAM);
-    bencher.counter(data.elements()).bench_local(|| {
-        let prepared = data.prepare(&model, ADAM);
-        let assessment = model.assess(&prepared).unwrap();
-        black_box(model.batch_shift(&prepared, &data.mask).unwrap());
-        black_box(model.batch_shift(&prepared, &assessment.keep).unwrap());
-        let prepared = data.prepare(&model, ADAM);
-        model.commit(&prepared, &assessment.keep).unwrap();
-    });
+    let mut model = data.model(Granularity::Token, data.step(ADAM, true));
+    bencher.counter(data.elements()).bench_local(|| data.all(&mut model, data.step(ADAM, false)));
 }
 
 /// Other proposals at the paper's shape.
@@ -119,8 +108,8 @@ fn all(bencher: Bencher, shape: Shape) {
 fn others(bencher: Bencher, (_, granularity, kind): (&str, Granularity, OptimizerKind)) {
     let data = Data::new(PAPER);
     let optimizer = OptimizerModel { kind, ..ADAM };
-    let model = data.model(granularity, ADAM);
-    bencher.counter(data.elements()).bench_local(|| data.assess(&model, optimizer));
+    let model = data.model(granularity, data.step(ADAM, true));
+    bencher.counter(data.elements()).bench_local(|| data.assess(&model, data.step(optimizer, false)));
 }
 
 /// A square root and a division per element, on vectors that stay in cache: what `token_adam` cannot be faster than.

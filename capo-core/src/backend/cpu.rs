@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use pulp::{Arch, NullaryFnOnce};
 
-use super::lanes::{accumulate, project, propose, sum};
+use super::lanes::{project, propose, sum};
 use super::{Projection, parallel};
 use crate::gradient::{Gradients, Pair};
 use crate::moments::HostSource;
@@ -91,7 +91,9 @@ impl Packed {
     pub fn weighed_sum(&self, pairs: &[Pair], coefficients: &[f64]) -> [f64; TILE] {
         let mut total = [0.0; TILE];
         for (pair, &coefficient) in pairs.iter().zip(coefficients) {
-            accumulate(&mut total, coefficient, self.of(pair));
+            for (g, &h) in total.iter_mut().zip(self.of(pair)) {
+                *g += coefficient * f64::from(h);
+            }
         }
         total
     }

@@ -111,14 +111,6 @@ fn reduce(lanes: [f32; LANES]) -> f32 {
     lanes[0] + lanes[1]
 }
 
-/// `gradient += coefficient h`.
-#[inline(always)]
-pub(crate) fn accumulate(gradient: &mut [f64], coefficient: f64, h: &[f32]) {
-    for (g, &h) in gradient.iter_mut().zip(h) {
-        *g += coefficient * f64::from(h);
-    }
-}
-
 /// `sum f(a, b)` in `f64` over blocks of lanes.
 #[inline(always)]
 pub(crate) fn sum<A: Copy, B: Copy>(a: &[A], b: &[B], f: impl Fn(A, B) -> f64) -> f64 {
@@ -158,7 +150,7 @@ pub(crate) fn update(
 ) {
     for (((m, v), &g), &r) in exp_avg.iter_mut().zip(&mut *exp_avg_sq).zip(gradient).zip(rejected) {
         let (mean, square) = rule.moments(f64::from(*m), f64::from(*v), g);
-        (*m, *v) = (saturate(mean), saturate(square + rule.rejected(r)));
+        (*m, *v) = (saturate(mean), saturate(square + rule.new2 * r * r));
     }
     if dtype == StateDtype::Bf16 {
         exp_avg.iter_mut().chain(exp_avg_sq).for_each(|x| *x = to_bf16(*x));

@@ -5,8 +5,8 @@
 //! | `squared_norm` | `‖h‖²` of a feature | supports; token proposals, SGD |
 //! | `token_projections` | `D h` per pair, D the Adam direction of the token's gradient alone | token proposals, Adam |
 //! | `subset_projections` | `D h` per pair, D the direction of a subset's gradient | proposals of completions, groups, batches; both |
-//! | `update_moments` | the moments after a step | `commit`, Adam |
-//! | `add_up`, `take_in` | `update_moments` in two halves: one rank's sums; then the new moments from all ranks' sums | `commit`, Adam |
+//! | `sum_rows` | the moments after a step | `commit`, Adam |
+//! | `add_up`, `take_in` | the same in two halves: one rank's sums; then the new moments from all ranks' sums | `commit`, Adam |
 //!
 //! A backend streams over rows of `[D]`: no array of size N K D exists. Sums over a row run in the order of
 //! `Gradients::pairs`, so results depend on the inputs only.

@@ -34,27 +34,18 @@ pub(crate) fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) 
     });
 }
 
-/// Runs `work` on consecutive parts of `0..length`; returns the results in order. `elements` is the total amount of work.
+/// Runs `work` on consecutive parts of `0..length`, of at most `most` each; returns the results in order. `elements` is the total amount
+/// of work.
 pub(crate) fn map_parts<T: Send>(
     threads: usize,
     length: usize,
-    elements: usize,
-    work: impl Fn(Range<usize>) -> T + Sync,
-) -> Vec<T> {
-    map_blocks(threads, length, usize::MAX, elements, work)
-}
-
-/// Like `map_parts`, in parts of at most `block`.
-pub(crate) fn map_blocks<T: Send>(
-    threads: usize,
-    length: usize,
-    block: usize,
+    most: usize,
     elements: usize,
     work: impl Fn(Range<usize>) -> T + Sync,
 ) -> Vec<T> {
     let threads = threads_for(elements, threads);
     let parts = if threads == 1 { 1 } else { 4 * threads };
-    let part = length.div_ceil(parts).min(block).max(1);
+    let part = length.div_ceil(parts).min(most).max(1);
     let parts: Vec<_> = (0..length).step_by(part).map(|start| start..(start + part).min(length)).collect();
     let mut results: Vec<Option<T>> = parts.iter().map(|_| None).collect();
     for_each(threads, parts.into_iter().zip(&mut results).collect(), |(part, result)| *result = Some(work(part)));
@@ -69,11 +60,11 @@ mod tests {
     fn parts_come_back_in_order_whatever_the_threads() {
         for threads in [1, 2, 7] {
             for length in [0, 1, 5, 1000] {
-                let parts = map_parts(threads, length, usize::MAX, |part| part.collect::<Vec<_>>());
-                assert_eq!(parts.concat(), (0..length).collect::<Vec<_>>(), "{threads} threads");
-                let blocks = map_blocks(threads, length, 3, usize::MAX, |part| part.collect::<Vec<_>>());
-                assert_eq!(blocks.concat(), parts.concat());
-                assert!(blocks.iter().all(|block| block.len() <= 3));
+                for most in [usize::MAX, 3] {
+                    let parts = map_parts(threads, length, most, usize::MAX, |part| part.collect::<Vec<_>>());
+                    assert_eq!(parts.concat(), (0..length).collect::<Vec<_>>(), "{threads} threads");
+                    assert!(parts.iter().all(|part| part.len() <= most));
+                }
             }
         }
     }

@@ -13,54 +13,32 @@ use crate::optimizer::{Adam, RowRule};
 use crate::row_sums::{RowSums, SumsMut};
 use crate::semantics::StateDtype;
 
-/// Updates the moments of each row with its gradient, the sum of `coefficient h` over the row's pairs. If the
-/// gradients include those of all tokens, the rejected part enters the second moment by its own square.
-///
-/// `slots` are the rows' moments, in the order of the pairs; `steps` counts the steps before this one.
-pub(crate) fn update_moments(
-    features: Features,
-    gradients: &Gradients,
-    slots: Vec<&mut Slot>,
-    steps: u64,
-    adam: &Adam,
-    dtype: StateDtype,
-) {
-    let targets = slots.into_iter().map(|slot| Moments::of(slot, steps, adam, dtype)).collect();
-    sum_rows(features, gradients, targets);
-}
-
-/// Adds the gradients, as in `update_moments`, to the rows of `sums`. These must be zero and include all rows of the gradients.
+/// Adds the gradients to the rows of `sums`. These must be zero and include all rows of the gradients.
 pub(crate) fn add_up(features: Features, gradients: &Gradients, sums: &mut RowSums) {
     let mut own = gradients.rows().peekable();
     let targets = sums.rows_mut().filter(|(row, _)| own.next_if_eq(row).is_some()).map(|(_, target)| target).collect();
     sum_rows(features, gradients, targets);
 }
 
-/// Updates the moments of the rows of `sums`, as in `update_moments`; `slots` are in the order of the rows.
-pub(crate) fn take_in(
-    sums: &RowSums,
-    slots: Vec<&mut Slot>,
-    steps: u64,
-    adam: &Adam,
-    dtype: StateDtype,
-    threads: usize,
-) {
+/// Updates moments with the rows of `sums`; `moments` are in the order of the rows.
+pub(crate) fn take_in(sums: &RowSums, moments: Vec<Moments>, threads: usize) {
     let (width, arch) = (sums.width, Arch::new());
-    let threads = parallel::threads_for(slots.len() * width, threads);
-    let rows: Vec<_> = sums.rows().zip(slots.into_iter().map(|slot| Moments::of(slot, steps, adam, dtype))).collect();
+    let threads = parallel::threads_for(moments.len() * width, threads);
+    let rows: Vec<_> = sums.rows().zip(moments).collect();
     let size = rows.len().div_ceil(2 * threads).max(1);
     let groups = grouped(rows, size, |_| 1);
     parallel::for_each(threads, groups, |rows| arch.dispatch(TakeIn { rows, width }));
 }
 
 /// A receiver of a row's gradient, some columns at a time.
-pub(super) trait Target {
+pub(crate) trait Target {
     /// Receives some columns of the kept tokens' gradient, and of all tokens' gradient if there is one.
     fn take(&mut self, tile: &Range<usize>, kept: &[f64], everything: Option<&[f64]>);
 }
 
-/// Moments of a row, and Adam's rule for them.
-pub(super) struct Moments<'a> {
+/// Moments of a row, and Adam's rule for them. The rejected part of a gradient of all tokens enters the second moment by
+/// its own square.
+pub(crate) struct Moments<'a> {
     pub slot: &'a mut Slot,
     pub rule: RowRule,
     pub dtype: StateDtype,
@@ -68,7 +46,7 @@ pub(super) struct Moments<'a> {
 
 impl<'a> Moments<'a> {
     /// The moments of `slot`, marked as written in the step after `steps`.
-    fn of(slot: &'a mut Slot, steps: u64, adam: &Adam, dtype: StateDtype) -> Self {
+    pub fn of(slot: &'a mut Slot, steps: u64, adam: &Adam, dtype: StateDtype) -> Self {
         let rule = adam.update(steps - slot.written);
         slot.written = steps + 1;
         Self { slot, rule, dtype }
@@ -105,8 +83,8 @@ pub(super) struct Row<'a, T> {
     pub target: T,
 }
 
-/// Sums each row's gradient and passes it to its target; `targets` are in the order of the rows.
-fn sum_rows<T: Target + Send>(features: Features, gradients: &Gradients, targets: Vec<T>) {
+/// Sums `coefficient h` over each row's pairs and passes this gradient to its target; `targets` are in the order of the rows.
+pub(crate) fn sum_rows<T: Target + Send>(features: Features, gradients: &Gradients, targets: Vec<T>) {
     let (mut rows, mut start) = (Vec::with_capacity(targets.len()), 0);
     for (pairs, target) in gradients.pairs.chunk_by(Pair::shares_row).zip(targets) {
         let own = start..start + pairs.len();

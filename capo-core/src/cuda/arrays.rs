@@ -6,21 +6,15 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::thread::ThreadId;
 
+use super::driver::Argument;
+
 /// A compact, row-major array in device memory.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Slice<'a, T> {
     address: u64,
     len: usize,
     values: PhantomData<&'a T>,
 }
-
-impl<T> Clone for Slice<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Slice<'_, T> {}
 
 impl<T> Slice<'_, T> {
     /// The array at a `CUdeviceptr` of the device's primary context.
@@ -46,6 +40,12 @@ impl<T> Slice<'_, T> {
     /// The `CUdeviceptr`.
     pub fn address(&self) -> u64 {
         self.address
+    }
+}
+
+impl<T> Argument for Slice<'_, T> {
+    fn place(&self, places: &mut Vec<*mut c_void>) {
+        self.address.place(places);
     }
 }
 

@@ -4,32 +4,24 @@
 
 use super::driver::Buffer;
 use super::segments::Segments;
-use super::{Pairs, THREADS, blocks, launch};
+use super::{Pairs, threads};
 use crate::Error;
 
 impl Pairs {
     /// `[N, S]`: `weight slope A u` of each pair, with one weight per token.
     pub(super) fn coefficients(&self, weights: &[f64], slope: f64) -> Result<Buffer<f64>, Error> {
-        let (queue, slots) = (&self.queue, self.rows.len());
-        let (weights, coefficients) = (queue.upload(weights)?, queue.buffer(slots)?);
+        let Self { queue, rows, stride, signals, u, .. } = self;
+        let (slots, weights) = (rows.len() as u32, queue.upload(weights)?);
+        let out = queue.buffer(rows.len())?;
         // SAFETY: weights and signals are `[N]`, the rest `[N, S]`.
         unsafe {
-            launch!(
-                queue,
+            queue.launch(
                 "weigh_tokens",
-                blocks(slots),
-                THREADS,
-                slots as u32,
-                self.rows.address(),
-                self.stride,
-                weights.address(),
-                self.signals.address(),
-                slope,
-                self.u.address(),
-                coefficients.address(),
+                threads(rows.len()),
+                &[&slots, rows, stride, &weights, signals, &slope, u, &out],
             )?;
         }
-        Ok(coefficients)
+        Ok(out)
     }
 
     /// Like [`Self::coefficients`], with 1 over the number of pairs in the pair's row as the weight, times the
@@ -40,28 +32,19 @@ impl Pairs {
         weights: Option<&[f64]>,
         slope: f64,
     ) -> Result<Buffer<f64>, Error> {
-        let queue = &self.queue;
+        let Self { queue, stride, signals, u, .. } = self;
+        let Segments { values, of_pair, starts, pairs, .. } = segments;
         let weights = weights.map(|weights| queue.upload(weights)).transpose()?;
-        let coefficients = queue.filled(self.rows.len(), 0)?;
+        let weights_or_null = weights.as_ref().map_or(0, Buffer::address);
+        let out = queue.filled(self.rows.len(), 0)?;
         // SAFETY: values are `[P]`, indices into `[N, S]`; starts are `[R + 1]`, weights `[N]` or absent.
         unsafe {
-            launch!(
-                queue,
+            queue.launch(
                 "weigh_rows",
-                blocks(segments.pairs as usize),
-                THREADS,
-                segments.pairs,
-                segments.values.address(),
-                segments.of_pair.address(),
-                segments.starts.address(),
-                self.stride,
-                weights.as_ref().map_or(0, Buffer::address),
-                self.signals.address(),
-                slope,
-                self.u.address(),
-                coefficients.address(),
+                threads(*pairs as usize),
+                &[pairs, values, of_pair, starts, stride, &weights_or_null, signals, &slope, u, &out],
             )?;
         }
-        Ok(coefficients)
+        Ok(out)
     }
 }

@@ -7,14 +7,14 @@
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::{CString, c_int, c_uint, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::{result as driver, sys};
 
 use super::arrays::{Lane, Slice, Stream};
-use super::image;
+use super::{Grid, image};
 use crate::Error;
 
 /// A CUDA device. All handles of a process to it share one module and one pool of memory.
@@ -160,17 +160,12 @@ impl Device {
 }
 
 /// Work queued on one stream, with the device's context current on this thread.
+#[derive(Debug)]
 pub(super) struct Queue {
     device: Device,
     stream: Stream,
     /// Host memory that queued copies may still read: a copy may return before it has read its source.
     held: Mutex<Vec<Box<dyn Any + Send + Sync>>>,
-}
-
-impl std::fmt::Debug for Queue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.device.fmt(f)
-    }
 }
 
 impl Queue {
@@ -252,26 +247,27 @@ impl Queue {
         Ok(())
     }
 
-    /// Queues `blocks` blocks of `threads` threads; nothing if there is no block.
+    /// Queues a kernel; nothing if there is no block.
     ///
     /// # Safety
     ///
-    /// `arguments` point to values of the types that the kernel declares, in its order. Their addresses are in this
-    /// device's memory and large enough for the kernel's accesses.
+    /// `arguments` are of the types that the kernel declares, in its order. Their addresses are in this device's memory
+    /// and large enough for the kernel's accesses.
     pub unsafe fn launch(
         &self,
         kernel: &'static str,
-        blocks: (u32, u32),
-        threads: u32,
-        arguments: &mut [*mut c_void],
+        (blocks, threads): Grid,
+        arguments: &[&dyn Argument],
     ) -> Result<(), Error> {
         if blocks.0 == 0 || blocks.1 == 0 {
             return Ok(());
         }
         let function = self.device.kernel(kernel)?;
-        let (grid, block) = ((blocks.0, blocks.1, 1 as c_uint), (threads, 1, 1));
+        let (grid, block) = ((blocks.0, blocks.1, 1), (threads, 1, 1));
+        let mut places = Vec::new();
+        arguments.iter().for_each(|argument| argument.place(&mut places));
         // SAFETY: the caller guarantees it; no kernel of this crate has dynamic shared memory.
-        unsafe { driver::launch_kernel(function, grid, block, 0, self.raw(), arguments) }
+        unsafe { driver::launch_kernel(function, grid, block, 0, self.raw(), &mut places) }
             .map_err(|error| failed(&format!("starting kernel `{kernel}`"), &error))
     }
 }
@@ -284,6 +280,7 @@ impl Drop for Queue {
 }
 
 /// Memory of one device, returned to the pool when dropped.
+#[derive(Debug)]
 pub struct Buffer<T> {
     device: Device,
     address: sys::CUdeviceptr,
@@ -294,16 +291,11 @@ pub struct Buffer<T> {
 
 impl<T> Buffer<T> {
     /// Number of values.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// True if the buffer holds no values.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The `CUdeviceptr` as a kernel argument.
+    /// The `CUdeviceptr`.
     pub(super) fn address(&self) -> u64 {
         self.address
     }
@@ -312,12 +304,6 @@ impl<T> Buffer<T> {
     pub fn slice(&self) -> Slice<'_, T> {
         // SAFETY: the buffer holds as many values for as long as it is borrowed.
         unsafe { Slice::from_raw(self.address, self.len) }
-    }
-}
-
-impl<T> std::fmt::Debug for Buffer<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} values on {:?}", self.len, self.device)
     }
 }
 
@@ -343,8 +329,13 @@ macro_rules! plain {
 }
 plain!(u8, u16, u32, u64, f32, f64, [f64; 6]);
 
-/// A type that a kernel takes by value.
-pub(super) trait Argument {}
+/// What a kernel takes: a value, the address of an array on the device, or several of them.
+pub(super) trait Argument {
+    /// Appends the address at which the argument lies while it is borrowed.
+    fn place(&self, places: &mut Vec<*mut c_void>) {
+        places.push((&raw const *self).cast_mut().cast());
+    }
+}
 
 impl Argument for u32 {}
 impl Argument for i32 {}
@@ -352,9 +343,16 @@ impl Argument for u64 {}
 impl Argument for f32 {}
 impl Argument for f64 {}
 
-/// Address of an argument while it is borrowed.
-pub(super) fn argument<T: Argument>(value: &T) -> *mut c_void {
-    (&raw const *value).cast_mut().cast()
+impl<T> Argument for Buffer<T> {
+    fn place(&self, places: &mut Vec<*mut c_void>) {
+        self.address.place(places);
+    }
+}
+
+impl<const N: usize> Argument for [&dyn Argument; N] {
+    fn place(&self, places: &mut Vec<*mut c_void>) {
+        self.iter().for_each(|argument| argument.place(places));
+    }
 }
 
 /// Number of devices, at least 1. Where a library is missing, cudarc would panic; this returns an error.

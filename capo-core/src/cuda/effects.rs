@@ -4,10 +4,11 @@
 
 use std::ops::RangeInclusive;
 
-use super::driver::{Buffer, Queue};
+use super::driver::{Argument, Buffer};
+use super::pairs::Hidden;
 use super::rows::{self, AdamArgument, Row};
 use super::segments::{Choice, Segments};
-use super::{LONG_WARPS, Pairs, THREADS, TILE, WARP, blocks, launch, warps};
+use super::{LONG_WARPS, Pairs, TILE, WARP, threads, warps};
 use crate::Error;
 use crate::effect::Effect;
 use crate::optimizer::Adam;
@@ -76,10 +77,6 @@ struct Projector<'a> {
 }
 
 impl Projector<'_> {
-    fn queue(&self) -> &Queue {
-        &self.pairs.queue
-    }
-
     /// 1 where rows of features and of moments may be read 16 bytes at a time, else 0.
     fn vector(&self) -> i32 {
         self.pairs.hidden.vector & i32::from(self.proposer.source.is_aligned())
@@ -91,7 +88,7 @@ impl Projector<'_> {
         let adam = AdamArgument::proposal(adam, source.steps());
         match source {
             Source::Own(Store::Cuda(own)) => {
-                own.rows_of(self.queue().buffer(segments.count as usize)?, pairs, segments, false, adam)
+                own.rows_of(pairs.queue.buffer(segments.count as usize)?, pairs, segments, false, adam)
             }
             Source::Trainer(HostMoments { arrays: MomentArrays::Cuda { exp_avg, exp_avg_sq }, .. }) => {
                 rows::dense(pairs, segments, exp_avg, exp_avg_sq, adam)
@@ -104,156 +101,68 @@ impl Projector<'_> {
 
     /// Projections for single tokens whose direction is their gradient.
     fn follow(&self, weights: &[f64]) -> Result<(), Error> {
-        let (queue, pairs, supports) = (self.queue(), self.pairs, self.proposer.supports);
+        let Self { proposer: Proposer { supports, .. }, pairs, v, norms } = self;
+        let Pairs { queue, rows, stride, u, squared_norms, .. } = pairs;
         let scale = |(weight, signal): (&f64, &f64)| weight * signal * supports.slope;
         let scales: Vec<f64> = weights.iter().zip(&supports.signals).map(scale).collect();
-        let scales = queue.upload(&scales)?;
+        let (slots, scales) = (rows.len() as u32, queue.upload(&scales)?);
         // SAFETY: scales and norms of features are `[N]`, the rest `[N, S]`.
         unsafe {
-            launch!(
-                queue,
+            queue.launch(
                 "follow_gradients",
-                blocks(pairs.rows.len()),
-                THREADS,
-                pairs.rows.len() as u32,
-                pairs.rows.address(),
-                pairs.stride,
-                pairs.u.address(),
-                scales.address(),
-                pairs.squared_norms.address(),
-                self.v.address(),
-                self.norms.address(),
+                threads(rows.len()),
+                &[&slots, rows, stride, u, &scales, squared_norms, v, norms],
             )
         }
     }
 
     /// Projections for single tokens under Adam.
     fn tokens(&self, segments: &Segments, coefficients: &Buffer<f64>, adam: &Adam) -> Result<(), Error> {
-        let (queue, pairs, hidden) = (self.queue(), self.pairs, self.pairs.hidden);
+        let Self { pairs: Pairs { queue, hidden, features, stride, .. }, v, norms, .. } = self;
+        let (Segments { values, of_pair, pairs, .. }, Hidden { address, width, .. }) = (segments, hidden);
         let rows = self.rows(segments, adam)?;
-        let windows = segments.pairs.div_ceil(WARP);
+        let windows = pairs.div_ceil(WARP);
         let fast = hidden.of_dtype(["project_tokens_f32", "project_tokens_f16", "project_tokens_bf16"]);
         let wide = hidden.of_dtype(["project_tokens_wide_f32", "project_tokens_wide_f16", "project_tokens_wide_bf16"]);
         // The wide kernel recomputes values that the fast kernel cannot represent.
         let eps = if FAST_EPS.contains(&adam.eps) { adam.eps as f32 } else { f32::NAN };
+        let common: [&dyn Argument; 7] = [pairs, values, of_pair, &rows, address, features, width];
         // SAFETY: values and segments of pairs are `[P]`, rows `[R]`, features `[N]`, the rest `[N, S]`. The rows'
         // moments have the features' width.
         unsafe {
-            launch!(
-                queue,
-                fast,
-                (windows, 1),
-                TOKEN_WARPS * WARP,
-                segments.pairs,
-                segments.values.address(),
-                segments.of_pair.address(),
-                rows.address(),
-                hidden.address,
-                pairs.features.address(),
-                hidden.width,
-                self.vector(),
-                pairs.stride,
-                coefficients.address(),
-                eps,
-                self.v.address(),
-                self.norms.address(),
-            )?;
-            launch!(
-                queue,
-                wide,
-                warps(windows as usize),
-                THREADS,
-                segments.pairs,
-                segments.values.address(),
-                segments.of_pair.address(),
-                rows.address(),
-                hidden.address,
-                pairs.features.address(),
-                hidden.width,
-                pairs.stride,
-                coefficients.address(),
-                adam.eps,
-                self.v.address(),
-                self.norms.address(),
-            )
+            let grid = ((windows, 1), TOKEN_WARPS * WARP);
+            queue.launch(fast, grid, &[&common, &self.vector(), stride, coefficients, &eps, v, norms])?;
+            queue.launch(wide, warps(windows as usize), &[&common, stride, coefficients, &adam.eps, v, norms])
         }
     }
 
     /// Projections for subsets; without `adam` the direction is SGD's.
     fn subsets(&self, segments: &Segments, coefficients: &Buffer<f64>, adam: Option<&Adam>) -> Result<(), Error> {
-        let (queue, pairs, hidden) = (self.queue(), self.pairs, self.pairs.hidden);
+        let Self { pairs: Pairs { queue, hidden, features, stride, .. }, v, norms, .. } = self;
+        let Hidden { address, width, vector, .. } = hidden;
         let rows = adam.map(|adam| self.rows(segments, adam)).transpose()?;
         let (rows, eps) = (rows.as_ref().map_or(0, Buffer::address), adam.map_or(0.0, |adam| adam.eps));
         let (list, long) = segments.long(queue)?;
         let Segments { values, of_pair, starts, pairs: known, count } = segments;
-        let tiles = (hidden.width as usize).div_ceil(TILE);
+        let tiles = (*width as usize).div_ceil(TILE);
         let at_once = tiles.min(TILES_AT_ONCE);
         let parts = queue.buffer::<f64>(at_once * *known as usize)?;
-        let norms = queue.buffer::<f64>(at_once * *count as usize)?;
+        let of_parts = queue.buffer::<f64>(at_once * *count as usize)?;
         let short_kernel = hidden.of_dtype(["project_short_f32", "project_short_f16", "project_short_bf16"]);
         let long_kernel = hidden.of_dtype(["project_long_f32", "project_long_f16", "project_long_bf16"]);
         for first in (0..tiles).step_by(TILES_AT_ONCE) {
             let (first_tile, some) = (first as u32, (tiles - first).min(TILES_AT_ONCE) as u32);
+            let batch: [&dyn Argument; 6] = [address, features, &first_tile, width, vector, stride];
+            let short: [&dyn Argument; 10] =
+                [known, count, values, starts, &rows, &batch, coefficients, &eps, &parts, &of_parts];
             // SAFETY: as in `tokens`; parts are `[tiles, P]`, their norms `[tiles, R]`.
             unsafe {
-                launch!(
-                    queue,
-                    short_kernel,
-                    (*count, some),
-                    WARP,
-                    *known,
-                    *count,
-                    values.address(),
-                    starts.address(),
-                    rows,
-                    hidden.address,
-                    pairs.features.address(),
-                    first_tile,
-                    hidden.width,
-                    hidden.vector,
-                    pairs.stride,
-                    coefficients.address(),
-                    eps,
-                    parts.address(),
-                    norms.address(),
-                )?;
-                launch!(
-                    queue,
-                    long_kernel,
-                    (long, some),
-                    LONG_WARPS * WARP,
-                    list.address(),
-                    *known,
-                    *count,
-                    values.address(),
-                    starts.address(),
-                    rows,
-                    hidden.address,
-                    pairs.features.address(),
-                    first_tile,
-                    hidden.width,
-                    hidden.vector,
-                    pairs.stride,
-                    coefficients.address(),
-                    eps,
-                    parts.address(),
-                    norms.address(),
-                )?;
-                launch!(
-                    queue,
+                queue.launch(short_kernel, ((*count, some), WARP), &short)?;
+                queue.launch(long_kernel, ((long, some), LONG_WARPS * WARP), &[&list, &short])?;
+                queue.launch(
                     "add_projections",
-                    blocks(*known as usize),
-                    THREADS,
-                    *known,
-                    *count,
-                    some,
-                    values.address(),
-                    of_pair.address(),
-                    starts.address(),
-                    parts.address(),
-                    norms.address(),
-                    self.v.address(),
-                    self.norms.address(),
+                    threads(*known as usize),
+                    &[known, count, &some, values, of_pair, starts, &parts, &of_parts, v, norms],
                 )?;
             }
         }
@@ -262,29 +171,14 @@ impl Projector<'_> {
 
     /// The sums of each token over its rows.
     fn react(&self, coefficients: &Buffer<f64>, decay: f64) -> Result<Vec<Effect>, Error> {
-        let (queue, pairs) = (self.queue(), self.pairs);
-        let effects = queue.buffer::<[f64; 6]>(pairs.tokens as usize)?;
+        let Self { proposer, pairs, v, norms } = self;
+        let Pairs { queue, tokens, stride, rows, logits, pi, u, tails, .. } = pairs;
+        let (rate, effects) = (proposer.rate(), queue.buffer::<[f64; 6]>(*tokens as usize)?);
+        let policies: [&dyn Argument; 7] = [tokens, stride, rows, logits, pi, u, tails];
         // SAFETY: tails and effects are `[N]`, the rest `[N, S]`.
         unsafe {
-            launch!(
-                queue,
-                "react",
-                warps(pairs.tokens as usize),
-                THREADS,
-                pairs.tokens,
-                pairs.stride,
-                pairs.rows.address(),
-                pairs.logits.address(),
-                pairs.pi.address(),
-                pairs.u.address(),
-                pairs.tails.address(),
-                coefficients.address(),
-                self.norms.address(),
-                self.proposer.rate(),
-                decay,
-                self.v.address(),
-                effects.address(),
-            )?;
+            let moves: [&dyn Argument; 6] = [coefficients, norms, &rate, &decay, v, &effects];
+            queue.launch("react", warps(*tokens as usize), &[&policies, &moves])?;
         }
         let effect = |[s, q, kl, gain, slope, squared_norm]: [f64; 6]| {
             let reaction = Reaction { s, q, kl, gain };

@@ -39,13 +39,8 @@ pub(crate) use pairs::Pairs;
 pub(crate) use sums::Local;
 pub(crate) use supports::collect;
 
-/// Queues a kernel: `launch!(queue, "name", blocks, threads, arguments...)`, with the argument types that the kernel declares.
-macro_rules! launch {
-    ($queue:expr, $kernel:expr, $blocks:expr, $threads:expr, $($argument:expr),* $(,)?) => {
-        $queue.launch($kernel, $blocks, $threads, &mut [$($crate::cuda::driver::argument(&$argument)),*])
-    };
-}
-use launch;
+/// Numbers of blocks in two dimensions, and the number of threads in a block.
+type Grid = ((u32, u32), u32);
 
 /// Default number of threads in a block.
 const THREADS: u32 = 256;
@@ -59,12 +54,12 @@ const LONG_WARPS: u32 = 16;
 /// Number of a feature's columns that a warp processes at a time.
 const TILE: usize = 256;
 
-/// Number of blocks with THREADS threads for `count` threads.
-fn blocks(count: usize) -> (u32, u32) {
-    (count.div_ceil(THREADS as usize) as u32, 1)
+/// Blocks of THREADS threads for `count` threads.
+fn threads(count: usize) -> Grid {
+    ((count.div_ceil(THREADS as usize) as u32, 1), THREADS)
 }
 
-/// Number of blocks with THREADS threads for `count` warps.
-fn warps(count: usize) -> (u32, u32) {
-    blocks(count * WARP as usize)
+/// Blocks of THREADS threads for `count` warps.
+fn warps(count: usize) -> Grid {
+    threads(count * WARP as usize)
 }

@@ -3,9 +3,10 @@
 #![allow(unsafe_code, reason = "kernel launches")]
 
 use super::driver::{Argument, Buffer, Device, Queue};
+use super::pairs::Hidden;
 use super::rows::{AdamArgument, Row};
 use super::segments::{Choice, Segments, scan};
-use super::{Arrays, LONG_WARPS, Pairs, THREADS, TILE, WARP, blocks, launch};
+use super::{Arrays, LONG_WARPS, Pairs, TILE, WARP, threads};
 use crate::intake::{Intake, Taken};
 use crate::moments::{self, Slot};
 use crate::optimizer::Adam;
@@ -24,12 +25,13 @@ const NONE: u32 = u32::MAX;
 /// Rows are stored in slabs, so that new rows move no old ones: 8 D bytes a row, and 16 bytes a row of the vocabulary.
 #[derive(Debug)]
 pub(crate) struct Moments {
-    device: Device,
+    pub device: Device,
     vocab_size: usize,
     width: usize,
     /// Steps taken.
     pub steps: u64,
-    rows: usize,
+    /// R: number of rows with moments.
+    pub rows: usize,
     /// `[SLAB_ROWS, 2, D]` each.
     slabs: Vec<Buffer<f32>>,
     /// Addresses of the slabs.
@@ -129,19 +131,9 @@ impl Moments {
         moments.ok_or_else(|| Error::new("the device's moments name a row twice"))
     }
 
-    /// R: number of rows with moments.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
     /// V and D; 0 before the first step.
     pub fn dims(&self) -> (usize, usize) {
         (self.vocab_size, self.width)
-    }
-
-    /// The device's number.
-    pub fn device(&self) -> i32 {
-        self.device.ordinal()
     }
 
     /// Updates the moments with one step of the tokens in `taken`.
@@ -178,23 +170,10 @@ impl Moments {
 
     /// `[R + 1]`: for each segment's row, the number of earlier rows without a slot; and the total number.
     fn new_rows(&self, pairs: &Pairs, segments: &Segments) -> Result<(Buffer<u32>, usize), Error> {
-        let (queue, Segments { values, starts, count, .. }) = (&pairs.queue, segments);
-        let marks = queue.buffer::<u32>(*count as usize + 1)?;
+        let (Pairs { queue, rows, .. }, Segments { values, starts, count, .. }) = (pairs, segments);
+        let (grid, marks) = (threads(*count as usize + 1), queue.buffer::<u32>(*count as usize + 1)?);
         // SAFETY: marks and starts are `[R + 1]`, values `[P]`, indices into `[N, S]`; rows are below V.
-        unsafe {
-            launch!(
-                queue,
-                "mark_new_rows",
-                blocks(*count as usize + 1),
-                THREADS,
-                *count,
-                values.address(),
-                starts.address(),
-                pairs.rows.address(),
-                self.of_row.address(),
-                marks.address(),
-            )?;
-        }
+        unsafe { queue.launch("mark_new_rows", grid, &[count, values, starts, rows, &self.of_row, &marks]) }?;
         let new = scan(queue, &marks, *count as usize)? as usize;
         Ok((marks, new))
     }
@@ -215,56 +194,34 @@ impl Moments {
 
     /// Gives slots to the segments' rows that have none; `prefix` is the result of `new_rows`.
     fn place(&self, pairs: &Pairs, segments: &Segments, prefix: &Buffer<u32>) -> Result<(), Error> {
-        let Segments { values, starts, count, .. } = segments;
+        let (Pairs { queue, rows, .. }, Segments { values, starts, count, .. }) = (pairs, segments);
+        let (grid, known, slots) = (threads(*count as usize), self.rows as u32, self.slots());
         // SAFETY: as in `new_rows`; there are slots for all new rows, at most V.
-        unsafe {
-            launch!(
-                pairs.queue,
-                "place_new_rows",
-                blocks(*count as usize),
-                THREADS,
-                *count,
-                values.address(),
-                starts.address(),
-                pairs.rows.address(),
-                prefix.address(),
-                self.rows as u32,
-                self.slots(),
-            )
-        }
+        unsafe { queue.launch("place_new_rows", grid, &[count, values, starts, rows, prefix, &known, &slots]) }
     }
 
-    /// Adam's rule for the segments' rows, in `rows`. With `write`, all rows have slots, slots from `self.rows` on
+    /// Adam's rule for the segments' rows, in `out`. With `write`, all rows have slots, slots from `self.rows` on
     /// are new, and all are marked as written.
     pub(super) fn rows_of(
         &self,
-        rows: Buffer<Row>,
+        out: Buffer<Row>,
         pairs: &Pairs,
         segments: &Segments,
         write: bool,
         adam: AdamArgument,
     ) -> Result<Buffer<Row>, Error> {
+        let Pairs { queue, rows, hidden: Hidden { width, .. }, .. } = pairs;
         let Segments { values, starts, count, .. } = segments;
-        // SAFETY: as in `place`; rows are `[R]`.
+        let (slots, known, write) = (self.slots(), self.rows as u32, i32::from(write));
+        // SAFETY: as in `place`; the result is `[R]`.
         unsafe {
-            launch!(
-                pairs.queue,
+            queue.launch(
                 "own_rows",
-                blocks(*count as usize),
-                THREADS,
-                *count,
-                values.address(),
-                starts.address(),
-                pairs.rows.address(),
-                self.slots(),
-                self.rows as u32,
-                i32::from(write),
-                pairs.hidden.width,
-                adam,
-                rows.address(),
+                threads(*count as usize),
+                &[count, values, starts, rows, &slots, &known, &write, width, &adam, &out],
             )?;
         }
-        Ok(rows)
+        Ok(out)
     }
 
     /// Adds the segments' gradients to their rows: the kept tokens' gradient and, if given, the gradient of all tokens.
@@ -277,49 +234,19 @@ impl Moments {
         coefficients: [Option<&Coefficients>; 2],
         in_bf16: i32,
     ) -> Result<(), Error> {
-        let (queue, hidden, Segments { values, starts, count, .. }) = (&pairs.queue, pairs.hidden, segments);
+        let Pairs { queue, hidden, features, stride, .. } = pairs;
+        let (Segments { values, starts, count, .. }, Hidden { address, width, vector, .. }) = (segments, hidden);
         let [kept, everything] = coefficients.map(|own| own.map_or(0, |own| own.values.address()));
-        let tiles = (hidden.width as usize).div_ceil(TILE) as u32;
+        let tiles = (*width as usize).div_ceil(TILE) as u32;
+        let short: [&dyn Argument; 11] =
+            [values, starts, rows, address, features, width, vector, stride, &kept, &everything, &in_bf16];
         let short_kernel = hidden.of_dtype(["update_short_f32", "update_short_f16", "update_short_bf16"]);
         let long_kernel = hidden.of_dtype(["update_long_f32", "update_long_f16", "update_long_bf16"]);
         // SAFETY: values are `[P]`, starts `[R + 1]`, rows `[R]` with moments of the features' width, features `[N]`,
         // coefficients `[N, S]`; the coefficients of all tokens may be absent. No two segments share a row.
         unsafe {
-            launch!(
-                queue,
-                short_kernel,
-                (*count, tiles),
-                WARP,
-                values.address(),
-                starts.address(),
-                rows.address(),
-                hidden.address,
-                pairs.features.address(),
-                hidden.width,
-                hidden.vector,
-                pairs.stride,
-                kept,
-                everything,
-                in_bf16,
-            )?;
-            launch!(
-                queue,
-                long_kernel,
-                (*long, tiles),
-                LONG_WARPS * WARP,
-                list.address(),
-                values.address(),
-                starts.address(),
-                rows.address(),
-                hidden.address,
-                pairs.features.address(),
-                hidden.width,
-                hidden.vector,
-                pairs.stride,
-                kept,
-                everything,
-                in_bf16,
-            )
+            queue.launch(short_kernel, ((*count, tiles), WARP), &short)?;
+            queue.launch(long_kernel, ((*long, tiles), LONG_WARPS * WARP), &[list, &short])
         }
     }
 

@@ -3,8 +3,9 @@
 #![allow(unsafe_code, reason = "kernel launches")]
 
 use super::driver::{Argument, Buffer, Plain};
+use super::pairs::Hidden;
 use super::segments::Segments;
-use super::{Pairs, Slice, THREADS, blocks, launch};
+use super::{Pairs, Slice, threads};
 use crate::Error;
 use crate::optimizer::Adam;
 use crate::semantics::UntouchedRows;
@@ -54,25 +55,16 @@ pub(super) fn dense(
     exp_avg_sq: &Slice<f32>,
     adam: AdamArgument,
 ) -> Result<Buffer<Row>, Error> {
-    let queue = &pairs.queue;
-    let rows = queue.buffer::<Row>(segments.count as usize)?;
+    let Segments { values, starts, count, .. } = segments;
+    let Pairs { queue, rows, hidden: Hidden { width, .. }, .. } = pairs;
+    let out = queue.buffer::<Row>(*count as usize)?;
     // SAFETY: the moments are `[V, D]`, as checked by `Step::check`, and rows are below V.
     unsafe {
-        launch!(
-            queue,
+        queue.launch(
             "dense_rows",
-            blocks(segments.count as usize),
-            THREADS,
-            segments.count,
-            segments.values.address(),
-            segments.starts.address(),
-            pairs.rows.address(),
-            exp_avg.address(),
-            exp_avg_sq.address(),
-            pairs.hidden.width,
-            adam,
-            rows.address(),
+            threads(*count as usize),
+            &[count, values, starts, rows, exp_avg, exp_avg_sq, width, &adam, &out],
         )?;
     }
-    Ok(rows)
+    Ok(out)
 }

@@ -2,8 +2,8 @@
 
 #![allow(unsafe_code, reason = "kernel launches")]
 
-use super::driver::{Buffer, Queue};
-use super::{Pairs, THREADS, blocks, launch};
+use super::driver::{Argument, Buffer, Queue};
+use super::{Pairs, THREADS, threads};
 use crate::Error;
 
 /// Entries of a tile of the scan and of the sort.
@@ -40,84 +40,31 @@ pub(super) struct Choice<'a> {
 
 impl Segments {
     pub fn of(pairs: &Pairs, choice: Choice) -> Result<Self, Error> {
-        let (queue, slots) = (&pairs.queue, pairs.rows.len());
+        let Pairs { queue, rows, stride, vocab_size: vocab, .. } = pairs;
         let Choice { subset_of, subsets, nonzero } = choice;
+        let slots = rows.len();
         let (total, nonzero) = (slots as u32, nonzero.map_or(0, Buffer::address));
-        let rows = pairs.rows.address();
+        let chosen: [&dyn Argument; 5] = [&total, rows, subset_of, stride, &nonzero];
         let mut sorter = Sorter { queue, keys: queue.buffer(slots)?, values: queue.buffer(slots)? };
+        let Sorter { keys, values, .. } = &sorter;
         // SAFETY: the arguments are the kernel's; subsets are `[N]`, rows, keys, values and coefficients `[N, S]`.
-        unsafe {
-            launch!(
-                queue,
-                "row_keys",
-                blocks(slots),
-                THREADS,
-                total,
-                rows,
-                subset_of.address(),
-                pairs.stride,
-                nonzero,
-                pairs.vocab_size,
-                sorter.keys.address(),
-                sorter.values.address(),
-            )?;
-        }
-        sorter.sort(pairs.vocab_size)?;
+        unsafe { queue.launch("row_keys", threads(slots), &[&chosen, vocab, keys, values]) }?;
+        sorter.sort(*vocab)?;
         if subsets > 1 {
+            let (subsets, Sorter { keys, values, .. }) = (subsets as u32, &sorter);
             // SAFETY: as above; values are a permutation of the indices.
-            unsafe {
-                launch!(
-                    queue,
-                    "subset_keys",
-                    blocks(slots),
-                    THREADS,
-                    total,
-                    rows,
-                    subset_of.address(),
-                    pairs.stride,
-                    nonzero,
-                    subsets as u32,
-                    sorter.values.address(),
-                    sorter.keys.address(),
-                )?;
-            }
-            sorter.sort(subsets as u32)?;
+            unsafe { queue.launch("subset_keys", threads(slots), &[&chosen, &subsets, values, keys]) }?;
+            sorter.sort(subsets)?;
         }
         let values = sorter.values;
         let (heads, known) = (queue.buffer::<u32>(slots + 1)?, queue.filled::<u32>(1, 0)?);
         // SAFETY: as above; heads are `[N S + 1]`.
-        unsafe {
-            launch!(
-                queue,
-                "mark_heads",
-                blocks(slots + 1),
-                THREADS,
-                total,
-                rows,
-                subset_of.address(),
-                pairs.stride,
-                nonzero,
-                values.address(),
-                heads.address(),
-                known.address(),
-            )?;
-        }
+        unsafe { queue.launch("mark_heads", threads(slots + 1), &[&chosen, &values, &heads, &known]) }?;
         let count = scan(queue, &heads, slots)?;
         let known = queue.download(&known, 1)?[0];
         let (of_pair, starts) = (queue.buffer(known as usize)?, queue.buffer(count as usize + 1)?);
         // SAFETY: `heads` holds the sums before each of the P pairs and after the last, at most R.
-        unsafe {
-            launch!(
-                queue,
-                "write_segments",
-                blocks(known as usize + 1),
-                THREADS,
-                known,
-                heads.address(),
-                of_pair.address(),
-                starts.address(),
-            )?;
-        }
+        unsafe { queue.launch("write_segments", threads(known as usize + 1), &[&known, &heads, &of_pair, &starts]) }?;
         Ok(Self { values, of_pair, starts, pairs: known, count })
     }
 
@@ -126,23 +73,11 @@ impl Segments {
         let count = self.count as usize;
         let marks = queue.buffer::<u32>(count + 1)?;
         // SAFETY: starts and marks are `[R + 1]`.
-        unsafe {
-            launch!(
-                queue,
-                "mark_long",
-                blocks(count + 1),
-                THREADS,
-                self.count,
-                self.starts.address(),
-                marks.address()
-            )?;
-        }
+        unsafe { queue.launch("mark_long", threads(count + 1), &[&self.count, &self.starts, &marks]) }?;
         let long = scan(queue, &marks, count)?;
         let list = queue.buffer(long as usize)?;
         // SAFETY: the list holds as many entries as were marked.
-        unsafe {
-            launch!(queue, "list_long", blocks(count), THREADS, self.count, marks.address(), list.address())?;
-        }
+        unsafe { queue.launch("list_long", threads(count), &[&self.count, &marks, &list]) }?;
         Ok((list, long))
     }
 }
@@ -163,32 +98,15 @@ impl Sorter<'_> {
         let counts = queue.buffer::<u32>((tiles << DIGIT_BITS) + 1)?;
         for shift in (0..digits).map(|digit| digit * DIGIT_BITS) {
             let (keys, values) = (queue.buffer(count)?, queue.buffer(count)?);
-            let grid = (tiles as u32, 1);
+            let (grid, total, from) = (((tiles as u32, 1), THREADS), count as u32, &*self);
             // SAFETY: counts are `[16, tiles]`, keys and values `[count]`, with targets of their own.
             unsafe {
-                launch!(
-                    queue,
-                    "count_digits",
-                    grid,
-                    THREADS,
-                    count as u32,
-                    self.keys.address(),
-                    shift,
-                    counts.address(),
-                )?;
+                queue.launch("count_digits", grid, &[&total, &from.keys, &shift, &counts])?;
                 scan_in_place(queue, &counts, tiles << DIGIT_BITS)?;
-                launch!(
-                    queue,
+                queue.launch(
                     "scatter_digits",
                     grid,
-                    THREADS,
-                    count as u32,
-                    self.keys.address(),
-                    self.values.address(),
-                    shift,
-                    counts.address(),
-                    keys.address(),
-                    values.address(),
+                    &[&total, &from.keys, &from.values, &shift, &counts, &keys, &values],
                 )?;
             }
             (self.keys, self.values) = (keys, values);
@@ -207,17 +125,13 @@ pub(super) fn scan(queue: &Queue, data: &Buffer<u32>, count: usize) -> Result<u3
 /// Replaces the first `count` numbers by the sums of the numbers before them.
 fn scan_in_place(queue: &Queue, data: &Buffer<u32>, count: usize) -> Result<(), Error> {
     let tiles = count.div_ceil(SCAN_TILE);
-    let sums = queue.buffer::<u32>(tiles)?;
+    let (grid, count, sums) = (((tiles as u32, 1), THREADS), count as u32, queue.buffer::<u32>(tiles)?);
     // SAFETY: `data` holds at least `count` numbers, `sums` one for each tile.
-    unsafe {
-        launch!(queue, "scan_tiles", (tiles as u32, 1), THREADS, data.address(), count as u32, sums.address(),)?;
-    }
+    unsafe { queue.launch("scan_tiles", grid, &[data, &count, &sums]) }?;
     if tiles > 1 {
         scan_in_place(queue, &sums, tiles)?;
         // SAFETY: as above.
-        unsafe {
-            launch!(queue, "add_offsets", (tiles as u32, 1), THREADS, data.address(), count as u32, sums.address(),)?;
-        }
+        unsafe { queue.launch("add_offsets", grid, &[data, &count, &sums]) }?;
     }
     Ok(())
 }

@@ -102,7 +102,7 @@ impl Pairs {
         });
         let features: Vec<f32> = kept.chain(rejected).collect();
         let tokens = features.len() / sums.width;
-        let ids: Vec<u32> = sums.ids().iter().copied().cycle().take(tokens).collect();
+        let ids: Vec<u32> = sums.ids.iter().copied().cycle().take(tokens).collect();
         let features = queue.upload(&features)?;
         let hidden = Hidden::of(&Features::F32(features.slice()), sums.width);
         let ones = vec![1.0; tokens];
@@ -136,7 +136,7 @@ impl Moments {
         semantics: &Semantics,
     ) -> Result<(), Error> {
         let pairs = Pairs::of_sums(sums, arrays, self.dims().0)?;
-        let (rows, tokens) = (sums.ids().len(), pairs.tokens as usize);
+        let (rows, tokens) = (sums.ids.len(), pairs.tokens as usize);
         let kept = Intake::ones(tokens, rows);
         let everything = (tokens > rows).then(|| Intake::ones(tokens, tokens));
         let taken = Taken { kept: &kept, everything: everything.as_ref(), kind: Weights::TokenMean };

@@ -2,16 +2,19 @@
 
 use capo_core::cuda::{self, Features};
 use capo_core::{
-    Acceptance, Arrays, Assessment, CurvatureAverage, CurvatureModel, EmptyState, Feature, Granularity, HostArrays,
-    HostMoments, LastLayer, MomentArrays, MomentUpdate, ObjectiveShift, OptimizerModel, OutsideAction, PolicyShift,
-    Probabilities, RejectedBatch, Semantics, StateDtype, Step, Switch, Temperature, TokenGradient, UntouchedRows,
-    Weights, ZeroAdvantage,
+    Acceptance, Arrays, Assessment, CurvatureAverage, CurvatureModel, EmptyState, Feature, Granularity, HostMoments,
+    LastLayer, MomentArrays, MomentUpdate, ObjectiveShift, OptimizerModel, OutsideAction, PolicyShift, Probabilities,
+    RejectedBatch, Semantics, StateDtype, Step, Switch, Temperature, TokenGradient, UntouchedRows, Weights,
+    ZeroAdvantage,
 };
 
 use super::streams::run;
-use super::suite::device::{emulator, uploaded};
-use super::suite::fixture::{ADAM, ADAM_OF_BOTH, ADAMW, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close};
+use super::suite::device::{device_arrays, emulator, host_arrays, uploaded};
+use super::suite::fixture::{
+    ADAM, ADAM_OF_BOTH, ADAMW, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close, shifts, wide,
+};
 use super::suite::scene::Scene;
+use super::suite::second_moment::{HEADER, rows};
 
 /// Largest difference of shifts, of the largest shift in a batch: sums of a token's direction are `f32` on both sides.
 const SHIFTS: f64 = 3e-6;
@@ -89,6 +92,16 @@ pub struct Case {
 /// Learning rate of most steps.
 pub const RATE: f64 = 0.1;
 
+/// A case of which others differ in little.
+pub const CASE: Case = Case {
+    semantics: Semantics::PAPER,
+    granularity: Granularity::Completion,
+    optimizer: ADAM,
+    dtype: Dtype::F32,
+    trainers: false,
+    learning_rate: RATE,
+};
+
 /// A step for each scene, asked about and committed; then the state, which crosses over.
 pub fn side_by_side(scenes: &[Scene], case: &Case) {
     let &Case { semantics, granularity, optimizer, dtype, trainers, learning_rate } = case;
@@ -106,11 +119,11 @@ pub fn side_by_side(scenes: &[Scene], case: &Case) {
         let step = |arrays| step_with(scene, arrays, &optimizer, learning_rate);
         let on_host = Step {
             moments: moments(MomentArrays::Host { exp_avg: &exp_avg, exp_avg_sq: &exp_avg_sq }),
-            ..step(host_arrays(scene, &stored.hidden))
+            ..step(host_arrays(&scene.batch, &stored.hidden))
         };
         let on_device = Step {
             moments: moments(MomentArrays::Cuda { exp_avg: uploaded(&exp_avg), exp_avg_sq: uploaded(&exp_avg_sq) }),
-            ..step(device_arrays(scene, stored.features))
+            ..step(device_arrays(&scene.batch, stored.features))
         };
         let mask = &scene.batch.mask;
         let (one, other) = (host.prepare(&on_host, mask).unwrap(), device.prepare(&on_device, mask).unwrap());
@@ -131,35 +144,6 @@ pub fn side_by_side(scenes: &[Scene], case: &Case) {
     assert_eq!(device.save().unwrap(), expected, "{what}");
 }
 
-pub fn host_arrays<'a>(scene: &'a Scene, hidden: &'a [f32]) -> Arrays<'a> {
-    let batch = &scene.batch;
-    Arrays::Host(HostArrays {
-        hidden,
-        topk_ids: &batch.topk_ids,
-        topk_logits: &batch.topk_logits,
-        action_logits: &batch.action_logits,
-        logsumexp: &batch.logsumexp,
-    })
-}
-
-pub fn device_arrays<'a>(scene: &'a Scene, hidden: Features<'a>) -> Arrays<'a> {
-    let batch = &scene.batch;
-    Arrays::Cuda(cuda::Arrays {
-        device: 0,
-        stream: cuda::Stream::default(),
-        hidden,
-        topk_ids: uploaded(&batch.topk_ids),
-        topk_logits: uploaded(&batch.topk_logits),
-        action_logits: uploaded(&batch.action_logits),
-        logsumexp: uploaded(&batch.logsumexp),
-    })
-}
-
-/// The scene's features in 32-bit floats, and its other arrays, on the device.
-pub fn arrays_in_f32(scene: &Scene) -> Arrays<'_> {
-    device_arrays(scene, Features::F32(uploaded(&scene.batch.hidden)))
-}
-
 /// The scene's step, with its batch in `arrays`.
 pub fn step_with<'a>(scene: &'a Scene, arrays: Arrays<'a>, optimizer: &OptimizerModel, learning_rate: f64) -> Step<'a> {
     let plain = scene.step(optimizer, learning_rate);
@@ -167,14 +151,8 @@ pub fn step_with<'a>(scene: &'a Scene, arrays: Arrays<'a>, optimizer: &Optimizer
 }
 
 pub fn compare(what: &str, got: &Assessment, expected: &Assessment) {
-    for (name, got, expected) in [
-        ("m_f", &got.m_f, &expected.m_f),
-        ("m_h", &got.m_h, &expected.m_h),
-        ("kl", &got.kl, &expected.kl),
-        ("surrogate", &got.surrogate, &expected.surrogate),
-    ] {
-        let expected: Vec<f64> = expected.iter().map(|&x| f64::from(x)).collect();
-        assert_close(&format!("{name} {what}"), got, &expected, SHIFTS);
+    for ((name, got), (_, expected)) in shifts(got).into_iter().zip(shifts(expected)) {
+        assert_close(&format!("{name} {what}"), got, &wide(expected), SHIFTS);
     }
     assert_eq!((&got.keep, &got.reasons), (&expected.keep, &expected.reasons), "{what}");
     assert_eq!((got.tokens, got.rejected), (expected.tokens, expected.rejected), "{what}");
@@ -188,17 +166,15 @@ pub fn compare(what: &str, got: &Assessment, expected: &Assessment) {
 /// Header, rows and steps are the same; moments agree.
 pub fn compare_states(what: &str, got: &[u8], expected: &[u8]) {
     assert_eq!(got.len(), expected.len(), "{what}");
-    let number = |at: usize| u64::from_le_bytes(expected[at..at + 8].try_into().unwrap()) as usize;
-    let (width, rows, header) = (number(20), number(36), 8 + 4 + 4 * 8 + 10);
-    let start = header + rows * 12;
+    let start = HEADER + rows(expected).len() * 12;
     assert_eq!(got[..start], expected[..start], "{what}");
-    let floats = |bytes: &[u8], half: usize| -> Vec<f32> {
-        let own = &bytes[start + half * rows * width * 4..][..rows * width * 4];
-        own.chunks(4).map(|x| f32::from_le_bytes(x.try_into().unwrap())).collect()
+    let halves = |bytes: &[u8]| -> [Vec<f64>; 2] {
+        let (m, v): (Vec<_>, Vec<_>) = rows(bytes).into_iter().map(|(_, m, v)| (m, v)).unzip();
+        [m.concat(), v.concat()]
     };
-    for half in 0..2 {
-        let expected: Vec<f64> = floats(expected, half).into_iter().map(f64::from).collect();
-        assert_close(&format!("moments {half} {what}"), &floats(got, half), &expected, MOMENTS);
+    for (got, expected) in halves(got).into_iter().zip(halves(expected)) {
+        let got: Vec<f32> = got.into_iter().map(|x| x as f32).collect();
+        assert_close(&format!("moments {what}"), &got, &expected, MOMENTS);
     }
 }
 
@@ -243,10 +219,8 @@ fn all_semantics_granularities_optimizers_and_dtypes_agree() {
                 }
                 let preset = [Semantics::PAPER, Semantics::AUTHORS, Semantics::EXACT].contains(&semantics);
                 for dtype in dtypes.by_ref().take(if preset { 3 } else { 1 }).collect::<Vec<_>>() {
-                    side_by_side(
-                        &scenes,
-                        &Case { semantics, granularity, optimizer, dtype, trainers, learning_rate: RATE },
-                    );
+                    let case = Case { semantics, granularity, optimizer, dtype, trainers, learning_rate: RATE };
+                    side_by_side(&scenes, &case);
                 }
             }
         }
@@ -264,7 +238,7 @@ fn shapes_of_all_kinds_agree() {
         (Dims(3, 40, 70, 8, 100), Dtype::Bf16),
     ] {
         let mut rng = Rng(300);
-        let scenes = [Scene::loose(&mut rng, dims), Scene::loose(&mut rng, dims)];
+        let scenes = Scene::loose_pair(&mut rng, dims);
         for (granularity, optimizer) in [
             (Granularity::Token, ADAM),
             (Granularity::Token, SGD),
@@ -273,15 +247,7 @@ fn shapes_of_all_kinds_agree() {
             (Granularity::Batch, SGD),
         ] {
             println!("{dims:?}");
-            let case = Case {
-                semantics: Semantics::PAPER,
-                granularity,
-                optimizer,
-                dtype,
-                trainers: false,
-                learning_rate: RATE,
-            };
-            side_by_side(&scenes, &case);
+            side_by_side(&scenes, &Case { granularity, optimizer, dtype, ..CASE });
         }
     }
 }
@@ -292,7 +258,7 @@ fn shapes_of_all_kinds_agree() {
 fn order_and_old_memory_change_no_bit() {
     let Some(emulator) = emulator() else { return };
     let mut rng = Rng(301);
-    let scenes = [Scene::loose(&mut rng, Dims(2, 50, 5, 300, 12)), Scene::loose(&mut rng, Dims(2, 50, 5, 300, 12))];
+    let scenes = Scene::loose_pair(&mut rng, Dims(2, 50, 5, 300, 12));
     let run = |granularity, semantics| run(&scenes, std::ptr::null_mut(), granularity, semantics);
     for (granularity, semantics) in [
         (Granularity::Token, Semantics::PAPER),

@@ -1,13 +1,14 @@
 //! State of the model after the device fails.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, c_void};
 use std::process::Command;
 
 use capo_core::{CurvatureModel, Error, Granularity, Semantics, cuda};
 
 use super::streams::{new_stream, step_on};
+use super::suite;
 use super::suite::device::{emulator, uploaded};
-use super::suite::fixture::{Dims, OPEN, Rng};
+use super::suite::fixture::{Dims, Rng};
 use super::suite::scene::Scene;
 
 /// Calls `ask` with ever more memory until it has enough; every failure before that is the same sentence.
@@ -18,11 +19,9 @@ fn with_ever_more_memory<X>(mut ask: impl FnMut(u64) -> Result<X, Error>) -> (X,
             Ok(answer) => return (answer, left),
             Err(error) => {
                 let error = error.to_string();
-                assert!(
-                    error.starts_with("the CUDA device failed with `CUDA_ERROR_OUT_OF_MEMORY` in taking "),
-                    "{error}"
-                );
-                assert!(error.ends_with(" bytes of memory (keep fewer logits, or use a smaller batch)"), "{error}");
+                let start = "the CUDA device failed with `CUDA_ERROR_OUT_OF_MEMORY` in taking ";
+                let end = " bytes of memory (keep fewer logits, or use a smaller batch)";
+                assert!(error.starts_with(start) && error.ends_with(end), "{error}");
                 left += 1;
                 assert!(left < 1000, "{error}");
             }
@@ -37,7 +36,13 @@ fn scenes() -> [Scene; 2] {
 }
 
 fn model() -> CurvatureModel {
-    CurvatureModel::new(OPEN, Granularity::Completion, Semantics::PAPER).unwrap()
+    suite::fixture::model(Semantics::PAPER, Granularity::Completion)
+}
+
+/// Commits a scene on this stream.
+fn commit(model: &mut CurvatureModel, scene: &Scene, stream: *mut c_void) {
+    let mask = &scene.batch.mask;
+    model.commit(&model.prepare(&step_on(scene, stream), mask).unwrap(), mask).unwrap();
 }
 
 /// Wherever memory ends in a commit, the state is what it was before, and with enough memory the step goes on from there.
@@ -47,7 +52,7 @@ fn a_commit_without_memory_changes_nothing() {
     let (scenes, mut model, mut undisturbed) = (scenes(), model(), model());
     for scene in &scenes {
         let mask = &scene.batch.mask;
-        undisturbed.commit(&undisturbed.prepare(&step_on(scene, std::ptr::null_mut()), mask).unwrap(), mask).unwrap();
+        commit(&mut undisturbed, scene, std::ptr::null_mut());
         let before = model.save().unwrap();
         let ((), failures) = with_ever_more_memory(|left| {
             // Memory that was given back is used on its own stream only.
@@ -70,9 +75,7 @@ fn a_commit_without_memory_changes_nothing() {
 fn questions_without_memory_can_be_asked_again() {
     let Some(emulator) = emulator() else { return };
     let ([first, second], mut model) = (scenes(), model());
-    model
-        .commit(&model.prepare(&step_on(&first, std::ptr::null_mut()), &first.batch.mask).unwrap(), &first.batch.mask)
-        .unwrap();
+    commit(&mut model, &first, std::ptr::null_mut());
     let mask = &second.batch.mask;
     let expected = model.assess(&model.prepare(&step_on(&second, std::ptr::null_mut()), mask).unwrap()).unwrap();
     let (got, failures) = with_ever_more_memory(|left| {
@@ -100,8 +103,7 @@ fn run_with(test: &str, setting: &str, value: &OsStr) -> (bool, String) {
 fn many_streams() {
     let scenes = scenes();
     for _ in 0..12 {
-        let (mut model, mask) = (model(), &scenes[1].batch.mask);
-        model.commit(&model.prepare(&step_on(&scenes[1], new_stream()), mask).unwrap(), mask).unwrap();
+        commit(&mut model(), &scenes[1], new_stream());
     }
 }
 

@@ -2,9 +2,9 @@
 
 use capo_core::{Arrays, CurvatureModel, Granularity, Semantics, UntouchedRows};
 
-use super::agreement::{arrays_in_f32, compare_states, host_arrays, step_with};
+use super::agreement::{compare_states, step_with};
 use super::streams::{new_stream, step_on};
-use super::suite::device::emulator;
+use super::suite::device::{arrays, emulator, host_arrays};
 use super::suite::fixture::{ADAM, Dims, OPEN, Rng};
 use super::suite::scene::Scene;
 
@@ -24,9 +24,9 @@ fn moments_follow_the_batch_in_both_directions() {
         let model = || CurvatureModel::new(OPEN, Granularity::Completion, semantics).unwrap();
         let (mut host, mut both) = (model(), model());
         for (scene, on_device) in scenes.iter().zip([true, false, true, true, false, false]) {
-            let hidden = &scene.batch.hidden;
-            commit(&mut host, scene, host_arrays(scene, hidden));
-            commit(&mut both, scene, if on_device { arrays_in_f32(scene) } else { host_arrays(scene, hidden) });
+            let (on_host, batch) = (host_arrays(&scene.batch, &scene.batch.hidden), &scene.batch);
+            commit(&mut host, scene, on_host);
+            commit(&mut both, scene, if on_device { arrays(batch) } else { on_host });
             compare_states(&format!("{untouched_rows:?}"), &both.save().unwrap(), &host.save().unwrap());
         }
     }
@@ -38,7 +38,8 @@ fn a_model_without_steps_takes_a_batch_of_other_dimensions() {
     let Some(emulator) = emulator() else { return };
     let (small, large) =
         (Scene::loose(&mut Rng(701), Dims(1, 9, 3, 4, 5)), Scene::loose(&mut Rng(702), Dims(1, 9, 3, 40, 500)));
-    let mut model = CurvatureModel::new(OPEN, Granularity::Batch, Semantics::PAPER).unwrap();
+    let new = || CurvatureModel::new(OPEN, Granularity::Batch, Semantics::PAPER).unwrap();
+    let mut model = new();
     for left in 4..12 {
         let prepared = model.prepare(&step_on(&small, new_stream()), &small.batch.mask).unwrap();
         emulator.set_allocations(Some(left));
@@ -47,10 +48,10 @@ fn a_model_without_steps_takes_a_batch_of_other_dimensions() {
         if result.is_ok() {
             break;
         }
-        let (mut other, mut fresh) = (model, CurvatureModel::new(OPEN, Granularity::Batch, Semantics::PAPER).unwrap());
-        commit(&mut other, &large, arrays_in_f32(&large));
-        commit(&mut fresh, &large, arrays_in_f32(&large));
+        let (mut other, mut fresh) = (model, new());
+        commit(&mut other, &large, arrays(&large.batch));
+        commit(&mut fresh, &large, arrays(&large.batch));
         assert!(other.save().unwrap() == fresh.save().unwrap(), "after {left} allocations");
-        model = CurvatureModel::new(OPEN, Granularity::Batch, Semantics::PAPER).unwrap();
+        model = new();
     }
 }

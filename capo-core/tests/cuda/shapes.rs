@@ -5,21 +5,10 @@
 use capo_core::cuda::{Features, Plain, Slice};
 use capo_core::{CurvatureModel, Granularity, HostMoments, MomentArrays, OptimizerModel, Semantics, StateDtype, Step};
 
-use super::agreement::{
-    Case, DTYPES, Dtype, RATE, arrays_in_f32, compare, device_arrays, host_arrays, side_by_side, step_with,
-};
-use super::suite::device::{ToBits, emulator, uploaded};
+use super::agreement::{CASE, Case, DTYPES, Dtype, RATE, compare, side_by_side, step_with};
+use super::suite::device::{arrays, device_arrays, emulator, host_arrays, uploaded};
 use super::suite::fixture::{ADAM, Dims, OPEN, Rng, SGD, open_model};
 use super::suite::scene::Scene;
-
-const CASE: Case = Case {
-    semantics: Semantics::PAPER,
-    granularity: Granularity::Completion,
-    optimizer: ADAM,
-    dtype: Dtype::F32,
-    trainers: false,
-    learning_rate: RATE,
-};
 
 /// All tokens of a completion share a row, and three others by turns.
 fn shared_row(rng: &mut Rng, tokens: usize, width: usize) -> Scene {
@@ -66,8 +55,7 @@ fn widths_of_all_kinds_agree() {
 fn vocabularies_at_powers_of_two_agree() {
     for (k, vocab) in [(1, 1), (2, 2), (15, 15), (16, 16), (17, 17), (3, 16), (3, 17), (2, 256), (2, 4096), (2, 4097)] {
         let mut rng = Rng(402);
-        let mut scenes =
-            [Scene::loose(&mut rng, Dims(2, 20, k, 5, vocab)), Scene::loose(&mut rng, Dims(2, 20, k, 5, vocab))];
+        let mut scenes = Scene::loose_pair(&mut rng, Dims(2, 20, k, 5, vocab));
         for (t, at) in (0..20).flat_map(|t| [(t, 0), (t, 1)]) {
             let batch = &mut scenes[at].batch;
             let ids: Vec<u32> = (0..k as u32).map(|column| vocab as u32 - 1 - column).collect();
@@ -91,8 +79,8 @@ fn ids_beyond_the_vocabulary_are_named() {
             let step = step_with(&wrong, arrays, &ADAM, 0.1);
             open_model().prepare(&step, &wrong.batch.mask).unwrap_err().to_string()
         };
-        let said = refusal(arrays_in_f32(&wrong));
-        assert_eq!(said, refusal(host_arrays(&wrong, &wrong.batch.hidden)));
+        let said = refusal(arrays(&wrong.batch));
+        assert_eq!(said, refusal(host_arrays(&wrong.batch, &wrong.batch.hidden)));
         assert!(said.contains(&format!("has id {id}, expected below the vocabulary size 30")), "{said}");
     }
 }
@@ -101,9 +89,7 @@ fn ids_beyond_the_vocabulary_are_named() {
 #[test]
 fn subsets_at_powers_of_two_agree() {
     for completions in [15, 16, 17] {
-        let mut rng = Rng(410);
-        let dims = Dims(completions, 4, 3, 5, 12);
-        let mut scenes = [Scene::loose(&mut rng, dims), Scene::loose(&mut rng, dims)];
+        let mut scenes = Scene::loose_pair(&mut Rng(410), Dims(completions, 4, 3, 5, 12));
         for batch in scenes.iter_mut().map(|scene| &mut scene.batch) {
             batch.mask.fill(1);
         }
@@ -114,8 +100,7 @@ fn subsets_at_powers_of_two_agree() {
 /// The last row of a completion is the first one of the next.
 #[test]
 fn neighbouring_subsets_that_share_a_row_agree() {
-    let mut rng = Rng(414);
-    let mut scenes = [Scene::loose(&mut rng, Dims(3, 4, 2, 5, 12)), Scene::loose(&mut rng, Dims(3, 4, 2, 5, 12))];
+    let mut scenes = Scene::loose_pair(&mut Rng(414), Dims(3, 4, 2, 5, 12));
     for batch in scenes.iter_mut().map(|scene| &mut scene.batch) {
         batch.mask.fill(1);
         for at in 0..12 {
@@ -168,7 +153,7 @@ fn rows_across_slabs_agree() {
 fn a_loaded_model_goes_on([first, second]: &[Scene; 2], case: &Case) {
     let model = || CurvatureModel::new(OPEN, case.granularity, case.semantics).unwrap();
     let commit = |model: &mut CurvatureModel, scene: &Scene| {
-        let step = step_with(scene, arrays_in_f32(scene), &case.optimizer, 0.1);
+        let step = step_with(scene, arrays(&scene.batch), &case.optimizer, 0.1);
         model.commit(&model.prepare(&step, &scene.batch.mask).unwrap(), &scene.batch.mask).unwrap();
     };
     let (mut saved, mut loaded) = (model(), model());
@@ -182,8 +167,7 @@ fn a_loaded_model_goes_on([first, second]: &[Scene; 2], case: &Case) {
 /// Where fast roots are 0, an `eps` as small as they should be is not for them.
 #[test]
 fn directions_of_tiny_gradients_agree() {
-    let mut scenes =
-        [Scene::loose(&mut Rng(408), Dims(2, 10, 3, 24, 9)), Scene::loose(&mut Rng(409), Dims(2, 10, 3, 24, 9))];
+    let mut scenes = [408, 409].map(|seed| Scene::loose(&mut Rng(seed), Dims(2, 10, 3, 24, 9)));
     for h in scenes.iter_mut().flat_map(|scene| &mut scene.batch.hidden) {
         *h *= 3e-19;
     }
@@ -196,8 +180,7 @@ fn directions_of_tiny_gradients_agree() {
 /// 16-bit floats below 2^-14 have fewer digits, and still are no zeros.
 #[test]
 fn subnormal_features_agree() {
-    let mut scenes =
-        [Scene::loose(&mut Rng(405), Dims(2, 10, 3, 24, 9)), Scene::loose(&mut Rng(406), Dims(2, 10, 3, 24, 9))];
+    let mut scenes = [405, 406].map(|seed| Scene::loose(&mut Rng(seed), Dims(2, 10, 3, 24, 9)));
     for h in scenes.iter_mut().flat_map(|scene| &mut scene.batch.hidden) {
         *h *= 1e-4;
     }
@@ -210,19 +193,12 @@ fn subnormal_features_agree() {
 /// Squares and divisors beyond the range of `f32`, with results within it.
 #[test]
 fn directions_of_huge_gradients_agree() {
-    let scenes =
-        [Scene::loose(&mut Rng(412), Dims(2, 10, 3, 24, 9)), Scene::loose(&mut Rng(413), Dims(2, 10, 3, 24, 9))];
+    let scenes = [412, 413].map(|seed| Scene::loose(&mut Rng(seed), Dims(2, 10, 3, 24, 9)));
     for (scale, columns) in [(1e20, 24), (1e39, 1)] {
-        let huge = |scene: &Scene| {
-            let mut scene = scene.clone();
-            for h in scene.batch.hidden.chunks_mut(24) {
-                h.iter_mut()
-                    .enumerate()
-                    .for_each(|(at, h)| *h = if at < columns { (f64::from(*h) * scale) as f32 } else { 0.0 });
-            }
-            scene
-        };
-        let huge = [huge(&scenes[0]), huge(&scenes[1])];
+        let mut huge = scenes.clone();
+        for (at, h) in huge.iter_mut().flat_map(|scene| scene.batch.hidden.iter_mut().enumerate()) {
+            *h = if at % 24 < columns { (f64::from(*h) * scale) as f32 } else { 0.0 };
+        }
         for trainers in [false, true] {
             let learning_rate = RATE / scale;
             let semantics = Semantics { state_dtype: StateDtype::Bf16, ..Semantics::PAPER };
@@ -241,21 +217,21 @@ fn norms_beyond_f32_agree() {
     let mut rng = Rng(415);
     let exp_avg: Vec<f32> = (0..vocab * width).map(|_| rng.symmetric(1e24)).collect();
     let exp_avg_sq = vec![1e-10; vocab * width];
-    let ask = |batch_arrays, arrays| {
-        let (model, plain) = (open_model(), step_with(&scene, batch_arrays, &ADAM, 1e-3));
-        let step = Step { moments: Some(HostMoments { arrays, steps: 3 }), ..plain };
+    let ask = |batch, moments| {
+        let (model, plain) = (open_model(), step_with(&scene, batch, &ADAM, 1e-3));
+        let step = Step { moments: Some(HostMoments { arrays: moments, steps: 3 }), ..plain };
         model.assess(&model.prepare(&step, &scene.batch.mask).unwrap()).unwrap()
     };
     let moments = MomentArrays::Host { exp_avg: &exp_avg, exp_avg_sq: &exp_avg_sq };
-    let expected = ask(host_arrays(&scene, &scene.batch.hidden), moments);
+    let expected = ask(host_arrays(&scene.batch, &scene.batch.hidden), moments);
     let moments = MomentArrays::Cuda { exp_avg: uploaded(&exp_avg), exp_avg_sq: uploaded(&exp_avg_sq) };
-    let got = ask(arrays_in_f32(&scene), moments);
+    let got = ask(arrays(&scene.batch), moments);
     compare("norm", &got, &expected);
     assert!(got.certificate.step_norm > 1e20 && got.m_f.iter().any(|&m_f| m_f > 0.0));
 }
 
 /// A copy of the values on the device, one place further on.
-fn shifted<T: Plain + ToBits>(values: &[T]) -> Slice<'static, T> {
+fn shifted<T: Plain + Into<f64>>(values: &[T]) -> Slice<'static, T> {
     let longer: Vec<T> = std::iter::once(T::default()).chain(values.iter().copied()).collect();
     let slice = uploaded(&longer);
     // SAFETY: as many values follow the first one.
@@ -274,7 +250,7 @@ fn arrays_at_odd_addresses_agree() {
     let exp_avg_sq: Vec<f32> = exp_avg.iter().map(|m| m * m + 1e-6).collect();
     let results = |features, granularity| {
         let mut model = CurvatureModel::new(OPEN, granularity, Semantics::PAPER).unwrap();
-        let plain = step_with(&scene, device_arrays(&scene, features), &ADAM, 0.1);
+        let plain = step_with(&scene, device_arrays(&scene.batch, features), &ADAM, 0.1);
         let mut seen = Vec::new();
         for moments in [
             None,
@@ -282,10 +258,8 @@ fn arrays_at_odd_addresses_agree() {
             Some((shifted(&exp_avg), uploaded(&exp_avg_sq))),
             Some((uploaded(&exp_avg), shifted(&exp_avg_sq))),
         ] {
-            let moments = moments.map(|(exp_avg, exp_avg_sq)| HostMoments {
-                arrays: MomentArrays::Cuda { exp_avg, exp_avg_sq },
-                steps: 3,
-            });
+            let arrays = moments.map(|(exp_avg, exp_avg_sq)| MomentArrays::Cuda { exp_avg, exp_avg_sq });
+            let moments = arrays.map(|arrays| HostMoments { arrays, steps: 3 });
             let prepared = model.prepare(&Step { moments, ..plain }, &scene.batch.mask).unwrap();
             let assessment = model.assess(&prepared).unwrap();
             seen.push([assessment.m_f, assessment.m_h].concat());

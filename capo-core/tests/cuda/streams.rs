@@ -5,12 +5,12 @@
 use std::ffi::c_void;
 
 use capo_core::cuda::Stream;
-use capo_core::{Arrays, Assessment, CurvatureModel, Granularity, Semantics, Step, cuda};
+use capo_core::{Arrays, CurvatureModel, Granularity, Semantics, Step, cuda};
 use cudarc::driver::result::stream::{StreamKind, create};
 
-use super::agreement::{arrays_in_f32, step_with};
-use super::suite::device::{emulator, uploaded};
-use super::suite::fixture::{ADAM, Dims, OPEN, Rng};
+use super::agreement::step_with;
+use super::suite::device::{self, emulator, uploaded};
+use super::suite::fixture::{ADAM, Dims, OPEN, Rng, bits};
 use super::suite::scene::Scene;
 
 /// A stream that does not wait for the default one, kept for the life of the process.
@@ -23,10 +23,10 @@ pub fn new_stream() -> *mut c_void {
 
 /// The scene's step, its batch on the device and its work on `stream`.
 pub fn step_on<'a>(scene: &'a Scene, stream: *mut c_void) -> Step<'a> {
-    let Arrays::Cuda(arrays) = arrays_in_f32(scene) else { unreachable!("the arrays lie on the device") };
+    let Arrays::Cuda(arrays) = device::arrays(&scene.batch) else { unreachable!("the arrays lie on the device") };
     // SAFETY: `new_stream` made it, or it is the default one.
     let stream = unsafe { Stream::from_raw(stream) };
-    step_with(scene, cuda::Arrays { stream, ..arrays }.into(), &ADAM, 0.1)
+    step_with(scene, Arrays::Cuda(cuda::Arrays { stream, ..arrays }), &ADAM, 0.1)
 }
 
 fn scenes(seed: u64) -> [Scene; 3] {
@@ -40,16 +40,14 @@ pub fn run(
     stream: *mut c_void,
     granularity: Granularity,
     semantics: Semantics,
-) -> (Vec<u32>, Vec<u8>) {
+) -> (Vec<u64>, Vec<u8>) {
     let mut model = CurvatureModel::new(OPEN, granularity, semantics).unwrap();
     let mut seen = Vec::new();
     for scene in scenes {
         let mask = &scene.batch.mask;
         let prepared = model.prepare(&step_on(scene, stream), mask).unwrap();
         let assessment = model.assess(&prepared).unwrap();
-        let Assessment { m_f, m_h, kl, surrogate, .. } = assessment;
-        seen.extend([m_f, m_h, kl, surrogate].into_iter().flatten().map(f32::to_bits));
-        seen.push((model.batch_shift(&prepared, mask).unwrap().m_f as f32).to_bits());
+        seen.extend(bits(&assessment, &model.batch_shift(&prepared, mask).unwrap()));
         model.commit(&prepared, mask).unwrap();
     }
     emulator().inspect(|emulator| emulator.set_stream(std::ptr::null()));

@@ -1,6 +1,6 @@
 //! The paper's model against the dense one, and the dense one against derivatives of the policy itself.
 
-use capo_core::{Granularity, OptimizerModel, Policy, Semantics};
+use capo_core::{Granularity, OptimizerModel, Policy, Semantics, UntouchedRows, Weights};
 
 use super::exact::side_by_side;
 use super::fixture::{ADAM, ADAM_OF_BOTH, Dims, Rng, SGD, assert_close, open_model};
@@ -35,11 +35,14 @@ fn adam_without_momentum_and_with_a_tiny_eps() {
     }
 }
 
-/// Large vocabulary, small supports: most rows are untouched for many steps and must still decay as in dense Adam.
+/// Large vocabulary, small supports: most rows are untouched for many steps. They must decay as in dense Adam, or rest as they were.
 #[test]
-fn rows_touched_irregularly_decay_as_in_dense_adam() {
-    for adam in [ADAM, ADAM_OF_BOTH] {
-        side_by_side(PAPER, adam, (37, 120), &|rng| Scene::random(rng, Dims(1, 2, 2, 3, 40), 1.0));
+fn rows_touched_irregularly_decay_as_in_dense_adam_or_rest() {
+    for (untouched_rows, steps) in [(UntouchedRows::Decay, 120), (UntouchedRows::Freeze, 30)] {
+        for adam in [ADAM, ADAM_OF_BOTH] {
+            let semantics = Semantics { untouched_rows, ..PAPER };
+            side_by_side(semantics, adam, (37, steps), &|rng| Scene::random(rng, Dims(1, 2, 2, 3, 40), 1.0));
+        }
     }
 }
 
@@ -80,7 +83,8 @@ fn shifts_are_the_taylor_terms_of_surrogate_and_kl() {
         let [one, two] = [1.0, 2.0].map(|lr| scene.assess(&model, &optimizer, lr));
         for (at, subset) in subsets(&scene, Granularity::Token, &scene.batch.mask).iter().enumerate() {
             let token = whole.token(&scene, at);
-            let v = token.moves(&whole.optimizer.direction(&whole.gradient(&scene, subset, false)), 1.0);
+            let v = token
+                .moves(&whole.optimizer.direction(&whole.gradient(&scene, subset, Weights::TokenMean, |_| 1.0)), 1.0);
             let moved = |x: f64| token.moved(&v.iter().map(|v| x * v).collect::<Vec<_>>());
             let [f1, h1, h2] = [one.m_f[at], one.m_h[at], two.m_h[at]].map(f64::from);
             // m_H = lr slope + ½ lr² bend, at rates 1 and 2.

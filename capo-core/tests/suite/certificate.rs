@@ -1,6 +1,6 @@
 //! The theorem's terms against explicit matrices.
 
-use capo_core::{Acceptance, Assessment, CurvatureAverage, CurvatureModel, Granularity, Semantics};
+use capo_core::{Acceptance, Assessment, CurvatureModel, Granularity, Semantics};
 
 use super::fixture::{ADAM, Dims, GRANULARITIES, OPEN, PRESETS, Rng, SGD, model};
 use super::scene::Scene;
@@ -82,7 +82,7 @@ fn its_terms_are_those_of_the_explicit_matrices() {
             let r = of_subsets.iter().map(|x| x.norm).fold(0.0, f64::max);
             close("r", certificate.step_norm, r);
             let batch = &subsets(&scene, Granularity::Batch, &got.keep)[0];
-            let weights = whole.weights(&scene, batch, semantics.curvature_average == CurvatureAverage::Loss);
+            let weights = whole.averages(&scene, batch);
             let m = tokens.iter().zip(&weights).map(|(token, weight)| weight * stated_bound(token)).sum::<f64>();
             close("M", certificate.hessian_bound, m);
             let norm = hessian_norm(&tokens, &weights);

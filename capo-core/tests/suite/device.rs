@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{LazyLock, Mutex};
 
-use capo_core::{Arrays, HostArrays, LastLayer, MomentArrays, cuda};
+use capo_core::cuda::{self, Features};
+use capo_core::{Arrays, HostArrays, LastLayer, MomentArrays};
 use cuda_emulator::Emulator;
 
 use super::fixture::Batch;
@@ -25,18 +26,26 @@ pub fn emulator() -> Option<&'static Emulator> {
 
 /// The arrays of a batch.
 pub fn arrays(batch: &Batch) -> Arrays<'_> {
-    let Batch { hidden, topk_ids, topk_logits, action_logits, logsumexp, .. } = batch;
-    if !ON_DEVICE {
-        return Arrays::Host(HostArrays { hidden, topk_ids, topk_logits, action_logits, logsumexp });
-    }
+    let hidden = &batch.hidden;
+    if ON_DEVICE { device_arrays(batch, Features::F32(uploaded(hidden))) } else { host_arrays(batch, hidden) }
+}
+
+/// The arrays of a batch with these features, in host memory.
+pub fn host_arrays<'a>(batch: &'a Batch, hidden: &'a [f32]) -> Arrays<'a> {
+    let Batch { topk_ids, topk_logits, action_logits, logsumexp, .. } = batch;
+    Arrays::Host(HostArrays { hidden, topk_ids, topk_logits, action_logits, logsumexp })
+}
+
+/// The arrays of a batch with these features, on the device.
+pub fn device_arrays<'a>(batch: &Batch, hidden: Features<'a>) -> Arrays<'a> {
     Arrays::Cuda(cuda::Arrays {
         device: 0,
         stream: cuda::Stream::default(),
-        hidden: cuda::Features::F32(uploaded(hidden)),
-        topk_ids: uploaded(topk_ids),
-        topk_logits: uploaded(topk_logits),
-        action_logits: uploaded(action_logits),
-        logsumexp: uploaded(logsumexp),
+        hidden,
+        topk_ids: uploaded(&batch.topk_ids),
+        topk_logits: uploaded(&batch.topk_logits),
+        action_logits: uploaded(&batch.action_logits),
+        logsumexp: uploaded(&batch.logsumexp),
     })
 }
 
@@ -49,46 +58,23 @@ pub fn moments<'a>(exp_avg: &'a [f32], exp_avg_sq: &'a [f32]) -> MomentArrays<'a
 }
 
 /// A copy on the device, kept for the life of the process and made once.
-pub fn uploaded<T: cuda::Plain + ToBits>(values: &[T]) -> cuda::Slice<'static, T> {
-    type Known = HashMap<(TypeId, Vec<u32>), &'static (dyn Any + Send + Sync)>;
+pub fn uploaded<T: cuda::Plain + Into<f64>>(values: &[T]) -> cuda::Slice<'static, T> {
+    type Known = HashMap<(TypeId, Vec<u64>), &'static (dyn Any + Send + Sync)>;
     static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
     emulator();
     let mut known = KNOWN.lock().unwrap();
-    let bits = values.iter().map(|value| value.to_bits()).collect();
+    let bits = values.iter().map(|&value| value.into().to_bits()).collect();
     let buffer = known
         .entry((TypeId::of::<T>(), bits))
         .or_insert_with(|| Box::leak(Box::new(cuda::Device::open(0).unwrap().upload(values).unwrap())));
     buffer.downcast_ref::<cuda::Buffer<T>>().unwrap().slice()
 }
 
-/// Values that have bits to compare.
-pub trait ToBits: Send + Sync + 'static {
-    fn to_bits(&self) -> u32;
-}
-
-impl ToBits for f32 {
-    fn to_bits(&self) -> u32 {
-        f32::to_bits(*self)
-    }
-}
-
-impl ToBits for u16 {
-    fn to_bits(&self) -> u32 {
-        u32::from(*self)
-    }
-}
-
-impl ToBits for u32 {
-    fn to_bits(&self) -> u32 {
-        *self
-    }
-}
-
 /// Takes an entry from the features.
 pub fn shorten_hidden(batch: &mut LastLayer<'_>) {
     match &mut batch.arrays {
         Arrays::Host(arrays) => arrays.hidden = &arrays.hidden[1..],
-        Arrays::Cuda(arrays) => arrays.hidden = cuda::Features::F32(uploaded(&vec![0.0; arrays.hidden.len() - 1])),
+        Arrays::Cuda(arrays) => arrays.hidden = Features::F32(uploaded(&vec![0.0; arrays.hidden.len() - 1])),
     }
 }
 

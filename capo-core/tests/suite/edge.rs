@@ -6,7 +6,7 @@ use capo_core::{
 
 use super::device;
 use super::fixture::{
-    ADAM, ADAMW, Batch, Dims, GRANULARITIES, POLICY, PRESETS, Rng, SGD, assert_close, model, open_model,
+    self, ADAM, ADAMW, Batch, Dims, GRANULARITIES, POLICY, PRESETS, Rng, SGD, assert_close, model, open_model,
 };
 use super::scene::Scene;
 
@@ -29,8 +29,7 @@ fn seasoned(semantics: Semantics, granularity: Granularity, optimizer: &Optimize
 }
 
 fn shifts(assessment: &Assessment) -> impl Iterator<Item = f32> {
-    let Assessment { m_f, m_h, kl, surrogate, .. } = assessment;
-    [m_f, m_h, kl, surrogate].into_iter().flatten().copied()
+    fixture::shifts(assessment).into_iter().flat_map(|(_, x)| x).copied()
 }
 
 #[test]
@@ -238,8 +237,7 @@ fn widths_of_all_kinds_agree_with_narrow_ones() {
                 scene.commit(&mut model, &optimizer);
                 shifts(&scene.assess(&model, &optimizer, 0.01)).collect::<Vec<f32>>()
             });
-            let expected: Vec<f64> = expected.into_iter().map(f64::from).collect();
-            assert_close(&format!("width {width}"), &got, &expected, 2e-6);
+            assert_close(&format!("width {width}"), &got, &fixture::wide(&expected), 2e-6);
         }
     }
 }

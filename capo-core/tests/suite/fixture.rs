@@ -48,11 +48,11 @@ impl Rng {
 }
 
 /// B, T, K, D, V.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Dims(pub usize, pub usize, pub usize, pub usize, pub usize);
 
 /// A batch that owns its arrays.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Batch {
     pub dims: Dims,
     /// G, 1 unless a test sets it.
@@ -101,18 +101,7 @@ impl Batch {
     }
 
     pub fn empty(dims: Dims) -> Self {
-        Self {
-            dims,
-            group_size: 1,
-            hidden: vec![],
-            topk_ids: vec![],
-            topk_logits: vec![],
-            action_ids: vec![],
-            action_logits: vec![],
-            logsumexp: vec![],
-            advantages: vec![],
-            mask: vec![],
-        }
+        Self { dims, group_size: 1, ..Self::default() }
     }
 
     pub fn view(&self) -> LastLayer<'_> {
@@ -129,19 +118,20 @@ impl Batch {
         }
     }
 
-    /// These completions in another order.
+    /// The completions that `order` names, in that order.
     pub fn reordered(&self, order: &[usize]) -> Self {
+        let Dims(_, tokens, k, width, vocab) = self.dims;
         Self {
-            dims: self.dims,
+            dims: Dims(order.len(), tokens, k, width, vocab),
             group_size: self.group_size,
-            hidden: reorder(&self.hidden, order),
-            topk_ids: reorder(&self.topk_ids, order),
-            topk_logits: reorder(&self.topk_logits, order),
-            action_ids: reorder(&self.action_ids, order),
-            action_logits: reorder(&self.action_logits, order),
-            logsumexp: reorder(&self.logsumexp, order),
-            advantages: reorder(&self.advantages, order),
-            mask: reorder(&self.mask, order),
+            hidden: reorder(&self.hidden, tokens * width, order),
+            topk_ids: reorder(&self.topk_ids, tokens * k, order),
+            topk_logits: reorder(&self.topk_logits, tokens * k, order),
+            action_ids: reorder(&self.action_ids, tokens, order),
+            action_logits: reorder(&self.action_logits, tokens, order),
+            logsumexp: reorder(&self.logsumexp, tokens, order),
+            advantages: reorder(&self.advantages, tokens, order),
+            mask: reorder(&self.mask, tokens, order),
         }
     }
 
@@ -172,11 +162,6 @@ impl Batch {
         model.assess(&model.prepare(&self.step(policy, optimizer, lr), &self.mask).unwrap()).unwrap()
     }
 
-    pub fn shift(&self, model: &CurvatureModel, policy: &Policy, optimizer: &OptimizerModel, lr: f64) -> BatchShift {
-        let prepared = model.prepare(&self.step(policy, optimizer, lr), &self.mask).unwrap();
-        model.batch_shift(&prepared, &self.mask).unwrap()
-    }
-
     pub fn commit(&self, model: &mut CurvatureModel, policy: &Policy, optimizer: &OptimizerModel, keep: &[u8]) {
         let remembers = optimizer.second_moment == SecondMoment::KeptAndRejected;
         let prepared =
@@ -195,10 +180,29 @@ pub fn model(semantics: Semantics, granularity: Granularity) -> CurvatureModel {
     CurvatureModel::new(OPEN, granularity, semantics).unwrap()
 }
 
-/// `[B, ..]` data with its completions in another order.
-pub fn reorder<X: Copy>(data: &[X], order: &[usize]) -> Vec<X> {
-    let size = data.len() / order.len();
+/// The completions that `order` names, of data with `size` values a completion.
+pub fn reorder<X: Copy>(data: &[X], size: usize, order: &[usize]) -> Vec<X> {
     order.iter().flat_map(|&b| data[b * size..][..size].to_vec()).collect()
+}
+
+/// The four shifts of each token, by name.
+pub fn shifts(assessment: &Assessment) -> [(&'static str, &[f32]); 4] {
+    let Assessment { m_f, m_h, kl, surrogate, .. } = assessment;
+    [("m_f", m_f), ("m_h", m_h), ("kl", kl), ("surrogate", surrogate)]
+}
+
+/// The bits of all that is said of tokens and of their batch.
+pub fn bits(assessment: &Assessment, shift: &BatchShift) -> Vec<u64> {
+    let Assessment { keep, reasons, certificate, .. } = assessment;
+    let of_tokens = shifts(assessment).into_iter().flat_map(|(_, x)| x).map(|x| u64::from(x.to_bits()));
+    let decisions = keep.iter().map(|&keep| u64::from(keep)).chain(reasons.iter().map(|&reason| reason as u64));
+    let terms = [certificate.step_norm, certificate.hessian_bound, certificate.omega, certificate.gap];
+    let of_batch = [shift.m_f, shift.m_h, shift.kl, shift.surrogate];
+    of_tokens.chain(decisions).chain(terms.into_iter().chain(of_batch).map(f64::to_bits)).collect()
+}
+
+pub fn wide(x: &[f32]) -> Vec<f64> {
+    x.iter().map(|&x| f64::from(x)).collect()
 }
 
 /// Asserts that two arrays agree within `tolerance` of the second one's largest entry; says how far they are apart.

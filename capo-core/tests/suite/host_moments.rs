@@ -3,7 +3,7 @@
 use capo_core::{CurvatureModel, Granularity, HostMoments, OptimizerModel, Semantics, Step};
 
 use super::device;
-use super::fixture::{ADAM, Dims, GRANULARITIES, PRESETS, Rng, assert_close, model};
+use super::fixture::{ADAM, Dims, GRANULARITIES, PRESETS, Rng, assert_close, model, shifts, wide};
 use super::scene::Scene;
 use super::whole::{Optimizer, Whole, as_host_moments};
 
@@ -11,8 +11,10 @@ const DIMS: Dims = Dims(4, 3, 3, 18, 9);
 const RATE: f64 = 0.05;
 const STEPS: u64 = 4;
 
-fn wide(x: &[f32]) -> Vec<f64> {
-    x.iter().map(|&x| f64::from(x)).collect()
+/// The scene's step with moments of the trainer after `steps` steps.
+fn step_with<'a>(scene: &'a Scene, (exp_avg, exp_avg_sq): (&'a [f32], &'a [f32]), steps: u64) -> Step<'a> {
+    let moments = HostMoments { arrays: device::moments(exp_avg, exp_avg_sq), steps };
+    Step { moments: Some(moments), ..scene.step(&ADAM, RATE) }
 }
 
 /// A model and dense moments after the same steps.
@@ -34,9 +36,7 @@ fn moments_of_the_loss_do_what_own_ones_do() {
     for (semantics, granularity) in PRESETS.into_iter().flat_map(|x| GRANULARITIES.map(|y| (x, y))) {
         let (own, whole) = history(semantics, granularity);
         let (exp_avg, exp_avg_sq) = as_host_moments(&whole.optimizer);
-        let moments = HostMoments { arrays: device::moments(&exp_avg, &exp_avg_sq), steps: STEPS };
-        let plain = scene.step(&ADAM, RATE);
-        let step = Step { moments: Some(moments), ..plain };
+        let (plain, step) = (scene.step(&ADAM, RATE), step_with(&scene, (&exp_avg, &exp_avg_sq), STEPS));
         let expected = scene.assess(&own, &ADAM, RATE);
         let shift = own.batch_shift(&own.prepare(&plain, &scene.batch.mask).unwrap(), &scene.batch.mask).unwrap();
         // Neither a model without history nor one with another asks its own moments.
@@ -45,10 +45,9 @@ fn moments_of_the_loss_do_what_own_ones_do() {
         for host in [model(semantics, granularity), other, own] {
             let prepared = host.prepare(&step, &scene.batch.mask).unwrap();
             let got = host.assess(&prepared).unwrap();
-            assert_close("m_f", &got.m_f, &wide(&expected.m_f), 1e-6);
-            assert_close("m_h", &got.m_h, &wide(&expected.m_h), 1e-6);
-            assert_close("kl", &got.kl, &wide(&expected.kl), 1e-6);
-            assert_close("surrogate", &got.surrogate, &wide(&expected.surrogate), 1e-6);
+            for ((name, got), (_, expected)) in shifts(&got).into_iter().zip(shifts(&expected)) {
+                assert_close(name, got, &wide(expected), 1e-6);
+            }
             let batch = host.batch_shift(&prepared, &scene.batch.mask).unwrap();
             assert_close("batch", &[batch.m_f as f32, batch.m_h as f32], &[shift.m_f, shift.m_h], 1e-6);
         }
@@ -63,8 +62,7 @@ fn moments_are_read_as_they_are_meant() {
     let (exp_avg, exp_avg_sq) = as_host_moments(&whole.optimizer);
     let turned: Vec<f32> = exp_avg.iter().map(|x| -x).collect();
     let run = |exp_avg: &[f32], steps: u64| {
-        let moments = HostMoments { arrays: device::moments(exp_avg, &exp_avg_sq), steps };
-        let step = Step { moments: Some(moments), ..scene.step(&ADAM, RATE) };
+        let step = step_with(&scene, (exp_avg, &exp_avg_sq), steps);
         own.assess(&own.prepare(&step, &scene.batch.mask).unwrap()).unwrap().m_f
     };
     let expected = run(&exp_avg, STEPS);
@@ -81,9 +79,8 @@ fn a_commit_with_the_trainers_moments_changes_nothing() {
     let scene = Scene::full(&mut Rng(94), DIMS, 1.0);
     let (mut own, whole) = history(Semantics::EXACT, Granularity::Token);
     let (exp_avg, exp_avg_sq) = as_host_moments(&whole.optimizer);
-    let moments = HostMoments { arrays: device::moments(&exp_avg, &exp_avg_sq), steps: STEPS };
     let (before, rows) = (own.save().unwrap(), own.rows());
-    let step = Step { moments: Some(moments), ..scene.step(&ADAM, RATE) };
+    let step = step_with(&scene, (&exp_avg, &exp_avg_sq), STEPS);
     for keep in [scene.batch.mask.clone(), vec![0; scene.batch.mask.len()]] {
         own.commit(&own.prepare(&step, &scene.batch.mask).unwrap(), &keep).unwrap();
         assert_eq!((own.save().unwrap(), own.steps(), own.rows()), (before.clone(), STEPS, rows));
@@ -95,10 +92,7 @@ fn moments_of_another_size_are_refused() {
     let scene = Scene::full(&mut Rng(95), DIMS, 1.0);
     let right = vec![0.0; 9 * 18];
     let refused = |exp_avg: &[f32], exp_avg_sq: &[f32]| {
-        let step = Step {
-            moments: Some(HostMoments { arrays: device::moments(exp_avg, exp_avg_sq), steps: 1 }),
-            ..scene.step(&ADAM, RATE)
-        };
+        let step = step_with(&scene, (exp_avg, exp_avg_sq), 1);
         model(Semantics::PAPER, Granularity::Token).prepare(&step, &scene.batch.mask).unwrap_err().to_string()
     };
     assert_eq!(
@@ -119,8 +113,7 @@ fn a_row_whose_moments_are_not_finite_rejects_the_tokens_that_touch_it() {
     for (first, poison) in [(true, f32::NAN), (true, f32::INFINITY), (false, f32::NAN)] {
         let (mut exp_avg, mut exp_avg_sq) = as_host_moments(&whole.optimizer);
         (if first { &mut exp_avg } else { &mut exp_avg_sq })[row as usize * 18 + 4] = poison;
-        let moments = HostMoments { arrays: device::moments(&exp_avg, &exp_avg_sq), steps: STEPS };
-        let step = Step { moments: Some(moments), ..scene.step(&ADAM, RATE) };
+        let step = step_with(&scene, (&exp_avg, &exp_avg_sq), STEPS);
         let got = own.assess(&own.prepare(&step, &scene.batch.mask).unwrap()).unwrap();
         let touches =
             |at: usize| scene.batch.topk_ids[at * 3..][..3].contains(&row) || scene.batch.action_ids[at] == row;

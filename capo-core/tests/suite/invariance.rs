@@ -1,35 +1,16 @@
 //! Independence of the results from the number of threads and from the order of completions.
 
-use capo_core::{
-    Acceptance, Assessment, BatchShift, CurvatureModel, Granularity, HostMoments, OptimizerModel, Semantics, Step,
-};
+use capo_core::{Acceptance, Assessment, CurvatureModel, Granularity, HostMoments, OptimizerModel, Semantics, Step};
 
 use super::device;
-use super::fixture::{ADAM, ADAMW, Batch, Dims, GRANULARITIES, OPEN, PRESETS, Rng, SGD, assert_close, model, reorder};
+use super::fixture::{
+    ADAM, ADAMW, Dims, GRANULARITIES, OPEN, PRESETS, Rng, SGD, assert_close, bits, model, reorder, shifts, wide,
+};
 use super::scene::Scene;
 
 /// Threads are worth their start at a quarter of a million products; here are 7 million, in several tiles of columns.
 const LARGE: Dims = Dims(8, 64, 24, 600, 700);
 const SMALL: Dims = Dims(6, 3, 3, 18, 7);
-
-/// The bits of everything that a model says of two steps, one after the other.
-#[derive(Debug, Default, PartialEq)]
-struct Trace {
-    shifts: Vec<u32>,
-    decisions: Vec<u8>,
-    certificates: Vec<u64>,
-    batches: Vec<u64>,
-    state: Vec<u8>,
-}
-
-fn note(trace: &mut Trace, assessment: &Assessment, shift: &BatchShift) {
-    let Assessment { m_f, m_h, kl, surrogate, keep, reasons, certificate, .. } = assessment;
-    trace.shifts.extend([m_f, m_h, kl, surrogate].into_iter().flatten().map(|x| x.to_bits()));
-    trace.decisions.extend(keep.iter().copied().chain(reasons.iter().map(|&reason| reason as u8)));
-    let terms = [certificate.step_norm, certificate.hessian_bound, certificate.omega, certificate.gap];
-    trace.certificates.extend(terms.map(f64::to_bits));
-    trace.batches.extend([shift.m_f, shift.m_h, shift.kl, shift.surrogate].map(f64::to_bits));
-}
 
 /// Settings that the threads must not matter to.
 struct Case {
@@ -40,26 +21,27 @@ struct Case {
     moments: Option<[Vec<f32>; 2]>,
 }
 
-fn trace(scenes: &[Scene], case: &Case, threads: usize) -> Trace {
+/// The bits of everything that a model says of the scenes, one after the other, and its state in the end.
+fn trace(scenes: &[Scene], case: &Case, threads: usize) -> (Vec<u64>, Vec<u8>) {
     let acceptance = Acceptance { fisher_threshold: Some(1e-4), ..OPEN };
     let model = CurvatureModel::new(acceptance, case.granularity, case.semantics).unwrap();
-    let (mut model, mut trace) = (model.with_threads(threads), Trace::default());
+    let (mut model, mut said) = (model.with_threads(threads), Vec::new());
     for scene in scenes {
         let moments = case.moments.as_ref().map(|[m, v]| HostMoments { arrays: device::moments(m, v), steps: 5 });
         let step = Step { moments, ..scene.step(&case.optimizer, 0.01) };
         let prepared = model.prepare(&step, &scene.batch.mask).unwrap();
         let assessment = model.assess(&prepared).unwrap();
-        note(&mut trace, &assessment, &model.batch_shift(&prepared, &scene.batch.mask).unwrap());
+        assert!(assessment.m_f.iter().any(|&m_f| m_f > 0.0));
+        said.extend(bits(&assessment, &model.batch_shift(&prepared, &scene.batch.mask).unwrap()));
         model.commit(&prepared, &scene.batch.mask).unwrap();
     }
-    trace.state = model.save().unwrap();
-    trace
+    (said, model.save().unwrap())
 }
 
 #[test]
 fn the_number_of_threads_changes_no_bit() {
     let mut rng = Rng(120);
-    let mut scenes = [Scene::loose(&mut rng, LARGE), Scene::loose(&mut rng, LARGE)];
+    let mut scenes = Scene::loose_pair(&mut rng, LARGE);
     scenes.iter_mut().for_each(|scene| scene.batch.group_size = 4);
     let Dims(.., width, vocab) = LARGE;
     let m: Vec<f32> = (0..vocab * width).map(|_| rng.symmetric(1e-3)).collect();
@@ -74,7 +56,6 @@ fn the_number_of_threads_changes_no_bit() {
     ];
     for case in cases {
         let one = trace(&scenes, &case, 1);
-        assert!(one.decisions.contains(&1) && one.shifts.iter().any(|&x| f32::from_bits(x) > 0.0));
         for threads in [2, 3, 16] {
             let what = format!("{threads} threads: {:?} {:?}", case.semantics, case.granularity);
             assert!(trace(&scenes, &case, threads) == one, "{what}");
@@ -93,25 +74,17 @@ fn permuting_completions_permutes_what_is_said_of_them() {
     let mut scene = Scene::random(&mut Rng(122), SMALL, 0.7);
     scene.counted = Some(scene.batch.mask.iter().map(|&x| x | u8::from(x == 0)).collect());
     let order = [4, 5, 0, 1, 2, 3];
-    let permuted = Scene {
-        batch: Batch { group_size: 2, ..scene.batch.reordered(&order) },
-        derivatives: reorder(&scene.derivatives, &order),
-        counted: scene.counted.as_ref().map(|counted| reorder(counted, &order)),
-        ..scene.clone()
-    };
+    let permuted = scene.reordered(&order);
     let cases = PRESETS.into_iter().flat_map(|x| GRANULARITIES.map(|y| (x, y))).flat_map(|x| [(x, SGD), (x, ADAMW)]);
     for ((semantics, granularity), optimizer) in cases {
         let [plain, got] = [&scene, &permuted].map(|scene| run(scene, semantics, granularity, &optimizer));
-        for (got, plain) in
-            [(&got.m_f, &plain.m_f), (&got.m_h, &plain.m_h), (&got.kl, &plain.kl), (&got.surrogate, &plain.surrogate)]
-        {
-            let expected: Vec<f64> = reorder(plain, &order).into_iter().map(f64::from).collect();
+        for ((name, got), (_, plain)) in shifts(&got).into_iter().zip(shifts(&plain)) {
             // A batch is summed in another order.
             let tolerance = if granularity == Granularity::Batch { 1e-6 } else { 0.0 };
-            assert_close(&format!("{granularity:?}"), got, &expected, tolerance);
+            assert_close(&format!("{name} {granularity:?}"), got, &wide(&reorder(plain, 3, &order)), tolerance);
         }
-        assert_eq!(got.keep, reorder(&plain.keep, &order));
-        assert_eq!(got.reasons, reorder(&plain.reasons, &order));
+        assert_eq!(got.keep, reorder(&plain.keep, 3, &order));
+        assert_eq!(got.reasons, reorder(&plain.reasons, 3, &order));
         assert_eq!((got.tokens, got.rejected), (plain.tokens, plain.rejected));
     }
 }

@@ -12,7 +12,7 @@ mod outputs;
 mod ranks;
 mod replay;
 pub mod scene;
-mod second_moment;
+pub mod second_moment;
 mod semantics;
 mod state;
 mod subset;

@@ -5,7 +5,7 @@ use std::sync::{Barrier, Mutex};
 use capo_core::{CurvatureModel, Error, Granularity, OptimizerModel, Ranks, RejectedBatch, Semantics, Weights};
 
 use super::device::ON_DEVICE;
-use super::fixture::{self, ADAM, ADAM_OF_BOTH, Batch, Dims, Rng};
+use super::fixture::{self, ADAM, ADAM_OF_BOTH, Dims, Rng};
 use super::scene::{REDUCTIONS, Scene};
 use super::second_moment::rows;
 
@@ -21,12 +21,6 @@ struct Table {
 struct Seat<'a> {
     rank: usize,
     table: &'a Table,
-}
-
-impl Table {
-    fn new(size: usize) -> Self {
-        Self { told: Mutex::new(vec![vec![]; size]), barrier: Barrier::new(size) }
-    }
 }
 
 impl Seat<'_> {
@@ -58,30 +52,11 @@ impl Ranks for Seat<'_> {
     }
 }
 
-/// Completions `range` of a scene.
+/// Completions `range` of a scene, as one group.
 fn part(scene: &Scene, range: std::ops::Range<usize>) -> Scene {
-    let Dims(_, tokens, k, width, vocab) = scene.batch.dims;
-    fn cut<T: Clone>(values: &[T], range: &std::ops::Range<usize>, each: usize) -> Vec<T> {
-        values[range.start * each..range.end * each].to_vec()
-    }
-    let (batch, per_token) = (&scene.batch, |values: &[f32]| cut(values, &range, tokens));
-    Scene {
-        batch: Batch {
-            dims: Dims(range.len(), tokens, k, width, vocab),
-            group_size: range.len().max(1),
-            hidden: cut(&batch.hidden, &range, tokens * width),
-            topk_ids: cut(&batch.topk_ids, &range, tokens * k),
-            topk_logits: cut(&batch.topk_logits, &range, tokens * k),
-            action_ids: cut(&batch.action_ids, &range, tokens),
-            action_logits: per_token(&batch.action_logits),
-            logsumexp: per_token(&batch.logsumexp),
-            advantages: per_token(&batch.advantages),
-            mask: cut(&batch.mask, &range, tokens),
-        },
-        counted: scene.counted.as_ref().map(|counted| cut(counted, &range, tokens)),
-        derivatives: per_token(&scene.derivatives),
-        ..scene.clone()
-    }
+    let mut part = scene.reordered(&range.collect::<Vec<_>>());
+    part.batch.group_size = part.batch.dims.0;
+    part
 }
 
 fn model(semantics: Semantics) -> CurvatureModel {
@@ -96,7 +71,8 @@ fn commit(
     weights: &[f32],
     optimizer: &OptimizerModel,
 ) -> Vec<Result<(), Error>> {
-    let (table, tokens) = (Table::new(models.len()), scene.batch.dims.1);
+    let (size, tokens) = (models.len(), scene.batch.dims.1);
+    let table = Table { told: Mutex::new(vec![vec![]; size]), barrier: Barrier::new(size) };
     let starts = std::iter::once(0).chain(ends.iter().copied());
     std::thread::scope(|scope| {
         let ranks: Vec<_> = starts.zip(ends).zip(models).enumerate().collect();
@@ -118,7 +94,7 @@ fn commit(
 /// Asserts that the saved moments of both are equal but for rounding: within 4 ulps of the row's largest entry. On a device the limit is 16
 /// ulps, because the messages between ranks are rounded there too.
 fn assert_near(name: &str, got: &CurvatureModel, expected: &CurvatureModel) {
-    let (got, expected) = (rows(got), rows(expected));
+    let [got, expected] = [got, expected].map(|model| rows(&model.save().unwrap()));
     let ids = |rows: &[(u32, Vec<f64>, Vec<f64>)]| rows.iter().map(|(id, ..)| *id).collect::<Vec<_>>();
     assert_eq!(ids(&got), ids(&expected), "{name}: rows");
     for ((id, m, v), (_, expected_m, expected_v)) in got.iter().zip(&expected) {

@@ -2,7 +2,7 @@
 
 use capo_core::{Assessment, CurvatureModel, Loss, OptimizerModel, Policy, Reduction, Step};
 
-use super::fixture::{Batch, Dims, Rng};
+use super::fixture::{Batch, Dims, Rng, reorder};
 
 /// All reductions of the trainer's loss.
 pub const REDUCTIONS: [Reduction; 4] =
@@ -82,6 +82,22 @@ impl Scene {
             }
         }
         scene
+    }
+
+    /// Two scenes as of `loose`.
+    pub fn loose_pair(rng: &mut Rng, dims: Dims) -> [Self; 2] {
+        [(); 2].map(|()| Self::loose(rng, dims))
+    }
+
+    /// The completions that `order` names, in that order.
+    pub fn reordered(&self, order: &[usize]) -> Self {
+        let tokens = self.batch.dims.1;
+        Self {
+            batch: self.batch.reordered(order),
+            counted: self.counted.as_ref().map(|counted| reorder(counted, tokens, order)),
+            derivatives: reorder(&self.derivatives, tokens, order),
+            ..self.clone()
+        }
     }
 
     /// Everything that follows from weights, features and actions.

@@ -2,34 +2,12 @@
 
 use capo_core::{CurvatureModel, Granularity, OptimizerModel, Semantics, Weights};
 
+use super::exact::weighted_side_by_side;
 use super::fixture::{ADAM, ADAM_OF_BOTH, Dims, OPEN, Rng, assert_close, model};
 use super::scene::{REDUCTIONS, Scene};
-use super::whole::{Optimizer, Whole};
 
 const DIMS: Dims = Dims(4, 3, 3, 9, 7);
 const ADAMW_OF_BOTH: OptimizerModel = OptimizerModel { weight_decay: 0.1, ..ADAM_OF_BOTH };
-
-/// A factor for each token of the mask: 0, 1 or between.
-fn factors(rng: &mut Rng, mask: &[u8]) -> Vec<f32> {
-    mask.iter().map(|&mask| f32::from(mask) * [0.0, 0.25, 0.7, 1.0][rng.below(4)]).collect()
-}
-
-/// Commits random weights to both models, and compares what they then say of the next batch.
-fn side_by_side(semantics: Semantics, optimizer: OptimizerModel, seed: u64, scene: &dyn Fn(&mut Rng) -> Scene) {
-    let mut rng = Rng(seed);
-    let mut model = model(semantics, Granularity::Token);
-    let mut whole = Whole { semantics, optimizer: Optimizer::new(optimizer, DIMS) };
-    for index in 0..5 {
-        let scene = scene(&mut rng);
-        let prepared = model.prepare(&scene.step(&optimizer, 0.1), &scene.batch.mask).unwrap();
-        let expected: Vec<f64> = whole.assess(&scene, 0.1, Granularity::Token).iter().map(|x| x.m_f).collect();
-        let got = model.assess(&prepared).unwrap().m_f;
-        assert_close(&format!("step {index} {semantics:?} {optimizer:?}"), &got, &expected, 3e-6);
-        let factors = factors(&mut rng, &scene.batch.mask);
-        model.commit_weighted(&prepared, &factors).unwrap();
-        whole.commit_weighted(&scene, &factors);
-    }
-}
 
 #[test]
 fn weighted_steps_of_both_kinds_are_the_dense_model() {
@@ -41,7 +19,7 @@ fn weighted_steps_of_both_kinds_are_the_dense_model() {
             for reduction in REDUCTIONS {
                 for (optimizer, counts_all) in [(ADAM, false), (ADAM_OF_BOTH, false), (ADAMW_OF_BOTH, true)] {
                     seed += 1;
-                    side_by_side(semantics, optimizer, seed, &|rng| {
+                    weighted_side_by_side(semantics, optimizer, (seed, 5), [0.0, 0.25, 0.7, 1.0], &|rng| {
                         let mut scene = Scene { reduction, ..Scene::random(rng, DIMS, 0.7) };
                         scene.counted = counts_all.then(|| scene.batch.mask.clone());
                         scene
@@ -52,13 +30,15 @@ fn weighted_steps_of_both_kinds_are_the_dense_model() {
     }
 }
 
+/// Bytes of a saved state before its rows.
+pub const HEADER: usize = 8 + 4 + 4 * 8 + 10;
+
 /// Rows, first and second moments as saved.
 pub type Rows = Vec<(u32, Vec<f64>, Vec<f64>)>;
 
-pub fn rows(model: &CurvatureModel) -> Rows {
-    let bytes = model.save().unwrap();
+pub fn rows(bytes: &[u8]) -> Rows {
     let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
-    let (width, rows, header) = (number(20), number(36), 8 + 4 + 4 * 8 + 10);
+    let (width, rows, header) = (number(20), number(36), HEADER);
     let floats = |half: usize, row: usize| {
         let start = header + rows * 12 + (half * rows + row) * width * 4;
         let own = bytes[start..start + width * 4].chunks(4);
@@ -85,7 +65,7 @@ fn the_squares_of_kept_and_rejected_are_added_in_every_preset() {
         let commit = |optimizer: &OptimizerModel, keep: &[u8]| {
             let mut model = CurvatureModel::new(acceptance, Granularity::Token, semantics).unwrap();
             model.commit(&model.prepare(&scene.step(optimizer, 0.1), &scene.batch.mask).unwrap(), keep).unwrap();
-            rows(&model)
+            rows(&model.save().unwrap())
         };
         let (kept, everything) = (commit(&ADAM, &keep), commit(&ADAM, &scene.batch.mask));
         let both = commit(&ADAM_OF_BOTH, &keep);

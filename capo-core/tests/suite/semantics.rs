@@ -5,7 +5,7 @@ use capo_core::{
     OutsideAction, Policy, RejectedBatch, Semantics, StateDtype, Temperature, UntouchedRows, Weights,
 };
 
-use super::fixture::{ADAM, Batch, Dims, GRANULARITIES, OPEN, POLICY, Rng, SGD, assert_close, model};
+use super::fixture::{ADAM, Batch, Dims, GRANULARITIES, OPEN, POLICY, Rng, SGD, model};
 
 const DIMS: Dims = Dims(4, 3, 3, 18, 7);
 const PAPER: Semantics = Semantics::PAPER;
@@ -22,20 +22,6 @@ const RAW_GRADIENT: Semantics = Semantics { empty_state: EmptyState::RawGradient
 /// Assessment of a batch by a model without history.
 fn fresh(batch: &Batch, granularity: Granularity, semantics: Semantics, optimizer: &OptimizerModel) -> Assessment {
     batch.assess(&model(semantics, granularity), &POLICY, optimizer, RATE)
-}
-
-fn wide(x: &[f32]) -> Vec<f64> {
-    x.iter().map(|&x| f64::from(x)).collect()
-}
-
-/// `batch` with its tokens touching no row in common.
-fn disjoint(mut batch: Batch) -> Batch {
-    let Dims(completions, tokens, k, width, _) = batch.dims;
-    batch.dims = Dims(completions, tokens, k, width, completions * tokens * k);
-    batch.topk_ids = (0..(completions * tokens * k) as u32).collect();
-    batch.action_ids = batch.topk_ids.chunks(k).map(|ids| ids[0]).collect();
-    batch.action_logits = batch.topk_logits.chunks(k).map(|logits| logits[0]).collect();
-    batch
 }
 
 #[test]
@@ -88,77 +74,6 @@ fn row_means_are_token_means_where_all_tokens_touch_all_rows() {
         let row_mean = fresh(&batch, granularity, ROW_MEAN, &optimizer);
         assert_eq!(row_mean, fresh(&batch, granularity, PAPER, &optimizer));
     }
-}
-
-#[test]
-fn row_means_of_tokens_without_a_common_row_are_their_own_gradients() {
-    let batch = disjoint(Batch::full(&mut Rng(44), DIMS));
-    let tokens = fresh(&batch, Granularity::Token, PAPER, &SGD);
-    let row_mean = model(ROW_MEAN, Granularity::Batch);
-    let shift = batch.shift(&row_mean, &POLICY, &SGD, RATE);
-    let mean = |x: &[f32]| wide(x).iter().sum::<f64>() / 12.0;
-    assert_close("m_f", &[shift.m_f as f32], &[mean(&tokens.m_f)], 1e-6);
-    // The product of gradient and direction is a sum over tokens, the curvature a mean.
-    let flat = batch.shift(&row_mean, &POLICY, &SGD, 1e-9).m_h;
-    let slopes = batch.assess(&model(PAPER, Granularity::Token), &POLICY, &SGD, 1e-9).m_h;
-    assert_close("m_h", &[flat as f32], &[12.0 * mean(&slopes)], 1e-6);
-
-    // Moments take in the row means too: each row's is the gradient of its only token.
-    let (mut paper, mut authors) = (model(PAPER, Granularity::Token), model(ROW_MEAN, Granularity::Token));
-    let mut larger = batch.clone();
-    larger.advantages.iter_mut().for_each(|a| *a *= 12.0);
-    larger.commit(&mut paper, &POLICY, &ADAM, &batch.mask);
-    batch.commit(&mut authors, &POLICY, &ADAM, &batch.mask);
-    let [got, expected] = [authors, paper].map(|model| batch.assess(&model, &POLICY, &ADAM, RATE));
-    assert_close("m_f", &got.m_f, &wide(&expected.m_f), 1e-5);
-}
-
-#[test]
-fn completion_means_count_empty_completions() {
-    let mut batch = Batch::full(&mut Rng(45), DIMS);
-    let [paper, authors] = [PAPER, COMPLETION_MEAN].map(|semantics| model(semantics, Granularity::Batch));
-    let shifts = |batch: &Batch| [&paper, &authors].map(|model| batch.shift(model, &POLICY, &ADAM, RATE));
-    // Of equal length, the completions weigh the same.
-    let [full, completions] = shifts(&batch);
-    assert_close("m_f", &[completions.m_f as f32], &[full.m_f], 1e-6);
-    assert_close("m_h", &[completions.m_h as f32], &[full.m_h], 1e-6);
-    batch.mask[3..12].fill(0);
-    let [one, completions] = shifts(&batch);
-    assert_close("m_f", &[completions.m_f as f32], &[one.m_f / 4.0], 1e-6);
-    // One token against three: the completion's mean is over one.
-    batch.mask[4] = 1;
-    let [four, completions] = shifts(&batch);
-    assert!((completions.m_f / four.m_f - 1.0).abs() > 1e-3);
-    let single = |semantics| fresh(&batch, Granularity::Completion, semantics, &ADAM);
-    assert_close("m_f", &single(COMPLETION_MEAN).m_f, &wide(&single(PAPER).m_f), 1e-6);
-}
-
-#[test]
-fn frozen_rows_rest_as_they_were() {
-    let dims = Dims(1, 1, 2, 18, 4);
-    let mut batches = [46, 47].map(|seed| Batch::full(&mut Rng(seed), dims));
-    for (batch, ids) in batches.iter_mut().zip([[0, 1], [2, 3]]) {
-        (batch.topk_ids, batch.action_ids) = (ids.to_vec(), vec![ids[0]]);
-    }
-    let [first, other] = batches;
-    let run = |semantics, rest: usize| {
-        let mut model = model(semantics, Granularity::Token);
-        for batch in std::iter::once(&first).chain(std::iter::repeat_n(&other, rest)) {
-            batch.commit(&mut model, &POLICY, &ADAM, &batch.mask);
-        }
-        let mut still = first.clone();
-        still.advantages.fill(0.0);
-        still.assess(&model, &POLICY, &ADAM, RATE).m_f[0]
-    };
-    assert_eq!(run(FREEZE, 0), run(PAPER, 0));
-    // With advantage 0 the direction is momentum alone: m_F is that of resting moments, corrected for steps more.
-    let bias = |beta: f64, step: i32| 1.0 - beta.powi(step);
-    let direction = |step: i32| bias(0.99, step).sqrt() / bias(0.9, step);
-    let frozen = (f64::from(run(FREEZE, 20)) / f64::from(run(FREEZE, 0))).sqrt();
-    assert!((frozen / (direction(22) / direction(2)) - 1.0).abs() < 1e-5, "{frozen}");
-    let decay = (0.9 / 0.99f64.sqrt()).powi(20);
-    let decayed = (f64::from(run(PAPER, 20)) / f64::from(run(PAPER, 0))).sqrt();
-    assert!((decayed / (decay * frozen) - 1.0).abs() < 1e-5, "{decayed}");
 }
 
 #[test]

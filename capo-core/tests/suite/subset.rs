@@ -7,11 +7,6 @@ use super::fixture::{ADAM, Batch, Dims, OPEN, POLICY, Rng, SGD, model};
 const DIMS: Dims = Dims(6, 4, 3, 18, 7);
 const RATE: f64 = 0.1;
 
-fn grouped(mut batch: Batch, group_size: usize) -> Batch {
-    batch.group_size = group_size;
-    batch
-}
-
 /// Assessment of a batch by a model with some history.
 fn assess(batch: &Batch, acceptance: Acceptance, granularity: Granularity, optimizer: &OptimizerModel) -> Assessment {
     let (mut model, mut rng) = (CurvatureModel::new(acceptance, granularity, Semantics::PAPER).unwrap(), Rng(3));
@@ -31,13 +26,13 @@ fn both(batch: &Batch, granularity: Granularity) -> [Assessment; 2] {
 fn groups_of_one_are_completions_and_one_group_is_the_batch() {
     let batch = Batch::random(&mut Rng(20), DIMS);
     assert_eq!(both(&batch, Granularity::Group), both(&batch, Granularity::Completion));
-    let batch = grouped(batch, 6);
+    let batch = Batch { group_size: 6, ..batch };
     assert_eq!(both(&batch, Granularity::Group), both(&batch, Granularity::Batch));
 }
 
 #[test]
 fn subsets_are_rejected_as_a_whole_and_counted_by_token() {
-    let mut batch = grouped(Batch::full(&mut Rng(29), DIMS), 2);
+    let mut batch = Batch { group_size: 2, ..Batch::full(&mut Rng(29), DIMS) };
     batch.mask[3] = 0;
     for granularity in [Granularity::Completion, Granularity::Group, Granularity::Batch] {
         let span = batch.span(granularity);

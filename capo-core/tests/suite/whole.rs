@@ -4,8 +4,9 @@
 use std::ops::Range;
 
 use capo_core::{
-    CurvatureAverage, Granularity, ObjectiveShift, OptimizerKind, OptimizerModel, OutsideAction, PolicyShift,
-    Probabilities, Reduction, SecondMoment, Semantics, Temperature, TokenGradient, Weights,
+    CurvatureAverage, EmptyState, Feature, Granularity, ObjectiveShift, OptimizerKind, OptimizerModel, OutsideAction,
+    PolicyShift, Probabilities, Reduction, RejectedBatch, SecondMoment, Semantics, StateDtype, Temperature,
+    TokenGradient, UntouchedRows, Weights,
 };
 
 use super::fixture::{Batch, Dims};
@@ -62,6 +63,10 @@ impl Optimizer {
         Self { model, m: vec![0.0; size], v: vec![0.0; size], steps: 0 }
     }
 
+    fn remembers(&self) -> bool {
+        self.model.second_moment == SecondMoment::KeptAndRejected
+    }
+
     pub fn direction(&self, gradient: &[f64]) -> Vec<f64> {
         let OptimizerModel { kind, beta1, beta2, eps, .. } = self.model;
         if kind == OptimizerKind::Sgd {
@@ -77,11 +82,11 @@ impl Optimizer {
     }
 
     /// Takes in `gradient`; `everything` is that with nothing rejected, whose rest enters the second moment where that remembers it.
-    pub fn step(&mut self, gradient: &[f64], everything: &[f64]) {
-        let OptimizerModel { beta1, beta2, second_moment, .. } = self.model;
-        let remembers = second_moment == SecondMoment::KeptAndRejected;
-        for (i, (g, all)) in gradient.iter().zip(everything).enumerate() {
-            let rejected = if remembers { all - g } else { 0.0 };
+    /// Entries that are `frozen` rest.
+    fn step(&mut self, gradient: &[f64], everything: &[f64], frozen: impl Fn(usize) -> bool) {
+        let OptimizerModel { beta1, beta2, .. } = self.model;
+        for (i, (g, all)) in gradient.iter().zip(everything).enumerate().filter(|(i, _)| !frozen(*i)) {
+            let rejected = if self.remembers() { all - g } else { 0.0 };
             self.m[i] = beta1 * self.m[i] + (1.0 - beta1) * g;
             self.v[i] = beta2 * self.v[i] + (1.0 - beta2) * (g * g + rejected * rejected);
         }
@@ -99,17 +104,17 @@ pub fn subsets(scene: &Scene, granularity: Granularity, keep: &[u8]) -> Vec<Subs
     (0..keep.len()).step_by(span).map(subset).collect()
 }
 
-/// Weights of the tokens in the loss if they are the whole batch.
-fn loss_weights(scene: &Scene, subset: &Subset) -> Vec<f64> {
+/// Weights of the tokens in a loss of this reduction if they are the whole batch.
+fn loss_weights(scene: &Scene, subset: &Subset, reduction: Reduction, counted: Option<&[u8]>) -> Vec<f64> {
     let positions = scene.batch.dims.1;
-    let size = |completion: usize| match &scene.counted {
+    let size = |completion: usize| match counted {
         Some(counted) if !subset.single => {
             counted[completion * positions..][..positions].iter().filter(|&&x| x != 0).count()
         }
         _ => subset.tokens.iter().filter(|&&at| at / positions == completion).count(),
     };
     let count = subset.completions.len();
-    let weight = |at: usize| match scene.reduction {
+    let weight = |at: usize| match reduction {
         Reduction::CompletionMean => 1.0 / (count * size(at / positions)) as f64,
         Reduction::FixedLength => 1.0 / (count * scene.max_completion_length) as f64,
         Reduction::CompletionSum => 1.0 / count as f64,
@@ -120,7 +125,7 @@ fn loss_weights(scene: &Scene, subset: &Subset) -> Vec<f64> {
 
 impl Whole {
     pub fn token(&self, scene: &Scene, at: usize) -> Token {
-        let Semantics { probabilities, temperature, outside_action, token_gradient, .. } = self.semantics;
+        let Semantics { feature, probabilities, temperature, outside_action, token_gradient, .. } = self.semantics;
         let Dims(_, _, k, width, vocab) = scene.batch.dims;
         let (t, slope) = match temperature {
             Temperature::Sampling => (f64::from(scene.policy.temperature), 1.0),
@@ -149,24 +154,39 @@ impl Whole {
             TokenGradient::Advantage => f64::from(scene.batch.advantages[at]),
             TokenGradient::Loss => -f64::from(scene.derivatives[at]),
         };
-        let h = scene.batch.hidden[at * width..][..width].iter().map(|&x| f64::from(x)).collect();
+        let next = feature == Feature::Next && !(at + 1).is_multiple_of(scene.batch.dims.1);
+        let h = scene.batch.hidden[(at + usize::from(next)) * width..][..width].iter().map(|&x| f64::from(x)).collect();
         Token { support, pi, u, h, signal, action, slope }
     }
 
-    pub fn weights(&self, scene: &Scene, subset: &Subset, like_loss: bool) -> Vec<f64> {
-        let count = subset.tokens.len();
-        if like_loss { loss_weights(scene, subset) } else { vec![1.0 / count as f64; count] }
+    /// Weights of the tokens in the average of curvatures.
+    pub fn averages(&self, scene: &Scene, subset: &Subset) -> Vec<f64> {
+        match self.semantics.curvature_average {
+            CurvatureAverage::TokenMean => vec![1.0 / subset.tokens.len() as f64; subset.tokens.len()],
+            CurvatureAverage::CompletionMean => loss_weights(scene, subset, Reduction::CompletionMean, None),
+            CurvatureAverage::Loss => loss_weights(scene, subset, scene.reduction, scene.counted.as_deref()),
+        }
     }
 
-    /// Gradient of the objective, `[V, D]`.
-    pub fn gradient(&self, scene: &Scene, subset: &Subset, like_loss: bool) -> Vec<f64> {
+    fn tokens(&self, scene: &Scene, subset: &Subset) -> Vec<Token> {
+        subset.tokens.iter().map(|&at| self.token(scene, at)).collect()
+    }
+
+    /// Gradient of the objective, `[V, D]`; each token's is multiplied by its factor.
+    pub fn gradient(&self, scene: &Scene, subset: &Subset, kind: Weights, factor: impl Fn(usize) -> f64) -> Vec<f64> {
+        let tokens = self.tokens(scene, subset);
+        let touching = |r: usize| tokens.iter().filter(|token| token.support[r]).count() as f64;
         let Dims(_, _, _, width, vocab) = scene.batch.dims;
         let mut gradient = vec![0.0; vocab * width];
-        for (&at, weight) in subset.tokens.iter().zip(self.weights(scene, subset, like_loss)) {
-            let token = self.token(scene, at);
-            let coefficient = weight * token.signal * token.slope;
-            for (row, u) in gradient.chunks_mut(width).zip(&token.u) {
-                row.iter_mut().zip(&token.h).for_each(|(g, h)| *g += coefficient * u * h);
+        let weights = match kind {
+            Weights::Loss => loss_weights(scene, subset, scene.reduction, scene.counted.as_deref()),
+            Weights::TokenMean | Weights::RowMean => vec![1.0 / tokens.len() as f64; tokens.len()],
+        };
+        for ((token, &at), weight) in tokens.iter().zip(&subset.tokens).zip(weights) {
+            for (r, row) in gradient.chunks_mut(width).enumerate().filter(|(r, _)| token.support[*r]) {
+                let weight = if kind == Weights::RowMean { 1.0 / touching(r) } else { weight };
+                let coefficient = weight * factor(at) * token.signal * token.slope * token.u[r];
+                row.iter_mut().zip(&token.h).for_each(|(g, h)| *g += coefficient * h);
             }
         }
         gradient
@@ -176,13 +196,14 @@ impl Whole {
         if subset.tokens.is_empty() {
             return Shifts::default();
         }
-        let gradient = self.gradient(scene, subset, self.semantics.subset_weights == Weights::Loss);
-        let adam = self.optimizer.direction(&gradient);
-        let adamw = self.optimizer.model.kind == OptimizerKind::Adam;
+        let gradient = self.gradient(scene, subset, self.semantics.subset_weights, |_| 1.0);
+        let empty = self.optimizer.v.iter().all(|&v| v == 0.0);
+        let raw = empty && self.semantics.empty_state == EmptyState::RawGradient;
+        let adam = if raw { gradient.clone() } else { self.optimizer.direction(&gradient) };
+        let adamw = self.optimizer.model.kind == OptimizerKind::Adam && !raw;
         let decay = if adamw { self.optimizer.model.weight_decay } else { 0.0 };
         let direction: Vec<f64> = adam.iter().zip(&scene.weights).map(|(d, w)| d - decay * w).collect();
-        let averages = self.weights(scene, subset, self.semantics.curvature_average == CurvatureAverage::Loss);
-        let tokens: Vec<Token> = subset.tokens.iter().map(|&at| self.token(scene, at)).collect();
+        let (averages, tokens) = (self.averages(scene, subset), self.tokens(scene, subset));
         let mut total = Shifts { norm: lr * norm(&adam, &tokens), ..Shifts::default() };
         if self.semantics.objective_shift == ObjectiveShift::Quadratic {
             total.m_h = lr * gradient.iter().zip(&direction).map(|(g, d)| g * d).sum::<f64>();
@@ -238,31 +259,21 @@ impl Whole {
     }
 
     pub fn commit_weighted(&mut self, scene: &Scene, factors: &[f32]) {
-        if factors.iter().all(|&factor| factor == 0.0) {
+        let Semantics { rejected_batch, moment_input, untouched_rows, .. } = self.semantics;
+        if rejected_batch == RejectedBatch::NoStep && factors.iter().all(|&factor| factor == 0.0) {
             return;
         }
-        let everything: Vec<f32> = scene.batch.mask.iter().map(|&mask| f32::from(mask)).collect();
-        let (gradient, everything) = (self.intake(scene, factors), self.intake(scene, &everything));
-        self.optimizer.step(&gradient, &everything);
-    }
-
-    /// Gradient of the tokens with a factor, each times its own, as moments take it in, `[V, D]`.
-    fn intake(&self, scene: &Scene, factors: &[f32]) -> Vec<f64> {
         let keep: Vec<u8> = factors.iter().map(|&factor| u8::from(factor > 0.0)).collect();
-        let (subset, kind) = (&subsets(scene, Granularity::Batch, &keep)[0], self.semantics.moment_input);
-        let tokens: Vec<Token> = subset.tokens.iter().map(|&at| self.token(scene, at)).collect();
-        let touching = |r: usize| tokens.iter().filter(|token| token.support[r]).count() as f64;
-        let Dims(_, _, _, width, vocab) = scene.batch.dims;
-        let mut gradient = vec![0.0; vocab * width];
-        let weights = self.weights(scene, subset, kind == Weights::Loss);
-        for ((token, &at), weight) in tokens.iter().zip(&subset.tokens).zip(weights) {
-            for (r, row) in gradient.chunks_mut(width).enumerate().filter(|(r, _)| token.support[*r]) {
-                let weight = if kind == Weights::RowMean { 1.0 / touching(r) } else { weight };
-                let coefficient = weight * f64::from(factors[at]) * token.signal * token.slope * token.u[r];
-                row.iter_mut().zip(&token.h).for_each(|(g, h)| *g += coefficient * h);
-            }
+        let [kept, all] = [&keep, &scene.batch.mask].map(|keep| subsets(scene, Granularity::Batch, keep).remove(0));
+        let gradient = self.gradient(scene, &kept, moment_input, |at| f64::from(factors[at]));
+        let everything = self.gradient(scene, &all, moment_input, |_| 1.0);
+        let tokens = self.tokens(scene, if self.optimizer.remembers() { &all } else { &kept });
+        let touched = |i: usize| tokens.iter().any(|token| token.support[i / scene.batch.dims.3]);
+        self.optimizer.step(&gradient, &everything, |i| untouched_rows == UntouchedRows::Freeze && !touched(i));
+        if self.semantics.state_dtype == StateDtype::Bf16 {
+            let Optimizer { m, v, .. } = &mut self.optimizer;
+            m.iter_mut().chain(v).for_each(|x| *x = to_bf16(*x));
         }
-        gradient
     }
 }
 
@@ -299,6 +310,12 @@ fn norm(direction: &[f64], tokens: &[Token]) -> f64 {
     let touched = |r: usize| tokens.iter().any(|token| token.support[r]);
     let rows = direction.chunks(first.h.len()).enumerate().filter(|(r, _)| touched(*r));
     rows.map(|(_, row)| row.iter().map(|d| d * d).sum::<f64>()).sum::<f64>().sqrt()
+}
+
+/// The nearest number of 8 significant bits, ties to the even one.
+fn to_bf16(x: f64) -> f64 {
+    let unit = (x.abs().log2().floor() - 7.0).exp2();
+    if x == 0.0 { 0.0 } else { (x / unit).round_ties_even() * unit }
 }
 
 /// The moments that a trainer holds after the same steps: of the loss, whose gradient is minus the objective's.

@@ -4,6 +4,7 @@ use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 use half::bf16;
 use rayon::prelude::*;
 
+use super::fused;
 use super::kernel::{dtype_error, whole};
 
 /// Number of values that one task handles.
@@ -93,26 +94,39 @@ fn mixed(x: u32) -> u32 {
     x ^ x >> 16
 }
 
-/// Widens bf16 tensors to f32, applies `f`, and rounds the result to bf16.
-pub(super) fn rounded<const N: usize>(
-    tensors: [&Tensor; N],
-    f: impl FnOnce([Tensor; N]) -> Result<Tensor>,
-) -> Result<Tensor> {
-    to_dtype(&f(wide(tensors)?)?, DType::BF16)
+/// The result of an operation: a tensor, or two.
+pub(super) trait Rounded: Sized {
+    /// The result, rounded to bf16.
+    fn rounded(self) -> Result<Self>;
 }
 
-/// Widens bf16 tensors to f32, applies `f`, and rounds both results to bf16.
-pub(super) fn rounded_pair<const N: usize>(
-    tensors: [&Tensor; N],
-    f: impl FnOnce([Tensor; N]) -> Result<(Tensor, Tensor)>,
-) -> Result<(Tensor, Tensor)> {
-    let (first, second) = f(wide(tensors)?)?;
-    Ok((to_dtype(&first, DType::BF16)?, to_dtype(&second, DType::BF16)?))
+impl Rounded for Tensor {
+    fn rounded(self) -> Result<Self> {
+        to_dtype(&self, DType::BF16)
+    }
 }
 
-fn wide<const N: usize>(tensors: [&Tensor; N]) -> Result<[Tensor; N]> {
-    let wide: Vec<Tensor> = tensors.iter().map(|tensor| to_dtype(tensor, DType::F32)).collect::<Result<_>>()?;
-    Ok(wide.try_into().expect("as many as there were"))
+impl Rounded for (Tensor, Tensor) {
+    fn rounded(self) -> Result<Self> {
+        Ok((self.0.rounded()?, self.1.rounded()?))
+    }
+}
+
+/// The result of `kernel` where it supports the first of `tensors`, else of `generic`. The kernel gets contiguous tensors. If the first is
+/// bf16 on the CPU, the kernel gets all in f32, and its result is rounded.
+pub(super) fn by_kernel<const N: usize, R: Rounded>(
+    tensors: [&Tensor; N],
+    generic: impl FnOnce() -> Result<R>,
+    kernel: impl FnOnce([Tensor; N]) -> Result<R>,
+) -> Result<R> {
+    let rounds = is_rounded(tensors[0]);
+    if !rounds && !fused(tensors[0]) {
+        return generic();
+    }
+    let ready = |x: &&Tensor| if rounds { to_dtype(x, DType::F32)?.contiguous() } else { x.contiguous() };
+    let ready: Vec<Tensor> = tensors.iter().map(ready).collect::<Result<_>>()?;
+    let result = kernel(ready.try_into().expect("as many as there were"))?;
+    if rounds { result.rounded() } else { Ok(result) }
 }
 
 /// Conversion in either direction.

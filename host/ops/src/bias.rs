@@ -1,39 +1,31 @@
 //! Addition of a bias row. candle's `broadcast_add` reduces its gradient over rows with an index computation per
 //! element; here the reduction is a matrix product with a row of ones.
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
+use candle_core::{CustomOp2, Result, Shape, Tensor};
 
-use super::kernel::{Real, custom_op, for_rows, layout_error, slice};
-use super::{fused, is_rounded, rounded};
+use super::by_kernel;
+use super::kernel::{Arg, Real, custom_op, for_rows, layout_error};
 
 /// `x + bias` for `x` `[.., W]` and `bias` `[W]`.
 pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    if is_rounded(x) {
-        return rounded([x, bias], |[x, bias]| add_bias(&x, &bias));
-    }
-    if !fused(x) {
-        return x.broadcast_add(bias);
-    }
-    x.contiguous()?.apply_op2_no_bwd(&bias.contiguous()?, &AddBias)
+    by_kernel([x, bias], || x.broadcast_add(bias), |[x, bias]| x.apply_op2_no_bwd(&bias, &AddBias))
 }
 
 /// Sum over all rows of `x` `[.., W]`, as `[W]`.
 pub fn sum_rows(x: &Tensor) -> Result<Tensor> {
-    if is_rounded(x) {
-        return rounded([x], |[x]| sum_rows(&x));
-    }
-    let width = x.dim(candle_core::D::Minus1)?;
-    let rows = x.elem_count() / width.max(1);
-    let ones = Tensor::ones((1, rows), x.dtype(), x.device())?;
-    ones.matmul(&x.reshape((rows, width))?)?.reshape(width)
+    let sum = |x: &Tensor| {
+        let width = x.dim(candle_core::D::Minus1)?;
+        let rows = x.elem_count() / width.max(1);
+        let ones = Tensor::ones((1, rows), x.dtype(), x.device())?;
+        ones.matmul(&x.reshape((rows, width))?)?.reshape(width)
+    };
+    by_kernel([x], || sum(x), |[x]| sum(&x))
 }
 
 struct AddBias;
 
 impl AddBias {
-    fn run<T: Real>(&self, x: (&CpuStorage, &Layout), b: (&CpuStorage, &Layout)) -> Result<(CpuStorage, Shape)> {
-        let shape = x.1.shape().clone();
-        let (x, b) = (slice::<T>(x.0, x.1, self.name())?, slice::<T>(b.0, b.1, self.name())?);
+    fn run<T: Real>(&self, (x, shape): Arg<'_, T>, (b, _): Arg<'_, T>) -> Result<(Vec<T>, Shape)> {
         if shape.dims().last() != Some(&b.len()) {
             return layout_error(self.name(), format!("x {shape:?} does not end in {}", b.len()));
         }
@@ -49,7 +41,7 @@ impl AddBias {
                 }
             },
         );
-        Ok((T::to_cpu_storage_owned(out), shape))
+        Ok((out, shape.clone()))
     }
 }
 

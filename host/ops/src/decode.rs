@@ -79,11 +79,10 @@ enum Cached<'a> {
 
 impl<'a> Cached<'a> {
     fn new(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> Result<Self> {
-        match (storage, layout.contiguous_offsets()) {
-            (CpuStorage::F32(values), Some((from, to))) => Ok(Self::F32(&values[from..to])),
-            (CpuStorage::BF16(values), Some((from, to))) => Ok(Self::Bf16(&values[from..to])),
-            (_, None) => Err(Error::RequiresContiguous { op }),
-            (other, _) => dtype_error(other, op),
+        match storage {
+            CpuStorage::F32(_) => Ok(Self::F32(slice(storage, layout, op)?)),
+            CpuStorage::BF16(_) => Ok(Self::Bf16(slice(storage, layout, op)?)),
+            other => dtype_error(other, op),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Drawing of one id per row from all logits, on their device.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
 use super::kernel::{layout_error, slice};
@@ -73,13 +75,7 @@ impl CustomOp2 for Draw {
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        logits: &candle_core::CudaStorage,
-        ll: &Layout,
-        u: &candle_core::CudaStorage,
-        ul: &Layout,
-    ) -> Result<(candle_core::CudaStorage, Shape)> {
-        super::cuda::draw((logits, ll), (u, ul), self.temperature)
+    fn cuda_fwd(&self, a: &CudaStorage, al: &Layout, b: &CudaStorage, bl: &Layout) -> Result<(CudaStorage, Shape)> {
+        super::cuda::draw((a, al), (b, bl), self.temperature)
     }
 }

@@ -2,12 +2,14 @@
 
 use std::ops::Range;
 
-use candle_core::{CpuStorage, Error, FloatDType, Layout, Result};
+use candle_core::{CpuStorage, Error, FloatDType, InplaceOp2, InplaceOp3, Layout, Result, Shape, Tensor, WithDType};
 use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
 /// Smallest number of elements for which several threads pay off (a rayon call costs a few microseconds).
 const PARALLEL_ELEMENTS: usize = 1 << 13;
+/// Number of elements that one task of `sum_blocks` or of an update handles.
+const BLOCK: usize = 1 << 14;
 /// Number of independent partial sums in a reduction. The compiler can use SIMD registers while the order stays fixed.
 const LANES: usize = 8;
 
@@ -17,8 +19,12 @@ pub trait Real: FloatDType + std::ops::Neg<Output = Self> {
     fn exp(self) -> Self;
     /// The square root.
     fn sqrt(self) -> Self;
+
     /// The larger of two numbers.
-    fn larger(self, other: Self) -> Self;
+    #[inline(always)]
+    fn larger(self, other: Self) -> Self {
+        if other > self { other } else { self }
+    }
 }
 
 impl Real for f32 {
@@ -30,10 +36,6 @@ impl Real for f32 {
     fn sqrt(self) -> Self {
         f32::sqrt(self)
     }
-    #[inline(always)]
-    fn larger(self, other: Self) -> Self {
-        if other > self { other } else { self }
-    }
 }
 
 impl Real for f64 {
@@ -42,9 +44,6 @@ impl Real for f64 {
     }
     fn sqrt(self) -> Self {
         f64::sqrt(self)
-    }
-    fn larger(self, other: Self) -> Self {
-        if other > self { other } else { self }
     }
 }
 
@@ -65,7 +64,7 @@ pub fn exp_f32(x: f32) -> f32 {
 }
 
 /// The elements of a contiguous layout; any other layout is the caller's error.
-pub fn slice<'a, T: Real>(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> Result<&'a [T]> {
+pub fn slice<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> Result<&'a [T]> {
     match layout.contiguous_offsets() {
         Some((from, to)) => Ok(&T::cpu_storage_as_slice(storage)?[from..to]),
         None => Err(Error::RequiresContiguous { op }),
@@ -100,7 +99,18 @@ pub fn dtype_error<T>(storage: &CpuStorage, op: &'static str) -> Result<T> {
     Err(Error::UnsupportedDTypeForOp(storage.dtype(), op))
 }
 
-/// Makes a candle operation from a type whose `run`, generic over f32 and f64, takes each argument with its layout.
+/// The elements of a contiguous argument, and its shape.
+pub type Arg<'a, T> = (&'a [T], &'a Shape);
+
+pub fn argument<'a, T: Real>(storage: &'a CpuStorage, layout: &'a Layout, op: &'static str) -> Result<Arg<'a, T>> {
+    Ok((slice(storage, layout, op)?, layout.shape()))
+}
+
+pub fn stored<T: Real>((out, shape): (Vec<T>, Shape)) -> Result<(CpuStorage, Shape)> {
+    Ok((T::to_cpu_storage_owned(out), shape))
+}
+
+/// Makes a candle operation from a type whose `run`, generic over f32 and f64, takes each argument as [`Arg`] and gives elements and shape.
 macro_rules! custom_op {
     ($op:ty, $name:literal, CustomOp1) => {
         custom_op!(@ $op, $name, CustomOp1, a al);
@@ -119,14 +129,19 @@ macro_rules! custom_op {
 
             fn cpu_fwd(
                 &self,
-                $first: &CpuStorage,
-                $layout: &Layout,
-                $($other: &CpuStorage, $its: &Layout),*
-            ) -> Result<(CpuStorage, Shape)> {
+                $first: &candle_core::CpuStorage,
+                $layout: &candle_core::Layout,
+                $($other: &candle_core::CpuStorage, $its: &candle_core::Layout),*
+            ) -> Result<(candle_core::CpuStorage, Shape)> {
+                use crate::kernel::{argument, dtype_error, stored};
                 match $first {
-                    CpuStorage::F32(_) => self.run::<f32>(($first, $layout) $(, ($other, $its))*),
-                    CpuStorage::F64(_) => self.run::<f64>(($first, $layout) $(, ($other, $its))*),
-                    other => crate::kernel::dtype_error(other, self.name()),
+                    candle_core::CpuStorage::F32(_) => {
+                        stored(self.run::<f32>(argument($first, $layout, $name)? $(, argument($other, $its, $name)?)*)?)
+                    }
+                    candle_core::CpuStorage::F64(_) => {
+                        stored(self.run::<f64>(argument($first, $layout, $name)? $(, argument($other, $its, $name)?)*)?)
+                    }
+                    other => dtype_error(other, $name),
                 }
             }
         }
@@ -240,7 +255,6 @@ pub fn sum_squares(values: &[f32]) -> f64 {
 
 /// The sum of `f` over consecutive blocks of `0..len`, in a fixed order.
 pub fn sum_blocks(len: usize, f: impl Fn(Range<usize>) -> f64 + Sync) -> f64 {
-    const BLOCK: usize = 1 << 14;
     if len <= BLOCK {
         return f(0..len);
     }
@@ -249,24 +263,67 @@ pub fn sum_blocks(len: usize, f: impl Fn(Range<usize>) -> f64 + Sync) -> f64 {
     partial.iter().sum()
 }
 
-/// Calls `f(&mut a[i], b[i])` for every element.
-pub fn update2(a: &mut [f32], b: &[f32], f: impl Fn(&mut f32, f32) + Sync) {
-    const BLOCK: usize = 1 << 14;
-    let apply = |(a, b): (&mut [f32], &[f32])| a.iter_mut().zip(b).for_each(|(a, b)| f(a, *b));
-    if a.len() <= BLOCK {
-        return apply((a, b));
-    }
-    a.par_chunks_mut(BLOCK).zip(b.par_chunks(BLOCK)).for_each(apply);
+/// Calls `f(&mut a[i], b[i])` for every element of contiguous f32 tensors on the CPU, in place; `op` names the operation in errors.
+pub fn update2(op: &'static str, a: &Tensor, b: &Tensor, f: impl Fn(&mut f32, f32) + Sync) -> Result<()> {
+    a.inplace_op2(b, &Update { op, f })
 }
 
-/// Calls `f(&mut a[i], b[i], c[i])` for every element.
-pub fn update3(a: &mut [f32], b: &[f32], c: &[f32], f: impl Fn(&mut f32, f32, f32) + Sync) {
-    const BLOCK: usize = 1 << 14;
-    let apply = |((a, b), c): ((&mut [f32], &[f32]), &[f32])| {
-        a.iter_mut().zip(b).zip(c).for_each(|((a, b), c)| f(a, *b, *c));
-    };
-    if a.len() <= BLOCK {
-        return apply(((a, b), c));
+/// Like `update2`, with `f(&mut a[i], b[i], c[i])`.
+pub fn update3(
+    op: &'static str,
+    a: &Tensor,
+    b: &Tensor,
+    c: &Tensor,
+    f: impl Fn(&mut f32, f32, f32) + Sync,
+) -> Result<()> {
+    a.inplace_op3(b, c, &Update { op, f })
+}
+
+struct Update<F> {
+    op: &'static str,
+    f: F,
+}
+
+impl<F: Fn(&mut f32, f32) + Sync> InplaceOp2 for Update<F> {
+    fn name(&self) -> &'static str {
+        self.op
     }
-    a.par_chunks_mut(BLOCK).zip(b.par_chunks(BLOCK)).zip(c.par_chunks(BLOCK)).for_each(apply);
+
+    fn cpu_fwd(&self, a: &mut CpuStorage, al: &Layout, b: &CpuStorage, bl: &Layout) -> Result<()> {
+        let (a, b) = (whole_mut(a, al, bl, self.op)?, whole(b, bl, self.op)?);
+        let apply = |(a, b): (&mut [f32], &[f32])| a.iter_mut().zip(b).for_each(|(a, b)| (self.f)(a, *b));
+        if a.len() <= BLOCK {
+            apply((a, b));
+        } else {
+            a.par_chunks_mut(BLOCK).zip(b.par_chunks(BLOCK)).for_each(apply);
+        }
+        Ok(())
+    }
+}
+
+impl<F: Fn(&mut f32, f32, f32) + Sync> InplaceOp3 for Update<F> {
+    fn name(&self) -> &'static str {
+        self.op
+    }
+
+    fn cpu_fwd(
+        &self,
+        a: &mut CpuStorage,
+        al: &Layout,
+        b: &CpuStorage,
+        bl: &Layout,
+        c: &CpuStorage,
+        cl: &Layout,
+    ) -> Result<()> {
+        let (a, b, c) = (whole_mut(a, al, bl, self.op)?, whole(b, bl, self.op)?, whole(c, cl, self.op)?);
+        let apply = |((a, b), c): ((&mut [f32], &[f32]), &[f32])| {
+            a.iter_mut().zip(b).zip(c).for_each(|((a, b), c)| (self.f)(a, *b, *c));
+        };
+        if a.len() <= BLOCK {
+            apply(((a, b), c));
+        } else {
+            a.par_chunks_mut(BLOCK).zip(b.par_chunks(BLOCK)).zip(c.par_chunks(BLOCK)).for_each(apply);
+        }
+        Ok(())
+    }
 }

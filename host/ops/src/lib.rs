@@ -39,9 +39,8 @@ pub mod testing;
 mod top;
 mod truncate;
 
-pub use add::add;
-pub use add::add_to;
-use bf16::{is_rounded, narrow, round_to_bf16, rounded, rounded_pair};
+pub use add::{add, add_to};
+use bf16::{by_kernel, is_rounded, narrow, round_to_bf16};
 pub use bf16::{round_by_chance, to_dtype};
 pub use bias::{add_bias, sum_rows};
 pub use decode::{append_to_cache, decode_attention};
@@ -49,7 +48,7 @@ pub use decode_rows::DecodeRows;
 pub use divergence::divergence;
 pub use draw::{NOT_FINITE, argmax, draw, pick};
 pub use few_rows::{are_few_rows, products_of_few_rows};
-pub use kernel::{layout_error, sum_blocks, sum_squares};
+pub use kernel::{sum_blocks, sum_squares};
 pub use logps::{TokenCotangents, chunk_rows, logit_stats, token_logps_by_hidden, token_logps_vjp};
 pub use product::product;
 use product::product_of_few_rows_in_bf16;
@@ -59,8 +58,7 @@ pub use rows::add_rows;
 pub use softmax::{causal_softmax, causal_softmax_backward};
 pub use swiglu::{swiglu, swiglu_backward};
 pub use top::{top_ids, top_k};
-pub use truncate::nucleus;
-pub use truncate::{Truncation, truncate};
+pub use truncate::{Truncation, nucleus, truncate};
 
 /// Parts of the kernels that have tests of their own.
 #[cfg(feature = "testing")]

@@ -1,5 +1,7 @@
 //! Log-probabilities of tokens from logits, and their gradient, without keeping `[N, V]` tensors.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
 use super::kernel::{Real, dtype_error, for_rows_costing, layout_error, maximum, slice};
@@ -72,11 +74,7 @@ pub fn token_logps_vjp(hidden: &Tensor, head: &Tensor, loss: &TokenCotangents<'_
         });
         Ok(())
     })?;
-    let d_head = match d_head {
-        Some(d_head) => d_head,
-        None => head.zeros_like()?,
-    };
-    Ok((d_hidden, d_head))
+    Ok((d_hidden, d_head.map_or_else(|| head.zeros_like(), Ok)?))
 }
 
 /// The gradient by `hidden` alone, for a frozen head.
@@ -162,14 +160,6 @@ impl Pass {
         }
         Self { largest: largest.to_f64() / temperature, sum, weighted }
     }
-
-    fn logsumexp(&self) -> f64 {
-        self.largest + self.sum.ln()
-    }
-
-    fn entropy(&self) -> f64 {
-        self.sum.ln() - self.weighted / self.sum
-    }
 }
 
 struct Stats {
@@ -188,12 +178,11 @@ impl Stats {
             #[inline(always)]
             |row, out| {
                 let logits = &logits[row * vocab..][..vocab];
-                let pass = Pass::over(logits, self.temperature);
-                let action = logits[targets[row] as usize];
-                let below = action.to_f64() / self.temperature - pass.largest;
-                out[0] = T::from_f64(below - pass.sum.ln());
-                out[1] = T::from_f64(pass.logsumexp());
-                out[2] = T::from_f64(pass.entropy());
+                let Pass { largest, sum, weighted } = Pass::over(logits, self.temperature);
+                let (action, log_sum) = (logits[targets[row] as usize], sum.ln());
+                out[0] = T::from_f64(action.to_f64() / self.temperature - largest - log_sum);
+                out[1] = T::from_f64(largest + log_sum);
+                out[2] = T::from_f64(log_sum - weighted / sum);
                 out[3] = action;
             },
         );
@@ -216,13 +205,7 @@ impl CustomOp2 for Stats {
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        a: &candle_core::CudaStorage,
-        al: &Layout,
-        b: &candle_core::CudaStorage,
-        bl: &Layout,
-    ) -> Result<(candle_core::CudaStorage, Shape)> {
+    fn cuda_fwd(&self, a: &CudaStorage, al: &Layout, b: &CudaStorage, bl: &Layout) -> Result<(CudaStorage, Shape)> {
         super::cuda::logit_stats((a, al), (b, bl), self.temperature)
     }
 }
@@ -293,13 +276,13 @@ impl CustomOp3 for LogitGradient {
     #[cfg(feature = "cuda")]
     fn cuda_fwd(
         &self,
-        a: &candle_core::CudaStorage,
+        a: &CudaStorage,
         al: &Layout,
-        b: &candle_core::CudaStorage,
+        b: &CudaStorage,
         bl: &Layout,
-        c: &candle_core::CudaStorage,
+        c: &CudaStorage,
         cl: &Layout,
-    ) -> Result<(candle_core::CudaStorage, Shape)> {
+    ) -> Result<(CudaStorage, Shape)> {
         super::cuda::logit_gradient((a, al), (b, bl), (c, cl), self.temperature)
     }
 }

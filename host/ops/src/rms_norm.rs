@@ -1,35 +1,27 @@
 //! RMSNorm with its backward pass.
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
+use candle_core::{CustomOp2, CustomOp3, Result, Shape, Tensor};
 
 use super::bias::sum_rows;
-use super::kernel::{Real, custom_op, dot, for_rows, layout_error, slice};
-use super::{fused, generic, is_rounded, rounded, rounded_pair};
+use super::kernel::{Arg, Real, custom_op, dot, for_rows, layout_error};
+use super::{by_kernel, generic};
 
 /// `y_i = w_i x_i / sqrt(mean(x^2) + eps)` over the last axis, for `x` `[.., D]` and `weight` `[D]`.
 ///
 /// Source: `transformers.LlamaRMSNorm`.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
-    if is_rounded(x) {
-        return rounded([x, weight], |[x, weight]| rms_norm(&x, &weight, eps));
-    }
-    if !fused(x) {
-        return generic::rms_norm(x, weight, eps);
-    }
-    x.contiguous()?.apply_op2_no_bwd(&weight.contiguous()?, &RmsNorm { eps })
+    let kernel = |[x, weight]: [Tensor; 2]| x.apply_op2_no_bwd(&weight, &RmsNorm { eps });
+    by_kernel([x, weight], || generic::rms_norm(x, weight, eps), kernel)
 }
 
-/// Gradients of `rms_norm` by `x` and by `weight`, for the gradient `grad` of its result; all contiguous.
+/// Gradients of `rms_norm` by `x` and by `weight`, for the gradient `grad` of its result.
 pub fn rms_norm_backward(x: &Tensor, weight: &Tensor, grad: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
-    if is_rounded(x) {
-        return rounded_pair([x, weight, grad], |[x, weight, grad]| rms_norm_backward(&x, &weight, &grad, eps));
-    }
-    if !fused(x) {
-        return generic::rms_norm_backward(x, weight, grad, eps);
-    }
-    // `[2, .., D]`: the gradient by x, and the terms whose sum over rows is the gradient by the weight.
-    let both = x.apply_op3_no_bwd(weight, grad, &RmsNormBackward { eps })?;
-    Ok((both.get(0)?, sum_rows(&both.get(1)?)?))
+    let kernel = |[x, weight, grad]: [Tensor; 3]| {
+        // `[2, .., D]`: the gradient by x, and the terms whose sum over rows is the gradient by the weight.
+        let both = x.apply_op3_no_bwd(&weight, &grad, &RmsNormBackward { eps })?;
+        Ok((both.get(0)?, sum_rows(&both.get(1)?)?))
+    };
+    by_kernel([x, weight, grad], || generic::rms_norm_backward(x, weight, grad, eps), kernel)
 }
 
 struct RmsNorm {
@@ -43,7 +35,7 @@ fn inverse_rms<T: Real>(x: &[T], eps: f64) -> T {
     T::from_f64(1.0) / (mean + T::from_f64(eps)).sqrt()
 }
 
-fn check(op: &'static str, x: &Layout, weight: &Layout) -> Result<usize> {
+fn check(op: &'static str, x: &Shape, weight: &Shape) -> Result<usize> {
     let (x, weight) = (x.dims(), weight.dims());
     match (x.last(), weight) {
         (Some(width), [w]) if width == w => Ok(*w),
@@ -52,10 +44,8 @@ fn check(op: &'static str, x: &Layout, weight: &Layout) -> Result<usize> {
 }
 
 impl RmsNorm {
-    fn run<T: Real>(&self, x: (&CpuStorage, &Layout), w: (&CpuStorage, &Layout)) -> Result<(CpuStorage, Shape)> {
-        let width = check(self.name(), x.1, w.1)?;
-        let shape = x.1.shape().clone();
-        let (x, w) = (slice::<T>(x.0, x.1, self.name())?, slice::<T>(w.0, w.1, self.name())?);
+    fn run<T: Real>(&self, (x, shape): Arg<'_, T>, (w, of_weight): Arg<'_, T>) -> Result<(Vec<T>, Shape)> {
+        let width = check(self.name(), shape, of_weight)?;
         let mut out = vec![T::from_f64(0.0); x.len()];
         for_rows(
             &mut out,
@@ -69,7 +59,7 @@ impl RmsNorm {
                 }
             },
         );
-        Ok((T::to_cpu_storage_owned(out), shape))
+        Ok((out, shape.clone()))
     }
 }
 
@@ -80,14 +70,14 @@ struct RmsNormBackward {
     eps: f64,
 }
 
-type Arg<'a> = (&'a CpuStorage, &'a Layout);
-
 impl RmsNormBackward {
-    fn run<T: Real>(&self, x: Arg<'_>, w: Arg<'_>, g: Arg<'_>) -> Result<(CpuStorage, Shape)> {
-        let width = check(self.name(), x.1, w.1)?;
-        let shape: Vec<usize> = [&[2], x.1.dims()].concat();
-        let (x, g) = (slice::<T>(x.0, x.1, self.name())?, slice::<T>(g.0, g.1, self.name())?);
-        let w = slice::<T>(w.0, w.1, self.name())?;
+    fn run<T: Real>(
+        &self,
+        (x, shape): Arg<'_, T>,
+        (w, of_weight): Arg<'_, T>,
+        (g, _): Arg<'_, T>,
+    ) -> Result<(Vec<T>, Shape)> {
+        let width = check(self.name(), shape, of_weight)?;
         let mut out = vec![T::from_f64(0.0); 2 * x.len()];
         let (dx, terms) = out.split_at_mut(x.len());
         for_rows(
@@ -118,7 +108,7 @@ impl RmsNormBackward {
                 }
             },
         );
-        Ok((T::to_cpu_storage_owned(out), shape.into()))
+        Ok((out, [&[2], shape.dims()].concat().into()))
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, OnceLock};
 
-use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
+use candle_core::{CustomOp1, Device, Result, Shape, Tensor};
 
-use super::kernel::{Real, custom_op, for_rows, layout_error, slice};
-use super::{fused, generic, is_rounded, rounded};
+use super::kernel::{Arg, Real, custom_op, for_rows, layout_error};
+use super::{by_kernel, generic};
 
 /// Rotation frequencies, in radians per position, for each pair of a head's numbers.
 #[derive(Debug, Clone, PartialEq)]
@@ -93,31 +93,26 @@ impl Rope {
 
     /// Rotates `x` `[B, S, H * width]` and moves the heads to the front: `[B, H, S, width]`.
     pub fn apply(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
-        if is_rounded(x) {
-            return rounded([x], |[x]| self.apply(&x, heads));
-        }
-        if !fused(x) {
+        let generic = || {
             let (rows, tokens, all) = x.dims3()?;
             let heads_first = x.reshape((rows, tokens, heads, all / heads))?.transpose(1, 2)?;
             let Angles { cos, sin } = self.angles(tokens, x.device())?;
-            return generic::rotate(&heads_first, &cos, &sin);
-        }
-        x.contiguous()?.apply_op1_no_bwd(&Rotate { rope: self.clone(), heads, inverse: false })
+            generic::rotate(&heads_first, &cos, &sin)
+        };
+        let kernel = Rotate { rope: self.clone(), heads, inverse: false };
+        by_kernel([x], generic, |[x]| x.apply_op1_no_bwd(&kernel))
     }
 
-    /// Gradient by the argument of `apply`, `[B, S, H * width]`, from the contiguous gradient `grad` of its result.
+    /// Gradient by the argument of `apply`, `[B, S, H * width]`, from the gradient `grad` of its result.
     pub fn backward(&self, grad: &Tensor) -> Result<Tensor> {
-        let heads = grad.dim(1)?;
-        if is_rounded(grad) {
-            return rounded([grad], |[grad]| self.backward(&grad));
-        }
-        if !fused(grad) {
-            let (rows, _, tokens, width) = grad.dims4()?;
+        let (rows, heads, tokens, width) = grad.dims4()?;
+        let generic = || {
             let Angles { cos, sin } = self.angles(tokens, grad.device())?;
             let turned = generic::rotate(grad, &cos, &sin.neg()?)?;
-            return turned.transpose(1, 2)?.reshape((rows, tokens, heads * width));
-        }
-        grad.apply_op1_no_bwd(&Rotate { rope: self.clone(), heads, inverse: true })
+            turned.transpose(1, 2)?.reshape((rows, tokens, heads * width))
+        };
+        let kernel = Rotate { rope: self.clone(), heads, inverse: true };
+        by_kernel([grad], generic, |[grad]| grad.apply_op1_no_bwd(&kernel))
     }
 
     fn position(&self, row: usize, token: usize) -> usize {
@@ -158,8 +153,8 @@ struct Sizes {
 }
 
 impl Rotate {
-    fn sizes(&self, layout: &Layout) -> Result<Sizes> {
-        let sizes = match (self.inverse, layout.dims()) {
+    fn sizes(&self, shape: &Shape) -> Result<Sizes> {
+        let sizes = match (self.inverse, shape.dims()) {
             (false, &[rows, tokens, all]) => Sizes { rows, tokens, heads: self.heads, width: all / self.heads },
             (true, &[rows, heads, tokens, width]) => Sizes { rows, tokens, heads, width },
             (_, other) => return layout_error(self.name(), format!("x has shape {other:?}")),
@@ -169,14 +164,13 @@ impl Rotate {
             && self.rope.starts.len() == sizes.rows
             && last.unwrap_or(0) < self.rope.table.positions();
         if !fits {
-            return layout_error(self.name(), format!("x {:?} does not fit the table or starts", layout.dims()));
+            return layout_error(self.name(), format!("x {:?} does not fit the table or starts", shape.dims()));
         }
         Ok(sizes)
     }
 
-    fn run<T: Real>(&self, (storage, layout): (&CpuStorage, &Layout)) -> Result<(CpuStorage, Shape)> {
-        let Sizes { rows, tokens, heads, width } = self.sizes(layout)?;
-        let x = slice::<T>(storage, layout, self.name())?;
+    fn run<T: Real>(&self, (x, shape): Arg<'_, T>) -> Result<(Vec<T>, Shape)> {
+        let Sizes { rows, tokens, heads, width } = self.sizes(shape)?;
         let mut out = vec![T::from_f64(0.0); x.len()];
         // Both layouts are sequences of runs of `width`; `outer` and `inner` are the middle axes of the output.
         let (outer, inner) = if self.inverse { (tokens, heads) } else { (heads, tokens) };
@@ -191,12 +185,9 @@ impl Rotate {
                 self.rotate(self.rope.position(row, token), source, out);
             },
         );
-        Ok((T::to_cpu_storage_owned(out), self.shape(&Sizes { rows, tokens, heads, width })))
-    }
-
-    fn shape(&self, sizes: &Sizes) -> Shape {
-        let Sizes { rows, tokens, heads, width } = *sizes;
-        if self.inverse { (rows, tokens, heads * width).into() } else { (rows, heads, tokens, width).into() }
+        let turned =
+            if self.inverse { (rows, tokens, heads * width).into() } else { (rows, heads, tokens, width).into() };
+        Ok((out, turned))
     }
 
     #[inline(always)]

@@ -2,33 +2,27 @@
 
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
+use candle_core::{CustomOp1, CustomOp2, Result, Shape, Tensor};
 
-use super::kernel::{Real, custom_op, dot, for_rows, layout_error, maximum, slice, sum};
-use super::{fused, generic, is_rounded, rounded};
+use super::kernel::{Arg, Real, custom_op, dot, for_rows, layout_error, maximum, sum};
+use super::{by_kernel, generic};
 
 /// `softmax(scale * scores)` over the keys `starts[b]..=i` of query `i`, for `scores` `[B, H, Q, S]` of the last Q of S queries.
 ///
 /// Other keys get 0, and so do all keys of a query in the padding (`i < starts[b]`).
 pub fn causal_softmax(scores: &Tensor, starts: &Arc<[usize]>, scale: f64) -> Result<Tensor> {
-    if is_rounded(scores) {
-        return rounded([scores], |[scores]| causal_softmax(&scores, starts, scale));
-    }
-    if !fused(scores) {
-        return generic::causal_softmax(scores, starts, scale);
-    }
-    scores.contiguous()?.apply_op1_no_bwd(&CausalSoftmax(Masked { starts: starts.clone(), scale }))
+    let kernel = CausalSoftmax(Masked { starts: starts.clone(), scale });
+    by_kernel([scores], || generic::causal_softmax(scores, starts, scale), |[scores]| scores.apply_op1_no_bwd(&kernel))
 }
 
-/// Gradient of `causal_softmax` by `scores`, from its result `probs` and the result's gradient `grad`; both contiguous.
+/// Gradient of `causal_softmax` by `scores`, from its result `probs` and the result's gradient `grad`.
 pub fn causal_softmax_backward(probs: &Tensor, grad: &Tensor, starts: &Arc<[usize]>, scale: f64) -> Result<Tensor> {
-    if is_rounded(probs) {
-        return rounded([probs, grad], |[probs, grad]| causal_softmax_backward(&probs, &grad, starts, scale));
-    }
-    if !fused(probs) {
-        return generic::causal_softmax_backward(probs, grad, scale);
-    }
-    probs.apply_op2_no_bwd(grad, &CausalSoftmaxBackward(Masked { starts: starts.clone(), scale }))
+    let kernel = CausalSoftmaxBackward(Masked { starts: starts.clone(), scale });
+    by_kernel(
+        [probs, grad],
+        || generic::causal_softmax_backward(probs, grad, scale),
+        |[probs, grad]| probs.apply_op2_no_bwd(&grad, &kernel),
+    )
 }
 
 #[derive(Clone)]
@@ -42,8 +36,8 @@ struct CausalSoftmaxBackward(Masked);
 
 impl Masked {
     /// The sizes of scores; an error if the shape does not fit.
-    fn sizes(&self, op: &'static str, layout: &Layout) -> Result<Sizes> {
-        match layout.dims() {
+    fn sizes(&self, op: &'static str, shape: &Shape) -> Result<Sizes> {
+        match shape.dims() {
             &[rows, heads, queries, tokens] if rows == self.starts.len() && queries <= tokens => {
                 Ok(Sizes { heads, queries, tokens })
             }
@@ -68,10 +62,9 @@ struct Sizes {
 }
 
 impl CausalSoftmax {
-    fn run<T: Real>(&self, (storage, layout): (&CpuStorage, &Layout)) -> Result<(CpuStorage, Shape)> {
-        let sizes = self.0.sizes(self.name(), layout)?;
+    fn run<T: Real>(&self, (scores, shape): Arg<'_, T>) -> Result<(Vec<T>, Shape)> {
+        let sizes = self.0.sizes(self.name(), shape)?;
         let tokens = sizes.tokens;
-        let scores = slice::<T>(storage, layout, self.name())?;
         let scale = T::from_f64(self.0.scale);
         let mut out = vec![T::from_f64(0.0); scores.len()];
         for_rows(
@@ -93,7 +86,7 @@ impl CausalSoftmax {
                 out.iter_mut().for_each(|out| *out *= inverse);
             },
         );
-        Ok((T::to_cpu_storage_owned(out), layout.shape().clone()))
+        Ok((out, shape.clone()))
     }
 }
 
@@ -101,11 +94,9 @@ custom_op!(CausalSoftmax, "causal-softmax", CustomOp1);
 
 /// `ds = scale * p * (g - p.g)`.
 impl CausalSoftmaxBackward {
-    fn run<T: Real>(&self, p: (&CpuStorage, &Layout), g: (&CpuStorage, &Layout)) -> Result<(CpuStorage, Shape)> {
-        let sizes = self.0.sizes(self.name(), p.1)?;
+    fn run<T: Real>(&self, (p, shape): Arg<'_, T>, (g, _): Arg<'_, T>) -> Result<(Vec<T>, Shape)> {
+        let sizes = self.0.sizes(self.name(), shape)?;
         let tokens = sizes.tokens;
-        let shape = p.1.shape().clone();
-        let (p, g) = (slice::<T>(p.0, p.1, self.name())?, slice::<T>(g.0, g.1, self.name())?);
         let scale = T::from_f64(self.0.scale);
         let mut out = vec![T::from_f64(0.0); p.len()];
         for_rows(
@@ -121,7 +112,7 @@ impl CausalSoftmaxBackward {
                 }
             },
         );
-        Ok((T::to_cpu_storage_owned(out), shape))
+        Ok((out, shape.clone()))
     }
 }
 

@@ -1,48 +1,35 @@
 //! The gated activation of the feed-forward layer.
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
+use candle_core::{CustomOp2, Result, Shape, Tensor};
 
-use super::kernel::{Real, custom_op, for_rows, layout_error, slice};
-use super::{fused, generic, is_rounded, rounded, rounded_pair};
+use super::kernel::{Arg, Real, custom_op, for_rows, layout_error};
+use super::{by_kernel, generic};
 
 /// Number of elements that one kernel task handles.
 const RUN: usize = 256;
 
 /// `silu(gate) * up` with `silu(x) = x / (1 + e^-x)`, for two tensors of one shape.
 pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    if is_rounded(gate) {
-        return rounded([gate, up], |[gate, up]| swiglu(&gate, &up));
-    }
-    if !fused(gate) {
-        return generic::swiglu(gate, up);
-    }
-    gate.contiguous()?.apply_op2_no_bwd(&up.contiguous()?, &SwiGlu)
+    by_kernel([gate, up], || generic::swiglu(gate, up), |[gate, up]| gate.apply_op2_no_bwd(&up, &SwiGlu))
 }
 
-/// Gradients of `swiglu` by `gate` and by `up`, from the gradient `grad` of its result; all contiguous.
+/// Gradients of `swiglu` by `gate` and by `up`, from the gradient `grad` of its result.
 pub fn swiglu_backward(gate: &Tensor, up: &Tensor, grad: &Tensor) -> Result<(Tensor, Tensor)> {
-    if is_rounded(gate) {
-        return rounded_pair([gate, up, grad], |[gate, up, grad]| swiglu_backward(&gate, &up, &grad));
-    }
-    if !fused(gate) {
-        return generic::swiglu_backward(gate, up, grad);
-    }
-    let both = gate.apply_op3_no_bwd(up, grad, &SwiGluBackward)?;
-    Ok((both.get(0)?, both.get(1)?))
+    let kernel = |[gate, up, grad]: [Tensor; 3]| {
+        let both = gate.apply_op3_no_bwd(&up, &grad, &SwiGluBackward)?;
+        Ok((both.get(0)?, both.get(1)?))
+    };
+    by_kernel([gate, up, grad], || generic::swiglu_backward(gate, up, grad), kernel)
 }
 
 struct SwiGlu;
 struct SwiGluBackward;
 
-type Arg<'a> = (&'a CpuStorage, &'a Layout);
-
 impl SwiGlu {
-    fn run<T: Real>(&self, gate: Arg<'_>, up: Arg<'_>) -> Result<(CpuStorage, Shape)> {
-        let shape = gate.1.shape().clone();
-        if &shape != up.1.shape() {
-            return layout_error(self.name(), format!("gate {shape:?} and up {:?} differ", up.1.shape()));
+    fn run<T: Real>(&self, (gate, shape): Arg<'_, T>, (up, of_up): Arg<'_, T>) -> Result<(Vec<T>, Shape)> {
+        if shape != of_up {
+            return layout_error(self.name(), format!("gate {shape:?} and up {of_up:?} differ"));
         }
-        let (gate, up) = (slice::<T>(gate.0, gate.1, self.name())?, slice::<T>(up.0, up.1, self.name())?);
         let one = T::from_f64(1.0);
         let mut out = vec![T::from_f64(0.0); gate.len()];
         for_rows(
@@ -56,7 +43,7 @@ impl SwiGlu {
                 }
             },
         );
-        Ok((T::to_cpu_storage_owned(out), shape))
+        Ok((out, shape.clone()))
     }
 }
 
@@ -64,10 +51,12 @@ custom_op!(SwiGlu, "swiglu", CustomOp2);
 
 /// `[2, ..]`: `d up s (1 + gate (1 - s))` and `d gate s`, with `s = 1 / (1 + e^-gate)`.
 impl SwiGluBackward {
-    fn run<T: Real>(&self, gate: Arg<'_>, up: Arg<'_>, d: Arg<'_>) -> Result<(CpuStorage, Shape)> {
-        let shape: Vec<usize> = [&[2], gate.1.dims()].concat();
-        let (gate, up) = (slice::<T>(gate.0, gate.1, self.name())?, slice::<T>(up.0, up.1, self.name())?);
-        let d = slice::<T>(d.0, d.1, self.name())?;
+    fn run<T: Real>(
+        &self,
+        (gate, shape): Arg<'_, T>,
+        (up, _): Arg<'_, T>,
+        (d, _): Arg<'_, T>,
+    ) -> Result<(Vec<T>, Shape)> {
         let one = T::from_f64(1.0);
         let mut out = vec![T::from_f64(0.0); 2 * gate.len()];
         let (d_gate, d_up) = out.split_at_mut(gate.len());
@@ -94,7 +83,7 @@ impl SwiGluBackward {
                 }
             },
         );
-        Ok((T::to_cpu_storage_owned(out), shape.into()))
+        Ok((out, [&[2], shape.dims()].concat().into()))
     }
 }
 

@@ -4,7 +4,7 @@ use anyhow::Result;
 use candle_core::{CpuStorage, D, DType, Device, Layout, Storage, Tensor};
 
 use super::groups::Group;
-use super::ops::optimizer::Shorten;
+use super::ops::optimizer::shorten;
 use super::ops::{fused, sum_blocks};
 use super::params::Params;
 
@@ -62,7 +62,7 @@ pub fn scale(before: &Params, after: &Params, groups: &[Group], scales: &[f64]) 
             if scale == 0.0 {
                 after.set(before)?;
             } else if fused(after) {
-                after.as_tensor().inplace_op2(&before.contiguous()?, &Shorten { scale })?;
+                shorten(after, &before.contiguous()?, scale)?;
             } else {
                 let change = (after.as_detached_tensor() - before)?;
                 after.set(&(before + (change * scale)?)?)?;

@@ -8,36 +8,13 @@ use std::process::Command;
 
 use crate::Failure;
 
-const FLAGS: [&str; 10] = [
-    "-O2",
-    "-g1",
-    "-std=c++17",
-    "-fPIC",
-    "-ffp-contract=off",
-    "-fvisibility=hidden",
-    "-Wall",
-    "-Wextra",
-    "-Wno-unknown-pragmas",
-    "-DCAPO_EMULATED",
-];
+const FLAGS: &str = "-O2 -g1 -std=c++17 -fPIC -ffp-contract=off -fvisibility=hidden -Wall -Wextra -Wno-unknown-pragmas \
+    -DCAPO_EMULATED";
 /// The kernels' own: an index, an address or a number that is wrong calls a function of `fault.cpp`; a stack that is too small meets its
 /// guard page.
-const CHECKS: [&str; 4] = [
-    "-fsanitize=alignment,bounds,shift,signed-integer-overflow,integer-divide-by-zero",
-    "-fsanitize=float-cast-overflow",
-    "-fno-sanitize-recover=all",
-    "-fstack-clash-protection",
-];
-const DRIVER: [&str; 8] = [
-    "driver.cpp",
-    "driver_memory.cpp",
-    "fault.cpp",
-    "fiber.cpp",
-    "launch.cpp",
-    "memory.cpp",
-    "nvrtc.cpp",
-    "worker.cpp",
-];
+const CHECKS: &str = "-fsanitize=alignment,bounds,shift,signed-integer-overflow,integer-divide-by-zero \
+    -fsanitize=float-cast-overflow -fno-sanitize-recover=all -fstack-clash-protection";
+const DRIVER: [&str; 8] = ["driver", "driver_memory", "fault", "fiber", "launch", "memory", "nvrtc", "worker"];
 
 /// The folder with the libraries.
 pub fn library(kernels: &Path) -> Result<PathBuf, Failure> {
@@ -145,16 +122,16 @@ impl Compiler {
     }
 
     fn build(&self, sources: &Path, kernels: &Path, folder: &Path) -> Result<(), Failure> {
-        let flags = FLAGS.map(OsStr::new);
+        let [flags, checks] = [FLAGS, CHECKS].map(|flags| flags.split_whitespace().map(OsStr::new).collect::<Vec<_>>());
         let o = OsStr::new("-o");
         let object = folder.join("kernels.o");
         let unit = sources.join("kernels.cpp");
         let own = format!("-DCAPO_UNIT=\"{}\"", unit_of(kernels)?);
         let folder_of_own = ["-I".as_ref(), kernels.as_os_str(), own.as_ref()];
         let compile = [&folder_of_own[..], &["-c".as_ref(), unit.as_os_str(), o, object.as_os_str()]].concat();
-        self.run(&[&flags, &CHECKS.map(OsStr::new), &compile])?;
+        self.run(&[&flags, &checks, &compile])?;
         let driver = folder.join("libcuda.so");
-        let units = DRIVER.map(|name| sources.join(name));
+        let units = DRIVER.map(|name| sources.join(name).with_extension("cpp"));
         let units: Vec<&OsStr> = units.iter().map(|unit| unit.as_os_str()).collect();
         let link = ["-shared", "-pthread", "-Wl,-z,defs"].map(OsStr::new);
         let name = "-Wl,-soname,libcuda.so".as_ref();

@@ -8,10 +8,7 @@ use host_ops::testing::{GENERIC, distance, generic};
 use host_ops::*;
 
 fn wave(shape: &[usize], phase: f64, dtype: DType) -> Tensor {
-    let count: usize = shape.iter().product();
-    let values: Vec<f64> =
-        (0..count).map(|i| 1.3 * (1.7 * i as f64 + phase).sin() + 0.2 * (0.3 * i as f64).cos()).collect();
-    Tensor::from_vec(values, shape, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
+    super::wave(shape, phase).to_dtype(dtype).unwrap()
 }
 
 const SHAPE: [usize; 3] = [2, 5, 12];

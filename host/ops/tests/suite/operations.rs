@@ -5,15 +5,10 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use host_ops::{self as ops, Frequencies, Rope, RopeTable, TokenCotangents};
 
+use super::{plain_stats, wave};
+
 /// Largest accepted difference between a derivative and its central difference, relative to the largest derivative.
 const TOLERANCE: f64 = 1e-6;
-
-fn wave(shape: &[usize], phase: f64) -> Tensor {
-    let count: usize = shape.iter().product();
-    let values: Vec<f64> =
-        (0..count).map(|i| 1.3 * (1.7 * i as f64 + phase).sin() + 0.2 * (0.3 * i as f64).cos()).collect();
-    Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
-}
 
 fn values(tensor: &Tensor) -> Vec<f64> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
@@ -59,13 +54,10 @@ fn check_backward(name: &str, inputs: &[Tensor], op: impl Fn(&[Tensor]) -> Tenso
 #[test]
 fn rms_norm() {
     let (x, weight, eps) = (wave(&[2, 3, 10], 0.0), wave(&[10], 2.0), 1e-3);
-    let plain = |x: &Tensor, weight: &Tensor| {
-        let mean = x.sqr().unwrap().mean_keepdim(2).unwrap();
-        let rms = (mean + eps).unwrap().sqrt().unwrap();
-        x.broadcast_div(&rms).unwrap().broadcast_mul(weight).unwrap()
-    };
-    let fused = ops::rms_norm(&x, &weight, eps).unwrap();
-    assert_close("rms_norm forward", &values(&fused), &values(&plain(&x, &weight)));
+    let mean = x.sqr().unwrap().mean_keepdim(2).unwrap();
+    let rms = (mean + eps).unwrap().sqrt().unwrap();
+    let plain = x.broadcast_div(&rms).unwrap().broadcast_mul(&weight).unwrap();
+    assert_close("rms_norm forward", &values(&ops::rms_norm(&x, &weight, eps).unwrap()), &values(&plain));
     let (dx, d_weight) = ops::rms_norm_backward(&x, &weight, &cotangent(&x), eps).unwrap();
     check_backward("rms_norm", &[x, weight], |t| ops::rms_norm(&t[0], &t[1], eps).unwrap(), &[dx, d_weight]);
 }
@@ -145,10 +137,7 @@ fn logit_stats() {
     let actual = values(&ops::logit_stats(&logits, &targets, temperature).unwrap());
     let mut expected = Vec::new();
     for (row, target) in values(&logits).chunks_exact(700).zip([3, 0, 699, 257]) {
-        let scaled: Vec<f64> = row.iter().map(|logit| logit / temperature).collect();
-        let logsumexp = scaled.iter().map(|z| z.exp()).sum::<f64>().ln();
-        let entropy: f64 = scaled.iter().map(|z| -(z - logsumexp).exp() * (z - logsumexp)).sum();
-        expected.extend([scaled[target] - logsumexp, logsumexp, entropy, row[target]]);
+        expected.extend(plain_stats(row, target, temperature));
     }
     assert_close("logit_stats", &actual, &expected);
     let outside = Tensor::new(&[3u32, 0, 700, 257], &Device::Cpu).unwrap();

@@ -28,12 +28,6 @@ impl Device {
         Some(Self::try_open(0).expect("the emulator has a device"))
     }
 
-    /// The error where the settings allow no device.
-    pub fn open_first() -> Result<Self> {
-        emulator().expect("the parent has found a compiler");
-        Self::try_open(0)
-    }
-
     pub fn try_open(ordinal: i32) -> Result<Self> {
         result::init()?;
         let device = result::device::get(ordinal)?;
@@ -62,8 +56,13 @@ impl Device {
     }
 
     /// [`Self::launch`] of `blocks` times `threads`.
-    pub fn run(&self, name: &str, blocks: u32, threads: u32, arguments: &mut [*mut c_void]) -> Result<()> {
+    pub fn try_run(&self, name: &str, blocks: u32, threads: u32, arguments: &mut [*mut c_void]) -> Result<()> {
         self.launch(name, [blocks, 1, 1], [threads, 1, 1], arguments)
+    }
+
+    /// [`Self::try_run`] of a kernel without mistakes.
+    pub fn run(&self, name: &str, blocks: u32, threads: u32, arguments: &mut [*mut c_void]) {
+        self.try_run(name, blocks, threads, arguments).expect("the kernel runs");
     }
 }
 

@@ -19,9 +19,7 @@ fn other_kernels(name: &str) -> PathBuf {
 
 #[test]
 fn a_process_has_one_driver() {
-    if emulator().is_none() {
-        return;
-    }
+    let Some(_) = emulator() else { return };
     let error = cuda_emulator::load(&other_kernels("other")).expect_err("the kernels are others").to_string();
     let expected = "this process has already loaded another `libcuda.so` (load the emulator first, and once)";
     assert_eq!(error, expected);
@@ -29,9 +27,7 @@ fn a_process_has_one_driver() {
 
 #[test]
 fn the_emulator_wins_where_another_driver_is_installed() {
-    if emulator().is_none() {
-        return;
-    }
+    let Some(_) = emulator() else { return };
     let installed = cuda_emulator::build(&other_kernels("other")).expect("the kernel compiles");
     let path = installed.to_str().expect("the path is text");
     // The child would not find its kernel in the other driver.
@@ -50,9 +46,7 @@ fn a_child_process_finds_the_driver_in_the_library_path() {
 
 #[test]
 fn kernels_that_do_not_compile_are_no_reason_to_skip() {
-    if emulator().is_none() {
-        return;
-    }
+    let Some(_) = emulator() else { return };
     let failure = cuda_emulator::build(&other_kernels("1")).expect_err("1 is no name");
     assert!(
         matches!(&failure, cuda_emulator::Failure::Broken(error) if error.contains("curvature.cu:1:")),
@@ -64,9 +58,7 @@ fn kernels_that_do_not_compile_are_no_reason_to_skip() {
 
 #[test]
 fn a_test_without_a_compiler_is_skipped_unless_it_is_required() {
-    if emulator().is_none() {
-        return;
-    }
+    let Some(_) = emulator() else { return };
     let none = ("CXX", "no-such-compiler");
     insta::assert_snapshot!(child::run("for_tests", &[none]), @r"
     SKIPPED: the C++ compiler `no-such-compiler` does not run (it is `$CXX`)
@@ -78,9 +70,7 @@ fn a_test_without_a_compiler_is_skipped_unless_it_is_required() {
 
 #[test]
 fn kernels_have_no_word_that_nvrtc_lacks() {
-    if emulator().is_none() {
-        return;
-    }
+    let Some(_) = emulator() else { return };
     let folder = other_kernels("strict");
     for word in ["uint32_t x = 1", "float x = INFINITY", "float x = NAN"] {
         let source = format!("extern \"C\" __global__ void f() {{ {word}; }}\n#define FOR_EACH_KERNEL(X) X(f)\n");
@@ -109,13 +99,12 @@ fn the_run_time_compiler_takes_sources_that_need_no_file() {
 #[test]
 fn seed_and_fill_change_within_a_process() {
     let Some(device) = Device::open() else { return };
-    let emulator = emulator().expect("it is there");
-    let n = 128_u32;
+    let (emulator, n) = (emulator().expect("it is there"), 128_u32);
     let result = |seed, fill| {
         emulator.set_seed(seed);
         emulator.set_fill(fill);
         let buffer = Buffer::of(&[1_f32; 128]);
-        device.run("reverse_without_barrier", 1, n, &mut [buffer.argument()]).expect("the kernel runs");
+        device.run("reverse_without_barrier", 1, n, &mut [buffer.argument()]);
         let fresh = Buffer::<u32>::fresh(1).values()[0];
         (buffer.values().iter().map(|value| value.to_bits()).collect::<Vec<_>>(), fresh)
     };

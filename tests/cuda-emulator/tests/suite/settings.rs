@@ -7,9 +7,7 @@ use crate::device::emulator;
 
 #[test]
 fn a_missing_barrier_gives_other_results_with_another_seed() {
-    if emulator().is_none() {
-        return;
-    }
+    let Some(_) = emulator() else { return };
     let with = |seed| run("reverse", &[("CUDA_EMULATOR_SEED", seed)]);
     assert_eq!(with("1"), with("1"));
     assert_ne!(with("1"), with("2"));
@@ -17,9 +15,7 @@ fn a_missing_barrier_gives_other_results_with_another_seed() {
 
 #[test]
 fn memory_that_nobody_wrote_shows_the_fill() {
-    if emulator().is_none() {
-        return;
-    }
+    let Some(_) = emulator() else { return };
     assert_snapshot!(run("fresh", &[]), @r#"
     [ffffffff, ffffffff]
     Ok(())
@@ -32,9 +28,7 @@ fn memory_that_nobody_wrote_shows_the_fill() {
 
 #[test]
 fn memory_has_an_end() {
-    if emulator().is_none() {
-        return;
-    }
+    let Some(_) = emulator() else { return };
     assert_snapshot!(run("too much", &[("CUDA_EMULATOR_MEMORY", "1000")]), @r#"
     1000 of 1000 bytes are free
     100 bytes are free
@@ -44,9 +38,7 @@ fn memory_has_an_end() {
 
 #[test]
 fn devices_are_counted() {
-    if emulator().is_none() {
-        return;
-    }
+    let Some(_) = emulator() else { return };
     assert_snapshot!(run("devices", &[("CUDA_EMULATOR_DEVICES", "2")]), @r#"
     2 devices
     Err(DriverError(CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal"))
@@ -56,9 +48,7 @@ fn devices_are_counted() {
 
 #[test]
 fn the_host_cannot_read_device_memory_where_that_is_strict() {
-    if emulator().is_none() {
-        return;
-    }
+    let Some(_) = emulator() else { return };
     assert_snapshot!(run("host", &[("CUDA_EMULATOR_STRICT", "1")]), @"cuda-emulator: the host touches device memory at [address], byte 0 of an allocation of 400 bytes");
     assert_snapshot!(run("fresh", &[("CUDA_EMULATOR_STRICT", "1")]), @r#"
     [ffffffff, ffffffff]

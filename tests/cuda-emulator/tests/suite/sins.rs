@@ -13,7 +13,8 @@ pub fn run(name: &str) {
     if name == "for_tests" {
         return eprintln!("{}", emulator().map_or("none", |_| "one"));
     }
-    let device = match Device::open_first() {
+    emulator().expect("the parent has found a compiler");
+    let device = match Device::try_open(0) {
         Ok(device) => device,
         Err(error) => return eprintln!("{error:?}"),
     };
@@ -34,23 +35,23 @@ fn launch(device: &Device, name: &str) -> Result<()> {
     let (kernel, number) = name.split_once(' ').unwrap_or((name, "0"));
     let number: i32 = number.parse().expect("the word after the kernel is a number");
     match kernel {
-        "write_at" => device.run(kernel, 1, 1, &mut [values.argument(), argument(&number)]),
-        "read_at" => device.run(kernel, 1, 1, &mut [values.argument(), argument(&number), other.argument()]),
+        "write_at" => device.try_run(kernel, 1, 1, &mut [values.argument(), argument(&number)]),
+        "read_at" => device.try_run(kernel, 1, 1, &mut [values.argument(), argument(&number), other.argument()]),
         "undefined" => {
             let (numbers, result) = (Buffer::of(&[f32::NAN]), Buffer::<i32>::fresh(1));
-            device.run(kernel, 1, 1, &mut [numbers.argument(), argument(&number), result.argument()])
+            device.try_run(kernel, 1, 1, &mut [numbers.argument(), argument(&number), result.argument()])
         }
         "many_blocks" => {
             for index in [2000, 2000, 2000, 7] {
-                eprintln!("{:?}", device.run("write_at", 1000, 1, &mut [values.argument(), argument(&index)]));
+                eprintln!("{:?}", device.try_run("write_at", 1000, 1, &mut [values.argument(), argument(&index)]));
             }
             Ok(())
         }
-        "shared_index" => device.run(kernel, 1, 2, &mut [values.argument(), argument(&number)]),
-        "host_pointer" => device.run("write_at", 1, 1, &mut [argument(&std::ptr::from_ref(&number)), argument(&0)]),
-        "lost_lane" => device.run(kernel, 1, 8, &mut [values.argument()]),
-        "misaligned" => device.run(kernel, 1, 1, &mut [values.argument(), other.argument()]),
-        _ => device.run(kernel, 1, 64, &mut [values.argument()]),
+        "shared_index" => device.try_run(kernel, 1, 2, &mut [values.argument(), argument(&number)]),
+        "host_pointer" => device.try_run("write_at", 1, 1, &mut [argument(&std::ptr::from_ref(&number)), argument(&0)]),
+        "lost_lane" => device.try_run(kernel, 1, 8, &mut [values.argument()]),
+        "misaligned" => device.try_run(kernel, 1, 1, &mut [values.argument(), other.argument()]),
+        _ => device.try_run(kernel, 1, 64, &mut [values.argument()]),
     }
 }
 
@@ -60,7 +61,7 @@ fn freed(device: &Device) -> Result<()> {
     let values = Buffer::<f32>::fresh(1);
     let index = (pointer as i64 - values.pointer as i64) / 4;
     let index = i32::try_from(index).expect("allocations lie side by side");
-    device.run("read_at", 1, 1, &mut [values.argument(), argument(&index), to.argument()])
+    device.try_run("read_at", 1, 1, &mut [values.argument(), argument(&index), to.argument()])
 }
 
 fn host(_: &Device) -> Result<()> {
@@ -72,7 +73,7 @@ fn host(_: &Device) -> Result<()> {
 
 fn fresh(device: &Device) -> Result<()> {
     let (fresh, to) = (Buffer::<u32>::fresh(1), Buffer::<u32>::fresh(2));
-    device.run("read_fresh", 1, 1, &mut [fresh.argument(), to.argument()])?;
+    device.try_run("read_fresh", 1, 1, &mut [fresh.argument(), to.argument()])?;
     eprintln!("{:x?}", to.values());
     Ok(())
 }
@@ -80,7 +81,7 @@ fn fresh(device: &Device) -> Result<()> {
 fn reverse(device: &Device) -> Result<()> {
     let values: Vec<f32> = (0..128).map(|i| i as f32).collect();
     let buffer = Buffer::of(&values);
-    device.run("reverse_without_barrier", 1, 128, &mut [buffer.argument()])?;
+    device.try_run("reverse_without_barrier", 1, 128, &mut [buffer.argument()])?;
     eprintln!("{:?}", buffer.values());
     Ok(())
 }

@@ -1,5 +1,8 @@
 //! Kernels with one block per row of logits.
 
+use host_ops::{pick, top_k};
+
+use super::super::plain_stats;
 use super::gpu::{Gpu, assert_close, wave};
 
 const TEMPERATURE: f64 = 0.7;
@@ -26,24 +29,17 @@ fn statistics_and_gradients_of_logits() {
     );
     let (mut expected_stats, mut expected_gradient) = (Vec::new(), Vec::new());
     for (n, row) in logits.chunks_exact(vocab).enumerate() {
-        let scaled: Vec<f64> = row.iter().map(|logit| f64::from(*logit) / TEMPERATURE).collect();
-        let logsumexp = scaled.iter().map(|z| z.exp()).sum::<f64>().ln();
-        let entropy: f64 = scaled.iter().map(|z| -(z - logsumexp).exp() * (z - logsumexp)).sum();
+        let row: Vec<f64> = row.iter().map(|logit| f64::from(*logit)).collect();
         let target = targets[n] as usize;
-        expected_stats.extend([scaled[target] - logsumexp, logsumexp, entropy, f64::from(row[target])]);
+        let stats = plain_stats(&row, target, TEMPERATURE);
+        expected_stats.extend(stats);
         let weight = f64::from(d_logps[n]) / TEMPERATURE;
         let hit = |v: usize| f64::from(u8::from(v == target));
-        expected_gradient.extend(scaled.iter().enumerate().map(|(v, z)| weight * (hit(v) - (z - logsumexp).exp())));
+        let probability = |z: &f64| (z / TEMPERATURE - stats[1]).exp();
+        expected_gradient.extend(row.iter().enumerate().map(|(v, z)| weight * (hit(v) - probability(z))));
     }
     assert_close("logit_stats", &gpu.get(&stats), &expected_stats, 1e-5);
     assert_close("logit_gradient", &gpu.get(&gradient), &expected_gradient, 1e-6);
-}
-
-/// The ids of `row` from the largest logit down, the lower id first among equals.
-fn ranked(row: &[f32]) -> Vec<u32> {
-    let mut order: Vec<u32> = (0..row.len() as u32).collect();
-    order.sort_by(|a, b| row[*b as usize].total_cmp(&row[*a as usize]).then(a.cmp(b)));
-    order
 }
 
 #[test]
@@ -62,13 +58,13 @@ fn the_largest_logits_in_order() {
         let mut ids = gpu.fresh::<u32>(rows * k);
         launch!(gpu, "top_ids_f32", rows, &on_gpu, &mut ids, &(vocab as u32), &(k as u32));
         for (ids, row) in gpu.get(&ids).chunks_exact(k).zip(logits.chunks_exact(vocab)) {
-            assert_eq!(ids, &ranked(row)[..k]);
+            assert_eq!(ids, top_k(row, k, &mut Vec::new()));
         }
     }
     let mut all = gpu.fresh::<u32>(5 * 9);
     launch!(gpu, "top_ids_f32", 5, &gpu.put(&logits[..45]), &mut all, &9u32, &9u32);
     for (ids, row) in gpu.get(&all).chunks_exact(9).zip(logits.chunks_exact(9)) {
-        assert_eq!(ids, ranked(row));
+        assert_eq!(ids, top_k(row, 9, &mut Vec::new()));
     }
 }
 
@@ -76,12 +72,7 @@ fn the_largest_logits_in_order() {
 fn picked(row: &[f32], uniform: f64) -> u32 {
     let largest = f64::from(row.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     let weights: Vec<f64> = row.iter().map(|logit| ((f64::from(*logit) - largest) / TEMPERATURE).exp()).collect();
-    let (target, mut sum) = (uniform * weights.iter().sum::<f64>(), 0.0);
-    let reached = weights.iter().position(|weight| {
-        sum += weight;
-        sum > target
-    });
-    reached.unwrap_or_else(|| weights.iter().rposition(|weight| *weight > 0.0).unwrap()) as u32
+    pick(&weights, uniform) as u32
 }
 
 #[test]
