@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::names;
+
 /// The workspace's folder.
-#[must_use]
 pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace").to_owned()
 }
 
 /// The folder that holds `host` and every plugin of the workspace, all of the profile of this test run. On a machine without the sources,
 /// such as one with a GPU, it holds the earlier build.
-#[must_use]
 pub fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -33,20 +33,42 @@ pub fn folder() -> &'static Path {
 }
 
 /// Path of a file in [`folder`].
-#[must_use]
 pub fn file(name: &str) -> PathBuf {
     folder().join(name)
 }
 
 /// The example plugin `name`, built as a third party would: outside this workspace. `profile` is `dev` or `release`.
-#[must_use]
 pub fn example(name: &str, profile: &str) -> PathBuf {
     let manifest = workspace().join("plugins/examples").join(name).join("Cargo.toml");
+    build(&manifest, &name.replace('-', "_"), profile)
+}
+
+/// Arguments that load these example plugins.
+pub fn load_examples(names: &[&str]) -> String {
+    names.iter().map(|name| format!(" --plugin {}", example(name, "dev").display())).collect()
+}
+
+/// The library `name` of the crate with `manifest`, built outside this workspace.
+pub fn build(manifest: &Path, name: &str, profile: &str) -> PathBuf {
     let target = target().join("examples");
-    cargo(&manifest, &target, &["--locked", "--offline", "--profile", profile])
-        .or_else(|_| cargo(&manifest, &target, &["--locked", "--profile", profile]))
-        .expect("the example plugin builds");
-    target.join(if profile == "dev" { "debug" } else { profile }).join(format!("lib{}.so", name.replace('-', "_")))
+    cargo(manifest, &target, &["--locked", "--offline", "--profile", profile])
+        .or_else(|_| cargo(manifest, &target, &["--locked", "--profile", profile]))
+        .expect("the plugin builds");
+    target.join(if profile == "dev" { "debug" } else { profile }).join(format!("lib{name}.so"))
+}
+
+/// Writes a file unless it is there already, so that cargo has nothing to do for sources that it knows.
+pub fn put(path: &Path, text: &str) {
+    if !std::fs::read_to_string(path).is_ok_and(|old| old == text) {
+        std::fs::create_dir_all(path.parent().expect("a file has a folder")).expect("a folder");
+        std::fs::write(path, text).expect("a file is written");
+    }
+}
+
+/// All files in `folder` and below, in the order of their paths.
+pub fn files(folder: &Path) -> Vec<PathBuf> {
+    let paths = names(folder).into_iter().map(|name| folder.join(name));
+    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
 /// The folder `target/<profile>`; test executables are in its `deps`.
@@ -56,7 +78,6 @@ fn profile_folder() -> PathBuf {
 }
 
 /// The target folder of this test run.
-#[must_use]
 pub fn target() -> PathBuf {
     profile_folder().parent().expect("a profile's folder lies in the target folder").to_owned()
 }

@@ -16,7 +16,6 @@ const MARK: &str = "capo-found";
 /// # Panics
 ///
 /// If the browser cannot show the page, or the expression throws.
-#[must_use]
 pub fn evaluate(page: &Path, expression: &str) -> Option<Value> {
     let Some(browser) = browser() else {
         assert!(
@@ -27,9 +26,11 @@ pub fn evaluate(page: &Path, expression: &str) -> Option<Value> {
         return None;
     };
     let text = std::fs::read_to_string(page).expect("a page");
+    // In the JSON everything but plain ASCII is escaped, and what a page would escape in its own way.
     let write = format!(
         "<script>Promise.resolve({expression}).then((found) => {{ const {{ body }} = document; body.textContent = \"\"; \
-         body.append(\"{MARK}\" + encodeURIComponent(JSON.stringify(found)) + \"{MARK}\"); }});</script></body>"
+         const escape = (c) => \"\\\\u\" + c.charCodeAt(0).toString(16).padStart(4, \"0\"); \
+         body.append(\"{MARK}\" + JSON.stringify(found).replace(/[^ -~]|[&<>]/g, escape) + \"{MARK}\"); }});</script></body>"
     );
     let (before, after) = text.rsplit_once("</body>").expect("a page has a body");
     let copy = page.with_extension("evaluated.html");
@@ -44,19 +45,7 @@ pub fn evaluate(page: &Path, expression: &str) -> Option<Value> {
     let shown = String::from_utf8_lossy(&output.stdout);
     let said = || String::from_utf8_lossy(&output.stderr).into_owned();
     let found = shown.split(MARK).nth(1).unwrap_or_else(|| panic!("the page wrote nothing: {}", said()));
-    Some(serde_json::from_str(&unescape(found)).expect("JSON"))
-}
-
-/// Decodes text from `encodeURIComponent`.
-fn unescape(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, others @ ..] = rest {
-        let hex = (*first == b'%').then(|| std::str::from_utf8(&others[..2]).expect("two digits"));
-        bytes.push(hex.map_or(*first, |hex| u8::from_str_radix(hex, 16).expect("hexadecimal")));
-        rest = &others[if hex.is_some() { 2 } else { 0 }..];
-    }
-    String::from_utf8(bytes).expect("UTF-8")
+    Some(serde_json::from_str(found).expect("JSON"))
 }
 
 fn browser() -> Option<PathBuf> {

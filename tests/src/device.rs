@@ -6,13 +6,11 @@ use crate::Folder;
 use crate::artifacts::workspace;
 
 /// True if these tests run on a real device.
-#[must_use]
 pub fn is_real() -> bool {
     std::env::var_os("CAPO_TEST_DEVICE").is_some_and(|device| device == "cuda")
 }
 
 /// The emulator, loaded into this process too. Without a compiler for it, returns `None` and prints a line to stderr.
-#[must_use]
 pub fn emulator() -> Option<Emulator> {
     cuda_emulator::for_tests(&workspace().join("capo-core/kernels"))
 }
@@ -20,7 +18,6 @@ pub fn emulator() -> Option<Emulator> {
 /// A fresh folder whose processes find the device. The emulator ends processes whose host code reads the device's memory.
 ///
 /// Without a device, returns `None` and prints a line to stderr; the test should then return.
-#[must_use]
 pub fn folder() -> Option<Folder> {
     if is_real() {
         let places = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();

@@ -1,5 +1,6 @@
 //! A fresh folder in which `host` runs, and the outcome of a run.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -12,15 +13,8 @@ use crate::artifacts;
 use crate::run_dir::RunDir;
 
 /// Variables that would affect `host`. Without a home, no plugin is installed.
-const NOT_INHERITED: [&str; 7] = [
-    "LD_LIBRARY_PATH",
-    "CAPO_PLUGIN_PATH",
-    "XDG_DATA_HOME",
-    "HOME",
-    "MISBEHAVE_OFF",
-    "RAYON_NUM_THREADS",
-    "CANDLE_NUM_THREADS",
-];
+const NOT_INHERITED: &str = "LD_LIBRARY_PATH CAPO_PLUGIN_PATH XDG_DATA_HOME HOME MISBEHAVE_OFF RAYON_NUM_THREADS \
+    CANDLE_NUM_THREADS HF_TOKEN http_proxy HTTP_PROXY https_proxy HTTPS_PROXY all_proxy ALL_PROXY";
 
 /// A fresh folder; deleted when dropped.
 pub struct Folder {
@@ -49,7 +43,6 @@ impl Default for Folder {
 
 impl Folder {
     /// Makes the folder.
-    #[must_use]
     pub fn new() -> Self {
         let guard = tempfile::tempdir().expect("a temporary folder");
         let path = guard.path().canonicalize().expect("its path");
@@ -71,7 +64,6 @@ impl Folder {
     }
 
     /// Path of the folder.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -84,15 +76,29 @@ impl Folder {
         name.to_owned()
     }
 
+    /// The bytes of the file `name`.
+    pub fn bytes(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path.join(name)).expect("a file")
+    }
+
+    /// The text of the file `name`.
+    pub fn text(&self, name: &str) -> String {
+        text(&self.path.join(name))
+    }
+
+    /// The JSON value in the file `name`.
+    pub fn json(&self, name: &str) -> Value {
+        json(&self.path.join(name))
+    }
+
     /// The JSON values on the lines of the file `name`.
-    #[must_use]
     pub fn json_lines(&self, name: &str) -> Vec<Value> {
-        json_lines(&std::fs::read_to_string(self.path.join(name)).expect("a text file"))
+        json_lines(&self.text(name))
     }
 
     /// Replaces `from`, which the file `name` must hold, by `to`.
     pub fn replace(&self, name: &str, from: &str, to: &str) {
-        let text = std::fs::read_to_string(self.path.join(name)).expect("a text file");
+        let text = self.text(name);
         assert!(text.contains(from), "no `{from}` in {text}");
         self.write(name, text.replace(from, to));
     }
@@ -105,11 +111,10 @@ impl Folder {
     }
 
     /// The process `host ARGS`, not yet started. Words of `args` are separated by blanks.
-    #[must_use]
     pub fn command(&self, args: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.args(args.split_whitespace()).current_dir(&self.path).stdin(Stdio::null());
-        for name in NOT_INHERITED {
+        for name in NOT_INHERITED.split(' ') {
             command.env_remove(name);
         }
         command.env("RUST_BACKTRACE", "0").envs(self.env.iter().map(|(name, value)| (name, value)));
@@ -120,6 +125,19 @@ impl Folder {
     #[must_use]
     pub fn host(&self, args: &str) -> Outcome {
         self.outcome(self.command(args).output().expect("`host` starts"))
+    }
+
+    /// Standard output of `host ARGS`, which must succeed.
+    pub fn said(&self, args: &str) -> String {
+        self.host(args).succeeded().stdout
+    }
+
+    /// The error message of `host ARGS`, which must be refused and leave nothing new in the folder.
+    pub fn refused(&self, args: &str) -> String {
+        let before = names(&self.path);
+        let sentence = self.host(args).refused();
+        assert_eq!(names(&self.path), before, "what is refused leaves nothing behind: {sentence}");
+        sentence
     }
 
     /// Runs `host ARGS` to its end, after the command `before` in the same shell.
@@ -134,23 +152,25 @@ impl Folder {
     }
 
     /// Result of a process that [`command`](Self::command) made.
-    #[must_use]
     pub fn outcome(&self, output: Output) -> Outcome {
         let text = |bytes: Vec<u8>| self.normal(&String::from_utf8(bytes).expect("`host` prints UTF-8"));
         Outcome { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
+    /// Trains into the folder `name`, to whatever end.
+    pub fn attempt(&self, name: &str, args: &str) -> Outcome {
+        self.host(&format!("train --output-dir {name} {args}"))
+    }
+
     /// Trains into the folder `name` and expects success.
-    #[must_use]
     pub fn train(&self, name: &str, args: &str) -> RunDir {
-        let _ = self.host(&format!("train --output-dir {name} {args}")).succeeded();
+        let _ = self.attempt(name, args).succeeded();
         self.run_dir(name)
     }
 
     /// Resumes the run in the folder `name` and expects success.
-    #[must_use]
     pub fn resume(&self, name: &str) -> RunDir {
-        let _ = self.host(&format!("train --resume {name}")).succeeded();
+        self.said(&format!("train --resume {name}"));
         self.run_dir(name)
     }
 
@@ -167,7 +187,6 @@ impl Folder {
     }
 
     /// The run in the folder `name`.
-    #[must_use]
     pub fn run_dir(&self, name: &str) -> RunDir {
         RunDir::new(self.path.join(name))
     }
@@ -184,12 +203,44 @@ impl Folder {
     }
 }
 
+/// The names in a folder.
+///
+/// # Panics
+///
+/// If it cannot be listed.
+pub fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").file_name());
+    entries.map(|name| name.into_string().expect("UTF-8")).collect()
+}
+
+/// The text of a file.
+///
+/// # Panics
+///
+/// If it is none.
+pub fn text(path: &Path) -> String {
+    std::fs::read_to_string(path).expect("a text file")
+}
+
+/// The JSON value in a file.
+///
+/// # Panics
+///
+/// If it has none.
+pub fn json(path: &Path) -> Value {
+    serde_json::from_str(&text(path)).expect("a file of JSON")
+}
+
+/// A text with one of the JSON values on each line.
+pub fn to_json_lines(values: impl IntoIterator<Item = Value>) -> String {
+    values.into_iter().map(|value| format!("{value}\n")).collect()
+}
+
 /// The JSON values on the lines of `text`.
 ///
 /// # Panics
 ///
 /// If a line is no JSON.
-#[must_use]
 pub fn json_lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
 }
@@ -203,27 +254,23 @@ fn unhash(word: &str) -> String {
 
 impl Outcome {
     /// Expects exit code 0.
-    #[must_use]
     pub fn succeeded(self) -> Self {
         assert_eq!(self.code, Some(0), "{self:#?}");
         self
     }
 
     /// Expects exit code 2, bad input, and returns the error message.
-    #[must_use]
     pub fn refused(&self) -> String {
         assert!(!self.stderr.contains("panicked at"), "{self:#?}");
         self.sentence(2)
     }
 
     /// Expects exit code 1, a run that failed, and returns the error message.
-    #[must_use]
     pub fn failed(&self) -> String {
         self.sentence(1)
     }
 
     /// Expects `code` and one error, and returns the error message.
-    #[must_use]
     pub fn sentence(&self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{self:#?}");
         let (_, sentence) = self.stderr.split_once("error: ").unwrap_or_else(|| panic!("no sentence: {self:#?}"));

@@ -7,5 +7,5 @@ pub mod folder;
 pub mod run_dir;
 pub mod text_model;
 
-pub use folder::{Folder, Outcome, json_lines};
+pub use folder::{Folder, Outcome, json, json_lines, names, text, to_json_lines};
 pub use run_dir::RunDir;

@@ -1,12 +1,14 @@
 //! Files that a run wrote: metrics, checkpoints, weights.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use capo_loader::files::sha256_hex;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
+
+use crate::folder::{names, text};
 
 /// One line of `metrics.jsonl`.
 pub type Line = BTreeMap<String, Value>;
@@ -19,80 +21,70 @@ pub struct RunDir {
 
 impl RunDir {
     /// The run in `path`.
-    #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self { path }
     }
 
     /// Path of the run.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
+    /// The text of the run's file `name`.
+    pub fn text(&self, name: &str) -> String {
+        text(&self.path.join(name))
+    }
+
     /// The lines of steps in `metrics.jsonl`, without durations.
-    #[must_use]
     pub fn metrics(&self) -> Vec<Line> {
         self.lines().into_iter().filter(|line| line["step"] != 0).collect()
     }
 
     /// All lines of `metrics.jsonl`, without durations: steps, and the measurement before the first step.
-    #[must_use]
     pub fn lines(&self) -> Vec<Line> {
-        let text = std::fs::read_to_string(self.path.join("metrics.jsonl")).expect("a run has metrics");
         let parse = |line| serde_json::from_str::<Line>(line).expect("a line is a JSON object");
         let untimed = |line: Line| line.into_iter().filter(|(name, _)| !is_time(name)).collect();
-        text.lines().map(parse).map(untimed).collect()
+        self.text("metrics.jsonl").lines().map(parse).map(untimed).collect()
     }
 
     /// The values of one metric in step order; steps without it are left out.
-    #[must_use]
     pub fn metric(&self, name: &str) -> Vec<f64> {
         self.metrics().iter().filter_map(|line| line.get(name)).map(|value| value.as_f64().expect("a number")).collect()
     }
 
     /// The steps of the run's checkpoints.
-    #[must_use]
     pub fn checkpoints(&self) -> Vec<u64> {
-        let Ok(entries) = std::fs::read_dir(self.path.join("checkpoints")) else { return Vec::new() };
-        let names = entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"));
-        let mut steps: Vec<u64> = names.filter_map(|name| name.strip_prefix("step-")?.parse().ok()).collect();
-        steps.sort_unstable();
-        steps
+        let folder = self.path.join("checkpoints");
+        let names = if folder.exists() { names(&folder) } else { BTreeSet::new() };
+        names.iter().filter_map(|name| name.strip_prefix("step-")?.parse().ok()).collect()
     }
 
     /// Path of the newest checkpoint.
-    #[must_use]
     pub fn last_checkpoint(&self) -> PathBuf {
         let step = self.checkpoints().pop().expect("a run has a checkpoint");
         self.path.join("checkpoints").join(format!("step-{step:06}"))
     }
 
     /// Name of the newest checkpoint, and the SHA-256 of every file in it, by file name.
-    #[must_use]
     pub fn files(&self) -> (String, BTreeMap<String, String>) {
         let dir = self.last_checkpoint();
-        let entries = std::fs::read_dir(&dir).expect("a checkpoint is a folder").map(|entry| entry.expect("an entry"));
-        let name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
-        let hash = |path: PathBuf| (name(&path), sha256_hex(&std::fs::read(&path).expect("a file")));
-        (name(&dir), entries.map(|entry| hash(entry.path())).collect())
+        let hash = |name: String| (name.clone(), sha256_hex(&std::fs::read(dir.join(name)).expect("a file")));
+        let name = dir.file_name().expect("a name").to_string_lossy().into_owned();
+        (name, names(&dir).into_iter().map(hash).collect())
     }
 
     /// The SHA-256 of weights and optimizer state of the newest checkpoint.
-    #[must_use]
     pub fn weights(&self) -> [String; 2] {
         let (_, files) = self.files();
         ["model.safetensors", "optimizer.safetensors"].map(|name| files[name].clone())
     }
 
     /// Every number in `file` of the newest checkpoint, by tensor.
-    #[must_use]
     pub fn tensors(&self, file: &str) -> BTreeMap<String, Vec<f32>> {
         tensors(&self.last_checkpoint().join(file))
     }
 
     /// The largest difference between a weight of both runs.
-    #[must_use]
     pub fn largest_difference(&self, other: &Self) -> f32 {
         let (ours, theirs) = (self.tensors("model.safetensors"), other.tensors("model.safetensors"));
         assert!(ours.keys().eq(theirs.keys()));
@@ -132,7 +124,6 @@ fn is_time(name: &str) -> bool {
 /// # Panics
 ///
 /// If the file cannot be read, or holds other types than the project writes.
-#[must_use]
 pub fn tensors(path: &Path) -> BTreeMap<String, Vec<f32>> {
     let bytes = std::fs::read(path).expect("a file");
     let tensors = SafeTensors::deserialize(&bytes).expect("a safetensors file");

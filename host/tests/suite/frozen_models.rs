@@ -8,8 +8,9 @@ use host::model::frozen::{Classifier, Reference};
 use host::model::{ModelFiles, Sequences, Wants, embedded};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use crate::shared::data;
+use crate::shared::{batch, changed_copy, data, json};
 
 /// Id of the tokens that fill rows up.
 const PAD: u32 = 0;
@@ -25,7 +26,7 @@ fn load(directory: &Path, label: Option<&str>) -> anyhow::Result<Classifier> {
 }
 
 fn golden<T: DeserializeOwned>(name: &str, file: &str) -> Vec<T> {
-    serde_json::from_slice(&fs::read(data("frozen-golden").join(name).join(file)).unwrap()).unwrap()
+    json(&data("frozen-golden").join(name).join(file))
 }
 
 /// Compares the output `output`, called `label`, in one ragged batch and one text at a time.
@@ -66,22 +67,6 @@ struct Completion {
     logps: Vec<f32>,
 }
 
-/// Prompts padded on the left, completions on the right.
-fn batch(rows: &[Completion]) -> Sequences {
-    let prompt_len = rows.iter().map(|row| row.prompt_ids.len()).max().unwrap();
-    let completion_len = rows.iter().map(|row| row.completion_ids.len()).max().unwrap();
-    let numbers = Sequences::numbered(rows.len());
-    let mut batch = Sequences { ids: Vec::new(), starts: Vec::new(), prompt_len, completion_len, numbers };
-    for (number, row) in rows.iter().enumerate() {
-        let start = prompt_len - row.prompt_ids.len();
-        batch.starts.push(start);
-        batch.ids.extend(std::iter::repeat_n(PAD, start));
-        batch.ids.extend(row.prompt_ids.iter().chain(&row.completion_ids));
-        batch.ids.resize((number + 1) * (prompt_len + completion_len), PAD);
-    }
-    batch
-}
-
 #[test]
 fn references_have_the_log_probabilities_of_transformers() {
     for name in ["gemma", "glm4", "qwen3-moe", "smollm3"] {
@@ -90,11 +75,13 @@ fn references_have_the_log_probabilities_of_transformers() {
         let reference = Reference::load(&files, 40, DType::F32, &Device::Cpu).unwrap();
         assert!(matches!(reference, Reference::Other(_)), "{name}");
         let logps = |rows: &Sequences| reference.forward(rows, 0.9).unwrap().outputs(&Wants::default()).unwrap().logps;
-        let whole = batch(&rows);
+        let pairs: Vec<(&[u32], &[u32])> =
+            rows.iter().map(|row| (row.prompt_ids.as_slice(), row.completion_ids.as_slice())).collect();
+        let whole = batch(&pairs);
         let together = logps(&whole);
         assert_eq!(together, logps(&whole), "{name}: nothing is left of a pass");
-        for (row, together) in rows.iter().zip(together.chunks_exact(whole.completion_len)) {
-            let alone = logps(&batch(std::slice::from_ref(row)));
+        for ((row, pair), together) in rows.iter().zip(&pairs).zip(together.chunks_exact(whole.completion_len)) {
+            let alone = logps(&batch(&[*pair]));
             for ((expected, together), alone) in row.logps.iter().zip(together).zip(&alone) {
                 assert!((together - expected).abs() < 1e-4, "{name}: {together} {expected}");
                 assert!((alone - expected).abs() < 1e-4, "{name}: alone {alone} {expected}");
@@ -121,34 +108,22 @@ fn adapters_of_models_that_score_are_refused() {
     }
 }
 
-/// The sentence about a checkpoint whose configuration has another value.
-fn changed(name: &str, key: &str, value: serde_json::Value) -> String {
-    let folder = tempfile::tempdir().unwrap();
-    for file in ["config.json", "model.safetensors"] {
-        fs::copy(data("frozen-golden").join(name).join(file), folder.path().join(file)).unwrap();
-    }
-    let path = folder.path().join("config.json");
-    let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    json[key] = value;
-    fs::write(&path, json.to_string()).unwrap();
-    let error = load(folder.path(), None).err().expect(key);
+/// The sentence about a checkpoint whose configuration has other values.
+fn changed(name: &str, changes: &Value) -> String {
+    let folder = changed_copy(&data("frozen-golden").join(name), changes);
+    let error = load(folder.path(), None).err().expect("an error");
     format!("{error:#}").replace(&folder.path().display().to_string(), "FOLDER")
 }
 
 #[test]
 fn what_cannot_be_used_is_told() {
-    let said = |key, value| changed("qwen2-score", key, value);
     assert_eq!(
-        said("architectures", serde_json::json!(["Qwen2ForCausalLM"])),
+        changed("qwen2-score", &serde_json::json!({"architectures": ["Qwen2ForCausalLM"]})),
         "cannot use `FOLDER/config.json`: `architectures` is `[\"Qwen2ForCausalLM\"]`, only `Qwen2ForSequenceClassification` of a `qwen2` model scores texts (use a reward model's directory)"
     );
-    assert_eq!(
-        said("id2label", serde_json::json!({"0": "bad", "1": "good"})),
-        "the model has 2 outputs, `bad`, `good` (choose one with `label`)"
-    );
-    let shape = changed("qwen3-score", "id2label", serde_json::json!({"0": "good"}));
+    let shape = changed("qwen3-score", &serde_json::json!({"id2label": {"0": "good"}}));
     assert!(shape.ends_with("tensor `score.weight` has shape [3, 16], expected [1, 16] (the weights and `config.json` must be of one model)"), "{shape}");
-    let unknown = said("logit_scale", serde_json::json!(2));
+    let unknown = changed("qwen2-score", &serde_json::json!({"logit_scale": 2}));
     assert!(unknown.contains("`logit_scale` is `2`, which is no setting that is known"), "{unknown}");
     let longer =
         load(&data("frozen-golden/qwen2-score"), None).unwrap().score(&[vec![2; 65]], PAD).unwrap_err().to_string();

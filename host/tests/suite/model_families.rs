@@ -4,11 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
-use host::model::{Config, Generation, SampledTokens, Scaling, Sequences, Wants, shapes};
+use host::model::{Config, Generation, SampledTokens, Scaling, Wants, shapes};
 use host_ops::rng::stream;
 use serde_json::{Map, Value, json};
 
-use crate::shared::{assert_golden, bits, d_logps, data, distance, load, logits_of_rows, rows, sampling, tensors};
+use crate::shared::{
+    self, assert_golden, batch, bits, d_logps, data, distance, load, logits_of_rows, rows, sampling, tensors,
+};
 
 const NAMES: [&str; 7] = ["llama2", "llama3", "llama-biased", "mistral", "qwen2-yarn", "qwen3", "qwen3-biased"];
 
@@ -63,9 +65,7 @@ fn what_was_drawn_with_a_cache_is_as_probable_without() {
         let mut rngs: Vec<_> = (0..2).map(|row| stream(3, "test", &[row])).collect();
         let completions = policy.generate(&prompts, &generation, &mut rngs).unwrap();
         for (prompt, SampledTokens { ids, logps, .. }) in prompts.into_iter().zip(completions) {
-            let (prompt_len, completion_len) = (prompt.len(), ids.len());
-            let (starts, numbers) = (vec![0], Sequences::numbered(1));
-            let row = Sequences { ids: [prompt, ids].concat(), starts, prompt_len, completion_len, numbers };
+            let row = batch(&[(&prompt, &ids)]);
             let outputs = policy.forward_detached(&row, 1.0).unwrap().outputs(&Wants::default()).unwrap();
             for (drawn, passed) in logps.iter().zip(&outputs.logps) {
                 assert!((drawn - passed).abs() < 1e-4, "{name}: {drawn} {passed}");
@@ -75,7 +75,7 @@ fn what_was_drawn_with_a_cache_is_as_probable_without() {
 }
 
 fn config(directory: &Path) -> Map<String, Value> {
-    serde_json::from_slice(&fs::read(directory.join("config.json")).unwrap()).unwrap()
+    shared::json(&directory.join("config.json"))
 }
 
 /// Transformers reads the models that this test writes: `make.py --check`.
@@ -108,19 +108,15 @@ fn switches_are_read() {
         panic!("yarn")
     };
     assert!(!truncate && attention_factor > 1.0 && attention_factor < 1.1);
-    let without = changed("qwen3", &[("head_dim", Value::Null)]).unwrap();
+    let without = changed("qwen3", r#""head_dim": null"#).unwrap();
     assert_eq!(without.head_dim(), 128, "what transformers takes");
 }
 
-/// The configuration of a checkpoint with other values; null removes a key.
-fn changed(name: &str, changes: &[(&str, Value)]) -> anyhow::Result<Config> {
+/// The configuration of a checkpoint with `changes`, keys and values in JSON; null removes a key.
+fn changed(name: &str, changes: &str) -> anyhow::Result<Config> {
     let mut json = config(&folder(name));
-    for (key, value) in changes {
-        match value {
-            Value::Null => drop(json.remove(*key)),
-            value => drop(json.insert((*key).to_owned(), value.clone())),
-        }
-    }
+    json.extend(serde_json::from_str::<Map<String, Value>>(&format!("{{{changes}}}")).unwrap());
+    json.retain(|_, value| !value.is_null());
     Config::from_json(&serde_json::to_vec(&json).unwrap())
 }
 
@@ -129,145 +125,125 @@ fn settings_that_are_not_understood_are_told() {
     let cases = [
         (
             "llama2",
-            "model_type",
-            json!("LLAMA"),
+            r#""model_type": "LLAMA""#,
             "`model_type` is `LLAMA`, supported are `llama`, `mistral`, `qwen2` and `qwen3` (use a checkpoint of one of these families)",
         ),
         (
             "llama2",
-            "logits_scaling",
-            json!(8.0),
+            r#""logits_scaling": 8.0"#,
             "`logits_scaling` is `8.0`, which is no setting that is known of a `llama` model (remove it if it changes nothing of what the model computes; docs/models.md lists what is known)",
         ),
-        ("llama2", "sliding_window", json!(8), "`sliding_window` is `8`, which is no setting"),
+        ("llama2", r#""sliding_window": 8"#, "`sliding_window` is `8`, which is no setting"),
         (
             "qwen3",
-            "mlp_bias",
-            json!(true),
+            r#""mlp_bias": true"#,
             "`mlp_bias` is `true`, but in a `qwen3` model it is always `false` (remove it, or use the family that the weights are of)",
         ),
         (
             "qwen2-yarn",
-            "attention_bias",
-            json!(false),
+            r#""attention_bias": false"#,
             "`attention_bias` is `false`, but in a `qwen2` model it is always `true`",
         ),
         (
             "mistral",
-            "attention_dropout",
-            json!(0.1),
+            r#""attention_dropout": 0.1"#,
             "`attention_dropout` is `0.1`, but dropout is not supported (only `0` is; use another checkpoint)",
         ),
-        ("mistral", "partial_rotary_factor", json!(0.5), "`partial_rotary_factor` is `0.5`"),
+        ("mistral", r#""partial_rotary_factor": 0.5"#, "`partial_rotary_factor` is `0.5`"),
         (
             "mistral",
-            "sliding_window",
-            json!(63),
+            r#""sliding_window": 63"#,
             "`sliding_window` is 63, less than `max_position_embeddings` 64: sliding-window attention is not supported",
         ),
         (
             "qwen3",
-            "architectures",
-            json!(["Qwen3ForSequenceClassification"]),
+            r#""architectures": ["Qwen3ForSequenceClassification"]"#,
             "`architectures` is `[\"Qwen3ForSequenceClassification\"]`, only `Qwen3ForCausalLM` is supported",
         ),
+        ("qwen3", r#""layer_types": ["full_attention", "chunked_attention"]"#, "`layer_types` has `chunked_attention`"),
+        ("qwen3", r#""rope_theta": 0.5"#, "`rope_theta` is 0.5, expected at least 1"),
+        ("qwen3", r#""rope_theta": "x""#, "`rope_theta` is `x`, expected a number above 0"),
+        ("qwen3", r#""rope_scaling": "linear""#, "`rope_scaling` is `linear`, expected an object"),
         (
             "qwen3",
-            "layer_types",
-            json!(["full_attention", "chunked_attention"]),
-            "`layer_types` has `chunked_attention`",
-        ),
-        ("qwen3", "rope_theta", json!(0.5), "`rope_theta` is 0.5, expected at least 1"),
-        ("qwen3", "rope_theta", json!("x"), "`rope_theta` is `x`, expected a number above 0"),
-        ("qwen3", "rope_scaling", json!("linear"), "`rope_scaling` is `linear`, expected an object"),
-        (
-            "qwen3",
-            "rope_scaling",
-            json!({"type": "dynamic", "factor": 2.0}),
+            r#""rope_scaling": {"type": "dynamic", "factor": 2.0}"#,
             "`rope_type` of `rope_scaling` is `dynamic`, supported are `default`, `linear`, `llama3` and `yarn` (use a checkpoint with one of these)",
         ),
-        ("qwen3", "rope_scaling", json!({"type": "linear"}), "`rope_scaling` of type `linear` has no `factor`"),
-        ("qwen3", "rope_scaling", json!({"type": "linear", "factor": 0.5}), "`factor` is 0.5, expected at least 1"),
+        ("qwen3", r#""rope_scaling": {"type": "linear"}"#, "`rope_scaling` of type `linear` has no `factor`"),
+        ("qwen3", r#""rope_scaling": {"type": "linear", "factor": 0.5}"#, "`factor` is 0.5, expected at least 1"),
         (
             "qwen3",
-            "rope_scaling",
-            json!({"type": "linear", "rope_type": "yarn"}),
+            r#""rope_scaling": {"type": "linear", "rope_type": "yarn"}"#,
             "`rope_type` and `type` of `rope_scaling` differ",
         ),
         (
             "qwen3",
-            "rope_scaling",
-            json!({"type": "linear", "factor": 2.0, "long_factor": [1.0]}),
+            r#""rope_scaling": {"type": "linear", "factor": 2.0, "long_factor": [1.0]}"#,
             "`long_factor` of `rope_scaling` is `[1.0]`, which is no setting that is known of `linear`",
         ),
         (
             "qwen3",
-            "rope_scaling",
-            json!({"type": "yarn", "factor": 2.0, "beta_fast": 0.5}),
+            r#""rope_scaling": {"type": "yarn", "factor": 2.0, "beta_fast": 0.5}"#,
             "`beta_fast` of `rope_scaling` is 0.5, expected at least `beta_slow` 1",
         ),
         (
             "qwen3",
-            "rope_scaling",
-            json!({"type": "yarn", "factor": 2.0, "partial_rotary_factor": 0.5}),
+            r#""rope_scaling": {"type": "yarn", "factor": 2.0, "partial_rotary_factor": 0.5}"#,
             "`partial_rotary_factor` of `rope_scaling` is 0.5",
         ),
         (
             "llama3",
-            "rope_scaling",
-            json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0}),
+            r#""rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0}"#,
             "`high_freq_factor` of `rope_scaling` is 4, expected more than `low_freq_factor` 4",
         ),
         (
             "llama-biased",
-            "rope_scaling",
-            json!({"type": "linear", "factor": 2.0}),
+            r#""rope_scaling": {"type": "linear", "factor": 2.0}"#,
             "`rope_scaling` and `rope_parameters` differ",
         ),
         (
             "llama-biased",
-            "rope_parameters",
-            json!({"full_attention": {"rope_type": "default"}}),
+            r#""rope_parameters": {"full_attention": {"rope_type": "default"}}"#,
             "`full_attention` of `rope_parameters` is",
         ),
-        ("qwen3", "use_sliding_window", json!(true), "sliding-window attention is not supported"),
-        ("qwen3", "quantization_config", json!({}), "`quantization_config` is set"),
-        ("qwen3", "use_mrope", json!(true), "`use_mrope` is `true`"),
-        ("qwen3", "hidden_act", json!("gelu"), "`hidden_act` is `gelu`, only `silu` is supported"),
+        ("qwen3", r#""use_sliding_window": true"#, "sliding-window attention is not supported"),
+        ("qwen3", r#""quantization_config": {}"#, "`quantization_config` is set"),
+        ("qwen3", r#""use_mrope": true"#, "`use_mrope` is `true`"),
+        ("qwen3", r#""hidden_act": "gelu""#, "`hidden_act` is `gelu`, only `silu` is supported"),
         (
             "qwen3",
-            "num_key_value_heads",
-            json!(3),
+            r#""num_key_value_heads": 3"#,
             "`num_attention_heads` 2 is not a multiple of `num_key_value_heads` 3",
         ),
-        ("qwen3", "num_hidden_layers", json!(0), "`num_hidden_layers` is 0"),
-        ("qwen3", "vocab_size", json!("many"), "invalid type"),
+        ("qwen3", r#""num_hidden_layers": 0"#, "`num_hidden_layers` is 0"),
+        ("qwen3", r#""vocab_size": "many""#, "invalid type"),
+        (
+            "mistral",
+            r#""sliding_window": null, "max_position_embeddings": 8192"#,
+            "`sliding_window` is 4096, less than `max_position_embeddings` 8192",
+        ),
     ];
-    for (name, key, value, expected) in cases {
-        let error = format!("{:#}", changed(name, &[(key, value)]).expect_err(key));
+    for (name, changes, expected) in cases {
+        let error = format!("{:#}", changed(name, changes).expect_err(changes));
         println!("{error}");
         assert!(error.starts_with(expected), "{error}");
     }
-    let window = [("sliding_window", Value::Null), ("max_position_embeddings", json!(8192))];
-    let error = changed("mistral", &window).unwrap_err().to_string();
-    assert!(error.starts_with("`sliding_window` is 4096, less than `max_position_embeddings` 8192"), "{error}");
 }
 
 #[test]
 fn settings_that_change_nothing_are_kept() {
-    for (key, value) in [
-        ("pretraining_tp", json!(2)),
-        ("rope_interleaved", json!(false)),
-        ("attention_dropout", json!(0)),
-        ("torch_dtype", json!("bfloat16")),
-        ("id2label", json!({"0": "a"})),
-        ("sliding_window", json!(null)),
+    for (name, changes) in [
+        ("llama3", r#""pretraining_tp": 2, "rope_interleaved": false, "attention_dropout": 0"#),
+        ("llama3", r#""torch_dtype": "bfloat16", "id2label": {"0": "a"}"#),
+        ("mistral", r#""sliding_window": 64"#),
+        ("qwen2-yarn", r#""attention_bias": true, "use_mrope": false"#),
+        ("llama-biased", r#""rope_theta": 7.0"#),
     ] {
-        changed("llama3", &[(key, value)]).unwrap();
+        changed(name, changes).unwrap();
     }
-    changed("mistral", &[("sliding_window", json!(64))]).unwrap();
-    changed("qwen2-yarn", &[("attention_bias", json!(true)), ("use_mrope", json!(false))]).unwrap();
-    changed("llama-biased", &[("rope_theta", json!(7.0))]).unwrap();
+    // A key that says nothing, which `changed` would remove.
+    let null = fs::read_to_string(folder("llama3").join("config.json")).unwrap();
+    Config::from_json(null.replacen('{', r#"{"sliding_window": null,"#, 1).as_bytes()).unwrap();
 }
 
 /// `config.json` as published, and how many weights the model is known to have.

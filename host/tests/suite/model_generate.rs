@@ -1,11 +1,11 @@
 //! Generation with a key-value cache against repeated full forward passes, and the rules of sampling.
 
 use candle_core::{Device, Tensor};
-use host::model::{Capture, Generation, Policy, SampledTokens, Sequences, Wants};
+use host::model::{Capture, Generation, Policy, SampledTokens, Wants};
 use host_ops::rng::stream;
 use rand_chacha::ChaCha12Rng;
 
-use crate::shared::{logits, qwen2_numbers, random, sampling, values};
+use crate::shared::{batch, logits, qwen2_numbers, random, sampling, values};
 
 const VOCAB: usize = 29;
 
@@ -32,9 +32,7 @@ fn generate(policy: &Policy, prompts: &[Vec<u32>], generation: &Generation) -> V
 
 /// All logits of the token after `ids`, from one full forward pass.
 fn next_logits(policy: &Policy, ids: &[u32]) -> Vec<f32> {
-    let (prompt_len, starts, numbers) = (ids.len(), vec![0], Sequences::numbered(1));
-    let rows = Sequences { ids: [ids, &[0]].concat(), starts, prompt_len, completion_len: 1, numbers };
-    values(&logits(policy, &policy.forward_detached(&rows, 1.0).unwrap()))
+    values(&logits(policy, &policy.forward_detached(&batch(&[(ids, &[0])]), 1.0).unwrap()))
 }
 
 fn argmax(logits: &[f32]) -> u32 {
@@ -63,16 +61,10 @@ fn greedy_decoding_equals_repeated_full_forward_passes() {
 fn sampling_logps_equal_those_of_the_forward_pass() {
     let policy = policy(0.3);
     let completions = generate(&policy, &prompts(), &sampling(0.7, 5, 0.9));
-    let prompt_len = prompts().iter().map(Vec::len).max().unwrap();
-    let (mut ids, mut starts) = (Vec::new(), Vec::new());
-    for (prompt, completion) in prompts().iter().zip(&completions) {
-        starts.push(prompt_len - prompt.len());
-        ids.extend(std::iter::repeat_n(0, prompt_len - prompt.len()));
-        ids.extend(prompt.iter().chain(&completion.ids));
-    }
-    let numbers = Sequences::numbered(starts.len());
-    let rows = Sequences { ids, starts, prompt_len, completion_len: 12, numbers };
-    let outputs = policy.forward_detached(&rows, 0.7).unwrap().outputs(&Wants::default()).unwrap();
+    let prompts = prompts();
+    let rows: Vec<(&[u32], &[u32])> =
+        prompts.iter().zip(&completions).map(|(prompt, one)| (&prompt[..], &one.ids[..])).collect();
+    let outputs = policy.forward_detached(&batch(&rows), 0.7).unwrap().outputs(&Wants::default()).unwrap();
     let sampled: Vec<f32> = completions.iter().flat_map(|completion| completion.logps.clone()).collect();
     let worst = sampled.iter().zip(&outputs.logps).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     println!("largest difference of logps {worst:.1e}");
@@ -138,13 +130,10 @@ fn the_samplers_own_outputs_are_those_of_a_forward_pass() {
     let longest = completions.iter().map(|completion| completion.ids.len()).max().unwrap();
     assert!(completions.iter().any(|completion| completion.ids.len() < longest), "some end early");
     for (row, (prompt, completion)) in prompts.iter().zip(&completions).enumerate() {
-        let ids = [&prompt[..], &completion.ids].concat();
-        let (prompt_len, completion_len) = (prompt.len(), completion.ids.len());
-        let numbers = Sequences::numbered(1);
-        let rows = Sequences { ids, starts: vec![0], prompt_len, completion_len, numbers };
+        let rows = batch(&[(prompt, &completion.ids)]);
         let expected = policy.forward_detached(&rows, 1.0).unwrap().outputs(&wants).unwrap();
         let theirs = expected.last_layer.as_ref().unwrap().to_host().unwrap().into_owned();
-        for token in 0..completion_len {
+        for token in 0..completion.ids.len() {
             let near = |one: &[f32], other: &[f32], width: usize, what: &str| {
                 let place = row * longest + token;
                 let (one, other) = (&one[place * width..][..width], &other[token * width..][..width]);

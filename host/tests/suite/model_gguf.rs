@@ -14,7 +14,7 @@ use host_ops::rng::stream;
 use rand::RngExt;
 use serde::Deserialize;
 
-use crate::shared::{data, sampling};
+use crate::shared::{data, json, sampling};
 
 #[derive(Deserialize)]
 struct Golden {
@@ -49,15 +49,10 @@ struct Greedy {
 }
 
 fn golden() -> Vec<(Golden, ModelFiles)> {
-    let rows: Vec<Golden> =
-        serde_json::from_slice(&fs::read(data("gguf-golden").join("golden.json")).unwrap()).unwrap();
+    let rows: Vec<Golden> = json(&data("gguf-golden/golden.json"));
     let file = |name: &str| data("gguf-golden").join(format!("{name}.gguf")).to_string_lossy().into_owned();
-    rows.into_iter()
-        .map(|golden| {
-            let files = model_files(&file(&golden.name)).unwrap();
-            (golden, files)
-        })
-        .collect()
+    let files = rows.iter().map(|golden| model_files(&file(&golden.name)).unwrap()).collect::<Vec<_>>();
+    rows.into_iter().zip(files).collect()
 }
 
 #[test]

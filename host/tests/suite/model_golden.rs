@@ -3,7 +3,7 @@
 use host::model::{Sequences, Wants};
 use serde_json::Value;
 
-use crate::shared::{d_logps, logits, qwen2, qwen2_numbers, values};
+use crate::shared::{d_logps, logits, qwen2, qwen2_numbers, values, wave_difference};
 
 fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
@@ -61,13 +61,9 @@ fn logps_and_gradients_match_transformers() {
         assert_eq!(gradients.iter().count(), expected.len());
         let mut worst = 0.0f64;
         for (weight, gradient) in gradients.iter() {
-            let values: Vec<f32> = gradient.flatten_all().unwrap().to_vec1().unwrap();
-            let norm = values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
-            let dot: f64 = values.iter().enumerate().map(|(i, v)| f64::from(*v) * (0.37 * i as f64).cos()).sum();
-            let (norm_, dot_) = (expected[weight]["norm"].as_f64().unwrap(), expected[weight]["dot"].as_f64().unwrap());
-            let error = (norm - norm_).abs().max((dot - dot_).abs()) / norm_;
+            let error = wave_difference(gradient, &expected[weight]);
             worst = worst.max(error);
-            assert!(error < 2e-5, "{name}: {weight}: norm {norm} {norm_}, dot {dot} {dot_}");
+            assert!(error < 2e-5, "{name}: {weight}: {error:e}");
         }
         println!("{name}: largest difference of logps {difference:.2e}, relative difference of gradients {worst:.2e}");
     }

@@ -18,7 +18,7 @@ use host::stages::{advantage, objective};
 use serde::Deserialize;
 use toml::Table;
 
-use crate::shared::{data, first_step};
+use crate::shared::{data, first_step, json};
 
 #[derive(Deserialize)]
 struct Golden {
@@ -52,33 +52,30 @@ struct Scored {
 }
 
 /// An objective with its keys, and the numbers of TRL that it must reproduce.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Case {
     r#use: String,
     keys: Table,
     /// `[B]`
-    #[serde(default)]
     advantages: Vec<f64>,
     /// `[B, T]`, where tokens of a completion have others.
-    #[serde(default)]
     token_advantages: Vec<f64>,
-    #[serde(default)]
     loss: f64,
-    #[serde(default)]
     gradient: Vec<f64>,
-    #[serde(default)]
     metrics: BTreeMap<String, f64>,
 }
 
 fn golden() -> Golden {
-    serde_json::from_slice(&std::fs::read(data("objectives-golden/golden.json")).unwrap()).unwrap()
+    json(&data("objectives-golden/golden.json"))
 }
 
 fn info(reduction: Reduction, limit: usize) -> StepInfo {
     first_step(OptimizerKind::ADAMW, reduction, Denominator::KEPT, limit)
 }
 
-fn batch(lengths: &[usize], group: usize, rewards: Vec<f32>) -> SampledBatch {
+/// Completions of these lengths after prompts of one token.
+pub fn batch(lengths: &[usize], group: usize, rewards: Vec<f32>) -> SampledBatch {
     let (rows, longest) = (lengths.len(), *lengths.iter().max().unwrap());
     let longest_ids = vec![7; longest];
     let completions: Vec<&[u32]> = lengths.iter().map(|&length| &longest_ids[..length]).collect();
@@ -169,11 +166,9 @@ fn on_policy_a_ratio_is_one() {
     let golden = golden();
     for scored in golden.losses.iter().filter(|scored| scored.logps == scored.old_logps) {
         for id in ["grpo", "dr_grpo", "bnpo", "dapo", "gspo", "rloo", "sapo"] {
-            let case = Case { r#use: id.into(), ..of("", &[]) };
-            let (reduced, _) = scored.reduced(&mut case.objective(), golden.limit, [&scored.logps, &scored.old_logps]);
-            let plain = Case { r#use: "reinforce".into(), keys: keys(&[("reduction", name_of(id).into())]), ..case };
-            let (gradient, _) =
-                scored.reduced(&mut plain.objective(), golden.limit, [&scored.logps, &scored.old_logps]);
+            let plain = of("reinforce", &[("reduction", name_of(id).into())]);
+            let [(reduced, _), (gradient, _)] = [of(id, &[]), plain]
+                .map(|case| scored.reduced(&mut case.objective(), golden.limit, [&scored.logps, &scored.old_logps]));
             for (slope, expected) in reduced.d_logps.iter().zip(&gradient.d_logps) {
                 assert!(agree(f64::from(*slope), f64::from(*expected), 2e-7, 0.0), "{id}: {slope} against {expected}");
             }
@@ -228,20 +223,9 @@ fn context(lengths: &[usize], group: usize, sampler_logps: &[f32]) -> ContextDat
     ContextData::new(tokens, prompts, each)
 }
 
-fn keys(pairs: &[(&str, toml::Value)]) -> Table {
-    pairs.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
-}
-
 fn of(id: &str, pairs: &[(&str, toml::Value)]) -> Case {
-    Case {
-        r#use: id.into(),
-        keys: keys(pairs),
-        advantages: Vec::new(),
-        token_advantages: Vec::new(),
-        loss: 0.0,
-        gradient: Vec::new(),
-        metrics: BTreeMap::new(),
-    }
+    let keys = pairs.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+    Case { r#use: id.into(), keys, ..Case::default() }
 }
 
 /// Tables that use every key of every built-in objective at least once.

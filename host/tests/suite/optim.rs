@@ -1,7 +1,5 @@
 //! AdamW and learning-rate schedules against torch and transformers (numbers made by `data/qwen2-golden/make.py`).
 
-use std::path::Path;
-
 use candle_core::{Device, Tensor};
 use host::adamw::{AdamWConfig, SecondMoment};
 use host::model::device::Dtype;
@@ -9,11 +7,11 @@ use host::model::{Base, Gradients, LoraConfig, ModelFiles, Policy, Sequences, Ta
 use host::optim::{Optimizer, OptimizerConfig};
 use host::schedule::{Schedule, ScheduleKind};
 use host::sgd::SgdConfig;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::shared::{data, qwen2, qwen2_numbers, values};
+use crate::shared::{self, changed_copy, d_logps, data, qwen2, qwen2_numbers, values, wave_difference};
 
-const CONFIG: AdamWConfig = AdamWConfig {
+pub const CONFIG: AdamWConfig = AdamWConfig {
     beta1: 0.9,
     beta2: 0.95,
     eps: 1e-8,
@@ -21,7 +19,7 @@ const CONFIG: AdamWConfig = AdamWConfig {
     second_moment: SecondMoment::Kept,
     moments: Dtype::F32,
 };
-const MAX_GRAD_NORM: f64 = 0.5;
+pub const MAX_GRAD_NORM: f64 = 0.5;
 
 /// The made-up gradients of `make.py`.
 fn gradients(policy: &Policy, step: usize) -> Gradients {
@@ -31,15 +29,6 @@ fn gradients(policy: &Policy, step: usize) -> Gradients {
         (name.to_owned(), Tensor::from_vec(values, var.shape(), &Device::Cpu).unwrap())
     };
     policy.params().iter().enumerate().map(gradient).collect()
-}
-
-/// The larger relative difference of norm and wave product, the latter relative to the norm.
-fn difference(tensor: &Tensor, expected: &Value) -> f64 {
-    let values = values(tensor);
-    let norm = values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
-    let dot: f64 = values.iter().enumerate().map(|(i, v)| f64::from(*v) * (0.37 * i as f64).cos()).sum();
-    let (norm_, dot_) = (expected["norm"].as_f64().unwrap(), expected["dot"].as_f64().unwrap());
-    (norm - norm_).abs().max((dot - dot_).abs()) / norm_
 }
 
 #[test]
@@ -60,7 +49,7 @@ fn five_steps_match_torch() {
         let (exp_avg, exp_avg_sq) = optimizer.moments(name).unwrap();
         let tensors = [("weights", var.as_tensor()), ("exp_avg", exp_avg), ("exp_avg_sq", exp_avg_sq)];
         for (worst, (kind, tensor)) in worst.iter_mut().zip(tensors) {
-            let difference = difference(tensor, &golden[kind][name]);
+            let difference = wave_difference(tensor, &golden[kind][name]);
             *worst = worst.max(difference);
             assert!(difference < 1e-6, "{kind} of {name}: {difference:e}");
         }
@@ -73,15 +62,10 @@ fn five_steps_match_torch() {
 }
 
 /// A model of `data/families-golden` whose `config.json` says this `pad_token_id`, with an adapter like that of `make.py` or without.
-fn padded(case: &Value, folder: &Path) -> Policy {
+fn padded(case: &Value) -> Policy {
     let name = case["model"].as_str().unwrap();
-    let source = data("families-golden").join(name);
-    let mut config: Value = serde_json::from_slice(&std::fs::read(source.join("config.json")).unwrap()).unwrap();
-    config["pad_token_id"] = case["pad_token_id"].clone();
-    std::fs::create_dir_all(folder).unwrap();
-    std::fs::copy(source.join("model.safetensors"), folder.join("model.safetensors")).unwrap();
-    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
-    let files = ModelFiles::Directory(folder.to_owned());
+    let folder = changed_copy(&data("families-golden").join(name), &json!({"pad_token_id": case["pad_token_id"]}));
+    let files = ModelFiles::Directory(folder.path().to_owned());
     let policy = Policy::load(&files, &Device::Cpu).unwrap();
     if case["adapter"] == false {
         return policy;
@@ -98,8 +82,7 @@ fn padded(case: &Value, folder: &Path) -> Policy {
 
 #[test]
 fn a_step_on_conversations_whose_turns_end_in_the_padding_token_is_torchs() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/families-golden/padding.json");
-    let cases: Vec<Value> = serde_json::from_slice(&std::fs::read(source).unwrap()).unwrap();
+    let cases: Vec<Value> = shared::json(&data("families-golden/padding.json"));
     let rows = Sequences {
         ids: [[1, 1, 1, 7, 21, 1, 3, 12, 1, 5, 11], [1, 11, 2, 1, 17, 19, 1, 8, 1, 15, 6]].concat(),
         starts: vec![3, 1],
@@ -107,19 +90,17 @@ fn a_step_on_conversations_whose_turns_end_in_the_padding_token_is_torchs() {
         completion_len: 5,
         numbers: Sequences::numbered(2),
     };
-    let d_logps: Vec<f32> = (0..10).map(|i| (1.0 + 2.0 * (i / 5) as f64 + 0.7 * (i % 5) as f64).sin() as f32).collect();
-    for (number, case) in cases.iter().enumerate() {
+    for case in &cases {
         let at = format!("{} with `pad_token_id` {}", case["model"], case["pad_token_id"]);
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("padding-{number}"));
-        let policy = padded(case, &folder);
-        let gradients = policy.forward(&rows, 0.9).unwrap().backward(&d_logps).unwrap();
+        let policy = padded(case);
+        let gradients = policy.forward(&rows, 0.9).unwrap().backward(&d_logps()).unwrap();
         let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
         let outcome = optimizer.step(policy.params(), &gradients, None, 1e-2, MAX_GRAD_NORM).unwrap();
         let norm = case["grad_norm"].as_f64().unwrap();
         assert!((outcome.grad_norm / norm - 1.0).abs() < 1e-5, "{at}: norm {}, expected {norm}", outcome.grad_norm);
         assert_eq!(policy.params().iter().count(), case["weights"].as_object().unwrap().len(), "{at}");
         for (name, var) in policy.params().iter() {
-            let difference = difference(var, &case["weights"][name]);
+            let difference = wave_difference(var, &case["weights"][name]);
             assert!(difference < 1e-5, "{at}: {name}: {difference:e}");
         }
     }

@@ -9,17 +9,10 @@ use host::model::{EMBEDDING, Gradients, Policy};
 use host::optim::{Optimizer, OptimizerConfig};
 use host::sgd::SgdConfig;
 
+use crate::optim::{CONFIG, MAX_GRAD_NORM};
 use crate::shared::{self, qwen2};
 
-const BOTH: AdamWConfig = AdamWConfig {
-    beta1: 0.9,
-    beta2: 0.95,
-    eps: 1e-8,
-    weight_decay: 0.1,
-    second_moment: SecondMoment::KeptAndRejected,
-    moments: Dtype::F32,
-};
-const MAX_GRAD_NORM: f64 = 0.5;
+const BOTH: AdamWConfig = AdamWConfig { second_moment: SecondMoment::KeptAndRejected, ..CONFIG };
 const RATE: f64 = 1e-2;
 
 type Values = BTreeMap<String, Vec<f64>>;
@@ -50,6 +43,10 @@ fn sum(a: &Values, b: &Values) -> Values {
     a.iter().map(|(name, a)| (name.clone(), a.iter().zip(&b[name]).map(|(a, b)| a + b).collect())).collect()
 }
 
+fn scaled(values: &Values, factor: f64) -> Values {
+    values.iter().map(|(name, values)| (name.clone(), values.iter().map(|x| factor * x).collect())).collect()
+}
+
 fn norm(values: &Values) -> f64 {
     values.values().flatten().map(|x| x * x).sum::<f64>().sqrt()
 }
@@ -75,7 +72,7 @@ fn assert_close(got: &Values, expected: &Values) {
 fn the_second_moment_takes_in_both_squares() {
     let policy = qwen2("tied");
     let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(BOTH)).unwrap();
-    let zeros: Values = values(&policy).into_iter().map(|(name, w)| (name, vec![0.0; w.len()])).collect();
+    let zeros = scaled(&values(&policy), 0.0);
     let (mut w, mut m, mut v) = (values(&policy), zeros.clone(), zeros);
     for step in 1..=4 {
         let (kept, rejected) = (wave(&policy, f64::from(step)), wave(&policy, 2.0 + 3.0 * f64::from(step)));
@@ -119,8 +116,7 @@ fn gradients_that_cancel_do_not_blow_up_the_step() {
     let config = AdamWConfig { weight_decay: 0.0, ..BOTH };
     let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(config)).unwrap();
     let kept = wave(&policy, 1.0);
-    let rejected: Values =
-        kept.iter().map(|(name, g)| (name.clone(), g.iter().map(|g| -0.999 * g).collect())).collect();
+    let rejected = scaled(&kept, -0.999);
     let before = values(&policy);
     for _ in 0..5 {
         let (kept, rejected) = (gradients(&policy, &kept), gradients(&policy, &rejected));
@@ -143,9 +139,7 @@ fn one_factor_clips_both_by_the_norm_of_their_sum() {
         let policy = qwen2("tied");
         let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(BOTH)).unwrap();
         let kept = wave(&policy, 1.0);
-        let rejected: Values =
-            kept.iter().map(|(name, g)| (name.clone(), g.iter().map(|g| rejected * g).collect())).collect();
-        let (kept, rejected) = (gradients(&policy, &kept), gradients(&policy, &rejected));
+        let (kept, rejected) = (gradients(&policy, &kept), gradients(&policy, &scaled(&kept, rejected)));
         optimizer.step(policy.params(), &kept, Some(&rejected), RATE, limit).unwrap();
         let exp_avg = optimizer.moments("model.norm.weight").unwrap().0;
         exp_avg.sqr().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap().sqrt()
@@ -182,16 +176,9 @@ fn sgd_with_and_without_momentum() {
             let g = wave(&policy, f64::from(step));
             let outcome = optimizer.step(policy.params(), &gradients(&policy, &g), None, RATE, MAX_GRAD_NORM).unwrap();
             assert_eq!(outcome.grad_norm, outcome.grad_norm_unmasked);
-            let scale = clip(norm(&g));
             // As in torch, the first sum is the first gradient.
-            let scaled: Values =
-                g.into_iter().map(|(name, g)| (name, g.into_iter().map(|g| scale * g).collect())).collect();
-            let faded = |sums: Values| -> Values {
-                sums.into_iter()
-                    .map(|(name, sum)| (name, sum.into_iter().map(|sum| momentum * sum).collect()))
-                    .collect()
-            };
-            let new = sums.take().map_or_else(|| scaled.clone(), |sums| sum(&faded(sums), &scaled));
+            let g = scaled(&g, clip(norm(&g)));
+            let new = sums.take().map_or_else(|| g.clone(), |sums| sum(&scaled(&sums, momentum), &g));
             for (name, w) in &mut w {
                 let factor = decay_factor(&policy, name, config.weight_decay);
                 w.iter_mut().zip(&new[name]).for_each(|(w, sum)| *w = *w * factor - RATE * sum);

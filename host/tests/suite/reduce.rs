@@ -3,10 +3,11 @@
 use capo_loader::mask::Accepted;
 use capo_loader::weight::Weighed;
 use capo_plugin::{Denominator, OptimizerKind, Reduction};
-use host::model::{Sequences, TokenOutputs};
+use host::model::TokenOutputs;
 use host::stages::backward::{Reduced, reduce};
-use host::stages::batch::{BatchWithLogps, SampledBatch, StepBatch, TokenLoss};
+use host::stages::batch::{BatchWithLogps, StepBatch, TokenLoss};
 
+use crate::objectives;
 use crate::shared::first_step;
 
 /// Three completions of up to four tokens.
@@ -14,16 +15,11 @@ const LENGTHS: [usize; 3] = [4, 2, 3];
 const PLACES: usize = 12;
 
 fn batch() -> StepBatch {
-    let completions: Vec<Vec<u32>> = LENGTHS.iter().map(|&length| vec![7; length]).collect();
-    let completions: Vec<&[u32]> = completions.iter().map(Vec::as_slice).collect();
-    let (ids, starts, numbers) = (vec![7; 3 * 5], vec![0; 3], Sequences::numbered(3));
-    let sequences = Sequences { ids, starts, prompt_len: 1, completion_len: 4, numbers };
-    let sampled = SampledBatch::new(sequences, &completions, vec![0; 3], vec![0.0; 3], 3, 0);
     let entropy = Some((0..PLACES).map(|at| 0.1 + at as f32).collect());
     let outputs = TokenOutputs { logps: vec![-0.5; PLACES], entropy, hidden: None, last_layer: None };
     let wave = |at: usize| (at as f32 * 0.7).sin() + 0.1;
     let (loss, dloss_dlogp) = (0..PLACES).map(|at| (wave(at), wave(at + 20))).unzip();
-    let batch = BatchWithLogps::new(sampled, outputs).unwrap();
+    let batch = BatchWithLogps::new(objectives::batch(&LENGTHS, 3, vec![0.0; 3]), outputs).unwrap();
     StepBatch { batch, advantages: vec![0.0; PLACES], loss: TokenLoss { loss, dloss_dlogp } }
 }
 

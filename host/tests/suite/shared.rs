@@ -1,6 +1,7 @@
 //! Code that tests of several files share: models and numbers in `tests/data`, and numbers of tensors.
 
 use std::collections::HashMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
@@ -8,15 +9,32 @@ use capo_plugin::testing::Fixture;
 use capo_plugin::{Batch, Denominator, Dims, OptimizerInfo, OptimizerKind, Reduction};
 use host::model::{Config, Forward, Generation, Gradients, ModelFiles, Policy, SamplingParams, Sequences, head_name};
 use host_ops::rng::{fill_standard_normal, stream};
-use serde_json::Value;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use tempfile::TempDir;
 
 /// A path in `tests/data`.
 pub fn data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)
 }
 
+/// What a file of JSON holds.
+pub fn json<T: DeserializeOwned>(path: &Path) -> T {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
 pub fn load(directory: &Path) -> anyhow::Result<Policy> {
     Policy::load(&ModelFiles::Directory(directory.to_owned()), &Device::Cpu)
+}
+
+/// A copy of the checkpoint `source` that a test may break, whose configuration has these other values.
+pub fn changed_copy(source: &Path, changes: &Value) -> TempDir {
+    let copy = TempDir::new().unwrap();
+    fs::copy(source.join("model.safetensors"), copy.path().join("model.safetensors")).unwrap();
+    let mut config: Map<String, Value> = json(&source.join("config.json"));
+    config.extend(changes.as_object().unwrap().clone());
+    fs::write(copy.path().join("config.json"), serde_json::to_vec(&config).unwrap()).unwrap();
+    copy
 }
 
 /// A model of `qwen2-golden`.
@@ -26,7 +44,7 @@ pub fn qwen2(name: &str) -> Policy {
 
 /// The numbers of `qwen2-golden`.
 pub fn qwen2_numbers() -> Value {
-    serde_json::from_slice(&std::fs::read(data("qwen2-golden/golden.json")).unwrap()).unwrap()
+    json(&data("qwen2-golden/golden.json"))
 }
 
 /// The numbers of a model of another folder.
@@ -47,6 +65,22 @@ pub fn rows(prompt_len: usize) -> Sequences {
     let ids = [[0, 0, 0, 7, 21, 16, 3, 12, 20, 5, 11], [0, 11, 2, 23, 17, 19, 19, 8, 1, 15, 6]].concat();
     let numbers = Sequences::numbered(2);
     Sequences { ids, starts: vec![3, 1], prompt_len, completion_len: 11 - prompt_len, numbers }
+}
+
+/// Prompts with their completions, padded by 0 on the left and on the right.
+pub fn batch(rows: &[(&[u32], &[u32])]) -> Sequences {
+    let prompt_len = rows.iter().map(|(prompt, _)| prompt.len()).max().unwrap();
+    let completion_len = rows.iter().map(|(_, completion)| completion.len()).max().unwrap();
+    let numbers = Sequences::numbered(rows.len());
+    let mut batch = Sequences { ids: Vec::new(), starts: Vec::new(), prompt_len, completion_len, numbers };
+    for (number, (prompt, completion)) in rows.iter().enumerate() {
+        let start = prompt_len - prompt.len();
+        batch.starts.push(start);
+        batch.ids.extend(std::iter::repeat_n(0, start));
+        batch.ids.extend(prompt.iter().chain(*completion));
+        batch.ids.resize((number + 1) * (prompt_len + completion_len), 0);
+    }
+    batch
 }
 
 /// The derivatives of a loss by the log-probabilities of `rows(6)`, as in the golden numbers.
@@ -105,6 +139,15 @@ pub fn distance(actual: &Tensor, expected: &Tensor) -> f32 {
     let (actual, expected) = (values(actual), values(expected));
     let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
     actual.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / largest
+}
+
+/// The larger relative difference of norm and wave product from what `make.py` has of a tensor, the latter relative to the norm.
+pub fn wave_difference(tensor: &Tensor, expected: &Value) -> f64 {
+    let values = values(tensor);
+    let norm = values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+    let dot: f64 = values.iter().enumerate().map(|(i, v)| f64::from(*v) * (0.37 * i as f64).cos()).sum();
+    let (norm_, dot_) = (expected["norm"].as_f64().unwrap(), expected["dot"].as_f64().unwrap());
+    (norm - norm_).abs().max((dot - dot_).abs()) / norm_
 }
 
 /// The first step of a run of one, with completions of at most `limit` tokens.

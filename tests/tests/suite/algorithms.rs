@@ -1,43 +1,26 @@
 //! The built-in recipes, batches as TRL counts them, dynamic sampling, the entropy bonus, the sampler's own distribution.
 
+use std::collections::BTreeSet;
+
 use insta::assert_snapshot;
 use tests::{Folder, RunDir};
 
-use crate::{FOUR_STEPS, refused};
+use crate::{AS_IT_IS, FOUR_STEPS, refused, split};
 
-/// Completions are drawn from the policy as it is.
-const AS_IT_IS: &str = "--set rollout.temperature=1 --set rollout.top_k=0 --set rollout.top_p=1";
 const REUSED: &str = "--set train.num_iterations=2";
 
 #[test]
 fn every_recipe_trains_and_no_two_are_the_same() {
     let folder = Folder::new();
-    let recipes = [
-        "grpo",
-        "dr_grpo",
-        "bnpo",
-        "dapo",
-        "gspo",
-        "luspo",
-        "cispo",
-        "sapo",
-        "vespo",
-        "rloo",
-        "reinforce",
-        "reinforce_plus_plus",
-        "reinforce_plus_plus_baseline",
-    ];
-    let mut weights = Vec::new();
-    for recipe in recipes {
+    let recipes = "grpo dr_grpo bnpo dapo gspo luspo cispo sapo vespo rloo reinforce reinforce_plus_plus \
+        reinforce_plus_plus_baseline";
+    let mut weights = BTreeSet::new();
+    for recipe in recipes.split(' ') {
         // At five times the good rate the ratio of a reused rollout leaves 1 by more than a clip allows.
         let rate = "--set train.learning_rate=5e-4 --set train.warmup_ratio=0";
         let run = folder.train(recipe, &format!("--set recipe={recipe} {REUSED} {FOUR_STEPS} {rate}"));
         assert!(run.metric("loss").iter().all(|loss| loss.is_finite()), "{recipe}");
-        weights.push((run.weights(), recipe));
-    }
-    weights.sort();
-    for pair in weights.windows(2) {
-        assert_ne!(pair[0].0, pair[1].0, "{} and {}", pair[0].1, pair[1].1);
+        assert!(weights.insert(run.weights()), "{recipe} is one of those before");
     }
 }
 
@@ -57,8 +40,7 @@ fn on_policy_the_ratio_is_exactly_one() {
     let folder = Folder::new();
     // With no room at all a limit holds wherever the ratio is anything else.
     let args = format!("--set objective.epsilon=0 {FOUR_STEPS}");
-    let split = "--set train.per_device_train_batch_size=12 --set train.gradient_accumulation_steps=4";
-    for (name, extra) in [("whole", ""), ("split", split), ("warm", "--set train.loss_temperature=1.3")] {
+    for (name, extra) in [("whole", ""), ("split", &split(12)), ("warm", "--set train.loss_temperature=1.3")] {
         let run = folder.train(name, &format!("{args} {extra}"));
         assert_eq!(run.metric("clip_ratio/region_mean"), [0.0; 4], "{name}");
     }
@@ -98,18 +80,12 @@ fn groups_that_say_nothing_make_room_for_others() {
     let plain = folder.train("plain", FOUR_STEPS);
     assert!(plain.metric("frac_reward_zero_std").iter().any(|&share| share > 0.0), "there is something to drop");
     assert!(plain.metric("num_tokens")[3] < whole.metric("num_tokens")[3], "what is dropped was sampled too");
-}
-
-#[test]
-fn at_the_limit_groups_that_say_nothing_fill_the_rest() {
-    let folder = Folder::new();
-    let args = format!("--set rollout.filter_groups=true --set rollout.max_num_gen_batches=1 {FOUR_STEPS}");
-    let limited = folder.train("limited", &args);
+    // At the limit they fill the rest.
+    let limited = folder.train("limited", &format!("{args} --set rollout.max_num_gen_batches=1"));
     assert_eq!(limited.metric("dynamic_sampling/num_gen_batches"), [1.0; 4]);
     assert_eq!(limited.metric("dynamic_sampling/dropped_groups"), [0.0; 4]);
     let groups = limited.metric("dynamic_sampling/groups_without_difference");
     assert!(groups.iter().any(|&groups| groups > 0.0), "{groups:?}");
-    let plain = folder.train("plain", FOUR_STEPS);
     assert_eq!(plain.metric("reward")[0], limited.metric("reward")[0], "the same completions in another order");
     assert_snapshot!(refused("--set rollout.max_num_gen_batches=3"), @"the settings of the default config and `--set rollout.max_num_gen_batches` do not fit together: `rollout.max_num_gen_batches` is 3, but `rollout.filter_groups` is off, and each rollout is sampled once (turn it on, or remove it)");
     assert_snapshot!(refused("--set rollout.filter_groups=true --set rollout.max_num_gen_batches=0"), @"the settings of `--set` do not fit together: `rollout.max_num_gen_batches` is 0 (it must be at least 1)");
@@ -132,8 +108,7 @@ fn an_entropy_bonus_keeps_entropy_up() {
         assert!((policy[step] - 5.0 * entropy - loss[step]).abs() < 1e-6, "step {step}");
     }
     assert!(none.metric("policy_loss").is_empty());
-    let split = "--set train.per_device_train_batch_size=12 --set train.gradient_accumulation_steps=4";
-    let split = folder.train("split", &format!("{args} --set train.entropy_coef=5 {split}"));
+    let split = folder.train("split", &format!("{args} --set train.entropy_coef=5 {}", split(12)));
     assert!(some.largest_difference(&split) < 3e-6);
     assert_snapshot!(refused("--set train.entropy_coef=-1"), @"the settings of `--set` do not fit together: `train.entropy_coef` is -1 (it must be finite, 0 or more)");
 }

@@ -1,24 +1,21 @@
 //! Benchmarks: several answers to each question, by `host eval` and while a run trains.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use insta::assert_snapshot;
-use serde_json::Value;
-use tests::Folder;
+use serde_json::{Value, json};
+use tests::{Folder, to_json_lines};
 
 /// Sums that the embedded model knows by half, in two files.
 fn folder() -> Folder {
     let folder = Folder::new();
-    let rows = |from: usize, count: usize| -> String {
-        let row = |i| {
-            format!("{{\"prompt\": \"{}+{}=\", \"answer\": {}}}\n", from + 37 * i, 999 - 11 * i, from + 999 + 26 * i)
-        };
-        (0..count).map(row).collect()
-    };
-    folder.write("easy.jsonl", rows(100, 12));
-    folder.write("hard.jsonl", rows(551, 9));
+    for (name, from, count) in [("easy.jsonl", 100, 12), ("hard.jsonl", 551, 9)] {
+        let sum = |i: i32| (from + 37 * i, 999 - 11 * i);
+        let row = |(a, b)| json!({"prompt": format!("{a}+{b}="), "answer": a + b});
+        folder.write(name, to_json_lines((0..count).map(sum).map(row)));
+    }
     folder
 }
 
@@ -27,7 +24,7 @@ const BENCHMARKS: &str = "--set eval.benchmark=[{name=\"easy\",file=\"easy.jsonl
 #[test]
 fn every_answer_is_kept_and_counted() {
     let folder = folder();
-    let said = folder.host(&format!("eval {BENCHMARKS} --output answers.jsonl")).succeeded().stdout;
+    let said = folder.said(&format!("eval {BENCHMARKS} --output answers.jsonl"));
     assert_snapshot!(said, @"
     right      `exact_match` above 0
     easy              pass@1 58.3%  pass@2 73.6%  pass@4 83.3%  mean@4 58.3%  maj@4 66.7%  reward 0.583  (12 prompts)
@@ -52,8 +49,8 @@ fn every_answer_is_kept_and_counted() {
 fn an_answer_depends_on_no_other() {
     let folder = folder();
     let run = |name: &str, more: &str| {
-        let _ = folder.host(&format!("eval {BENCHMARKS} --output {name} {more}")).succeeded();
-        std::fs::read(folder.path().join(name)).unwrap()
+        folder.said(&format!("eval {BENCHMARKS} --output {name} {more}"));
+        folder.bytes(name)
     };
     let whole = run("whole.jsonl", "");
     assert_eq!(run("batches.jsonl", "--set eval.per_device_eval_batch_size=5"), whole);
@@ -70,8 +67,8 @@ fn an_answer_depends_on_no_other() {
 fn a_killed_evaluation_goes_on_to_the_same_bytes() {
     let folder = folder();
     let eval = format!("eval {BENCHMARKS} --output answers.jsonl --set eval.per_device_eval_batch_size=5");
-    let _ = folder.host(&eval).succeeded();
-    let whole = std::fs::read(folder.path().join("answers.jsonl")).unwrap();
+    folder.said(&eval);
+    let whole = folder.bytes("answers.jsonl");
     std::fs::remove_file(folder.path().join("answers.jsonl")).unwrap();
     let mut child = folder.command(&eval).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -84,20 +81,16 @@ fn a_killed_evaluation_goes_on_to_the_same_bytes() {
         std::fs::write(&partial, &bytes[..bytes.len().min(1500)]).unwrap();
         // An answer that was edited is not what was measured.
         let cut = String::from_utf8(std::fs::read(&partial).unwrap()).unwrap();
-        let right = cut.find("\"correct\":true").unwrap_or(usize::MAX);
-        let (from, to) = if cut.find("\"correct\":false").is_some_and(|wrong| wrong < right) {
-            ("\"correct\":false", "\"correct\":true")
-        } else {
-            ("\"correct\":true", "\"correct\":false")
-        };
-        std::fs::write(&partial, cut.replacen(from, to, 1)).unwrap();
-        assert_snapshot!(folder.host(&eval).refused(), @"`answers.jsonl.partial` is damaged at line 2 (remove it to begin anew)");
+        let (before, after) = cut.split_once("\"correct\":").unwrap();
+        let [from, to] = if after.starts_with("true") { ["true", "false"] } else { ["false", "true"] };
+        std::fs::write(&partial, format!("{before}\"correct\":{}", after.replacen(from, to, 1))).unwrap();
+        assert_snapshot!(folder.refused(&eval), @"`answers.jsonl.partial` is damaged at line 2 (remove it to begin anew)");
         std::fs::write(&partial, cut).unwrap();
-        let other = folder.host(&format!("{eval} --set train.seed=7")).refused();
+        let other = folder.refused(&format!("{eval} --set train.seed=7"));
         assert_snapshot!(other, @"`answers.jsonl.partial` has answers of another model, or to other questions or settings (remove it to begin anew)");
     }
-    let _ = folder.host(&eval).succeeded();
-    assert!(std::fs::read(folder.path().join("answers.jsonl")).unwrap() == whole);
+    folder.said(&eval);
+    assert!(folder.bytes("answers.jsonl") == whole);
 }
 
 #[test]
@@ -105,9 +98,9 @@ fn what_is_kept_of_an_evaluation_is_read_with_care() {
     let folder = folder();
     let eval = "eval --benchmark hard.jsonl --output answers.jsonl";
     folder.write("answers.jsonl.partial", "no head\n");
-    assert_snapshot!(folder.host(eval).refused(), @"`answers.jsonl.partial` is damaged at line 1 (remove it to begin anew)");
+    assert_snapshot!(folder.refused(eval), @"`answers.jsonl.partial` is damaged at line 1 (remove it to begin anew)");
     std::fs::remove_file(folder.path().join("answers.jsonl.partial")).unwrap();
-    assert_snapshot!(folder.host(eval).succeeded().stdout, @"
+    assert_snapshot!(folder.said(eval), @"
     right      `exact_match` above 0
     hard              pass@1 44.4%  reward 0.444  (9 prompts)
     ");
@@ -128,32 +121,15 @@ fn a_run_records_its_benchmarks_and_resumes() {
         .filter(|(name, _)| name.starts_with("eval/"))
         .map(|(name, value)| (name.as_str(), value.as_f64().unwrap()))
         .collect();
-    let names: Vec<&str> = evals.keys().copied().collect();
-    assert_eq!(
-        names,
-        [
-            "eval/TEST/mean_length",
-            "eval/TEST/pass@1",
-            "eval/TEST/reward",
-            "eval/TEST/rewards/exact_match/mean",
-            "eval/easy/maj@4",
-            "eval/easy/mean@4",
-            "eval/easy/mean_length",
-            "eval/easy/pass@1",
-            "eval/easy/pass@2",
-            "eval/easy/pass@4",
-            "eval/easy/reward",
-            "eval/easy/rewards/exact_match/mean",
-            "eval/hard/mean_length",
-            "eval/hard/pass@1",
-            "eval/hard/reward",
-            "eval/hard/rewards/exact_match/mean",
-        ]
-    );
+    let of_all = ["mean_length", "pass@1", "reward", "rewards/exact_match/mean"];
+    let of_several = ["maj@4", "mean@4", "pass@2", "pass@4"];
+    let names = ["TEST", "easy", "hard"].into_iter().flat_map(|of| of_all.map(|name| format!("eval/{of}/{name}")));
+    let names = names.chain(of_several.map(|name| format!("eval/easy/{name}")));
+    assert_eq!(evals.keys().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>(), names.collect());
     assert!((evals["eval/TEST/pass@1"] - (evals["eval/easy/pass@1"] + evals["eval/hard/pass@1"]) / 2.0).abs() < 1e-12);
     // An evaluation of the model by itself gives the run's results.
     let model = whole.last_checkpoint();
-    let _ = folder.host(&format!("eval {BENCHMARKS} --model {} --output answers.jsonl", model.display())).succeeded();
+    folder.said(&format!("eval {BENCHMARKS} --model {} --output answers.jsonl", model.display()));
     let right = folder.json_lines("answers.jsonl")[..48].iter().filter(|line| line["correct"] == true).count();
     assert!((evals["eval/easy/pass@1"] - right as f64 / 48.0).abs() < 1e-12);
 }
@@ -165,7 +141,7 @@ fn a_run_without_held_out_prompts_has_benchmarks_all_the_same() {
         "--set eval.benchmark=[{name=\"hard\",file=\"hard.jsonl\"}] --set eval.num_prompts=0 --set eval.eval_steps=1";
     let args =
         format!("train --output-dir run {one} --set train.max_steps=1 --set train.per_device_train_batch_size=16");
-    let said = folder.host(&args).succeeded().stdout;
+    let said = folder.said(&args);
     let lines = folder.run_dir("run").lines();
     let measured: Vec<(u64, f64)> = (lines.iter())
         .map(|line| (line["step"].as_u64().unwrap(), line["eval/hard/pass@1"].as_f64().unwrap()))
@@ -178,12 +154,11 @@ fn a_run_without_held_out_prompts_has_benchmarks_all_the_same() {
 #[test]
 fn benchmarks_that_cannot_be() {
     let folder = folder();
-    let refused = |tables: &str| folder.host(&format!("train --set eval.benchmark={tables}")).refused();
+    let refused = |tables: &str| folder.refused(&format!("train --set eval.benchmark={tables}"));
     assert_snapshot!(refused("[{name=\"a\",file=\"easy.jsonl\",samples=4}]"), @"the settings of the default config and `--set` do not fit together: `samples` of benchmark `a` is 4, but at `temperature` 0 all answers are the same (set a temperature, or 1 sample)");
     assert_snapshot!(refused("[{name=\"a/b\",file=\"easy.jsonl\"}]"), @"the settings of the default config and `--set` do not fit together: the `name` of a benchmark is `a/b` (use letters, digits, `-`, `_` and `.`)");
     assert_snapshot!(refused("[{name=\"a\",file=\"easy.jsonl\"},{name=\"a\",file=\"hard.jsonl\"}]"), @"the settings of the default config and `--set` do not fit together: two benchmarks are called `a`, or one by the name of their mean (give each a name of its own)");
     assert_snapshot!(refused("[{name=\"a\",file=\"none.jsonl\"}]"), @"no dataset `none.jsonl`: neither an embedded one, nor a file or folder, nor in the Hub's cache (embedded: `embedded:arithmetic`; fetch one with `hf download --repo-type dataset OWNER/NAME`)");
     assert_snapshot!(refused("[{name=\"a\",file=\"easy.jsonl\",temperature=-1}]"), @"the settings of the default config and `--set` do not fit together: benchmark `a`: `temperature` is -1, expected 0 or more (0 is greedy)");
-    assert_snapshot!(folder.host("train --set eval.reward=math").refused(), @"the settings of `--set` do not fit together: `eval.reward` is `math`, but the run has no such reward (it has `exact_match`)");
-    assert_snapshot!(folder.host("eval --set eval.num_prompts=0").refused(), @"`eval.num_prompts` is 0: there is nothing to measure (give `--num-prompts`, or a file with `--benchmark`)");
+    assert_snapshot!(folder.refused("train --set eval.reward=math"), @"the settings of `--set` do not fit together: `eval.reward` is `math`, but the run has no such reward (it has `exact_match`)");
 }

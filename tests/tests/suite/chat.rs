@@ -1,7 +1,8 @@
 //! Conversations as prompts: `data.format = "chat"`, `host generate --chat`, and the files that go with a tokenizer.
 
 use insta::assert_snapshot;
-use tests::Folder;
+use serde_json::{Value, json};
+use tests::{Folder, to_json_lines};
 
 use crate::models::with_model;
 
@@ -19,28 +20,18 @@ const STEPS: &str = "--set train.max_steps=2 --set eval.num_prompts=0";
 fn folder() -> Folder {
     let folder = with_model();
     folder.write("model/chat_template.jinja", TEMPLATE);
-    let rows = |prompt: &dyn Fn(usize) -> String| -> String {
-        let row = |i| {
-            format!(
-                "{{\"prompt\": {}, \"answer\": {}, \"solution\": \"{i}={}\"}}\n",
-                prompt(i),
-                100 + 2 * i,
-                100 + 2 * i
-            )
-        };
-        (0..40).map(row).collect()
+    let rows = |prompt: &dyn Fn(usize) -> Value| {
+        let answer = |i| 100 + 2 * i;
+        let row = |i| json!({"prompt": prompt(i), "answer": answer(i), "solution": format!("{i}={}", answer(i))});
+        to_json_lines((0..40).map(row))
     };
-    folder.write("text.jsonl", rows(&|i| format!("\"{}+{i}=\"", 100 + i)));
-    folder.write(
-        "chat.jsonl",
-        rows(&|i| match i % 2 {
-            0 => format!("\"{}+{i}\"", 100 + i),
-            _ => format!(
-                "[{{\"role\": \"user\", \"content\": \"{}\"}}, {{\"role\": \"user\", \"content\": \"+{i}\"}}]",
-                100 + i
-            ),
-        }),
-    );
+    folder.write("text.jsonl", rows(&|i| json!(format!("{}+{i}=", 100 + i))));
+    let user = |content: String| json!({"role": "user", "content": content});
+    let chat = |i: usize| match i % 2 {
+        0 => json!(format!("{}+{i}", 100 + i)),
+        _ => json!([user((100 + i).to_string()), user(format!("+{i}"))]),
+    };
+    folder.write("chat.jsonl", rows(&chat));
     folder
 }
 
@@ -52,7 +43,7 @@ fn conversations_train_as_the_texts_that_they_make() {
         folder.train("text", &format!("{TEXT} {MODEL} {STEPS}")),
     );
     assert_eq!(chat.weights(), text.weights());
-    let config = std::fs::read_to_string(chat.path().join("config.toml")).unwrap();
+    let config = chat.text("config.toml");
     let date = config.lines().find(|line| line.starts_with("date = ")).expect("the day is written down");
     assert_eq!(date.len(), "date = \"2026-07-31\"".len(), "{date}");
     // A resume takes the same day for today.
@@ -65,20 +56,17 @@ fn conversations_are_taught_and_asked_as_the_texts_that_they_make() {
     let folder = folder();
     let train = "--set train.max_steps=3 --set train.per_device_train_batch_size=4 --set eval.num_prompts=0 \
         --set model={model_name_or_path=\"model\"}";
-    let _ = folder.host(&format!("sft --output-dir a {CHAT} {train}")).succeeded();
-    let _ = folder.host(&format!("sft --output-dir b {TEXT} {train}")).succeeded();
-    let read = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
+    folder.said(&format!("sft --output-dir a {CHAT} {train}"));
+    folder.said(&format!("sft --output-dir b {TEXT} {train}"));
+    let read = |name: &str| folder.bytes(name);
     assert!(read("a/model.safetensors") == read("b/model.safetensors"));
     assert_eq!(read("a/chat_template.jinja"), TEMPLATE.as_bytes());
     let eval = |more: &str, name: &str| {
         let held_out = format!("--set data.eval_dataset_name={name}.jsonl --set data.dataset_name={name}.jsonl");
-        folder
-            .host(&format!("eval --model a --num-prompts 16 --output {name}.out {held_out} {more}"))
-            .succeeded()
-            .stdout
+        folder.said(&format!("eval --model a --num-prompts 16 --output {name}.out {held_out} {more}"))
     };
     assert_eq!(eval("--set data.format=chat", "chat"), eval("", "text"));
-    let completions = |name: &str| -> Vec<serde_json::Value> {
+    let completions = |name: &str| -> Vec<Value> {
         folder.json_lines(name).iter_mut().map(|line| line["completion"].take()).collect()
     };
     assert_eq!(completions("chat.out"), completions("text.out"));
@@ -98,11 +86,7 @@ fn the_embedded_task_can_be_a_conversation() {
 #[test]
 fn settings_and_rows_that_cannot_be() {
     let folder = folder();
-    let refused = |args: &str| {
-        let sentence = folder.host(&format!("train {MODEL} {args}")).refused();
-        assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
-        sentence
-    };
+    let refused = |args: &str| folder.refused(&format!("train {MODEL} {args}"));
     assert_snapshot!(refused("--set data.system_prompt=be"), @"the settings of the default config and `--set data.system_prompt` do not fit together: `data.system_prompt` is set, but `data.format` is `text`, which has no use for it (set `data.format` to `chat`, or remove it)");
     assert_snapshot!(refused("--set data.format=chats"), @"`[data]` of `--set`: unknown variant `chats`, expected `text` or `chat`, in `format`");
     assert_snapshot!(refused("--set data.format=chat --set data.date=2026-02-30"), @"`[data]` of `--set`: `2026-02-30` is no day (write it as in `2026-07-31`), in `date`");
@@ -134,24 +118,24 @@ fn checkpoints_carry_every_file_of_the_tokenizer() {
     }
     std::fs::write(checkpoint.join("chat_template.jinja"), "another").unwrap();
     let model = checkpoint.display();
-    let changed = folder.host(&format!("generate --model {model} --chat 1+1")).refused();
+    let changed = folder.refused(&format!("generate --model {model} --chat 1+1"));
     assert!(changed.contains("chat_template.jinja"), "{changed}");
 }
 
 #[test]
 fn messages_are_answered() {
     let folder = folder();
-    let host = |args: &str| folder.host(args).succeeded().stdout;
     let greedy = "--temperature 0 --max-completion-length 24";
-    let text = host(&format!("generate --model model {greedy} 448+972="));
-    let chat = host(&format!("generate --model model {greedy} --chat 448+972"));
+    let text = folder.said(&format!("generate --model model {greedy} 448+972="));
+    let chat = folder.said(&format!("generate --model model {greedy} --chat 448+972"));
     assert_eq!(text, format!("448+972={chat}"));
     folder.write("in.jsonl", "{\"prompt\": [{\"role\": \"user\", \"content\": \"448+972\"}]}\n{\"prompt\": \"1+1\"}\n");
-    let _ =
-        host(&format!("generate --model model {greedy} --chat --thinking --system 1 --input in.jsonl --out out.jsonl"));
+    folder.said(&format!(
+        "generate --model model {greedy} --chat --thinking --system 1 --input in.jsonl --out out.jsonl"
+    ));
     let prompts: Vec<String> = folder.json_lines("out.jsonl").iter().map(|line| line["prompt"].to_string()).collect();
     assert_eq!(prompts, ["\"1448+972=1\"", "\"11+1=1\""]);
-    assert_snapshot!(folder.host("generate --model embedded:tiny-arithmetic --chat 1+1").refused(), @"the model has no chat template: there is no `chat_template.jinja` of the built-in model, and no `chat_template` in `tokenizer_config.json` of the built-in model (name a file with `data.chat_template`, or set `data.format` to `text`)");
+    assert_snapshot!(folder.refused("generate --model embedded:tiny-arithmetic --chat 1+1"), @"the model has no chat template: there is no `chat_template.jinja` of the built-in model, and no `chat_template` in `tokenizer_config.json` of the built-in model (name a file with `data.chat_template`, or set `data.format` to `text`)");
 }
 
 /// Templates whose value is written endlessly, or takes all memory, and the sentence's limit.
@@ -162,7 +146,7 @@ fn limited(values: &[(&str, &str)]) {
         {% set ns.y = [ns.y, ns.y] %}{% set ns.d = {'a': ns.d, 'b': ns.d} %}{% endfor %}";
     for (value, limit) in values {
         folder.write("model/chat_template.jinja", format!("{nested}{{{{ {value} }}}}"));
-        let sentence = folder.host("generate --model model --chat 1+1").refused();
+        let sentence = folder.refused("generate --model model --chat 1+1");
         let mend = "(mend it, or shorten the conversation)";
         assert_eq!(sentence, format!("the chat template `model/chat_template.jinja` {limit} {mend}"), "{value}");
     }
@@ -194,9 +178,9 @@ fn templates_end_within_their_time_and_memory() {
     limited(&[("ns.x", TIME), ("(['1' * 1000000] * 100000)|join|length", MEMORY)]);
     let folder = folder();
     folder.write("model/chat_template.jinja", "{{ '1' * 5000000 }}");
-    assert_snapshot!(folder.host("generate --model model --chat 1+1").refused(), @"the chat template makes a text of 5000000 bytes, at most 2097152 are taken (shorten the conversation)");
+    assert_snapshot!(folder.refused("generate --model model --chat 1+1"), @"the chat template makes a text of 5000000 bytes, at most 2097152 are taken (shorten the conversation)");
     folder.write("model/chat_template.jinja", "{{ raise_exception('1' * 5000000) }}");
-    let sentence = folder.host("generate --model model --chat 1+1").refused();
+    let sentence = folder.refused("generate --model model --chat 1+1");
     assert!(sentence.len() < 5000, "{} bytes", sentence.len());
 }
 

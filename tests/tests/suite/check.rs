@@ -1,8 +1,8 @@
 //! `host check`: what ships is green, what misbehaves is named.
 
 use insta::assert_snapshot;
-use serde_json::Value;
-use tests::{Folder, Outcome, artifacts};
+use serde_json::{Value, json};
+use tests::{Folder, Outcome, artifacts, to_json_lines};
 
 /// The report without what differs from machine to machine: `N` for every number of milliseconds.
 pub fn redacted(text: &str) -> String {
@@ -13,7 +13,7 @@ pub fn redacted(text: &str) -> String {
 }
 
 /// Checks that all is well, and returns the report.
-pub fn green(args: &str) -> String {
+fn green(args: &str) -> String {
     let outcome = Folder::new().host(&format!("check {args}")).succeeded();
     let summary = outcome.stdout.lines().last().unwrap();
     assert!(summary.ends_with("0 warning, 0 failed, 0 crashed"), "{}", outcome.stdout);
@@ -29,8 +29,33 @@ fn the_shipped_plugins_are_green() {
 }
 
 #[test]
+fn what_is_built_in_is_green() {
+    green("");
+    let report = green("--only creation --only save-load");
+    let said = |check: &str, sentence: &str| report.matches(&format!("\n  {check} {sentence}")).count();
+    let made = "           success  it is made from an empty table";
+    let saved = "          success  a resumed instance goes on with the same bits (0 bytes of state)";
+    assert_eq!((said("creation", made), said("save-load", saved)), (20, 20));
+    for (id, key) in [
+        ("command", "command"),
+        ("regex", "pattern"),
+        ("reward_model", "model_name_or_path"),
+        ("soft_overlong", "soft_punish_cache"),
+    ] {
+        let lacks = format!("it refuses its table: missing field `{key}` (give its keys as `--set {id}.KEY=VALUE`)");
+        assert!(report.contains(&format!("\nreward {id}\n  creation            skipped  {lacks}\n")), "{report}");
+    }
+    let lines: Vec<&str> = report.lines().rev().take(3).collect();
+    assert_snapshot!(lines.join("\n"), @"
+    checks: 40 success, 8 skipped, 0 warning, 0 failed, 0 crashed
+
+    not checked, for want of what the lines above ask for: command, regex, reward_model, soft_overlong
+    ");
+}
+
+#[test]
 fn the_published_masks_are_green_and_two_draw_at_random() {
-    let report = Folder::new().host("check libmasks.so").succeeded().stdout;
+    let report = Folder::new().said("check libmasks.so");
     let warnings: Vec<&str> = report.lines().filter(|line| line.contains("  warning  ")).collect();
     let draws =
         |line: &&str| line.starts_with("  permutation") && line.ends_with("(fine only where it draws at random)");
@@ -84,7 +109,20 @@ fn a_whole_report() {
     let sins = "--set misbehave.mask.sin=revive --set misbehave.advantage.sin=none";
     let outcome = folder.host(&format!("check libmisbehave.so {sins}"));
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");
-    assert_snapshot!(folded(&redacted(&outcome.stdout)), @"
+    let report = folded(&redacted(&outcome.stdout));
+    let is_other =
+        |section: &&str| ["objective m", "weight m", "step_control m"].iter().any(|of| section.starts_with(of));
+    let (others, whole): (Vec<&str>, Vec<&str>) = report.split("\n\n").partition(is_other);
+    // What is said of one component without its keys is said of all.
+    let (_, reward) = whole[1].split_once('\n').unwrap();
+    let (reward, _) = reward.split_once("\n  group-of-one").unwrap();
+    for (section, (point, skipped)) in others.iter().zip([("objective", 19), ("weight", 21), ("control", 18)]) {
+        assert!(section.contains(&reward.replace("misbehave.reward", &format!("misbehave.{point}"))), "{section}");
+        let last = format!("\n  known-inputs to call-time ({skipped}): skipped  the component could not be built");
+        assert!(section.ends_with(&last), "{section}");
+    }
+    assert_eq!(others.len(), 3);
+    assert_snapshot!(whole.join("\n\n"), @"
     library BUILD/libmisbehave.so
       entry-point         success  it loads and offers 1 reward, 1 advantage, 1 objective, 1 mask, 1 weight, 1 step control
       load-time           success  loading it is N ms of work
@@ -128,15 +166,6 @@ fn a_whole_report() {
       stdout-quiet        success  nothing was written to standard output
       call-time           success  a step is N ms of work for 16 completions of 32 tokens
 
-    objective misbehave.objective
-      creation            skipped  it refuses its table: missing field `sin` (give its keys as `--set misbehave.objective.KEY=VALUE`)
-      empty-config        success  it says what is missing: missing field `sin`
-      unknown-key         success  it is refused with a sentence
-      key-docs            success  no key is described (`register!` takes a list, for `host plugins --verbose`)
-      wrong-type          success  it is refused with a sentence, under each key
-      malformed-config    success  text that is no table is refused with a sentence
-      known-inputs to call-time (19): skipped  the component could not be built
-
     mask misbehave.mask
       creation            success  it is made from the keys given
       empty-config        success  it says what is missing: missing field `sin`
@@ -160,24 +189,6 @@ fn a_whole_report() {
       threads to stdout-quiet (2): failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
       call-time           failed   the batch has no entry 0
 
-    weight misbehave.weight
-      creation            skipped  it refuses its table: missing field `sin` (give its keys as `--set misbehave.weight.KEY=VALUE`)
-      empty-config        success  it says what is missing: missing field `sin`
-      unknown-key         success  it is refused with a sentence
-      key-docs            success  no key is described (`register!` takes a list, for `host plugins --verbose`)
-      wrong-type          success  it is refused with a sentence, under each key
-      malformed-config    success  text that is no table is refused with a sentence
-      known-inputs to call-time (21): skipped  the component could not be built
-
-    step_control misbehave.control
-      creation            skipped  it refuses its table: missing field `sin` (give its keys as `--set misbehave.control.KEY=VALUE`)
-      empty-config        success  it says what is missing: missing field `sin`
-      unknown-key         success  it is refused with a sentence
-      key-docs            success  no key is described (`register!` takes a list, for `host plugins --verbose`)
-      wrong-type          success  it is refused with a sentence, under each key
-      malformed-config    success  text that is no table is refused with a sentence
-      known-inputs to call-time (18): skipped  the component could not be built
-
     not checked, for want of what the lines above ask for: misbehave.control, misbehave.objective, misbehave.reward, misbehave.weight
 
     checks: 60 success, 79 skipped, 0 warning, 17 failed, 0 crashed
@@ -187,8 +198,8 @@ fn a_whole_report() {
 #[test]
 fn a_reward_that_reads_columns_of_its_own() {
     let folder = Folder::new();
-    let row = |i: u32| format!("{{\"prompt\": \"{i}+1=\", \"answer\": {}, \"grade\": {}}}\n", i + 1, i % 3);
-    folder.write("rows.jsonl", (0..7).map(row).collect::<String>());
+    let row = |i: u32| json!({"prompt": format!("{i}+1="), "answer": i + 1, "grade": i % 3});
+    folder.write("rows.jsonl", to_json_lines((0..7).map(row)));
     let others = ["advantage", "objective", "mask"].map(|point| format!("--set misbehave.{point}.sin=none")).join(" ");
     let command = format!("check libmisbehave.so --set misbehave.reward.sin=grade {others}");
     let checked = |args: &str| folder.host(&format!("{command} {args}"));
@@ -197,29 +208,22 @@ fn a_reward_that_reads_columns_of_its_own() {
         redacted(reward.split_once("\n\n").unwrap().0)
     };
     // The report is of all components, and one of them is there to break a rule.
-    assert_snapshot!(reward(checked("--rows rows.jsonl --fuzz 50")), @"
-    creation            success  it is made from the keys given
-    empty-config        success  it says what is missing: missing field `sin`
-    unknown-key         success  it is refused with a sentence
-    key-docs            success  no key is described (`register!` takes a list, for `host plugins --verbose`)
-    wrong-type          success  it is refused with a sentence, under each key
-    malformed-config    success  text that is no table is refused with a sentence
+    let report = reward(checked("--rows rows.jsonl --fuzz 50"));
+    assert!(report.lines().all(|line| line.contains(" success ")) && report.lines().count() == 24, "{report}");
+    // What is said of components at every point is not said again here.
+    let own = "group-of-one one-completion empty-completion odd-columns outputs-finite record-names permutation \
+        evaluation key-values call-time fuzz";
+    let is_own = |line: &&str| own.split(' ').any(|check| line.trim_start().starts_with(&format!("{check} ")));
+    assert_snapshot!(report.lines().filter(is_own).collect::<Vec<_>>().join("\n"), @"
     group-of-one        success  it takes groups of one completion
     one-completion      success  it takes one completion alone
     empty-completion    success  it takes completions without a character
     odd-columns         success  rows of any shape are taken, or refused with a sentence (9 were)
     outputs-finite      success  all finite, on 7 rollouts
     record-names        success  none of 0 names is the host's
-    deterministic       success  two fresh instances give the same bits and states
     permutation         success  groups in another order give the same outputs in that order
-    save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
     evaluation          success  rollouts for evaluation change nothing
-    foreign-state       success  foreign bytes are refused, and change nothing
-    state-growth        success  0, 0 and 0 bytes after 16, 32 and 64 steps
     key-values          success  2 other values are taken without a panic, the rest is refused
-    panics-contained    success  calls that no host makes do not make it panic
-    threads             success  none is left
-    stdout-quiet        success  nothing was written to standard output
     call-time           success  a step is N ms of work for 16 completions
     fuzz                success  50 random inputs of seed 0, 50 refused with a sentence
     ");
@@ -247,7 +251,7 @@ fn recipes_are_checked() {
 
 #[test]
 fn random_batches_and_one_of_them_again() {
-    let _ = green("libcapo.so --only fuzz --fuzz 120 --seed 3");
+    green("libcapo.so --only fuzz --fuzz 120 --seed 3");
     let folder = Folder::new();
     let sin = "--set misbehave.mask.sin=counts_calls";
     let outcome = folder.host(&format!("check libmisbehave.so {sin} --only fuzz --fuzz 20 --seed 7"));
@@ -294,11 +298,11 @@ fn as_json() {
 #[test]
 fn what_cannot_be_asked() {
     let folder = Folder::new();
-    assert_snapshot!(folder.host("check libcapo.so --only permutations").refused(), @"there is no check `permutations` (did you mean `permutation`?)");
-    assert_snapshot!(folder.host("check libcapo.so --set capo.curvatur.fisher_threshold=1").refused(), @"`--set capo.curvatur.fisher_threshold=1` names no component (write `--set COMPONENT.KEY=VALUE` with one of `capo.advantage`, `capo.objective`, `capo.curvature`, `capo.curvature-weight`)");
-    assert_snapshot!(folder.host("check libcapo.so --reproduce capo.curvature").refused(), @"`--reproduce capo.curvature` is no case (write `COMPONENT@SEED.CASE`, as `--fuzz` printed it)");
-    assert_snapshot!(folder.host("check libcapo.so --reproduce capo.curvatur@1.2").refused(), @"`--reproduce` names `capo.curvatur`, which the library does not offer (did you mean `capo.curvature`?)");
-    assert_snapshot!(folder.host("check libnone.so").refused().split(';').next().unwrap(), @"plugin `libnone.so` was not found");
+    assert_snapshot!(folder.refused("check libcapo.so --only permutations"), @"there is no check `permutations` (did you mean `permutation`?)");
+    assert_snapshot!(folder.refused("check libcapo.so --set capo.curvatur.fisher_threshold=1"), @"`--set capo.curvatur.fisher_threshold=1` names no component (write `--set COMPONENT.KEY=VALUE` with one of `capo.advantage`, `capo.objective`, `capo.curvature`, `capo.curvature-weight`)");
+    assert_snapshot!(folder.refused("check libcapo.so --reproduce capo.curvature"), @"`--reproduce capo.curvature` is no case (write `COMPONENT@SEED.CASE`, as `--fuzz` printed it)");
+    assert_snapshot!(folder.refused("check libcapo.so --reproduce capo.curvatur@1.2"), @"`--reproduce` names `capo.curvatur`, which the library does not offer (did you mean `capo.curvature`?)");
+    assert_snapshot!(folder.refused("check libnone.so").split(';').next().unwrap(), @"plugin `libnone.so` was not found");
 }
 
 #[test]
@@ -308,14 +312,14 @@ fn a_word_that_toml_takes_for_a_number() {
         --set misbehave.weight.sin=none --set misbehave.control.sin=none";
     let checked = |sin: &str| {
         let args = format!("check libmisbehave.so {others} --set misbehave.advantage.sin={sin} --only creation");
-        folder.host(&args).succeeded().stdout
+        folder.said(&args)
     };
     assert_eq!(checked("nan"), checked("\"nan\""));
 }
 
 #[test]
 fn the_checks_are_listed() {
-    let listed = Folder::new().host("check --list").succeeded().stdout;
+    let listed = Folder::new().said("check --list");
     assert_eq!(listed.lines().count(), 39);
     assert!(listed.lines().all(|line| line.split_whitespace().count() > 3), "{listed}");
 }

@@ -1,4 +1,4 @@
-//! `host check` on components that break a rule: which check says so, and how.
+//! `host check` on components and libraries that break a rule: which check says so, and how.
 
 use std::fmt::Write;
 
@@ -25,9 +25,10 @@ fn line(component: &str, sin: &str, check: &str) -> String {
     redacted(&line.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// One line per sin and check.
-fn lines(component: &str, pairs: &[(&str, &str)]) -> String {
-    pairs.iter().fold(String::new(), |mut text, (sin, check)| {
+/// One line per sin and the check that finds it; `pairs` are separated by commas.
+fn lines(component: &str, pairs: &str) -> String {
+    pairs.split(", ").fold(String::new(), |mut text, pair| {
+        let (sin, check) = pair.split_once(' ').unwrap();
         writeln!(text, "{sin}: {}", line(component, sin, check)).unwrap();
         text
     })
@@ -35,16 +36,9 @@ fn lines(component: &str, pairs: &[(&str, &str)]) -> String {
 
 #[test]
 fn advantages_and_objectives_that_break_a_rule() {
-    let sins = [
-        ("nan", "outputs-finite"),
-        ("padding", "rows-of-padding"),
-        ("panic", "one-token"),
-        ("unknown_input", "known-inputs"),
-        ("reserved_name", "record-names"),
-        ("none", "key-values"),
-        ("none", "foreign-state"),
-    ];
-    assert_snapshot!(lines("misbehave.advantage", &sins), @"
+    let sins = "nan outputs-finite, padding rows-of-padding, panic one-token, unknown_input known-inputs, \
+        reserved_name record-names, none key-values, none foreign-state";
+    assert_snapshot!(lines("misbehave.advantage", sins), @"
     nan: outputs-finite failed the advantage is NaN at completion 0, token 0 (it must be finite)
     padding: rows-of-padding failed the advantage is 0.5 at completion 0, token 0, which is padding (leave padding at 0)
     panic: one-token failed panicked in `estimate`: estimate panics at step 0
@@ -53,16 +47,9 @@ fn advantages_and_objectives_that_break_a_rule() {
     none: key-values failed with `bucket = 0` it panicked in `estimate`: attempt to divide by zero (refuse the value in `validate`)
     none: foreign-state success foreign bytes are refused, and change nothing
     ");
-    let sins = [
-        ("nan_loss", "group-of-one"),
-        ("padding_derivative", "rows-of-padding"),
-        ("unknown_reduction", "known-inputs"),
-        ("none", "gradients"),
-        ("coupled", "gradients"),
-        ("uncoupled", "gradients"),
-        ("wrong_sign", "gradients"),
-    ];
-    assert_snapshot!(lines("misbehave.objective", &sins), @"
+    let sins = "nan_loss group-of-one, padding_derivative rows-of-padding, unknown_reduction known-inputs, \
+        none gradients, coupled gradients, uncoupled gradients, wrong_sign gradients";
+    assert_snapshot!(lines("misbehave.objective", sins), @"
     nan_loss: group-of-one failed the loss is NaN at completion 0, token 0 (it must be finite)
     padding_derivative: rows-of-padding failed the loss's derivative is 0.5 at completion 0, token 0, which is padding (leave padding at 0)
     unknown_reduction: known-inputs failed component `misbehave.objective` asks for reduction 9, which this host does not know (it knows 0 to 3; use a newer host)
@@ -75,25 +62,12 @@ fn advantages_and_objectives_that_break_a_rule() {
 
 #[test]
 fn rewards_that_break_a_rule() {
-    let sins = [
-        ("nan", "one-completion"),
-        ("infinity", "outputs-finite"),
-        ("short_tokens", "group-of-one"),
-        ("reserved_name", "record-names"),
-        ("error", "one-completion"),
-        ("panic", "one-completion"),
-        ("needs_text", "empty-completion"),
-        ("needs_level", "odd-columns"),
-        ("needs_level", "panics-contained"),
-        ("grade", "deterministic"),
-        ("by_position", "permutation"),
-        ("forgetful", "save-load"),
-        ("panic_in_load", "foreign-state"),
-        ("counts_evaluations", "evaluation"),
-        ("growing", "state-growth"),
-        ("hang", "one-completion"),
-    ];
-    assert_snapshot!(lines("misbehave.reward", &sins), @r#"
+    let sins = "nan one-completion, infinity outputs-finite, short_tokens group-of-one, \
+        reserved_name record-names, error one-completion, panic one-completion, \
+        needs_text empty-completion, needs_level odd-columns, needs_level panics-contained, \
+        grade deterministic, by_position permutation, forgetful save-load, panic_in_load foreign-state, \
+        counts_evaluations evaluation, growing state-growth, hang one-completion";
+    assert_snapshot!(lines("misbehave.reward", sins), @r#"
     nan: one-completion failed the reward is NaN at completion 0 (it must be finite)
     infinity: outputs-finite failed the reward is inf at completion 0 (it must be finite)
     short_tokens: group-of-one failed `record_tokens("short")` got 3 values for a batch of 4 completions (at this point one per completion)
@@ -115,34 +89,14 @@ fn rewards_that_break_a_rule() {
 
 #[test]
 fn masks_that_break_a_rule() {
-    let sins = [
-        ("revive", "mask-clears-only"),
-        ("seven", "outputs-finite"),
-        ("short_tokens", "one-completion"),
-        ("many_names", "one-token"),
-        ("long_name", "one-token"),
-        ("nan_records", "outputs-finite"),
-        ("reserved_name", "record-names"),
-        ("counts_calls", "deterministic"),
-        ("counts_calls", "permutation"),
-        ("none", "token-wise"),
-        ("lies_token_wise", "token-wise"),
-        ("stateful", "token-wise"),
-        ("none", "sums-ranks"),
-        ("lies_sums_ranks", "sums-ranks"),
-        ("sums_twice", "sums-ranks"),
-        ("reads_padding", "padding-content"),
-        ("forgetful", "save-load"),
-        ("first_later", "permutation"),
-        ("saves_calls", "deterministic"),
-        ("stateful", "save-load"),
-        ("stateful", "foreign-state"),
-        ("growing", "foreign-state"),
-        ("growing", "state-growth"),
-        ("stdout", "stdout-quiet"),
-        ("thread", "threads"),
-    ];
-    assert_snapshot!(lines("misbehave.mask", &sins), @r#"
+    let sins = "revive mask-clears-only, seven outputs-finite, short_tokens one-completion, many_names one-token, \
+        long_name one-token, nan_records outputs-finite, reserved_name record-names, \
+        counts_calls deterministic, counts_calls permutation, none token-wise, \
+        lies_token_wise token-wise, stateful token-wise, none sums-ranks, lies_sums_ranks sums-ranks, \
+        sums_twice sums-ranks, reads_padding padding-content, forgetful save-load, \
+        first_later permutation, saves_calls deterministic, stateful save-load, stateful foreign-state, \
+        growing foreign-state, growing state-growth, stdout stdout-quiet, thread threads";
+    assert_snapshot!(lines("misbehave.mask", sins), @r#"
     revive: mask-clears-only failed set `keep` to 1 at completion 0, token 0, where it was cleared (a mask may only clear)
     seven: outputs-finite failed wrote 7 into `keep` at completion 0, token 0 (entries are 0 or 1)
     short_tokens: one-completion failed `record_tokens("short")` got 6 values for a batch of 7 tokens (B · T, padding included)
@@ -174,21 +128,11 @@ fn masks_that_break_a_rule() {
 #[test]
 #[ignore = "slow: it waits for what never comes; .ci/long runs it"]
 fn masks_that_panic_or_do_not_come_back() {
-    let sins = [
-        ("panic", "group-of-one"),
-        ("panic_in_step_end", "group-of-one"),
-        ("panic_in_save", "save-load"),
-        ("panic_in_load", "foreign-state"),
-        ("panic_in_drop", "panics-contained"),
-        ("panic_twice", "creation"),
-        ("panic_on_creation", "creation"),
-        ("panic_with_bomb", "one-token"),
-        ("poisoned_lock", "one-token"),
-        ("abort", "one-token"),
-        ("exit", "one-token"),
-        ("hang", "one-token"),
-    ];
-    assert_snapshot!(lines("misbehave.mask", &sins), @"
+    let sins = "panic group-of-one, panic_in_step_end group-of-one, panic_in_save save-load, \
+        panic_in_load foreign-state, panic_in_drop panics-contained, panic_twice creation, \
+        panic_on_creation creation, panic_with_bomb one-token, poisoned_lock one-token, abort one-token, \
+        exit one-token, hang one-token";
+    assert_snapshot!(lines("misbehave.mask", sins), @"
     panic: group-of-one failed panicked in `mask`: mask panics at step 0
     panic_in_step_end: group-of-one failed panicked in `step_end`: step_end panics at step 0
     panic_in_save: save-load failed panicked in `save`: save panics
@@ -240,4 +184,30 @@ fn a_range_with_an_end_that_is_refused() {
     let line = outcome.stdout.lines().find(|line| line.contains("key-docs")).unwrap().trim();
     assert_snapshot!(line, @"key-docs            failed   the range of key `limit` ends at 2.0, which it does not take: `limit` is 2 (use 0 to 1) (narrow the range)");
     assert_eq!(outcome.code, Some(1));
+}
+
+#[test]
+fn a_library_that_misbehaves_while_it_is_loaded() {
+    let with = |listed: &str| {
+        let folder = Folder::new().env("MISBEHAVE_LISTED", listed);
+        let outcome = folder.host("check libmisbehave.so --timeout 10 --only component-ids --only creation");
+        assert_eq!(outcome.code, Some(1), "{outcome:#?}");
+        outcome.stdout
+    };
+    let report = with("panic");
+    let (_, objective) = report.split_once("\nobjective misbehave.objective\n").unwrap();
+    assert_snapshot!(objective.lines().next().unwrap(), @"  creation            failed   panicked while it was created: the list panics");
+    assert_snapshot!(report.lines().last().unwrap(), @"checks: 1 success, 5 skipped, 0 warning, 1 failed, 0 crashed");
+    assert_snapshot!(with("abort"), @"
+    library BUILD/libmisbehave.so
+      entry-point         crashed  its process was ended by signal 6 (SIGABRT)
+
+    checks: 0 success, 0 skipped, 0 warning, 0 failed, 1 crashed
+    ");
+    assert_snapshot!(with("hang"), @"
+    library BUILD/libmisbehave.so
+      entry-point         failed   it did not come back within 10 s
+
+    checks: 0 success, 0 skipped, 0 warning, 1 failed, 0 crashed
+    ");
 }

@@ -1,17 +1,14 @@
 //! `host compare-masks`: each mask alone over recorded batches, the numbers beside each other, thresholds for a target, the page.
 
-use std::path::PathBuf;
-
 use insta::assert_snapshot;
 use serde_json::Value;
-use tests::artifacts::{self, workspace};
-use tests::run_dir::tensors;
-use tests::{Folder, Outcome};
+use tests::artifacts::{load_examples, workspace};
+use tests::{Folder, Outcome, names};
 
-use crate::replay::batch_arguments as batches;
+use crate::replay::{batch_arguments as batches, dumped, rejected_by, tokens_and_dropped};
 
 fn plugins() -> String {
-    format!("--plugin libcapo.so --plugin {}", artifacts::example("surprise-cap", "dev").display())
+    format!("--plugin libcapo.so{}", load_examples(&["surprise-cap"]))
 }
 
 /// The output without the last column of the first table, which holds the times of calls.
@@ -98,32 +95,22 @@ fn a_target_is_searched_for_all_masks_at_once() {
     `misbehave.mask` has no key to search: it ran as it is
     ");
     // The value that is told is one that a replay rejects as much with.
-    let all = json(&folder, "all.json");
+    let all = folder.json("all.json");
     let found: Vec<&str> = said.lines().filter_map(|line| line.trim().strip_prefix("--set ")).collect();
     assert_eq!(found.len(), 2, "{said}");
     let surprise = found.iter().find(|set| set.contains("surprise-cap")).unwrap();
     let config = folder.write("one.toml", "[[mask]]\nuse = \"example.surprise-cap\"\n");
     let replay = format!("replay {masks} --config {config} --set {surprise} --out out{batches}");
-    let _ = folder.host(&replay).succeeded();
-    let dropped = |batch: &str| {
-        let path = PathBuf::from(batch);
-        let keep = &tensors(&folder.path().join("out").join(path.file_name().unwrap()))["keep"];
-        let mask = &tensors(&path)["completion_mask"];
-        keep.iter().zip(mask).filter(|(keep, mask)| keep != mask).count()
-    };
-    let count: usize = batches.split_whitespace().map(dropped).sum();
+    folder.said(&replay);
+    let (_, count) = tokens_and_dropped(&folder, &batches, "out");
     let told = all["masks"].as_array().unwrap().iter().find(|mask| mask["name"] == "example.surprise-cap").unwrap();
-    assert_eq!(told["rejected"], count);
-    assert!(count > 0 && count <= 23, "{count} of 231 at 10%");
-}
-
-fn json(folder: &Folder, name: &str) -> Value {
-    serde_json::from_str(&std::fs::read_to_string(folder.path().join(name)).unwrap()).unwrap()
+    assert_eq!(told["rejected"].as_f64(), Some(count));
+    assert!(count > 0.0 && count <= 23.0, "{count} of 231 at 10%");
 }
 
 /// Data that the script of a page shows.
 fn page_data(folder: &Folder, name: &str) -> Value {
-    let page = std::fs::read_to_string(folder.path().join(name)).unwrap();
+    let page = folder.text(name);
     let (_, data) = page.split_once("id=\"data\">").unwrap();
     serde_json::from_str(data.split_once("</script>").unwrap().0).unwrap()
 }
@@ -163,21 +150,18 @@ fn a_mask_alone_rejects_what_it_did_in_the_run_that_recorded_the_batches() {
     let steps = "--set train.max_steps=3 --set eval.num_prompts=0 --set train.save_steps=0";
     let run = folder
         .train("run", &format!("--plugin libcapo.so {steps} --dump-batches dump --set mask.0.fisher_threshold=1e-5"));
-    let batches = "dump/batch-000000.safetensors dump/batch-000001.safetensors dump/batch-000002.safetensors";
-    let compare = format!("compare-masks --plugin libcapo.so --config run/config.toml --out all.json {batches}");
-    let _ = folder.host(&compare).succeeded();
-    let all = json(&folder, "all.json");
-    let counts = run.metric("mask/rejection_rate").into_iter().zip(batches.split(' ')).map(|(rate, batch)| {
-        rate * f64::from(tensors(&folder.path().join(batch))["completion_mask"].iter().sum::<f32>())
-    });
-    let count = counts.sum::<f64>().round();
+    let batches = dumped(3);
+    let compare = format!("compare-masks --plugin libcapo.so --config run/config.toml --out all.json{batches}");
+    folder.said(&compare);
+    let all = folder.json("all.json");
+    let count = rejected_by(&folder, &run, &batches);
     let mask = &all["masks"][0];
     assert!(count > 0.0 && mask["rejected"].as_f64() == Some(count), "{count}: {mask}");
     assert_eq!((&all["gradient"], &all["overlap"]), (&"last_layer".into(), &serde_json::json!([[1.0]])));
     let share = mask["gradient_share_removed"].as_f64().unwrap();
     assert!(share > 0.0 && share <= 1.0, "{share}");
     // The page has the words of this task, not ids.
-    let _ = folder.host(&compare.replace("all.json", "page.html")).succeeded();
+    folder.said(&compare.replace("all.json", "page.html"));
     let text = |completion: &Value| -> String {
         let tokens = completion["tokens"].as_array().unwrap();
         tokens.iter().filter_map(|token| token[0].as_str()).collect()
@@ -193,15 +177,15 @@ fn the_page_needs_nothing_else_and_holds_what_was_rejected() {
     let folder = Folder::new();
     let masks = plugins();
     let compare = format!("compare-masks {masks} --target-rate 10% --out page.html{}", batches("paper-token-adam"));
-    let _ = folder.host(&compare).succeeded();
-    let page = std::fs::read_to_string(folder.path().join("page.html")).unwrap();
+    folder.said(&compare);
+    let page = folder.text("page.html");
     assert!(!page.contains("http") && !page.contains("src=") && !page.contains("@import"), "it asks for something");
     for name in ["<th>capo.curvature</th>", "<th>example.surprise-cap</th>", "<th>2 example.surprise-cap</th>"] {
         assert!(page.contains(name), "{name}");
     }
     let data = page_data(&folder, "page.html");
-    let _ = folder.host(&compare.replace("page.html", "all.json")).succeeded();
-    let all = json(&folder, "all.json");
+    folder.said(&compare.replace("page.html", "all.json"));
+    let all = folder.json("all.json");
     for mask in 0..2 {
         let length = |run: &Value| run[1].as_u64().unwrap();
         let completions = data["completions"].as_array().unwrap().iter();
@@ -209,14 +193,14 @@ fn the_page_needs_nothing_else_and_holds_what_was_rejected() {
         // There are fewer completions with a rejection than a page has room for.
         assert_eq!(shown, all["masks"][mask]["rejected"].as_u64().unwrap(), "mask {mask}");
     }
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "two files, no half ones");
+    assert_eq!(names(folder.path()).len(), 2, "two files, no half ones");
 }
 
 #[test]
 fn what_is_wrong_is_a_sentence() {
     let folder = Folder::new();
     let batches = batches("paper-token-sgd");
-    let refused = |args: &str| portable(&folder.host(&format!("compare-masks {args}{batches}")).refused());
+    let refused = |args: &str| portable(&folder.refused(&format!("compare-masks {args}{batches}")));
     let masks = plugins();
     assert_snapshot!(refused(""), @"there is no mask to compare (load a plugin that offers some with `--plugin`)");
     assert_snapshot!(refused("--mask capo.curvature"), @"`[[mask]]` names `capo.curvature`, which no loaded image offers (no mask is built in: load a plugin with `--plugin`)");
@@ -229,10 +213,9 @@ fn what_is_wrong_is_a_sentence() {
     assert_snapshot!(refused("--plugin libcapo.so --out none/page.html"), @"`--out none/page.html`: there is no folder `none` (make it first)");
     assert_snapshot!(refused("--plugin libcapo.so --target-rate 2"), @"`--target-rate 2` is no share between 0 and 1 (write `0.02` or `2%` to reject one token in fifty)");
     assert_snapshot!(refused("--plugin libcapo.so missing.safetensors"), @"cannot read `missing.safetensors`: No such file or directory (os error 2)");
-    let alone = masks.replace("--plugin libcapo.so ", "");
-    assert_snapshot!(refused(&alone), @r#"no mask can be compared on these batches: left out `example.surprise-cap`: `[[mask]]` with `use = "example.surprise-cap"`: missing field `max_nats`"#);
+    assert_snapshot!(refused(&load_examples(&["surprise-cap"])), @r#"no mask can be compared on these batches: left out `example.surprise-cap`: `[[mask]]` with `use = "example.surprise-cap"`: missing field `max_nats`"#);
     let first = |said: String| said.lines().take(2).collect::<Vec<_>>().join("\n");
-    assert_snapshot!(first(folder.host("compare-masks --plugin libcapo.so").refused()), @r"
+    assert_snapshot!(first(folder.refused("compare-masks --plugin libcapo.so")), @r"
     the following required arguments were not provided:
       <BATCH>...
     ");
@@ -244,10 +227,10 @@ fn on_policy_a_mask_of_ratios_has_nothing_to_act_on() {
     // Sampler and trainer compute the same distribution.
     let steps = "--set train.max_steps=1 --set eval.num_prompts=0 --set train.save_steps=0 --set rollout.temperature=1.0 \
         --set recipe=grpo --plugin libmasks.so --mask masks.icepop --dump-batches dump";
-    let _ = folder.train("run", steps);
+    folder.train("run", steps);
     let masks = "--mask masks.dppo-kl --mask masks.ratio-range --mask masks.trm --mask masks.probability-floor";
     let compare = format!("compare-masks --plugin libmasks.so {masks} --target-rate 5% dump/batch-000000.safetensors");
-    let said = folder.host(&compare).succeeded().stdout;
+    let said = folder.said(&compare);
     for mask in ["masks.dppo-kl", "masks.ratio-range", "masks.trm"] {
         let row = said.lines().find(|line| line.contains(mask)).unwrap();
         assert!(row.contains("nothing*") && row.contains(" 0  0.00%"), "{row}");

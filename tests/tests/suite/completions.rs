@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use host::report::found::{Row, completions};
 use insta::assert_snapshot;
 use serde_json::Value;
-use tests::{Folder, RunDir};
+use tests::{Folder, RunDir, names};
 
 use crate::ONE_STEP;
 
@@ -63,33 +63,25 @@ fn what_is_known_of_tokens_is_what_the_metrics_are_made_of() {
 }
 
 #[test]
-fn both_formats_have_the_same() {
+fn both_formats_have_the_same_and_a_resume_writes_the_same_bytes() {
     let folder = Folder::new();
-    let lines = folder.train("lines", &format!("{STEPS} {TOKENS}"));
-    let parquet = folder.train("parquet", &format!("{STEPS} {TOKENS} --set logging.completions_format=parquet"));
-    assert!(!parquet.path().join("completions.jsonl").exists());
-    assert_eq!(found(&lines), found(&parquet));
-}
-
-#[test]
-fn a_resume_writes_the_same_bytes() {
-    let folder = Folder::new();
-    for format in ["jsonl", "parquet"] {
+    let jsonl = |run: &RunDir| vec![std::fs::read(run.path().join("completions.jsonl")).unwrap()];
+    let parquet = |run: &RunDir| {
+        let folder = run.path().join("completions");
+        names(&folder).iter().map(|name| std::fs::read(folder.join(name)).unwrap()).collect::<Vec<_>>()
+    };
+    let resumed = |format: &str, read: &dyn Fn(&RunDir) -> Vec<Vec<u8>>| {
         let settings = format!("{STEPS} {TOKENS} --set logging.completions_format={format}");
-        let read = |run: &RunDir| match format {
-            "jsonl" => vec![std::fs::read(run.path().join("completions.jsonl")).unwrap()],
-            _ => (1..=4)
-                .map(|step| run.path().join(format!("completions/step-{step:06}.parquet")))
-                .map(|path| std::fs::read(path).unwrap())
-                .collect(),
-        };
         let run = folder.train(format, &settings);
-        let whole = read(&run);
+        let (whole, found) = (read(&run), found(&run));
         // As if it had been killed before its last checkpoint.
         std::fs::remove_dir_all(run.last_checkpoint()).unwrap();
-        let _ = folder.resume(format);
-        assert_eq!(read(&run), whole);
-    }
+        assert_eq!(read(&folder.resume(format)), whole);
+        (whole.len(), found)
+    };
+    let [(_, lines), (files, tables)] = [resumed("jsonl", &jsonl), resumed("parquet", &parquet)];
+    assert_eq!((lines, files), (tables, 4));
+    assert!(!folder.path().join("parquet/completions.jsonl").exists());
 }
 
 #[test]
@@ -103,7 +95,7 @@ fn as_many_are_written_as_are_asked_for() {
     assert_eq!(train("all", &[]), [(1, 48), (2, 48), (3, 48), (4, 48)]);
     assert_eq!(train("few", &["completions_steps=3", "num_completions=5"]), [(1, 5), (4, 5)]);
     assert_eq!(train("prompts", &["log_unique_prompts=true"]), [(1, 6), (2, 6), (3, 6), (4, 6)]);
-    let refused = |set: &str| folder.host(&format!("train {ONE_STEP} --set logging.{set}")).refused();
+    let refused = |set: &str| folder.refused(&format!("train {ONE_STEP} --set logging.{set}"));
     assert_snapshot!(refused("log_tokens=true"), @"the settings of the default config and `--set logging.log_tokens` do not fit together: `logging.log_tokens` is set, but no completions are written (set `logging.log_completions = true`, or remove it)");
     assert_snapshot!(refused("completions_steps=0"), @"the settings of `--set` do not fit together: `logging.completions_steps` is 0 (it must be at least 1)");
 }

@@ -1,18 +1,17 @@
 //! Several masks in one run: each sees what the ones before it left, and answers for its own rejections.
 
-use std::path::Path;
-
-use tests::{Folder, RunDir, artifacts, run_dir};
+use tests::artifacts::load_examples;
+use tests::{Folder, RunDir, run_dir};
 
 use crate::FOUR_STEPS;
+use crate::replay::dumped;
 
 const SURPRISE: &str = "{use=\"example.surprise-cap\",max_nats=0.4}";
 const TRUNCATED: &str = "{use=\"masks.truncated\"}";
 
 /// The plugins and these masks, on completions of which the limit cuts off some.
 fn args(masks: &[&str]) -> String {
-    let example = artifacts::example("surprise-cap", "dev");
-    let plugins = format!("--plugin libmasks.so --plugin {} --set recipe=grpo", example.display());
+    let plugins = format!("--plugin libmasks.so{} --set recipe=grpo", load_examples(&["surprise-cap"]));
     format!("{plugins} --set mask=[{}]", masks.join(","))
 }
 
@@ -28,7 +27,7 @@ fn rejected(run: &RunDir, mask: &str) -> Vec<f64> {
 fn the_order_of_two_masks_changes_who_answers_and_not_what_is_left() {
     let folder = Folder::new();
     let (one, other) = ([SURPRISE, TRUNCATED], [TRUNCATED, SURPRISE]);
-    let first = train(&folder, "first", &one, "--dump-batches batches");
+    let first = train(&folder, "first", &one, "--dump-batches dump");
     let second = train(&folder, "second", &other, "");
     assert_eq!(first.weights(), second.weights());
     assert_eq!(rejected(&first, "mask"), rejected(&second, "mask"));
@@ -47,10 +46,8 @@ fn the_order_of_two_masks_changes_who_answers_and_not_what_is_left() {
     assert!(both(&first, &second, "example.surprise-cap") && both(&second, &first, "masks.truncated"));
     // Token by token, on the batch of the first step.
     let keep = |out: &str, masks: &[&str]| {
-        let batch = std::fs::read_dir(folder.path().join("batches")).unwrap().map(|entry| entry.unwrap().file_name());
-        let batch = batch.min().unwrap().into_string().unwrap();
-        let _ = folder.host(&format!("replay {} --out {out} batches/{batch}", args(masks))).succeeded();
-        run_dir::tensors(&folder.path().join(out).join(Path::new(&batch)))["keep"].clone()
+        folder.said(&format!("replay {} --out {out}{}", args(masks), dumped(1)));
+        run_dir::tensors(&folder.path().join(dumped(1).trim().replace("dump", out)))["keep"].clone()
     };
     let together = keep("one", &one);
     assert_eq!(together, keep("other", &other));

@@ -9,7 +9,7 @@ use crate::refused;
 fn refused_file(text: &str) -> String {
     let folder = Folder::new();
     folder.write("run.toml", text);
-    folder.host("train --config run.toml").refused()
+    folder.refused("train --config run.toml")
 }
 
 #[test]
@@ -57,14 +57,14 @@ fn settings_that_components_stand_for() {
 #[test]
 fn what_is_appended_joins_a_whole_list_that_is_set() {
     let args = "train --dry-run --plugin libmasks.so --set recipe=grpo --mask masks.random --set train.top_entropy_quantile=0.5";
-    let said = Folder::new().host(&format!("{args} --set mask=[{{use=\"masks.truncated\"}}]")).succeeded().stdout;
+    let said = Folder::new().said(&format!("{args} --set mask=[{{use=\"masks.truncated\"}}]"));
     assert!(said.contains("masks      masks.truncated, masks.entropy-quantile, masks.random\n"), "{said}");
 }
 
 #[test]
 fn an_evaluation_needs_no_plugin_for_what_only_training_uses() {
     for set in ["train.mask_truncated_completions=true", "mask=[{use=\"masks.truncated\"}]"] {
-        let _ = Folder::new().host(&format!("eval --num-prompts 4 --set {set}")).succeeded();
+        Folder::new().said(&format!("eval --num-prompts 4 --set {set}"));
     }
 }
 
@@ -110,7 +110,7 @@ fn numbers_that_no_run_could_use() {
     // As many steps as can be counted are no more than one can wait for.
     let endless = "--set train.max_steps=9223372036854775807 --set rollout.top_k=9223372036854775807";
     let folder = Folder::new();
-    let _ = folder.host(&format!("train {endless} --stop-after 1 --set eval.num_prompts=0")).succeeded();
+    folder.said(&format!("train {endless} --stop-after 1 --set eval.num_prompts=0"));
 }
 
 #[test]
@@ -121,9 +121,9 @@ fn settings_that_silence_one_another() {
     assert_snapshot!(refused("--set data.prompt_column=question"), @"the settings of `--set` do not fit together: `data.prompt_column` is `question`, but dataset `embedded:arithmetic` has no columns (remove it)");
     assert_snapshot!(refused("--set data.eval_dataset_name=held_out.jsonl"), @"the settings of the default config and `--set` do not fit together: dataset `embedded:arithmetic` has its own held-out prompts (remove `eval_dataset_name` and `dataset_test_split`)");
     let folder = Folder::new();
-    assert_snapshot!(folder.host("eval --num-prompts 0").refused(), @"`eval.num_prompts` is 0: there is nothing to measure (give `--num-prompts`, or a file with `--benchmark`)");
-    assert_snapshot!(folder.host("eval --set model.fresh_weights=true").refused(), @"`model.fresh_weights` is true: there is no model to measure (name one with `--model`)");
-    let sft = |args: &str| folder.host(&format!("sft --output-dir out {args}")).refused();
+    assert_snapshot!(folder.refused("eval --num-prompts 0"), @"`eval.num_prompts` is 0: there is nothing to measure (give `--num-prompts`, or a file with `--benchmark`)");
+    assert_snapshot!(folder.refused("eval --set model.fresh_weights=true"), @"`model.fresh_weights` is true: there is no model to measure (name one with `--model`)");
+    let sft = |args: &str| folder.refused(&format!("sft --output-dir out {args}"));
     assert_snapshot!(sft("--set train.lr_scheduler_type=constant"), @"the settings of the default config and `--set train.lr_scheduler_type` do not fit together: `train.warmup_ratio` is 0.05, but `train.lr_scheduler_type` `constant` has no warm-up (use `constant_with_warmup`, or set `train.warmup_ratio` to 0)");
     assert_snapshot!(sft("--set eval.max_completion_length=0"), @"the settings of the default config and `--set eval.max_completion_length` do not fit together: `eval.max_completion_length` is 0, but 2048 held-out prompts are to be answered (set it, or `eval.num_prompts` to 0)");
     assert_snapshot!(sft("--set train.learning_rate=-1"), @"the settings of `--set` do not fit together: `train.learning_rate` is -1 (it must be finite, 0 or more)");
@@ -151,14 +151,14 @@ fn config_files() {
     assert_snapshot!(refused_file("[model]\nmodel_name_or_path = 1\n"), @"`[model]` of `run.toml`: invalid type: integer `1`, expected a string, in `model_name_or_path`");
     let folder = Folder::new();
     folder.write("binary.toml", [0xff, 0xfe]);
-    assert_snapshot!(folder.host("train --config binary.toml").refused(), @"config `binary.toml` cannot be read: stream did not contain valid UTF-8");
+    assert_snapshot!(folder.refused("train --config binary.toml"), @"config `binary.toml` cannot be read: stream did not contain valid UTF-8");
 }
 
 #[test]
 fn an_output_directory_that_exists() {
     let folder = Folder::new();
     folder.write("run/file", "");
-    assert_snapshot!(folder.host("train --output-dir run").refused(), @"`train.output_dir` `run` exists already (choose another, or go on with `--resume run`)");
+    assert_snapshot!(folder.refused("train --output-dir run"), @"`train.output_dir` `run` exists already (choose another, or go on with `--resume run`)");
     folder.write("taken", "");
-    assert_snapshot!(folder.host("train --output-dir taken/run").refused(), @"cannot make the run directory `taken/run`: not a directory");
+    assert_snapshot!(folder.refused("train --output-dir taken/run"), @"cannot make the run directory `taken/run`: not a directory");
 }

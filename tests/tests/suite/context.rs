@@ -1,12 +1,12 @@
-//! The rollout's context, besides the batch, reaches the components that ask for it.
+//! The rollout's context, besides the batch, reaches the components that ask for it; and a sampler that is not the trainer.
 
 use capo_loader::batch_file;
 use insta::assert_snapshot;
 use safetensors::SafeTensors;
-use tests::run_dir::tensors;
 use tests::{Folder, RunDir};
 
-use crate::FOUR_STEPS;
+use crate::replay::{dumped, tokens_and_dropped};
+use crate::{FOUR_STEPS, refused};
 
 fn settings(sin: &str, extra: &str) -> String {
     let mask = format!("mask=[{{use=\"misbehave.mask\",sin=\"{sin}\"}}]");
@@ -19,24 +19,69 @@ fn train(extra: &str) -> (Folder, RunDir) {
     (folder, run)
 }
 
+/// Sampler and trainer compute the same.
+const SAME: &str = "--set train.loss_temperature=0.9";
+
+/// What tells of a sampler that is not the trainer.
+const MISMATCH: [&str; 4] = [
+    "sampling/sampling_logp_difference/max",
+    "sampling/importance_sampling_ratio/mean",
+    "rollout_corr/k3_kl",
+    "rollout_corr/chi2_seq",
+];
+
 #[test]
 fn the_samplers_log_probabilities_are_its_own() {
+    let folder = Folder::new();
+    let train = |name: &str, extra: &str| folder.train(name, &settings("context", &format!("{SAME} {extra}")));
+    let own = |run: &RunDir| run.metric("misbehave.mask/farthest");
     // Sampled from what the trainer computes: equal but for rounding.
-    let (folder, same) = train("--set train.loss_temperature=0.9");
-    let farthest = same.metric("misbehave.mask/farthest");
-    assert!(farthest.iter().all(|far| *far < 1e-4), "{farthest:?}");
-    // Truncated, or at another temperature, they are not.
-    for extra in ["--set train.loss_temperature=0.9 --set rollout.top_k=3", "--set train.loss_temperature=1.0"] {
-        let (_folder, other) = train(extra);
-        let farthest = other.metric("misbehave.mask/farthest");
-        assert!(farthest.iter().all(|far| *far > 1e-3), "{extra}: {farthest:?}");
-    }
-    // Asking changes nothing of the run.
-    let plain = folder.train("plain", &settings("none", "--set train.loss_temperature=0.9"));
+    let same = train("same", "");
+    assert!(own(&same).iter().all(|far| *far < 1e-4), "{:?}", own(&same));
+    train("said", "--set rollout.dtype=f32").assert_same(&same);
+    // Asking changes nothing of the run. Where nobody asks and both are one, no metric tells of them.
+    let plain = folder.train("plain", &settings("none", SAME));
     assert_eq!(plain.weights(), same.weights());
-    let bf16 = folder.train("bf16", &settings("context", "--set train.loss_temperature=0.9 --set train.dtype=bf16"));
-    let farthest = bf16.metric("misbehave.mask/farthest");
-    assert!(farthest.iter().all(|far| *far > 1e-4 && *far < 1.0), "the sampler decodes in bf16 too: {farthest:?}");
+    for name in MISMATCH {
+        assert!(plain.metric(name).is_empty(), "{name} where sampler and trainer are one");
+    }
+    // Truncated, or at another temperature, they are not.
+    for extra in ["top_k=3", "top_p=0.8", "temperature=1.2"] {
+        let run = train(extra, &format!("--set rollout.{extra}"));
+        let [farthest, ratio] = [MISMATCH[0], "sampling/importance_sampling_ratio/max"].map(|name| run.metric(name));
+        for farthest in [own(&run), farthest] {
+            assert!(farthest.len() == 4 && farthest.iter().all(|far| *far > 1e-3), "{extra}: {farthest:?}");
+        }
+        // A truncated distribution gives what is left more probability, the whole one never more.
+        let truncated = extra.starts_with("top");
+        assert!(ratio.iter().all(|ratio| truncated == (*ratio < 1.001)), "{extra}: {ratio:?}");
+    }
+    let bf16 = train("bf16", "--set train.dtype=bf16");
+    assert!(
+        own(&bf16).iter().all(|far| *far > 1e-4 && *far < 1.0),
+        "the sampler decodes in bf16 too: {:?}",
+        own(&bf16)
+    );
+    let rounded = train("rounded", "--set rollout.dtype=bf16");
+    let farthest = rounded.metric(MISMATCH[0]);
+    assert!(farthest.len() == 4 && farthest.iter().all(|far| (1e-3..1.0).contains(far)), "{farthest:?}");
+    for (ratio, k3) in rounded.metric(MISMATCH[1]).iter().zip(rounded.metric(MISMATCH[2])) {
+        assert!((ratio - 1.0).abs() < 0.02 && (1e-9..1e-2).contains(&k3), "{ratio} {k3}");
+    }
+}
+
+#[test]
+fn a_run_that_samples_in_bf16_goes_on_bit_for_bit() {
+    let folder = Folder::new();
+    let whole =
+        folder.assert_resumes(&format!("{SAME} {FOUR_STEPS} --set rollout.dtype=bf16 --set train.save_steps=2"), [2]);
+    let config = whole.text("config.toml");
+    assert!(config.contains("dtype = \"bf16\""), "{config}");
+}
+
+#[test]
+fn dtypes_that_there_are_not() {
+    assert_snapshot!(refused("--set rollout.dtype=fp16"), @"`[rollout]` of `--set`: unknown variant `fp16`, expected `f32` or `bf16`, in `dtype`");
 }
 
 #[test]
@@ -53,10 +98,10 @@ fn it_knows_how_old_it_is_and_which_prompts_it_is_of() {
 #[test]
 fn who_has_not_asked_gets_nothing() {
     let folder = Folder::new();
-    let outcome = folder.host(&format!("train --output-dir run {}", settings("peek_context", "")));
+    let outcome = folder.attempt("run", &settings("peek_context", ""));
     assert_snapshot!(outcome.failed().split_once("): ").unwrap().1, @"component `misbehave.mask`: the rollout's context is not there (return `Inputs::ROLLOUT_CONTEXT` from `inputs`)");
-    let _ = folder.train("dumped", &settings("none", "--dump-batches batches"));
-    let replayed = folder.host(&replay("peek_context", "batches/batch-000000.safetensors"));
+    folder.train("dumped", &settings("none", "--dump-batches dump"));
+    let replayed = folder.host(&replay("peek_context", "dump/batch-000000.safetensors"));
     assert_snapshot!(replayed.refused(), @"component `misbehave.mask`: the rollout's context is not there (return `Inputs::ROLLOUT_CONTEXT` from `inputs`)");
 }
 
@@ -64,15 +109,11 @@ fn replay(sin: &str, batches: &str) -> String {
     format!("replay --plugin libmisbehave.so --set mask=[{{use=\"misbehave.mask\",sin=\"{sin}\"}}] --out out {batches}")
 }
 
-fn batches() -> Vec<String> {
-    (0..4).map(|step| format!("batches/{}", batch_file::name(step))).collect()
-}
-
 #[test]
 fn a_replay_lends_what_training_lent() {
     let folder = Folder::new();
-    let run = folder.train("run", &settings("context", "--set train.num_iterations=2 --dump-batches batches"));
-    let _ = folder.host(&replay("context", &batches().join(" "))).succeeded();
+    let run = folder.train("run", &settings("context", "--set train.num_iterations=2 --dump-batches dump"));
+    folder.said(&replay("context", &dumped(4)));
     for (step, line) in run.metrics().iter().enumerate() {
         for name in ["age", "first_prompt", "farthest"] {
             let trained = line[&format!("misbehave.mask/{name}")].as_f64();
@@ -89,7 +130,7 @@ fn the_samplers_top_tokens() {
     let whole = folder.train("whole", &settings("top_k", ""));
     assert!((number(&whole, "least") - 1.0).abs() < 1e-5);
     assert_eq!((number(&whole, "k"), number(&whole, "found")), (15.0, tokens(&whole)));
-    let two = folder.train("two", &settings("top_k", "--set train.last_layer_top_k=2 --dump-batches batches"));
+    let two = folder.train("two", &settings("top_k", "--set train.last_layer_top_k=2 --dump-batches dump"));
     assert_eq!(number(&two, "k"), 2.0);
     assert!((0.2..0.999).contains(&number(&two, "least")) && number(&two, "found") < tokens(&two));
     assert_eq!(two.weights(), whole.weights());
@@ -98,14 +139,14 @@ fn the_samplers_top_tokens() {
     let truncated = folder.train("truncated", &settings("top_k", truncated));
     assert!((number(&truncated, "least") - 1.0).abs() < 1e-5);
     assert_eq!((number(&truncated, "k"), number(&truncated, "found")), (6.0, tokens(&truncated)));
-    let _ = folder.host(&replay("top_k", &batches().join(" "))).succeeded();
+    folder.said(&replay("top_k", &dumped(4)));
     assert_eq!(recorded(&folder, 3, "least"), number(&two, "least"));
     // A context alone, as it was recorded before.
-    let batch = batch_file::read(&folder.path().join(&batches()[0])).unwrap();
+    let batch = batch_file::read(&folder.path().join(dumped(1).trim())).unwrap();
     let mut context = batch.context.clone().unwrap();
     context.data.set_top_k(0, Vec::new(), Vec::new());
     batch_file::write(&folder.path().join("old.safetensors"), &batch.view(), Some(&context.data.lend(0))).unwrap();
-    assert_snapshot!(folder.host(&replay("top_k", "old.safetensors")).refused(), @"batch file `old.safetensors`: component `misbehave.mask` asks for the sampler's top tokens, which it does not hold (record batches in a run with this component)");
+    assert_snapshot!(folder.refused(&replay("top_k", "old.safetensors")), @"batch file `old.safetensors`: component `misbehave.mask` asks for the sampler's top tokens, which it does not hold (record batches in a run with this component)");
 }
 
 /// Completion tokens of the last step, one rollout each.
@@ -115,7 +156,7 @@ fn tokens(run: &RunDir) -> f64 {
 
 /// Value that the mask recorded under `name` in the replay of step `step`.
 fn recorded(folder: &Folder, step: u64, name: &str) -> f64 {
-    let file = std::fs::read(folder.path().join(format!("out/{}", batch_file::name(step)))).unwrap();
+    let file = folder.bytes(&format!("out/{}", batch_file::name(step)));
     let (_, header) = SafeTensors::read_metadata(&file).unwrap();
     header.metadata().as_ref().unwrap()[&format!("misbehave.mask/{name}")].parse().unwrap()
 }
@@ -126,28 +167,24 @@ fn a_replay_drops_what_training_dropped() {
     // Another temperature than the loss's, half of the rollout for each step.
     let parts =
         "--set train.per_device_train_batch_size=24 --set train.steps_per_generation=2 --set rollout.temperature=1.3";
-    let run = folder.train("run", &settings("mismatch", &format!("{parts} --dump-batches batches")));
+    let run = folder.train("run", &settings("mismatch", &format!("{parts} --dump-batches dump")));
     let rates = run.metric("mask/rejection_rate");
     assert!(rates.iter().all(|rate| (0.01..0.9).contains(rate)), "{rates:?}");
-    let _ = folder.host(&replay("mismatch", &batches().join(" "))).succeeded();
-    for (file, rate) in batches().iter().zip(rates) {
-        let count = |dir: &str, name: &str| {
-            let values = &tensors(&folder.path().join(file.replace("batches", dir)))[name];
-            f64::from(values.iter().sum::<f32>())
-        };
-        let rejected = 1.0 - count("out", "keep") / count("batches", "completion_mask");
-        assert!((rejected - rate).abs() < 1e-12, "{file}: {rejected} against {rate}");
+    folder.said(&replay("mismatch", &dumped(4)));
+    for (batch, rate) in dumped(4).split_whitespace().zip(rates) {
+        let (tokens, dropped) = tokens_and_dropped(&folder, batch, "out");
+        assert!((dropped / tokens - rate).abs() < 1e-12, "{batch}: {dropped} of {tokens} against {rate}");
     }
 }
 
 #[test]
 fn batches_hold_the_context_whoever_asked() {
     let folder = Folder::new();
-    let _ = folder.train("run", &format!("{FOUR_STEPS} --dump-batches batches"));
-    let _ = folder.host(&replay("context", &batches().join(" "))).succeeded();
+    folder.train("run", &format!("{FOUR_STEPS} --dump-batches dump"));
+    folder.said(&replay("context", &dumped(4)));
     // As such files were before.
-    let batch = batch_file::read(&folder.path().join(&batches()[0])).unwrap();
+    let batch = batch_file::read(&folder.path().join(dumped(1).trim())).unwrap();
     batch_file::write(&folder.path().join("old.safetensors"), &batch.view(), None).unwrap();
-    let _ = folder.host(&replay("none", "old.safetensors")).succeeded();
-    assert_snapshot!(folder.host(&replay("context", "old.safetensors")).refused(), @"batch file `old.safetensors`: component `misbehave.mask` asks for the rollout's context, which it does not hold (record batches in a run with this component)");
+    folder.said(&replay("none", "old.safetensors"));
+    assert_snapshot!(folder.refused(&replay("context", "old.safetensors")), @"batch file `old.safetensors`: component `misbehave.mask` asks for the rollout's context, which it does not hold (record batches in a run with this component)");
 }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use capo_loader::batch_file;
 use insta::assert_snapshot;
 use tests::run_dir::tensors;
-use tests::{Folder, device};
+use tests::{Folder, device, names};
 
-use crate::replay::{TOLERANCE, batches, case, cases, check_case, replay};
+use crate::replay::{TOLERANCE, batch_arguments, batches, case, cases, check_case, replay};
 
 const ON_DEVICE: &str = "--device cuda:0";
 
@@ -25,10 +25,16 @@ fn assert_close(found: &Path, expected: &Path) {
     }
 }
 
+/// Replays on the CPU and on the device, into `cpu` and `cuda`, and asserts that both came to the same.
+fn assert_same_on_device(folder: &Folder, flags: &str, config: &Path, batches: &[PathBuf]) {
+    replay(folder, flags, config, batches, "cpu");
+    replay(folder, &format!("{flags} {ON_DEVICE}"), config, batches, "cuda");
+    assert_same_replay(folder, "cuda", "cpu");
+}
+
 /// Asserts that replays into `found` and `expected` came to the same.
 fn assert_same_replay(folder: &Folder, found: &str, expected: &str) {
-    let entries = std::fs::read_dir(folder.path().join(expected)).unwrap();
-    let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+    let names = names(&folder.path().join(expected));
     assert!(!names.is_empty());
     for name in names {
         assert_close(&folder.path().join(found).join(&name), &folder.path().join(expected).join(&name));
@@ -53,11 +59,7 @@ fn two_plugins_on_one_device() {
     let mask = std::fs::read_to_string(case.join("mask.toml")).unwrap();
     let looser = mask.replace("capo.curvature", "drcapo.curvature").replace("\"token\"", "\"completion\"");
     folder.write("masks.toml", mask + &looser);
-    let masks = folder.path().join("masks.toml");
-    for (out, device) in [("cpu", ""), ("cuda", ON_DEVICE)] {
-        replay(&folder, &format!("--plugin libdrcapo.so {device}"), &masks, &batches(&case), out);
-    }
-    assert_same_replay(&folder, "cuda", "cpu");
+    assert_same_on_device(&folder, "--plugin libdrcapo.so", &folder.path().join("masks.toml"), &batches(&case));
     let found = tensors(&folder.path().join("cuda/batch-0003.safetensors"));
     assert!(found.contains_key("capo.curvature/m_f") && found.contains_key("drcapo.curvature/m_f"));
 }
@@ -67,11 +69,7 @@ fn weights_on_a_device() {
     let Some(folder) = device::folder() else { return };
     let case = case("paper-token-adam");
     folder.write("weights.toml", "[[weight]]\nuse = \"capo.curvature-weight\"\nfisher_threshold = 1e-7\n");
-    let weights = folder.path().join("weights.toml");
-    for (out, device) in [("cpu", ""), ("cuda", ON_DEVICE)] {
-        replay(&folder, device, &weights, &batches(&case), out);
-    }
-    assert_same_replay(&folder, "cuda", "cpu");
+    assert_same_on_device(&folder, "", &folder.path().join("weights.toml"), &batches(&case));
     let given = &tensors(&folder.path().join("cuda/batch-0003.safetensors"))["weights"];
     assert!(given.iter().any(|weight| *weight > 0.0 && *weight < 1.0), "{given:?}");
 }
@@ -80,21 +78,17 @@ fn weights_on_a_device() {
 fn published_masks_on_a_device() {
     let Some(folder) = device::folder() else { return };
     let steps = "--set train.max_steps=2 --set eval.num_prompts=0 --set train.save_steps=0";
-    let _ = folder.train("run", &format!("--plugin libcapo.so {steps} --dump-batches dump"));
+    folder.train("run", &format!("--plugin libcapo.so {steps} --dump-batches dump"));
     let dumped: Vec<PathBuf> = (0..2).map(|i| folder.path().join(format!("dump/{}", batch_file::name(i)))).collect();
     let masks = ["ipo", "mis", "trm", "m2po", "kl-cov", "entropy-quantile", "probability-quantile", "random"];
     let table = masks.map(|name| format!("[[mask]]\nuse = \"masks.{name}\"\n")).concat();
     folder.write("masks.toml", table);
-    for (out, device) in [("cpu", ""), ("cuda", ON_DEVICE)] {
-        let flags = format!("--plugin libmasks.so {device}");
-        replay(&folder, &flags, &folder.path().join("masks.toml"), &dumped, out);
-    }
-    assert_same_replay(&folder, "cuda", "cpu");
+    assert_same_on_device(&folder, "--plugin libmasks.so", &folder.path().join("masks.toml"), &dumped);
     let top_k = format!(
         "replay --plugin libmasks.so --set recipe=grpo --mask masks.dppo-topk-tv {ON_DEVICE} --out top {}",
         dumped[0].display()
     );
-    assert_snapshot!(folder.host(&top_k).refused(), @"component `masks.dppo-topk-tv`: a tensor lies in device memory and this component reads host memory only (run with `--device cpu`)");
+    assert_snapshot!(folder.refused(&top_k), @"component `masks.dppo-topk-tv`: a tensor lies in device memory and this component reads host memory only (run with `--device cpu`)");
 }
 
 #[test]
@@ -105,10 +99,7 @@ fn the_trainers_own_moments() {
     let run = folder.train("run", &format!("--plugin libcapo.so {steps} {limits} --dump-batches dump"));
     let dumped: Vec<PathBuf> = (0..3).map(|i| folder.path().join(format!("dump/{}", batch_file::name(i)))).collect();
     assert!(tensors(&dumped[2])["exp_avg_sq"].iter().any(|x| *x > 0.0), "the batches hold moments");
-    for (out, device) in [("cpu", ""), ("cuda", ON_DEVICE)] {
-        replay(&folder, device, &run.path().join("config.toml"), &dumped, out);
-    }
-    assert_same_replay(&folder, "cuda", "cpu");
+    assert_same_on_device(&folder, "", &run.path().join("config.toml"), &dumped);
 }
 
 /// The number that is left of `x` in 16 bits with an exponent of 8.
@@ -148,18 +139,16 @@ fn round(path: &Path, to: &Path) -> PathBuf {
 }
 
 /// A case's replay without a place for results.
-fn sweep(case: &Path, flags: &str) -> String {
-    let batches = batches(case).iter().map(|path| format!(" {}", path.display())).collect::<String>();
-    let config = case.join("mask.toml");
+fn sweep(name: &str, flags: &str) -> String {
+    let config = case(name).join("mask.toml");
     let range = "--sweep mask.0.fisher_threshold=1e-5..1e-2";
-    format!("replay --plugin libcapo.so --config {} {range} {flags}{batches}", config.display())
+    format!("replay --plugin libcapo.so --config {} {range} {flags}{}", config.display(), batch_arguments(name))
 }
 
 #[test]
 fn sweeps() {
     let Some(folder) = device::folder() else { return };
-    let case = case("paper-token-adam");
-    let said = |device: &str| folder.host(&sweep(&case, &format!("{device} --target-rate 50%"))).succeeded().stdout;
+    let said = |device: &str| folder.said(&sweep("paper-token-adam", &format!("{device} --target-rate 50%")));
     assert_eq!(said(ON_DEVICE), said(""));
 }
 
@@ -172,16 +161,15 @@ fn memory_is_given_back_after_every_batch() {
     let Some(folder) = device::folder() else { return };
     // Four batches of 13 kB, nine times, and what the mask works with.
     let folder = folder.env("CUDA_EMULATOR_MEMORY", "200000");
-    let _ = folder.host(&sweep(&case("paper-token-sgd"), ON_DEVICE)).succeeded();
+    folder.said(&sweep("paper-token-sgd", ON_DEVICE));
     let folder = folder.env("CUDA_EMULATOR_MEMORY", "1");
-    assert_snapshot!(folder.host(&sweep(&case("paper-token-sgd"), ON_DEVICE)).refused(), @"device `cuda:0`: it failed with `CUDA_ERROR_OUT_OF_MEMORY` in taking 6144 bytes of memory for a batch (record smaller batches, or run with `--device cpu`)");
+    assert_snapshot!(folder.refused(&sweep("paper-token-sgd", ON_DEVICE)), @"device `cuda:0`: it failed with `CUDA_ERROR_OUT_OF_MEMORY` in taking 6144 bytes of memory for a batch (record smaller batches, or run with `--device cpu`)");
 }
 
 #[test]
 fn devices_that_are_not_there() {
     let Some(folder) = device::folder() else { return };
-    let case = case("paper-token-sgd");
-    let refused = folder.host(&sweep(&case, "--device cuda:99")).refused();
+    let refused = folder.refused(&sweep("paper-token-sgd", "--device cuda:99"));
     assert!(refused.starts_with("device `cuda:99`: the NVIDIA driver shows "), "{refused}");
     if !device::is_real() {
         assert_snapshot!(refused, @"device `cuda:99`: the NVIDIA driver shows 1 devices, numbered from 0 (name one of them, or run with `--device cpu`)");

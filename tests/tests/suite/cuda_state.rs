@@ -14,6 +14,12 @@ use crate::replay::{batches, case};
 /// Largest difference of two states or shifts, as a share of the largest.
 const TOLERANCE: f32 = 1e-6;
 
+/// The device, unless there is neither a real one nor the emulator.
+fn cuda() -> Option<Device> {
+    let there = device::is_real() || device::emulator().is_some();
+    there.then(|| Device::open("cuda:0", Dtype::F32).unwrap().unwrap())
+}
+
 /// A mask of the shared library, as the case `paper-token-adam` has it.
 fn mask() -> Deciders {
     let image = open::load(&artifacts::file("libcapo.so")).unwrap();
@@ -52,10 +58,7 @@ fn parts(state: &[u8]) -> (&[u8], [Vec<f32>; 2]) {
 
 #[test]
 fn crosses_between_cpu_and_device() {
-    if !device::is_real() && device::emulator().is_none() {
-        return;
-    }
-    let cuda = Device::open("cuda:0", Dtype::F32).unwrap().unwrap();
+    let Some(cuda) = cuda() else { return };
     let batches = batches(&case("paper-token-adam"));
     let (mut on_cpu, mut on_cuda) = (mask(), mask());
     for path in &batches[..3] {
@@ -88,10 +91,7 @@ fn weight(signal: &str) -> Deciders {
 
 #[test]
 fn weights_are_the_same_on_a_device() {
-    if !device::is_real() && device::emulator().is_none() {
-        return;
-    }
-    let cuda = Device::open("cuda:0", Dtype::F32).unwrap().unwrap();
+    let Some(cuda) = cuda() else { return };
     for signal in ["unit", "advantage"] {
         let (mut on_cpu, mut on_cuda) = (weight(signal), weight(signal));
         for path in &batches(&case("paper-token-adam"))[..2] {
@@ -119,10 +119,7 @@ fn scale(governor: &mut StepControlFn, batch: &Batch<'_>) -> (f64, f64) {
 
 #[test]
 fn a_step_control_has_the_hosts_scale_on_a_device() {
-    if !device::is_real() && device::emulator().is_none() {
-        return;
-    }
-    let cuda = Device::open("cuda:0", Dtype::F32).unwrap().unwrap();
+    let Some(cuda) = cuda() else { return };
     let image = open::load(&artifacts::file("libgovernor.so")).unwrap();
     let governor =
         |target: f64| image.step_control("governor.last-layer", &format!(r#"{{"target": {target:e}}}"#)).unwrap();

@@ -27,7 +27,7 @@ fn with_a_flip(folder: &Folder, file: &str, args: &str) -> String {
         None => bytes.push(0),
     }
     fs::write(&path, bytes).unwrap();
-    let sentence = folder.host(args).refused();
+    let sentence = folder.refused(args);
     fs::write(&path, whole).unwrap();
     sentence
 }
@@ -48,19 +48,19 @@ fn no_file_of_a_checkpoint_can_change() {
         let path = run.last_checkpoint().join("progress.json");
         let whole = fs::read(&path).unwrap();
         folder.replace(&format!("{checkpoint}/progress.json"), from, to);
-        assert!(folder.host("train --resume run").refused().contains("progress.json` is damaged"));
+        assert!(folder.refused("train --resume run").contains("progress.json` is damaged"));
         fs::write(&path, whole).unwrap();
     }
-    let _ = folder.resume("run");
+    folder.resume("run");
 }
 
 #[test]
 fn a_checkpoint_under_another_steps_name() {
     let (folder, run) = stopped("");
     fs::rename(run.last_checkpoint(), run.path().join("checkpoints/step-000003")).unwrap();
-    assert_snapshot!(folder.host("train --resume run --allow-changed-config").refused(), @"checkpoint `run/checkpoints/step-000003` cannot be used: it is of step 2, not 3 (give the folder its name back: `step-000002`)");
+    assert_snapshot!(folder.refused("train --resume run --allow-changed-config"), @"checkpoint `run/checkpoints/step-000003` cannot be used: it is of step 2, not 3 (give the folder its name back: `step-000002`)");
     fs::remove_file(run.last_checkpoint().join("capo-manifest.json")).unwrap();
-    assert_snapshot!(folder.host("train --resume run").refused(), @"checkpoint `run/checkpoints/step-000003` cannot be used: `run/checkpoints/step-000003/capo-manifest.json` is missing or damaged (use another checkpoint; a run whose newest is deleted goes on from the one before it, or from the start): cannot read `run/checkpoints/step-000003/capo-manifest.json`: No such file or directory (os error 2)");
+    assert_snapshot!(folder.refused("train --resume run"), @"checkpoint `run/checkpoints/step-000003` cannot be used: `run/checkpoints/step-000003/capo-manifest.json` is missing or damaged (use another checkpoint; a run whose newest is deleted goes on from the one before it, or from the start): cannot read `run/checkpoints/step-000003/capo-manifest.json`: No such file or directory (os error 2)");
 }
 
 #[test]
@@ -79,11 +79,11 @@ fn whatever_reads_a_checkpoint_compares_it() {
             let sentence = with_a_flip(&folder, &format!("{checkpoint}/{file}"), args);
             assert!(sentence.contains(&format!("{checkpoint}/{file}` ")) && sentence.contains("SHA-256"), "{sentence}");
         }
-        let _ = folder.host(args).succeeded();
+        folder.said(args);
     }
     // A model's folder without a manifest is read as it is, and may be made of a checkpoint.
     fs::remove_file(folder.path().join(checkpoint).join("capo-manifest.json")).unwrap();
-    let _ = folder.host(&readers[0]).succeeded();
+    folder.said(&readers[0]);
 }
 
 #[test]
@@ -91,18 +91,18 @@ fn changed_settings_are_told_and_taken_when_meant() {
     let (folder, run) = stopped("--plugin libcapo.so");
     folder.replace("run/config.toml", "learning_rate = 0.0001", "learning_rate = 0.0002");
     folder.replace("run/config.toml", "[[mask]]", "[[mask]]\nquantile_of_nothing = 1");
-    assert!(folder.host("train --resume run").refused().contains("quantile_of_nothing"));
+    assert!(folder.refused("train --resume run").contains("quantile_of_nothing"));
     folder.replace("run/config.toml", "quantile_of_nothing = 1", "threads = 1");
-    assert_snapshot!(folder.host("train --resume run").refused(), @"the settings of `run/config.toml` are not those that its checkpoint of step 2 was made with: `mask.0.threads`: not set -> 1, `train.learning_rate`: 0.0001 -> 0.0002 (put them back, or take them with `--allow-changed-config`)");
+    assert_snapshot!(folder.refused("train --resume run"), @"the settings of `run/config.toml` are not those that its checkpoint of step 2 was made with: `mask.0.threads`: not set -> 1, `train.learning_rate`: 0.0001 -> 0.0002 (put them back, or take them with `--allow-changed-config`)");
     let outcome = folder.host("train --resume run --allow-changed-config --stop-after 3").succeeded();
     assert_snapshot!(outcome.stdout.lines().find(|line| line.starts_with("changed")).unwrap(), @"changed    `mask.0.threads`: not set -> 1, `train.learning_rate`: 0.0001 -> 0.0002");
     // They are known from then on, and where no such checkpoint is left they are not.
-    let _ = folder.host("train --resume run --stop-after 4").succeeded();
+    folder.said("train --resume run --stop-after 4");
     for step in [3, 4] {
         fs::remove_dir_all(run.path().join(format!("checkpoints/step-00000{step}"))).unwrap();
     }
-    assert!(folder.host("train --resume run").refused().contains("those that the run began with"));
-    let refused = folder.host("train --allow-changed-config").refused();
+    assert!(folder.refused("train --resume run").contains("those that the run began with"));
+    let refused = folder.refused("train --allow-changed-config");
     assert!(refused.contains("--resume <DIR>"), "{refused}");
 }
 
@@ -111,7 +111,7 @@ fn changed_settings_before_the_first_checkpoint() {
     let (folder, run) = stopped("");
     fs::remove_dir_all(run.path().join("checkpoints")).unwrap();
     folder.replace("run/config.toml", "seed = 42", "seed = 43");
-    assert_snapshot!(folder.host("train --resume run").refused(), @"the settings of `run/config.toml` are not those that the run began with: `train.seed`: 42 -> 43 (put them back, or take them with `--allow-changed-config`)");
+    assert_snapshot!(folder.refused("train --resume run"), @"the settings of `run/config.toml` are not those that the run began with: `train.seed`: 42 -> 43 (put them back, or take them with `--allow-changed-config`)");
     let changed = folder.host("train --resume run --allow-changed-config").succeeded();
     assert!(changed.stdout.contains("changed    `train.seed`: 42 -> 43\n"), "{}", changed.stdout);
     let other = folder.train("other", &format!("{FIVE_STEPS} --set train.seed=43"));

@@ -1,9 +1,9 @@
-//! Datasets as users bring them along: tables, saved folders, the Hub's cache, several at once.
+//! Datasets as users bring them along: tables, saved folders, the Hub's cache, several at once; and rows that no run could use.
 
 use insta::assert_snapshot;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tests::artifacts::workspace;
-use tests::{Folder, text_model};
+use tests::{Folder, text_model, to_json_lines};
 
 const STEPS: &str = "--set train.max_steps=2 --set eval.num_prompts=0 --set train.per_device_train_batch_size=16";
 
@@ -16,15 +16,19 @@ fn folder() -> Folder {
 
 /// The header's line about the data, of a run that is not started.
 fn data_line(folder: &Folder, args: &str) -> String {
-    let said = folder.host(&format!("train --dry-run --set eval.num_prompts=0 {args}")).succeeded().stdout;
+    let said = folder.said(&format!("train --dry-run --set eval.num_prompts=0 {args}"));
     said.lines().find(|line| line.starts_with("data ")).unwrap().to_owned()
 }
 
-/// The rows that are saved in `samples/saved/train`, as JSON lines.
+/// Rows of the dataset `name` among those that are saved in `samples`, as JSON lines.
+pub fn sample(name: &str) -> String {
+    let mut expected: Value = tests::json(&workspace().join("tests/data/datasets/expected.json"));
+    to_json_lines(serde_json::from_value::<Vec<Value>>(expected[name].take()).unwrap())
+}
+
+/// The rows that are saved in `samples/saved/train`.
 fn rows() -> String {
-    let expected = std::fs::read(workspace().join("tests/data/datasets/expected.json")).unwrap();
-    let expected: Value = serde_json::from_slice(&expected).unwrap();
-    expected["train"].as_array().unwrap().iter().map(|row| format!("{row}\n")).collect()
+    sample("train")
 }
 
 #[test]
@@ -37,8 +41,8 @@ fn rows_are_the_same_in_whatever_file() {
     assert_eq!(train("saved", saved), lines);
     assert_eq!(train("sharded", "--set data.dataset_name=samples/sharded"), lines);
     let held_out = "--set data.dataset_test_split=test --set eval.num_prompts=8 --set train.max_steps=1";
-    let _ = folder.train("held-out", &format!("{STEPS} {saved} {held_out}"));
-    let other = folder.host(&format!("train {STEPS} {saved} --set data.dataset_train_split=dev")).refused();
+    folder.train("held-out", &format!("{STEPS} {saved} {held_out}"));
+    let other = folder.refused(&format!("train {STEPS} {saved} --set data.dataset_train_split=dev"));
     assert_snapshot!(other, @"`FOLDER/samples/saved` has no split `dev` (it has `test`, `train`)");
 }
 
@@ -50,7 +54,7 @@ fn a_cached_dataset_goes_by_its_id() {
     let folder = folder.env("HF_HUB_CACHE", cache);
     let settings = text_model::SETTINGS;
     let data = "--set data.dataset_name=made-up/gsm8k --set data.preset=gsm8k";
-    let several = folder.host(&format!("train {settings} {data}")).refused();
+    let several = folder.refused(&format!("train {settings} {data}"));
     assert_snapshot!(several, @"`FOLDER/samples/hub/datasets--made-up--gsm8k/snapshots/0123456789abcdef` has several configurations: `main`, `socratic` (choose one with `dataset_config`)");
     let main = format!("{settings} {data} --set data.dataset_config=main --set data.dataset_test_split=test");
     let run = folder.train(
@@ -65,9 +69,9 @@ fn a_cached_dataset_goes_by_its_id() {
     );
     assert!(first["answer"].as_str().unwrap().parse::<u32>().is_ok(), "{first}");
     // The run keeps what the id meant.
-    let config = std::fs::read_to_string(run.path().join("config.toml")).unwrap();
+    let config = run.text("config.toml");
     assert!(config.contains("snapshots/0123456789abcdef\""), "{config}");
-    let absent = folder.host("train --set data.dataset_name=made-up/other").refused();
+    let absent = folder.refused("train --set data.dataset_name=made-up/other");
     assert_snapshot!(absent, @"no dataset `made-up/other`: neither an embedded one, nor a file or folder, nor in the Hub's cache (embedded: `embedded:arithmetic`; fetch one with `hf download --repo-type dataset OWNER/NAME`)");
 }
 
@@ -77,12 +81,12 @@ fn what_is_left_out_is_counted() {
     let long = format!("{{\"prompt\": \"{}=\", \"answer\": 1, \"level\": 0}}\n", "1".repeat(40));
     folder.write("train.jsonl", rows() + &long + &long);
     let data = "--set data.dataset_name=train.jsonl";
-    assert_snapshot!(folder.host(&format!("train {data}")).refused(), @"bad row at line 25 of `FOLDER/train.jsonl` (mend it, or set `data.on_bad_row` to `skip`): a prompt has 41 tokens, `data.max_prompt_length` is 16 (raise it, or shorten the prompt `1111111111111111111111111111111111111111=`)");
+    assert_snapshot!(folder.refused(&format!("train {data}")), @"bad row at line 25 of `FOLDER/train.jsonl` (mend it, or set `data.on_bad_row` to `skip`): a prompt has 41 tokens, `data.max_prompt_length` is 16 (raise it, or shorten the prompt `1111111111111111111111111111111111111111=`)");
     assert_snapshot!(data_line(&folder, &format!("{data} --set data.filter_overlong_prompts=true")), @"data       FOLDER/train.jsonl (24 rows, 2 too long)");
     let all = "--set data.filter_overlong_prompts=true --set data.filter={level=[0,2]} --set data.max_train_samples=5";
     assert_snapshot!(data_line(&folder, &format!("{data} {all}")), @"data       FOLDER/train.jsonl (5 rows, 2 too long; 8 filtered out; 11 not sampled)");
-    assert_snapshot!(folder.host(&format!("train {data} --set data.filter={{level=7}}")).refused(), @"`FOLDER/train.jsonl` holds no rows but 26 that `filter` leaves out (widen `filter`)");
-    assert_snapshot!(folder.host(&format!("train {data} --set data.filter={{grade=7}}")).refused(), @"bad row at line 1 of `FOLDER/train.jsonl` (mend it, or set `data.on_bad_row` to `skip`): no column `grade`, which `filter` asks for");
+    assert_snapshot!(folder.refused(&format!("train {data} --set data.filter={{level=7}}")), @"`FOLDER/train.jsonl` holds no rows but 26 that `filter` leaves out (widen `filter`)");
+    assert_snapshot!(folder.refused(&format!("train {data} --set data.filter={{grade=7}}")), @"bad row at line 1 of `FOLDER/train.jsonl` (mend it, or set `data.on_bad_row` to `skip`): no column `grade`, which `filter` asks for");
 }
 
 #[test]
@@ -92,24 +96,11 @@ fn a_mixture_goes_on_after_a_kill() {
     assert_snapshot!(data_line(&folder, data), @"data       FOLDER/samples/saved (24 rows); FOLDER/samples/saved, test (8 rows)");
     folder.assert_resumes(&format!("{data} {STEPS} --set train.max_steps=5"), [2]);
     let one = "--set data={datasets=[{path=\"samples/saved\",weight=3},{path=\"samples/saved\"}]}";
-    assert_snapshot!(folder.host(&format!("train {one}")).refused(), @"the settings of the default config and `--set` do not fit together: 1 of 2 `[[data.datasets]]` have a `weight` (give each one, or none)");
+    assert_snapshot!(folder.refused(&format!("train {one}")), @"the settings of the default config and `--set` do not fit together: 1 of 2 `[[data.datasets]]` have a `weight` (give each one, or none)");
 }
 
 #[test]
 fn a_run_does_not_go_on_with_other_rows() {
-    let folder = folder();
-    folder.write("train.jsonl", rows());
-    let args = format!("{STEPS} --set data.dataset_name=train.jsonl --set train.max_steps=3");
-    let _ = folder.train("run", &format!("{args} --stop-after 2"));
-    folder.write("train.jsonl", rows().replace("\"answer\":300", "\"answer\":301"));
-    assert_snapshot!(folder.host("train --resume run").refused(), @"the training data are not those that the checkpoint of step 2 was made with: FOLDER/train.jsonl (24 rows) (put them back, or take them with `--allow-changed-config`)");
-    let said = folder.host("train --resume run --allow-changed-config").succeeded().stdout;
-    let changed = said.lines().find(|line| line.starts_with("changed ")).unwrap();
-    assert_snapshot!(changed, @"changed    the training data: FOLDER/train.jsonl (24 rows)");
-}
-
-#[test]
-fn a_run_is_not_measured_on_other_rows_than_before() {
     let folder = folder();
     let others = || rows().replace("\"answer\":300", "\"answer\":301");
     for name in ["train", "eval", "bench"] {
@@ -119,21 +110,28 @@ fn a_run_is_not_measured_on_other_rows_than_before() {
         --set eval.benchmark=[{name=\"bench\",file=\"bench.jsonl\",max_prompts=4}]";
     let steps = STEPS.replace("--set eval.num_prompts=0", "");
     let args = format!("{steps} {measured} --set data.dataset_name=train.jsonl --set train.max_steps=3");
-    let _ = folder.train("run", &format!("{args} --stop-after 2"));
-    folder.write("eval.jsonl", others());
-    assert_snapshot!(folder.host("train --resume run").refused(), @"the held-out rows are not those that the checkpoint of step 2 was made with (put them back, or take them with `--allow-changed-config`)");
-    folder.write("eval.jsonl", rows());
-    folder.write("bench.jsonl", others());
-    assert_snapshot!(folder.host("train --resume run").refused(), @"the rows of benchmark `bench` are not those that the checkpoint of step 2 was made with (put them back, or take them with `--allow-changed-config`)");
-    let said = folder.host("train --resume run --allow-changed-config").succeeded().stdout;
+    folder.train("run", &format!("{args} --stop-after 2"));
+    let with_others = |name: &str| {
+        folder.write(&format!("{name}.jsonl"), others());
+        let sentence = folder.refused("train --resume run");
+        folder.write(&format!("{name}.jsonl"), rows());
+        sentence
+    };
+    assert_snapshot!(with_others("train"), @"the training data are not those that the checkpoint of step 2 was made with: FOLDER/train.jsonl (24 rows) (put them back, or take them with `--allow-changed-config`)");
+    assert_snapshot!(with_others("eval"), @"the held-out rows are not those that the checkpoint of step 2 was made with (put them back, or take them with `--allow-changed-config`)");
+    assert_snapshot!(with_others("bench"), @"the rows of benchmark `bench` are not those that the checkpoint of step 2 was made with (put them back, or take them with `--allow-changed-config`)");
+    for name in ["train", "bench"] {
+        folder.write(&format!("{name}.jsonl"), others());
+    }
+    let said = folder.said("train --resume run --allow-changed-config");
     let changed = said.lines().find(|line| line.starts_with("changed ")).unwrap();
-    assert_snapshot!(changed, @"changed    the rows of benchmark `bench`");
+    assert_snapshot!(changed, @"changed    the training data: FOLDER/train.jsonl (24 rows), the rows of benchmark `bench`");
 }
 
 #[test]
 fn settings_of_data_that_silence_one_another() {
     let folder = folder();
-    let refused = |data: &str| folder.host(&format!("train {data}")).refused();
+    let refused = |data: &str| folder.refused(&format!("train {data}"));
     assert_snapshot!(refused("--set data.preset=math"), @"the settings of `--set` do not fit together: `data.preset` is set, but dataset `embedded:arithmetic` is made, not read (remove it)");
     assert_snapshot!(refused("--set data={dataset_name=\"samples/math-none.parquet\",preset=\"math\",prompt_column=\"q\"}"), @"the settings of `--set` do not fit together: `data.prompt_column` is `q`, but a `preset` says what the columns are (remove one of them)");
     assert_snapshot!(refused("--set data={dataset_name=\"a\",datasets=[{path=\"b\"}]}"), @"the settings of the default config and `--set data` do not fit together: `data.dataset_name` is set, but `[[data.datasets]]` name the data (remove one of them)");
@@ -141,4 +139,62 @@ fn settings_of_data_that_silence_one_another() {
     assert_snapshot!(refused("--set data={}"), @"the settings of `--set` do not fit together: `data.dataset_name` is missing (name a file, a folder, a dataset in the Hub's cache, or `embedded:arithmetic`)");
     assert_snapshot!(refused("--set data={dataset_name=\"samples/math-none.parquet\",max_prompt_length=16}"), @"bad row 1 of `FOLDER/samples/math-none.parquet` (mend it, or set `data.on_bad_row` to `skip`): no column `prompt` (columns of this row: `level`, `problem`, `solution`, `type`)");
     assert_snapshot!(refused("--set data={dataset_name=\"samples\",max_prompt_length=16}"), @"bad row 1 of `FOLDER/samples/math-file.arrow` (mend it, or set `data.on_bad_row` to `skip`): no column `prompt` (columns of this row: `level`, `problem`, `solution`, `type`)");
+}
+
+/// Settings for `train.jsonl`, and few steps.
+const SUMS: &str = "--set data.dataset_name=train.jsonl --set train.max_steps=3 --set eval.num_prompts=0 \
+    --set train.per_device_train_batch_size=16";
+
+/// Forty rows, with `bad` in place of some by number from 0.
+fn sums(bad: &[(usize, &str)]) -> String {
+    let row = |i: usize| {
+        let good = json!({"prompt": format!("{}+{i}=", 100 + i), "answer": 100 + 2 * i}).to_string();
+        bad.iter().find(|(number, _)| *number == i).map_or(good, |(_, row)| (*row).to_owned())
+    };
+    (0..40).map(|i| row(i) + "\n").collect()
+}
+
+const BAD: [(usize, &str); 3] = [
+    (7, r#"{"prompt": "12\u00e9+9=", "answer": 1}"#),
+    (20, "no row"),
+    (33, r#"{"prompt": "1111111111111111111111", "answer": 1}"#),
+];
+
+#[test]
+fn bad_rows_can_be_skipped_and_the_run_is_that_of_the_others() {
+    let folder = Folder::new();
+    let all = sums(&BAD);
+    folder.write("train.jsonl", &all);
+    let skip = "--set data.on_bad_row=skip --set train.save_steps=1";
+    let said = folder.said(&format!("train --output-dir skipped {SUMS} {skip}"));
+    let data = said.lines().find(|line| line.starts_with("data ")).unwrap();
+    assert_snapshot!(data, @"data       FOLDER/train.jsonl (37 rows, 3 skipped: line 8, 21, 34)");
+    let good: String =
+        all.lines().enumerate().filter(|(i, _)| ![7, 20, 33].contains(i)).map(|(_, l)| format!("{l}\n")).collect();
+    let clean = Folder::new();
+    clean.write("train.jsonl", good);
+    let clean = clean.train("clean", SUMS);
+    let skipped = folder.run_dir("skipped");
+    assert_eq!(skipped.weights(), clean.weights());
+    // A checkpoint counts usable rows, so that a resume goes on among the same rows.
+    std::fs::remove_dir_all(skipped.path().join("checkpoints/step-000003")).unwrap();
+    std::fs::remove_dir_all(skipped.path().join("checkpoints/step-000002")).unwrap();
+    assert_eq!(folder.resume("skipped").weights(), clean.weights());
+}
+
+#[test]
+fn held_out_rows_and_targets_are_checked_where_they_are_used() {
+    let folder = Folder::new();
+    folder.write("train.jsonl", sums(&[(7, r#"{"prompt": "1+1=", "answer": "two"}"#)]));
+    folder.write("held_out.jsonl", sums(&[(39, r#"{"prompt": "eleven", "answer": 11}"#)]));
+    let data =
+        "--set data.dataset_name=train.jsonl --set data.eval_dataset_name=held_out.jsonl --set eval.num_prompts=4";
+    let held_out = "bad row at line 40 of `FOLDER/held_out.jsonl` (mend it, or set `data.on_bad_row` to `skip`): cannot encode `eleven`: the tokenizer has no id for `e`";
+    assert_eq!(folder.refused(&format!("train {data}")), held_out);
+    // A run's paths are absolute.
+    assert_eq!(folder.refused(&format!("eval {data}")), held_out.replace("FOLDER/", ""));
+    folder.said(&format!("eval {data} --set data.on_bad_row=skip"));
+    // Nobody reads an answer as tokens, except where it is taught.
+    let sft = format!("sft --output-dir out {data} --set train.max_steps=1 --set eval.max_completion_length=8");
+    assert_snapshot!(folder.refused(&sft), @"bad row at line 8 of `train.jsonl` (mend it, or set `data.on_bad_row` to `skip`): cannot encode `two`: the tokenizer has no id for `t`");
 }

@@ -4,10 +4,10 @@ use serde_json::Value;
 use tests::artifacts::workspace;
 use tests::{Folder, text_model};
 
-/// Where the samples stand in for what a block names.
-const FILES: [(&str, &str); 7] = [
-    ("train.jsonl", "train.jsonl"),
-    ("test.jsonl", "train.jsonl"),
+use crate::data::sample;
+
+/// The samples that stand in for what a block names.
+const SAMPLES: [(&str, &str); 5] = [
     ("my-dataset", "saved"),
     ("math.parquet", "math-none.parquet"),
     ("extra.parquet", "math-zstd.parquet"),
@@ -15,16 +15,22 @@ const FILES: [(&str, &str); 7] = [
     ("hub/datasets--openai--gsm8k", "hub/datasets--made-up--gsm8k"),
 ];
 
-#[test]
-fn every_example_opens() {
-    let samples = workspace().join("tests/data/datasets");
+/// A folder with the model.
+fn folder() -> Folder {
     let folder = Folder::new();
     text_model::write(&folder);
+    folder
+}
+
+#[test]
+fn every_example_opens() {
+    let folder = folder();
     std::fs::create_dir(folder.path().join("hub")).unwrap();
-    for (name, sample) in FILES.into_iter().skip(2) {
-        std::os::unix::fs::symlink(samples.join(sample), folder.path().join(name)).unwrap();
+    for (name, sample) in SAMPLES {
+        let sample = workspace().join("tests/data/datasets").join(sample);
+        std::os::unix::fs::symlink(sample, folder.path().join(name)).unwrap();
     }
-    for (name, _) in &FILES[..2] {
+    for name in ["train.jsonl", "test.jsonl"] {
         folder.write(name, "{\"prompt\": \"What is 1+1?\", \"answer\": 2}\n".repeat(8));
     }
     let cache = folder.path().join("hub");
@@ -40,31 +46,21 @@ fn every_example_opens() {
     }
 }
 
-/// Settings in place of those that a block names and that are not here: the model, and the dataset where it is on the
-/// Hub.
+/// Settings in place of a model that is not here.
 const MODEL: &str = "--set model={model_name_or_path=\"model\",fresh_weights=true} --set data.max_prompt_length=600";
 
 /// The settings blocks of a page.
 fn blocks(page: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(workspace().join(page)).unwrap();
+    let text = tests::text(&workspace().join(page));
     let block = |rest: &str| rest.split_once("```").expect("a block ends").0.to_owned();
     text.split("```toml\n").skip(1).map(block).collect()
 }
 
-/// The model, and rows with the columns of GSM8K.
-fn with_rows() -> (Folder, Vec<String>) {
-    let folder = Folder::new();
-    text_model::write(&folder);
-    let path = workspace().join("tests/data/datasets/expected.json");
-    let expected: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    (folder, expected["gsm8k"].as_array().unwrap().iter().map(|row| format!("{row}\n")).collect())
-}
-
 #[test]
 fn the_configs_of_other_pages_open() {
-    let (folder, rows) = with_rows();
-    folder.write("train.jsonl", rows.concat());
-    folder.write("test.jsonl", rows.concat());
+    let folder = folder();
+    folder.write("train.jsonl", sample("gsm8k"));
+    folder.write("test.jsonl", sample("gsm8k"));
     let math = workspace().join("tests/data/datasets/math-none.parquet");
     folder.write("math.parquet", std::fs::read(math).unwrap());
     let cases = [
@@ -81,8 +77,7 @@ fn the_configs_of_other_pages_open() {
 /// Settings that docs/evaluation.md adds to a run.
 #[test]
 fn the_settings_of_evaluation_open() {
-    let folder = Folder::new();
-    text_model::write(&folder);
+    let folder = folder();
     for file in ["problems.jsonl", "aime24.jsonl", "amc23.jsonl"] {
         folder.write(file, "{\"problem\": \"1+1?\", \"answer\": \"2\"}\n");
     }
@@ -91,24 +86,22 @@ fn the_settings_of_evaluation_open() {
     let run = "recipe = \"grpo\"\n[data]\ndataset_name = \"problems.jsonl\"\npreset = \"math\"\n[[reward]]\nuse = \"exact_match\"\n";
     // The tiny model has 1,024 positions.
     folder.write("run.toml", format!("{run}{}", blocks.concat().replace("3000", "300")));
-    let outcome = folder.host(&format!("train --config run.toml {MODEL} --dry-run"));
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    folder.said(&format!("train --config run.toml {MODEL} --dry-run"));
     folder.write("amc23.jsonl", "{\"question\": \"1+1?\"}\n");
-    let sentence = folder.host(&format!("train --config run.toml {MODEL} --dry-run")).refused();
+    let sentence = folder.refused(&format!("train --config run.toml {MODEL} --dry-run"));
     assert!(sentence.contains("amc23"), "benchmarks are opened: {sentence}");
 }
 
 #[test]
 fn the_papers_benchmarks_open() {
-    let (folder, rows) = with_rows();
-    folder.write("gsm8k.jsonl", &rows[0]);
+    let folder = folder();
+    folder.write("gsm8k.jsonl", sample("gsm8k").lines().next().unwrap());
     folder.write("math.jsonl", "{\"problem\": \"1+1?\", \"answer\": \"2\"}\n");
     let choices = ["Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3"];
-    let mut row = serde_json::Map::from_iter([("Question".to_owned(), Value::from("Which?"))]);
-    row.extend(choices.map(|choice| (choice.to_owned(), Value::from(choice))));
-    folder.write("gpqa.jsonl", format!("{}\n", Value::Object(row)));
+    let row = choices.into_iter().chain(["Question"]).map(|column| (column.to_owned(), Value::from(column)));
+    folder.write("gpqa.jsonl", Value::from_iter(row).to_string());
     // The tables of the file, each with a file of one row.
-    let text = std::fs::read_to_string(workspace().join("configs/eval/benchmarks.toml")).unwrap();
+    let text = tests::text(&workspace().join("configs/eval/benchmarks.toml"));
     let mut config: toml::Table = toml::from_str(&text).unwrap();
     let data = config["data"].as_table_mut().unwrap();
     data.insert("dataset_name".into(), "gsm8k.jsonl".into());
@@ -123,9 +116,8 @@ fn the_papers_benchmarks_open() {
     }
     folder.write("run.toml", toml::to_string(&config).unwrap());
     let short = "--config run.toml --set rollout.max_completion_length=4";
-    let _ = folder.train("run", &format!("{short} {MODEL} --set train.max_steps=1 --set eval.num_prompts=0"));
-    let outcome =
-        folder.host(&format!("eval {short} --set data.max_prompt_length=600 --model run/checkpoints/step-000001"));
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    assert_eq!(outcome.stdout.lines().filter(|line| line.contains("pass@1")).count(), 9, "{}", outcome.stdout);
+    folder.train("run", &format!("{short} {MODEL} --set train.max_steps=1 --set eval.num_prompts=0"));
+    let model = "--set data.max_prompt_length=600 --model run/checkpoints/step-000001";
+    let said = folder.said(&format!("eval {short} {model}"));
+    assert_eq!(said.lines().filter(|line| line.contains("pass@1")).count(), 9, "{said}");
 }

@@ -18,10 +18,7 @@ fn replay(flags: &str) -> String {
 }
 
 fn refused(args: &str) -> String {
-    let folder = Folder::new();
-    let sentence = folder.host(args).refused();
-    assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
-    sentence
+    Folder::new().refused(args)
 }
 
 #[test]
@@ -49,9 +46,9 @@ fn a_machine_without_a_driver() {
     folder.write("libcuda.so.1", "");
     let place = folder.path().to_owned();
     let folder = folder.env("LD_LIBRARY_PATH", place);
-    assert_snapshot!(folder.host(&replay("--device cuda:0")).refused(), @"device `cuda:0`: this machine has no CUDA driver, `libcuda.so.1` could not be loaded (install the NVIDIA driver, or run with `--device cpu`)");
+    assert_snapshot!(folder.refused(&replay("--device cuda:0")), @"device `cuda:0`: this machine has no CUDA driver, `libcuda.so.1` could not be loaded (install the NVIDIA driver, or run with `--device cpu`)");
     assert!(!folder.path().join("out").exists());
-    let _ = folder.host(&replay("")).succeeded();
+    folder.said(&replay(""));
 }
 
 #[test]
@@ -79,15 +76,15 @@ fn a_plugin_that_reads_host_memory_only() {
     batch_file::write(&folder.path().join("batch.safetensors"), &batch.view(), None).unwrap();
     folder.write("mask.toml", "[[mask]]\nuse = \"frozen.mask\"\nfactor = 4\n");
     let replay = format!("replay --plugin {} --config mask.toml --out out batch.safetensors", frozen().display());
-    let _ = folder.host(&replay).succeeded();
-    assert_snapshot!(folder.host(&format!("{replay} --device cuda:0")).refused(), @"component `frozen.mask`: a tensor lies in device memory and this component reads host memory only (run with `--device cpu`)");
+    folder.said(&replay);
+    assert_snapshot!(folder.refused(&format!("{replay} --device cuda:0")), @"component `frozen.mask`: a tensor lies in device memory and this component reads host memory only (run with `--device cpu`)");
 }
 
 #[test]
 fn the_flag_is_stronger_than_the_config() {
     let folder = Folder::new();
     let run = folder.train("run", &format!("--set train.device=cuda:0 --device cpu {ONE_STEP}"));
-    let config = std::fs::read_to_string(run.path().join("config.toml")).unwrap();
+    let config = run.text("config.toml");
     assert!(config.contains("device = \"cpu\"\ndtype = \"f32\"\n"), "{config}");
     let resumed = folder.host("train --resume run --device cpu");
     assert_eq!(resumed.code, Some(2), "a run goes on where it began");
@@ -97,14 +94,11 @@ fn the_flag_is_stronger_than_the_config() {
 fn training_in_bf16_learns_and_resumes_bit_for_bit() {
     let folder = Folder::new();
     let args = format!("--plugin libcapo.so --set train.dtype=bf16 --set train.save_steps=2 {FOUR_STEPS}");
-    let outcome = folder.host(&format!("train --output-dir whole {args}")).succeeded();
-    assert!(outcome.stdout.contains("device     cpu, bf16\n"), "{}", outcome.stdout);
-    let whole = folder.run_dir("whole");
-    let config = std::fs::read_to_string(whole.path().join("config.toml")).unwrap();
+    let whole = folder.assert_resumes(&args, [2]);
+    let said = folder.said(&format!("train --dry-run {args}"));
+    assert!(said.contains("device     cpu, bf16\n"), "{said}");
+    let config = whole.text("config.toml");
     assert!(config.contains("dtype = \"bf16\"\n"), "{config}");
-    let _ = folder.train("part", &format!("{args} --stop-after 2"));
-    whole.assert_same_files(&folder.resume("part"));
-
     let exact = folder.train("exact", &args.replace("bf16", "f32"));
     for name in ["entropy", "grad_norm"] {
         let (rough, exact) = (whole.metric(name)[0], exact.metric(name)[0]);

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use insta::assert_snapshot;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tests::Folder;
 
 use crate::refused;
@@ -27,23 +27,16 @@ fn recorded(name: &str) -> Folder {
 }
 
 fn said(name: &str) -> String {
-    recorded(name).host(&format!("diagnose {name}")).succeeded().stdout
+    recorded(name).said(&format!("diagnose {name}"))
 }
 
 #[test]
 fn runs_that_went_well_are_left_alone() {
-    assert_snapshot!(said("healthy-grpo"), @"
-    healthy-grpo: finished after step 300 of 300, reward 0.604 -> 0.729, held-out accuracy 50.80% -> 95.30%, best 96.90% after step 75
-         nothing that the checks know of
-    ");
-    assert_snapshot!(said("healthy-soft"), @"
-    healthy-soft: finished after step 300 of 300, reward 0.604 -> 0.729, held-out accuracy 50.80% -> 94.50%, best 97.70% after step 275
-         nothing that the checks know of
-    ");
-    assert_snapshot!(said("healthy-governed"), @"
-    healthy-governed: finished after step 300 of 300, reward 0.604 -> 0.792, held-out accuracy 50.80% -> 96.10%, best 98.40% after step 75
-         nothing that the checks know of
-    ");
+    for name in ["healthy-grpo", "healthy-soft", "healthy-governed"] {
+        let said = said(name);
+        let (_, findings) = said.split_once('\n').unwrap();
+        assert_eq!(findings, "     nothing that the checks know of\n", "{name}");
+    }
 }
 
 #[test]
@@ -164,34 +157,27 @@ const IDLE: &str = "--plugin libmasks.so --set recipe=dppo --plugin libgovernor.
 #[test]
 fn a_warning_is_told_once_and_a_resume_goes_on_counting() {
     let folder = Folder::new();
-    let whole = folder.host(&format!("train --output-dir whole {IDLE}")).succeeded();
+    let whole = folder.attempt("whole", IDLE).succeeded();
     assert_snapshot!(whole.stderr, @"
     warning: step 3: `masks.dppo-tv` has rejected no token in 3 steps: the run is as without it (tighten `masks.dppo-tv`, whose keys `host plugins --verbose` lists, or leave it out; docs/masks.md)
     warning: step 5: `governor.kl` has shortened no step in 5: the run is as without it (lower `step_control.governor.kl.target`, or leave it out; docs/first-real-run.md)
     ");
-    let first = folder.host(&format!("train --output-dir parts {IDLE} --stop-after 4")).succeeded();
+    let first = folder.attempt("parts", &format!("{IDLE} --stop-after 4")).succeeded();
     let second = folder.host("train --resume parts").succeeded();
     assert_eq!(first.stderr.clone() + &second.stderr, whole.stderr);
     assert_eq!([first, second].map(|part| part.stderr.lines().count()), [1, 1]);
     let (whole, parts) = (folder.run_dir("whole"), folder.run_dir("parts"));
     whole.assert_same_files(&parts);
     let told = |name: &str| whole.metrics().iter().position(|line| line.contains_key(name)).map(|place| place + 1);
-    let found: Value = serde_json::from_str(&folder.host("diagnose whole --json").succeeded().stdout).unwrap();
+    let found: Value = serde_json::from_str(&folder.said("diagnose whole --json")).unwrap();
     let found = |at: usize, key: &str| &found[0]["findings"][at][key];
-    for (at, (check, component)) in
-        [("mask_idle", "masks.dppo-tv"), ("control_idle", "governor.kl")].into_iter().enumerate()
-    {
-        assert_eq!(
-            (found(at, "check"), found(at, "component"), found(at, "last")),
-            (&check.into(), &component.into(), &7.into())
-        );
-        assert_eq!(
-            told(&format!("warnings/{check}/{component}")),
-            found(at, "first").as_u64().map(|step| step as usize)
-        );
+    for (at, (check, component)) in [(0, ("mask_idle", "masks.dppo-tv")), (1, ("control_idle", "governor.kl"))] {
+        let first = told(&format!("warnings/{check}/{component}"));
+        let keys = ["check", "component", "first", "last"].map(|key| found(at, key).clone());
+        assert_eq!(keys, [json!(check), json!(component), json!(first), json!(7)]);
     }
-    let _ = folder.host("report whole --out report.html").succeeded();
-    let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    folder.said("report whole --out report.html");
+    let page = folder.text("report.html");
     assert!(page.contains("whole, after steps 3 to 7: `masks.dppo-tv` has rejected no token in 3 steps"));
 }
 
@@ -202,7 +188,7 @@ fn a_limit_of_0_is_silence() {
         let config = folder.path().join("too-fast/config.toml");
         let settings = std::fs::read_to_string(&config).unwrap();
         folder.write("too-fast/config.toml", format!("{settings}\nwarnings.{key} = 0\n"));
-        folder.host("diagnose too-fast").succeeded().stdout
+        folder.said("diagnose too-fast")
     };
     assert!(off(&folder, "reward_fall").contains("no_signal"));
     assert!(off(&folder, "no_signal_steps").ends_with("     nothing that the checks know of\n"));

@@ -6,6 +6,8 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 use tests::{Folder, artifacts};
 
+use crate::loading::finds;
+
 /// All plugins that come with `host`.
 const ALL: &str = "--plugin libcapo.so --plugin libdrcapo.so --plugin libreincapo.so --plugin libgovernor.so \
                    --plugin libmasks.so";
@@ -35,27 +37,19 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 
 #[test]
 fn an_installed_plugin_is_found_by_its_name() {
-    let finds = |folder: &Folder, at: &str| {
-        let listed = folder.host("plugins --plugin libmine.so").succeeded().stdout;
-        assert!(listed.contains(&format!("from reincapo 0.1.0, `FOLDER/{at}`")), "{listed}");
-    };
-    finds(&home(".local/share/capo/plugins/libmine.so"), ".local/share/capo/plugins/libmine.so");
+    finds(&home(".local/share/capo/plugins/libmine.so"), "libmine.so", ".local/share/capo/plugins/libmine.so");
     let moved = home("data/capo/plugins/libmine.so");
     let data = moved.path().join("data");
-    finds(&moved.env("XDG_DATA_HOME", data), "data/capo/plugins/libmine.so");
-    finds(
-        &home(".local/share/capo/plugins/libmine.so").env("XDG_DATA_HOME", "data"),
-        ".local/share/capo/plugins/libmine.so",
-    );
+    finds(&moved.env("XDG_DATA_HOME", data), "libmine.so", "data/capo/plugins/libmine.so");
     let none = home("libother.so");
-    assert_snapshot!(none.host("plugins --plugin libmine.so").refused(), @"plugin `libmine.so` was not found; tried `./libmine.so`, `BUILD/libmine.so`, `FOLDER/.local/share/capo/plugins/libmine.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
+    assert_snapshot!(none.refused("plugins --plugin libmine.so"), @"plugin `libmine.so` was not found; tried `./libmine.so`, `BUILD/libmine.so`, `FOLDER/.local/share/capo/plugins/libmine.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
 }
 
 #[test]
 fn an_installed_plugin_takes_the_place_of_no_other() {
     let folder = home(".local/share/capo/plugins/libcapo.so");
     let comes_from = |folder: &Folder, place: &str| {
-        let listed = folder.host("plugins --plugin libcapo.so").succeeded().stdout;
+        let listed = folder.said("plugins --plugin libcapo.so");
         assert!(listed.contains(&format!("0.1.0, `{place}`")), "{place}: {listed}");
     };
     comes_from(&folder, "BUILD/libcapo.so");
@@ -118,7 +112,7 @@ fn the_json_says_what_the_lines_say() {
 fn the_json_says_what_keys_mean_what_is_asked_for_and_what_was_loaded() {
     let folder = Folder::new();
     let all = listing(&folder, ALL);
-    let verbose = folder.host(&format!("--verbose plugins {ALL}")).succeeded().stdout;
+    let verbose = folder.said(&format!("--verbose plugins {ALL}"));
     for one in list(&all, "components") {
         if let Some(inputs) = one["inputs"].as_array().filter(|inputs| !inputs.is_empty()) {
             let names: Vec<_> = inputs.iter().map(|name| name.as_str().unwrap()).collect();
@@ -159,10 +153,7 @@ fn the_json_says_what_keys_mean_what_is_asked_for_and_what_was_loaded() {
     assert_eq!(pins, String::from_utf8(hashes.stdout).unwrap());
     let capo = list(&all, "recipes").iter().find(|recipe| recipe["name"] == "capo-soft").unwrap();
     assert_eq!(capo["sets_defaults"], json!(true));
-    assert_eq!(
-        text(capo, "toml"),
-        std::fs::read_to_string(artifacts::workspace().join("plugins/capo/soft.toml")).unwrap()
-    );
+    assert_eq!(text(capo, "toml"), tests::text(&artifacts::workspace().join("plugins/capo/soft.toml")));
     assert_eq!(capo["origin"]["sha256"], all["plugins"][0]["sha256"]);
     assert_eq!(folder.host(&format!("plugins --json --hash {ALL}")).code, Some(2));
 }

@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use capo_loader::files::sha256_hex;
 use insta::assert_snapshot;
 use tests::artifacts::workspace;
-use tests::{Folder, Outcome};
+use tests::{Folder, names};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+/// The model in the cache of a folder.
+const CACHE: &str = "hf/hub/models--org--model";
+const DOWNLOAD: &str = "download org/model";
 
 /// Files of the Hub, and its behaviour.
 struct Hub {
@@ -37,8 +39,8 @@ enum Fault {
 }
 
 impl Hub {
-    /// A Hub with the embedded model as `org/model`, and things beside it that nobody needs.
-    fn open() -> Arc<Self> {
+    /// A Hub with the embedded model as `org/model` and things beside it that nobody needs, and a folder whose `host` asks it.
+    fn open(faults: Vec<Fault>) -> (Folder, Arc<Self>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut files = BTreeMap::from([
             ("README.md".to_owned(), b"read me".to_vec()),
@@ -50,7 +52,7 @@ impl Hub {
             files.insert(file.to_owned(), std::fs::read(path).unwrap());
         }
         let address = format!("http://{}", listener.local_addr().unwrap());
-        let (faults, asked) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        let (faults, asked) = (Mutex::new(faults), Mutex::new(Vec::new()));
         let hub = Arc::new(Self { address, files, faults, asked });
         let server = Arc::clone(&hub);
         std::thread::spawn(move || {
@@ -58,7 +60,9 @@ impl Hub {
                 server.answer(stream.unwrap());
             }
         });
-        hub
+        let folder = Folder::new();
+        let home = folder.path().join("hf");
+        (folder.env("HF_ENDPOINT", &hub.address).env("HF_HOME", home), hub)
     }
 
     fn answer(&self, stream: TcpStream) {
@@ -134,81 +138,70 @@ impl Hub {
         self.asked.lock().unwrap().iter().filter(|request| request.starts_with(beginning)).count()
     }
 
-    fn host(&self, folder: &Folder, args: &str) -> Outcome {
-        let mut command = folder.command(args);
-        for proxy in ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "HF_TOKEN"] {
-            command.env_remove(proxy);
-        }
-        command.env("HF_ENDPOINT", &self.address).env("HF_HOME", folder.path().join("hf"));
-        let mut outcome = folder.outcome(command.output().unwrap());
-        outcome.stderr = outcome.stderr.replace(&self.address, "HUB");
-        outcome
+    /// Asserts that the weights in the cache of `folder` are the Hub's.
+    fn assert_fetched(&self, folder: &Folder) {
+        assert!(
+            folder.bytes(&format!("{CACHE}/snapshots/{COMMIT}/model.safetensors")) == self.files["model.safetensors"]
+        );
     }
 }
 
-fn weights(folder: &Path) -> Vec<u8> {
-    std::fs::read(folder.join(format!("snapshots/{COMMIT}/model.safetensors"))).unwrap()
+/// A folder whose `host` waits for a second.
+fn impatient(folder: Folder) -> Folder {
+    folder.env("HF_HUB_DOWNLOAD_TIMEOUT", "1")
 }
 
 #[test]
 fn a_model_is_fetched_once_and_found_by_its_id() {
-    let (folder, hub) = (Folder::new(), Hub::open());
+    let (folder, hub) = Hub::open(vec![]);
     let generate = "generate --model org/model --temperature 0 --max-completion-length 8 1+1=";
-    assert_snapshot!(hub.host(&folder, generate).refused(), @"no model `org/model`: neither a directory nor in the cache of the Hugging Face Hub, `FOLDER/hf/hub` (fetch it with `host download org/model`)");
+    assert_snapshot!(folder.refused(generate), @"no model `org/model`: neither a directory nor in the cache of the Hugging Face Hub, `FOLDER/hf/hub` (fetch it with `host download org/model`)");
     assert_eq!(hub.asked(""), 0, "no other command opens a socket");
-    let said = hub.host(&folder, "download org/model").succeeded().stdout;
-    assert_eq!(said, format!("FOLDER/hf/hub/models--org--model/snapshots/{COMMIT}\n"));
-    let cache = folder.path().join("hf/hub/models--org--model");
-    let names = |path: &str| {
-        let names =
-            std::fs::read_dir(cache.join(path)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.collect::<std::collections::BTreeSet<_>>()
-    };
+    assert_eq!(folder.said(DOWNLOAD), format!("FOLDER/{CACHE}/snapshots/{COMMIT}\n"));
+    let snapshot = folder.path().join(format!("{CACHE}/snapshots/{COMMIT}"));
     let needed = ["config.json", "merges.txt", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
-    assert_eq!(names(&format!("snapshots/{COMMIT}")), needed.map(str::to_owned).into());
-    assert_eq!(std::fs::read_to_string(cache.join("refs/main")).unwrap(), COMMIT);
-    assert!(cache.join(format!("snapshots/{COMMIT}/config.json")).is_symlink());
-    assert!(weights(&cache) == hub.files["model.safetensors"]);
-    let answer = hub.host(&folder, generate).succeeded().stdout;
-    assert!(answer.starts_with("1+1="), "{answer}");
+    assert!(names(&snapshot).into_iter().eq(needed));
+    assert_eq!(folder.text(&format!("{CACHE}/refs/main")), COMMIT);
+    assert!(snapshot.join("config.json").is_symlink());
+    hub.assert_fetched(&folder);
+    assert!(folder.said(generate).starts_with("1+1="));
     let fetched = hub.asked("GET /org/model/resolve");
-    let _ = hub.host(&folder, "download org/model").succeeded();
+    folder.said(DOWNLOAD);
     assert_eq!(hub.asked("GET /org/model/resolve"), fetched, "what is there is not fetched again");
 }
 
 #[test]
 fn a_fetch_that_breaks_off_leaves_no_model_and_goes_on() {
-    let (folder, hub) = (Folder::new(), Hub::open());
-    *hub.faults.lock().unwrap() = vec![Fault::Breaks(1000), Fault::Breaks(500)];
-    assert_snapshot!(hub.host(&folder, "download org/model").failed(), @"`model.safetensors` was not fetched whole (run the command again; it goes on from there): the connection broke after 1500 of 504232 bytes: Peer disconnected");
-    let cache = folder.path().join("hf/hub/models--org--model");
-    assert!(!cache.join("refs").exists() && !cache.join(format!("snapshots/{COMMIT}/model.safetensors")).exists());
-    let _ = hub.host(&folder, "generate --model org/model 1+1=").refused();
-    let _ = hub.host(&folder, "download org/model").succeeded();
+    let (folder, hub) = Hub::open(vec![Fault::Breaks(1000), Fault::Breaks(500)]);
+    assert_snapshot!(folder.host(DOWNLOAD).failed(), @"`model.safetensors` was not fetched whole (run the command again; it goes on from there): the connection broke after 1500 of 504232 bytes: Peer disconnected");
+    let cache = folder.path().join(CACHE);
+    let weights = cache.join("snapshots").join(COMMIT).join("model.safetensors");
+    assert!(!cache.join("refs").exists() && !weights.exists());
+    let _ = folder.refused("generate --model org/model 1+1=");
+    folder.said(DOWNLOAD);
     assert_eq!(hub.asked(&format!("GET /org/model/resolve/{COMMIT}/model.safetensors 1500")), 1, "it goes on");
-    assert!(weights(&cache) == hub.files["model.safetensors"]);
+    hub.assert_fetched(&folder);
 }
 
 #[test]
 fn a_fetch_that_breaks_off_once_goes_on_by_itself() {
     for fault in [Fault::Breaks(1000), Fault::Stalls(1000)] {
-        let (folder, hub) = (Folder::new().env("HF_HUB_DOWNLOAD_TIMEOUT", "1"), Hub::open());
-        hub.faults.lock().unwrap().push(fault);
-        let _ = hub.host(&folder, "download org/model").succeeded();
+        let (folder, hub) = Hub::open(vec![fault]);
+        let folder = impatient(folder);
+        folder.said(DOWNLOAD);
         assert_eq!(hub.asked(&format!("GET /org/model/resolve/{COMMIT}/model.safetensors 1000")), 1);
-        assert!(weights(&folder.path().join("hf/hub/models--org--model")) == hub.files["model.safetensors"]);
+        hub.assert_fetched(&folder);
     }
 }
 
 #[test]
 fn a_silence_and_a_flood_have_an_end() {
     let said = |faults: Vec<Fault>| {
-        let (folder, hub) = (Folder::new().env("HF_HUB_DOWNLOAD_TIMEOUT", "1"), Hub::open());
-        *hub.faults.lock().unwrap() = faults;
-        let blobs = folder.path().join("hf/hub/models--org--model/blobs");
-        let sentence = hub.host(&folder, "download org/model").failed();
-        let size = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().metadata().unwrap().len();
-        let most = std::fs::read_dir(blobs).unwrap().map(size).max().unwrap();
+        let (folder, hub) = Hub::open(faults);
+        let folder = impatient(folder);
+        let sentence = folder.host(DOWNLOAD).failed();
+        let blobs = folder.path().join(CACHE).join("blobs");
+        let most = names(&blobs).iter().map(|name| blobs.join(name).metadata().unwrap().len()).max().unwrap();
         assert!(most <= hub.files["model.safetensors"].len() as u64, "{most} bytes were written");
         sentence
     };
@@ -216,51 +209,39 @@ fn a_silence_and_a_flood_have_an_end() {
     assert_snapshot!(said(vec![Fault::Overflows]), @"`model.safetensors` was not fetched whole (run the command again; it goes on from there): what came is not what the Hub said, and was thrown away");
     // A Hub that takes the connection and says nothing.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let folder = Folder::new().env("HF_HUB_DOWNLOAD_TIMEOUT", "1").env("HF_HOME", "hf");
     let address = format!("http://{}", listener.local_addr().unwrap());
-    let mut command = folder.command("download org/model");
-    let outcome = folder.outcome(command.env("HF_ENDPOINT", &address).env("NO_PROXY", "*").output().unwrap());
-    assert!(
-        outcome.refused().ends_with("nothing came for 1 s (`HF_HUB_DOWNLOAD_TIMEOUT` sets the limit)"),
-        "{outcome:?}"
-    );
+    let sentence = impatient(Hub::open(vec![]).0).env("HF_ENDPOINT", address).refused(DOWNLOAD);
+    assert!(sentence.ends_with("nothing came for 1 s (`HF_HUB_DOWNLOAD_TIMEOUT` sets the limit)"), "{sentence}");
 }
 
 #[test]
 fn redirects_are_followed_whatever_comes_with_them() {
-    let (folder, hub) = (Folder::new(), Hub::open());
-    *hub.faults.lock().unwrap() = vec![Fault::Leads; 2];
-    let _ = hub.host(&folder, "download org/model").succeeded();
-    let (folder, hub) = (Folder::new(), Hub::open());
-    *hub.faults.lock().unwrap() = vec![Fault::Leads; 30];
-    let sentence = hub.host(&folder, "download org/model").failed();
+    Hub::open(vec![Fault::Leads; 2]).0.said(DOWNLOAD);
+    let sentence = Hub::open(vec![Fault::Leads; 30]).0.host(DOWNLOAD).failed();
     assert!(sentence.ends_with("leads from place to place (more than 10 times)"), "{sentence}");
 }
 
 #[test]
 fn contents_that_are_not_those_are_thrown_away() {
-    let (folder, hub) = (Folder::new(), Hub::open());
-    let partial = format!("hf/hub/models--org--model/blobs/{}.incomplete", sha256_hex(&hub.files["model.safetensors"]));
+    let (folder, hub) = Hub::open(vec![]);
+    let partial = format!("{CACHE}/blobs/{}.incomplete", sha256_hex(&hub.files["model.safetensors"]));
     folder.write(&partial, "others");
-    assert_snapshot!(hub.host(&folder, "download org/model").failed(), @"`model.safetensors` was not fetched whole (run the command again; it goes on from there): what came is not what the Hub said, and was thrown away");
+    assert_snapshot!(folder.host(DOWNLOAD).failed(), @"`model.safetensors` was not fetched whole (run the command again; it goes on from there): what came is not what the Hub said, and was thrown away");
     assert!(!folder.path().join(&partial).exists());
-    let _ = hub.host(&folder, "download org/model").succeeded();
+    folder.said(DOWNLOAD);
 }
 
 #[test]
 fn what_the_hub_does_not_give() {
-    let (folder, hub) = (Folder::new(), Hub::open());
-    let refused = |args: &str| hub.host(&folder, &format!("download {args}")).refused();
+    let (folder, hub) = Hub::open(vec![]);
+    let refused = |args: &str| folder.refused(&format!("download {args}")).replace(&hub.address, "HUB");
     assert_snapshot!(refused("org/absent"), @"`HUB` has no model `org/absent` with the revision `main`");
     assert_snapshot!(refused("org/model --revision v2"), @"`HUB` has no model `org/model` with the revision `v2`");
     assert_snapshot!(refused("org/gated"), @"`HUB` gives `org/gated` to nobody without a token: there is no such model, or one has to ask for it (accept its terms at `HUB/org/gated`, and set `HF_TOKEN`)");
     assert_snapshot!(refused("org/model --revision ../x"), @"`../x` is no revision (give a branch, a tag or a commit)");
     assert_snapshot!(refused("org/model/x"), @"`org/model/x` is no id of a model (give one as in `Qwen/Qwen2.5-0.5B`)");
-    assert!(!folder.path().join("hf").exists(), "nothing is written before the Hub has answered");
-    let mut command = folder.command("download org/model");
     // Nobody listens on the port of a listener that is gone.
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    command.env("HF_ENDPOINT", format!("http://{nobody}")).env("HF_HOME", folder.path().join("hf"));
-    let sentence = folder.outcome(command.output().unwrap()).refused();
+    let sentence = folder.env("HF_ENDPOINT", format!("http://{nobody}")).refused(DOWNLOAD);
     assert!(sentence.starts_with(&format!("cannot reach `http://{nobody}/api/models/org/model")), "{sentence}");
 }

@@ -1,5 +1,4 @@
-//! Circumstances that must not change a run: how a component was linked, masks that do nothing, threads, how the work
-//! is split.
+//! Circumstances that must not change a run: how a component was linked, masks that do nothing, threads, how the work is split.
 
 // Linked into this executable, so that its components are built in here.
 use capo as _;
@@ -12,7 +11,7 @@ use host::report::Report;
 use host::run::Run;
 use tests::Folder;
 
-use crate::FOUR_STEPS;
+use crate::{AS_IT_IS, FOUR_STEPS, ONE_STEP, refused, split};
 
 const CAPO: &str = "--plugin libcapo.so";
 /// Every mask of a run, switched off.
@@ -22,27 +21,21 @@ const NO_LIMITS: &str = "--set mask.0.fisher_threshold=false --set mask.0.hessia
 /// A hundredth of one step at the default rate of 1e-4; one bit of a weight above 1 is 1.2e-7.
 const SPLIT_BOUND: f32 = 1e-6;
 
-/// Completions are drawn from the policy as it is.
-const AS_IT_IS: &str = "--set rollout.temperature=1 --set rollout.top_k=0 --set rollout.top_p=1";
-
 #[test]
-fn the_same_run_twice() {
+fn circumstances_that_change_no_bit() {
     let folder = Folder::new();
     let args = format!("{CAPO} {FOUR_STEPS}");
     let first = folder.train("first", &args);
+    assert!(first.metric("mask/rejection_rate").iter().any(|&rate| rate > 0.0), "the mask rejects something");
     first.assert_same_files(&folder.train("second", &args));
     let other = folder.train("other", &format!("{args} --set train.seed=43"));
     assert_ne!(first.weights(), other.weights(), "the seed matters");
-    assert!(first.metric("mask/rejection_rate").iter().any(|&rate| rate > 0.0), "the mask rejects something");
-}
-
-#[test]
-fn activations_that_are_computed_again() {
-    let folder = Folder::new();
-    let args = format!("{CAPO} {FOUR_STEPS}");
-    let kept = folder.train("kept", &args);
     let again = folder.train("again", &format!("{args} --set train.gradient_checkpointing=true"));
-    assert_eq!(kept.files(), again.files(), "model, optimizer and the mask's moments");
+    assert_eq!(first.files(), again.files(), "activations that are computed again");
+    for threads in ["1", "2", "5"] {
+        let folder = Folder::new().env("RAYON_NUM_THREADS", threads).env("CANDLE_NUM_THREADS", threads);
+        folder.train("run", &args).assert_same_files(&first);
+    }
 }
 
 #[test]
@@ -83,29 +76,14 @@ fn capo_without_limits_is_grpo() {
 }
 
 #[test]
-fn threads_change_no_bit() {
-    let args = format!("{CAPO} {FOUR_STEPS}");
-    let with = |threads: &str| {
-        let folder = Folder::new().env("RAYON_NUM_THREADS", threads).env("CANDLE_NUM_THREADS", threads);
-        let run = folder.train("run", &args);
-        (folder, run)
-    };
-    let ((_one, one), (_two, two), (_five, five)) = (with("1"), with("2"), with("5"));
-    one.assert_same_files(&two);
-    one.assert_same_files(&five);
-}
-
-#[test]
 fn a_split_batch_is_the_whole_batch() {
     let folder = Folder::new();
     let args = format!("{CAPO} {FOUR_STEPS}");
-    let whole = folder.train("whole", &format!("{args} --set train.per_device_train_batch_size=48"));
+    let whole = folder.train("whole", &format!("{args} {}", split(48)));
     assert!(whole.metric("mask/rejection_rate").iter().any(|&rate| rate > 0.0), "the mask rejects something");
     // The last are micro-batches of one group each.
-    for (micro, steps) in [(16, 3), (8, 6)] {
-        let split =
-            format!("--set train.per_device_train_batch_size={micro} --set train.gradient_accumulation_steps={steps}");
-        let split = folder.train(&format!("split{micro}"), &format!("{args} {split}"));
+    for size in [16, 8] {
+        let split = folder.train(&format!("split{size}"), &format!("{args} {}", split(size)));
         for name in ["reward", "num_tokens", "completions/mean_length", "mask/rejection_rate", "capo.curvature/rows"] {
             assert_eq!(whole.metric(name), split.metric(name), "{name}");
         }
@@ -117,9 +95,7 @@ fn a_split_batch_is_the_whole_batch() {
 #[test]
 fn activations_stored_for_the_backward_pass_change_no_bit() {
     let folder = Folder::new();
-    let args = format!(
-        "{CAPO} {FOUR_STEPS} --set train.per_device_train_batch_size=8 --set train.gradient_accumulation_steps=6"
-    );
+    let args = format!("{CAPO} {FOUR_STEPS} {}", split(8));
     let all = folder.train("all", &args);
     let none = folder.train("none", &format!("{args} --set train.activation_budget=0"));
     let some = folder.train("some", &format!("{args} --set train.activation_budget=2"));
@@ -130,8 +106,7 @@ fn activations_stored_for_the_backward_pass_change_no_bit() {
 #[test]
 fn logps_from_sampling_are_those_of_a_pass_of_their_own() {
     let folder = Folder::new();
-    let split = "--set train.per_device_train_batch_size=16 --set train.gradient_accumulation_steps=3";
-    let args = format!("{CAPO} {FOUR_STEPS} {split} {AS_IT_IS}");
+    let args = format!("{CAPO} {FOUR_STEPS} {} {AS_IT_IS}", split(16));
     let own = folder.train("own", &args);
     let sampled = folder.train("sampled", &format!("{args} --set train.score_at_sampling=true"));
     for name in ["reward", "num_tokens", "completions/mean_length", "mask/rejection_rate", "capo.curvature/rows"] {
@@ -144,49 +119,22 @@ fn logps_from_sampling_are_those_of_a_pass_of_their_own() {
 
 #[test]
 fn logps_from_sampling_need_the_samplers_distribution() {
-    let folder = Folder::new();
-    let message = |set: &str| {
-        let args = format!("{FOUR_STEPS} {AS_IT_IS} --set train.score_at_sampling=true {set}");
-        folder.host(&format!("train {args} --output-dir run")).refused()
-    };
+    let message = |set: &str| refused(&format!("{FOUR_STEPS} {AS_IT_IS} --set train.score_at_sampling=true {set}"));
     insta::assert_snapshot!(message("--set rollout.top_k=5"), @"the settings of the default config and `--set rollout.temperature`, `--set rollout.top_k`, `--set rollout.top_p`, `--set train.score_at_sampling`, `--set rollout.top_k` do not fit together: `train.score_at_sampling` is on, but completions are drawn from another distribution than the one that the loss sees (set `rollout.temperature` to `train.loss_temperature`, `rollout.top_k` to 0, `rollout.top_p` to 1 and `rollout.dtype` to `train.dtype`, or turn it off)");
     insta::assert_snapshot!(message("--set train.num_iterations=2"), @"the settings of `--set` do not fit together: `train.score_at_sampling` is on, but 2 steps use each rollout, and all after the first have another policy (use each once, or turn it off)");
-}
-
-#[test]
-fn several_steps_and_iterations_of_one_rollout() {
-    let folder = Folder::new();
-    let sizes =
-        "--set train.per_device_train_batch_size=16 --set train.steps_per_generation=3 --set train.save_steps=0";
-    let steps = folder.train("steps", &format!("{CAPO} {sizes} --set train.max_steps=6 --set eval.num_prompts=0"));
-    let reused =
-        "--set train.num_iterations=2 --set train.max_steps=4 --set train.save_steps=0 --set eval.num_prompts=0";
-    let iterations = folder.train("iterations", &format!("{CAPO} {reused}"));
-    for run in [steps, iterations] {
-        assert_eq!(run.metric("step_skipped"), vec![0.0; run.metrics().len()]);
-        assert!(run.metrics().iter().flat_map(|line| line.values()).all(|value| !value.is_null()));
-        assert!(run.metric("grad_norm").iter().all(|norm| *norm > 0.0));
-    }
 }
 
 #[test]
 fn the_first_step_of_a_reused_rollout_is_a_whole_one() {
     // Every iteration's first step sees the policy that sampled: ratios of 1, as in a rollout used once.
     let folder = Folder::new();
-    let once = folder.train("once", "--set train.max_steps=1 --set eval.num_prompts=0");
-    let twice =
-        "--set train.num_iterations=2 --set train.max_steps=2 --set train.save_steps=2 --set eval.num_prompts=0";
-    let twice = folder.train("twice", twice);
+    let once = folder.train("once", ONE_STEP);
+    let reused =
+        "--set train.num_iterations=2 --set train.max_steps=3 --set train.save_steps=0 --set eval.num_prompts=0";
+    let reused = folder.train("reused", reused);
     for name in ["loss", "grad_norm", "entropy", "reward"] {
-        assert_eq!(once.metric(name)[0], twice.metric(name)[0], "{name}");
+        assert_eq!(once.metric(name)[0], reused.metric(name)[0], "{name}");
     }
-}
-
-#[test]
-fn a_run_ends_at_its_last_step_even_within_a_rollout() {
-    let folder = Folder::new();
-    let reused = "--set train.num_iterations=2 --set train.save_steps=0 --set eval.num_prompts=0";
-    let run = folder.train("run", &format!("{reused} --set train.max_steps=3"));
-    assert_eq!(run.metrics().len(), 3);
-    assert_eq!(run.checkpoints(), [3]);
+    // A run ends at its last step, even within a rollout.
+    assert_eq!((reused.metrics().len(), reused.checkpoints()), (3, vec![3]));
 }

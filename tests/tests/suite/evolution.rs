@@ -48,14 +48,8 @@ impl Copy {
         }
     }
 
-    /// Writes a file unless it is there already, so that cargo has nothing to do for a copy that it knows.
     fn write(&self, name: &str, text: &str) {
-        let path = self.root.join(name);
-        if std::fs::read_to_string(&path).is_ok_and(|old| old == text) {
-            return;
-        }
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
+        artifacts::put(&self.root.join(name), text);
     }
 
     fn change(self, file: &str, from: &str, to: &str) -> Self {
@@ -102,9 +96,9 @@ pub fn aborting() -> PathBuf {
 fn refused(library: &Path) -> String {
     let folder = Folder::new();
     let library = library.display().to_string();
-    let sentence = folder.host(&format!("plugins --plugin {library}")).refused();
+    let sentence = folder.refused(&format!("plugins --plugin {library}"));
     assert!(sentence.lines().count() == 1, "one sentence without `--verbose`: {sentence}");
-    let verbose = folder.host(&format!("--verbose plugins --plugin {library}")).refused();
+    let verbose = folder.refused(&format!("--verbose plugins --plugin {library}"));
     assert!(verbose.starts_with(&sentence), "{verbose}");
     assert!(verbose.lines().count() > 1 || !sentence.contains("--verbose"), "{verbose}");
     sentence.replace(&library, "LIBRARY")
@@ -126,41 +120,19 @@ fn a_later_minor_version_with_a_point_of_its_own_is_the_same_abi() {
 }
 
 #[test]
-#[ignore = "slow: it builds another capo-plugin; .ci/long runs it"]
-fn another_major_version() {
+#[ignore = "slow: it builds other capo-plugins; .ci/long runs it"]
+fn others_are_refused() {
     let library = Copy::new("other_major").version("2.0.0").build();
     assert_snapshot!(refused(&library), @"`LIBRARY` was built against capo-plugin 2.0.0, this host speaks 1.0.0 (rebuild it against `capo-plugin` 1.x; `--verbose` shows the differences)");
-}
-
-#[test]
-#[ignore = "slow: it builds another capo-plugin; .ci/long runs it"]
-fn another_root_revision() {
-    let copy = Copy::new("other_root");
-    let library = copy.change("capo-plugin/src/wire/abi.rs", "ABI_VERSION: u32 = 1;", "ABI_VERSION: u32 = 2;").build();
-    assert_snapshot!(refused(&library), @"`LIBRARY` speaks plugin ABI 2, this host speaks 1 (rebuild the plugin against `capo-plugin` 1.x)");
-}
-
-#[test]
-#[ignore = "slow: it builds another capo-plugin; .ci/long runs it"]
-fn another_layout_under_a_known_id() {
-    let copy = Copy::new("other_layout");
-    let library = copy.change("capo-plugin/src/tensor.rs", "pub lanes: u16,", "pub lanes: u32,").build();
-    assert_snapshot!(refused(&library), @"`LIBRARY` has another layout under extension `capo.advantage/1` (rebuild it against a released `capo-plugin`)");
-}
-
-#[test]
-#[ignore = "slow: it builds another capo-plugin; .ci/long runs it"]
-fn another_layout_of_the_reward_point_alone() {
-    let copy = Copy::new("other_rewards");
+    let changed = |name, file, from, to| refused(&Copy::new(name).change(file, from, to).build());
+    let (file, from, to) = ("capo-plugin/src/wire/abi.rs", "ABI_VERSION: u32 = 1;", "ABI_VERSION: u32 = 2;");
+    assert_snapshot!(changed("other_root", file, from, to), @"`LIBRARY` speaks plugin ABI 2, this host speaks 1 (rebuild the plugin against `capo-plugin` 1.x)");
+    let (file, from, to) = ("capo-plugin/src/tensor.rs", "pub lanes: u16,", "pub lanes: u32,");
+    assert_snapshot!(changed("other_layout", file, from, to), @"`LIBRARY` has another layout under extension `capo.advantage/1` (rebuild it against a released `capo-plugin`)");
     let (truncated, answer) = ("pub truncated: u8,", "pub answer: RStr<'a>,");
-    let [now, then] = [(truncated, answer), (answer, truncated)].map(|(a, b)| format!("    {a}\n    {b}\n"));
-    let library = copy.change("capo-plugin/src/wire/abi_reward.rs", &now, &then).build();
-    assert_snapshot!(refused(&library), @"`LIBRARY` has another layout under extension `capo.reward/1` (rebuild it against a released `capo-plugin`)");
-}
-
-#[test]
-#[ignore = "slow: it builds another capo-plugin; .ci/long runs it"]
-fn another_layout_of_the_recipes_alone() {
+    let [from, to] = [(truncated, answer), (answer, truncated)].map(|(a, b)| format!("    {a}\n    {b}\n"));
+    let file = "capo-plugin/src/wire/abi_reward.rs";
+    assert_snapshot!(changed("other_rewards", file, &from, &to), @"`LIBRARY` has another layout under extension `capo.reward/1` (rebuild it against a released `capo-plugin`)");
     let (field, value) = ("RVec<RecipeInfo>,", "RecipePoint { recipes }");
     let copy =
         Copy::new("other_recipes").change("capo-plugin/src/wire/abi.rs", field, &format!("{field} pub more: u32,"));

@@ -1,12 +1,12 @@
 //! The example plugins, built as a third party would, and one of them in either profile.
 
-use insta::assert_snapshot;
-use tests::{Folder, RunDir, artifacts};
+use tests::artifacts::{example, load_examples, workspace};
+use tests::{Folder, RunDir, names};
 
 use crate::FOUR_STEPS;
 
 fn train(folder: &Folder, profile: &str) -> RunDir {
-    let library = artifacts::example("surprise-cap", profile);
+    let library = example("surprise-cap", profile);
     let mask = "mask=[{use=\"example.surprise-cap\",max_nats=0.5}]";
     folder.train(profile, &format!("--plugin {} --set {mask} {FOUR_STEPS}", library.display()))
 }
@@ -24,33 +24,6 @@ fn debug_and_release_do_the_same() {
 }
 
 #[test]
-fn it_is_listed_with_its_keys() {
-    let folder = Folder::new();
-    let listed = folder
-        .host(&format!("plugins --plugin {}", artifacts::example("surprise-cap", "dev").display()))
-        .succeeded()
-        .stdout;
-    let (_, mask) = listed.split_once("mask\n").unwrap();
-    assert_snapshot!(mask.lines().take(2).collect::<Vec<_>>().join("\n"), @"
-    example.surprise-cap     drops tokens above a surprise limit
-                             keys: max_nats
-    ");
-}
-
-#[test]
-fn its_keys_are_checked() {
-    let folder = Folder::new();
-    let plugin = artifacts::example("surprise-cap", "dev").display().to_string();
-    let refused = |keys: &str| {
-        let mask = format!("mask=[{{use=\"example.surprise-cap\",{keys}}}]");
-        folder.host(&format!("train --plugin {plugin} --set {mask}")).refused()
-    };
-    assert_snapshot!(refused("max_nat=1"), @r#"`[[mask]]` with `use = "example.surprise-cap"`: unknown key `max_nat` (did you mean `max_nats`?)"#);
-    assert_snapshot!(refused("max_nats=\"much\""), @r#"`[[mask]]` with `use = "example.surprise-cap"`: invalid type: string "much", expected f32"#);
-    assert_snapshot!(refused(""), @r#"`[[mask]]` with `use = "example.surprise-cap"`: missing field `max_nats`"#);
-}
-
-#[test]
 fn the_mask_drops_tokens_under_its_own_name() {
     let folder = Folder::new();
     let run = train(&folder, "dev");
@@ -63,10 +36,9 @@ fn the_mask_drops_tokens_under_its_own_name() {
 #[test]
 fn gspo_clips_completions_of_used_rollouts() {
     let folder = Folder::new();
-    let library = artifacts::example("gspo", "dev");
-    let run =
-        folder.train("gspo", &format!("--plugin {} --set train.num_iterations=2 {FOUR_STEPS}", library.display()));
-    let config = std::fs::read_to_string(run.path().join("config.toml")).unwrap();
+    let plugin = load_examples(&["gspo"]);
+    let run = folder.train("gspo", &format!("{plugin} --set train.num_iterations=2 {FOUR_STEPS}"));
+    let config = run.text("config.toml");
     assert!(config.contains("use = \"grpo.advantage\"") && config.contains("use = \"example.gspo\""), "{config}");
     let clipped = run.metric("clip_ratio/region_mean");
     assert_eq!([clipped[0], clipped[2]], [0.0; 2], "a fresh rollout is on policy");
@@ -75,15 +47,11 @@ fn gspo_clips_completions_of_used_rollouts() {
 
 #[test]
 fn each_example_has_its_row_and_its_page() {
-    let examples = artifacts::workspace().join("plugins/examples");
-    let text = |name: &str| std::fs::read_to_string(examples.join(name)).unwrap();
+    let examples = workspace().join("plugins/examples");
+    let text = |name: &str| tests::text(&examples.join(name));
     let (readme, manifest) = (text("README.md"), text("Cargo.toml"));
-    let mut folders: Vec<String> = std::fs::read_dir(&examples)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| examples.join(name).join("Cargo.toml").exists())
-        .collect();
-    folders.sort();
+    let folders = names(&examples).into_iter().filter(|name| examples.join(name).join("Cargo.toml").exists());
+    let folders: Vec<String> = folders.collect();
     assert_eq!(folders, ["gspo", "surprise-cap"]);
     for name in folders {
         assert!(readme.contains(&format!("| [{name}]({name}) |")), "no row for `{name}`");

@@ -17,7 +17,7 @@ fn sinner(sin: &str) -> String {
 /// The sentence of a run that fails in its third step; goes on without the sin, to where a run without it ends.
 fn failed(args: &str) -> (String, Vec<u64>) {
     let folder = Folder::new();
-    let sentence = folder.host(&format!("train --output-dir run {args}")).failed();
+    let sentence = folder.attempt("run", args).failed();
     let saved = folder.run_dir("run").checkpoints();
     let folder = folder.env("MISBEHAVE_OFF", "1");
     let clean: RunDir = folder.train("clean", args);
@@ -52,7 +52,7 @@ fn large_states_that_have_moved_are_not_saved() {
     let growing = "{use=\"misbehave.mask\",sin=\"growing\"}";
     let folder = Folder::new();
     let args = masks(&format!("{growing},{}", sinner("error")));
-    assert_snapshot!(folder.host(&format!("train --output-dir run {args}")).failed(), @"the run stopped after step 2, without a checkpoint (`host train --resume run` begins again at step 1): component `misbehave.mask#2`: mask gives up (as it was told to)");
+    assert_snapshot!(folder.attempt("run", &args).failed(), @"the run stopped after step 2, without a checkpoint (`host train --resume run` begins again at step 1): component `misbehave.mask#2`: mask gives up (as it was told to)");
     assert!(folder.run_dir("run").checkpoints().is_empty());
 }
 
@@ -62,7 +62,7 @@ fn large_states_that_no_call_has_moved_are_saved() {
     let folder = Folder::new();
     // Weights without a finite logit: the next rollout breaks before any component is called.
     let args = format!("{} --set train.learning_rate=1e30", masks(&format!("{growing},{growing}")));
-    let sentence = folder.host(&format!("train --output-dir run {args}")).failed();
+    let sentence = folder.attempt("run", &args).failed();
     assert_snapshot!(sentence, @"the run stopped after step 2 (go on with `host train --resume run`): cannot sample token 1 of completion 0: the model produced a logit that is not finite (lower the learning rate)");
     assert_eq!(folder.run_dir("run").checkpoints(), [2]);
     assert_eq!(folder.host("train --resume run").failed(), sentence);

@@ -16,69 +16,43 @@ fn sources() -> &'static Path {
     SOURCES.get_or_init(|| {
         let (frozen, evolution) =
             (artifacts::workspace().join("tests/evolution/1.0.0"), artifacts::target().join("evolution"));
-        std::fs::create_dir_all(evolution.join("1.0.0/plugin/src")).unwrap();
+        std::fs::create_dir_all(evolution.join("1.0.0")).unwrap();
         // The archive's times stay, so that cargo has nothing to do for sources that it knows.
         let (archive, into) = (frozen.join("capo-plugin.tar.gz"), evolution.join("1.0.0"));
         let unpacked = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&into).status();
         assert!(unpacked.unwrap().success(), "tar unpacks the frozen sources");
         for name in ["Cargo.toml", "Cargo.lock", "plugin/Cargo.toml", "plugin/src/lib.rs"] {
-            put(&into.join(name), &std::fs::read_to_string(frozen.join(name)).unwrap());
+            artifacts::put(&into.join(name), &tests::text(&frozen.join(name)));
         }
         into
     })
 }
 
-/// Writes a file unless it is there already, for the same reason.
-fn put(path: &Path, text: &str) {
-    if !std::fs::read_to_string(path).is_ok_and(|old| old == text) {
-        std::fs::write(path, text).unwrap();
-    }
-}
-
-/// Builds the plugin with `manifest` and gives the library.
-fn build(manifest: &Path, library: &str) -> PathBuf {
-    let target = artifacts::target().join("examples");
-    artifacts::cargo(manifest, &target, &["--locked", "--offline"])
-        .or_else(|_| artifacts::cargo(manifest, &target, &["--locked"]))
-        .expect("the frozen plugin builds");
-    target.join("debug").join(library)
-}
-
 /// The plugin on the `capo-plugin` of its day.
 pub fn frozen() -> PathBuf {
-    build(&sources().join("plugin/Cargo.toml"), "libfrozen.so")
+    artifacts::build(&sources().join("plugin/Cargo.toml"), "frozen", "dev")
 }
 
 /// The source of the frozen plugin, built on today's `capo-plugin`.
 fn today() -> PathBuf {
     let root = artifacts::target().join("evolution/frozen_today");
-    let text = |name: &str| std::fs::read_to_string(sources().join(name)).unwrap();
+    let text = |name: &str| tests::text(&sources().join(name));
     let own = artifacts::workspace().join("capo-plugin");
     let manifest = text("plugin/Cargo.toml")
         .replace("[lib]", "[workspace]\n\n[lib]\nname = \"frozen_today\"")
         .replace("../capo-plugin", own.to_str().unwrap());
-    std::fs::create_dir_all(root.join("src")).unwrap();
     for (name, text) in
         [("Cargo.toml", manifest), ("Cargo.lock", text("Cargo.lock")), ("src/lib.rs", text("plugin/src/lib.rs"))]
     {
-        put(&root.join(name), &text);
+        artifacts::put(&root.join(name), &text);
     }
-    build(&root.join("Cargo.toml"), "libfrozen_today.so")
-}
-
-/// The names of all files in `folder` and below.
-fn files(folder: &Path, names: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { files(&path, names) } else { names.push(path) }
-    }
+    artifacts::build(&root.join("Cargo.toml"), "frozen_today", "dev")
 }
 
 #[test]
 fn the_sources_are_as_they_were() {
-    let (root, mut names) = (sources(), Vec::new());
-    ["capo-plugin", "plugin"].iter().for_each(|folder| files(&root.join(folder), &mut names));
-    names.sort();
+    let root = sources();
+    let names = ["capo-plugin", "plugin"].map(|folder| artifacts::files(&root.join(folder))).concat();
     let mut all = Vec::new();
     for name in &names {
         all.extend(name.strip_prefix(root).unwrap().to_str().unwrap().bytes());
@@ -91,7 +65,7 @@ fn the_sources_are_as_they_were() {
 #[test]
 fn it_offers_what_there_was_and_no_reward() {
     let (folder, library) = (Folder::new(), frozen());
-    let listed = folder.host(&format!("plugins --plugin {}", library.display())).succeeded().stdout;
+    let listed = folder.said(&format!("plugins --plugin {}", library.display()));
     let lines: Vec<&str> = listed.lines().filter(|line| line.trim_start().starts_with("frozen")).collect();
     assert_snapshot!(lines.join("\n").replace(library.to_str().unwrap(), "LIBRARY"), @"
     frozen.advantage         reward minus the mean of its group
@@ -100,9 +74,9 @@ fn it_offers_what_there_was_and_no_reward() {
     frozen                   what a plugin of the first day does (`LIBRARY`)
     ");
     let reward = format!("train --plugin {} --set reward=[{{use=\"frozen.reward\"}}]", library.display());
-    assert_snapshot!(folder.host(&reward).refused(), @"`[[reward]]` names `frozen.reward`, which no loaded image offers (known here: `command`, `exact_match`, `format`, `math`, `number`, `regex`, `reward_model`, `soft_overlong`; a plugin's components need its `--plugin`)");
+    assert_snapshot!(folder.refused(&reward), @"`[[reward]]` names `frozen.reward`, which no loaded image offers (known here: `command`, `exact_match`, `format`, `math`, `number`, `regex`, `reward_model`, `soft_overlong`; a plugin's components need its `--plugin`)");
     let mask = format!("train --plugin {} --set mask=[{{use=\"frozen.mask\",facto=1}}]", library.display());
-    assert_snapshot!(folder.host(&mask).refused(), @r#"`[[mask]]` with `use = "frozen.mask"`: unknown key `facto` (did you mean `factor`?)"#);
+    assert_snapshot!(folder.refused(&mask), @r#"`[[mask]]` with `use = "frozen.mask"`: unknown key `facto` (did you mean `factor`?)"#);
 }
 
 #[test]
@@ -112,16 +86,14 @@ fn it_trains_and_resumes_as_if_built_today() {
         let reuse = "--set train.num_iterations=2 --set mask.0.factor=5.0";
         format!("--plugin {} {reuse} {FOUR_STEPS}", library.display())
     };
-    let whole = folder.train("whole", &args(&frozen()));
+    let whole = folder.assert_resumes(&args(&frozen()), [2]);
     assert!(whole.metric("frozen.mask/rejection_rate").iter().any(|&rate| rate > 0.0));
     assert_eq!(whole.metric("frozen.mask/steps"), [0.0, 1.0, 2.0, 3.0]);
     assert!(whole.metric("largest_ratio")[3] > 1.0 && whole.metric("frozen.mask/learning_rate")[2] > 0.0);
-    let _ = folder.train("resumed", &format!("{} --stop-after 2", args(&frozen())));
-    folder.resume("resumed").assert_same_files(&whole);
     folder.train("today", &args(&today())).assert_same_files(&whole);
     // One of them takes up what the other left.
-    let _ = folder.train("changed", &format!("{} --stop-after 2", args(&frozen())));
+    folder.train("changed", &format!("{} --stop-after 2", args(&frozen())));
     let resume = format!("train --resume changed --allow-changed-plugins --plugin {}", today().display());
-    let _ = folder.host(&resume).succeeded();
+    folder.said(&resume);
     folder.run_dir("changed").assert_same_files(&whole);
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 use tests::artifacts::workspace;
-use tests::{Folder, json_lines};
+use tests::{Folder, json_lines, to_json_lines};
 
 use crate::ONE_STEP;
 
@@ -15,16 +15,15 @@ fn folder() -> PathBuf {
 
 /// The path of a file, and what transformers makes of it.
 fn golden(name: &str) -> (String, Value) {
-    let rows: Value = serde_json::from_slice(&std::fs::read(folder().join("golden.json")).unwrap()).unwrap();
+    let rows: Value = tests::json(&folder().join("golden.json"));
     let row = rows.as_array().unwrap().iter().find(|row| row["name"] == name).unwrap();
     (folder().join(format!("{name}.gguf")).display().to_string(), row.clone())
 }
 
 /// Rows of a dataset, and a run over them.
 fn rows(folder: &Folder) -> String {
-    let rows: String =
-        (0..8).map(|row| json!({"prompt": format!("{row} + 1 ="), "answer": "2"}).to_string() + "\n").collect();
-    folder.write("rows.jsonl", rows);
+    let row = |i: u32| json!({"prompt": format!("{i} + 1 ="), "answer": "2"});
+    folder.write("rows.jsonl", to_json_lines((0..8).map(row)));
     let data = "--set data.dataset_name=rows.jsonl --set data.eval_dataset_name=rows.jsonl";
     format!("{ONE_STEP} {data} --set rollout.max_completion_length=8")
 }
@@ -39,26 +38,22 @@ fn a_file_trains_and_its_checkpoint_is_a_directory() {
         assert!(checkpoint.join(file).is_file(), "{file}");
     }
     // A run goes on from it, and one has the file as a reference and as an adapter's base.
-    let _ = folder.train("next", &format!("--set model.model_name_or_path={} {settings}", checkpoint.display()));
+    folder.train("next", &format!("--set model.model_name_or_path={} {settings}", checkpoint.display()));
     let beta = format!("--set model.ref_model_name_or_path={model} --set objective.beta=0.1");
     let adapter = format!("--set model.model_name_or_path={model} --set model.use_peft=true --set train.dtype=bf16");
     let run = folder.train("adapter", &format!("{adapter} {beta} {settings}"));
     let scored = format!("generate --model {} --max-completion-length 2 1", run.last_checkpoint().display());
-    let _ = folder.host(&scored).succeeded();
-    let _ = folder.host(&format!("train --dry-run --set model.model_name_or_path={model} {settings}")).succeeded();
+    folder.said(&scored);
+    folder.said(&format!("train --dry-run --set model.model_name_or_path={model} {settings}"));
 }
 
 #[test]
 fn what_is_exported_scores_the_same() {
     for name in ["llama-f16", "llama-k", "qwen2-q4_0", "qwen3-q4_1"] {
         let (folder, (model, golden)) = (Folder::new(), golden(name));
-        folder.write(
-            "rows.jsonl",
-            golden["rows"].as_array().unwrap().iter().map(|row| format!("{row}\n")).collect::<String>(),
-        );
-        let _ = folder.host(&format!("export --model {model} --out directory")).succeeded();
-        let scores =
-            |model: &str| folder.host(&format!("score --model {model} --input rows.jsonl --out -")).succeeded().stdout;
+        folder.write("rows.jsonl", to_json_lines(golden["rows"].as_array().unwrap().clone()));
+        folder.said(&format!("export --model {model} --out directory"));
+        let scores = |model: &str| folder.said(&format!("score --model {model} --input rows.jsonl --out -"));
         let of_file = scores(&model);
         assert_eq!(of_file, scores("directory"));
         assert_eq!(json_lines(&of_file).len(), golden["rows"].as_array().unwrap().len());
@@ -72,7 +67,7 @@ fn conversations_go_through_the_template() {
         let messages = json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2+2?"}]);
         folder.write("prompts.jsonl", json!({"prompt": messages}).to_string() + "\n");
         let chat = "--chat --input prompts.jsonl --max-completion-length 1 --out answers.jsonl";
-        let _ = folder.host(&format!("generate --model {model} {chat}")).succeeded();
+        folder.said(&format!("generate --model {model} {chat}"));
         let rows = folder.json_lines("answers.jsonl");
         assert_eq!(rows[0]["prompt_ids"], golden["chat"]["ids"], "{name}");
     }
@@ -82,7 +77,7 @@ fn conversations_go_through_the_template() {
 fn files_that_are_none_are_told() {
     let folder = Folder::new();
     folder.write("some/model.Q4_K_M.gguf", "GGUF");
-    let refused = |model: &str| folder.host(&format!("generate --model {model} 1+1=")).refused();
+    let refused = |model: &str| folder.refused(&format!("generate --model {model} 1+1="));
     assert_snapshot!(refused("some"), @"no model `some`: it has GGUF files alone (name one of them, as in `some/model.Q4_K_M.gguf`)");
     assert_snapshot!(refused("some/model.Q4_K_M.gguf"), @"cannot use `some/model.Q4_K_M.gguf`: not a whole GGUF file, with a header of 16 MiB at most: failed to fill whole buffer (fetch the file again)");
     assert_snapshot!(refused("absent.gguf"), @"cannot read `absent.gguf`: No such file or directory (os error 2)");

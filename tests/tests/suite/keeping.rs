@@ -1,7 +1,6 @@
 //! When a run ends before its last step, which checkpoints it keeps, and what is exported of it.
 
 use insta::assert_snapshot;
-use serde_json::Value;
 use tests::{Folder, RunDir};
 
 use crate::refused;
@@ -13,21 +12,16 @@ const SPOILED: &str = "--set train.per_device_train_batch_size=16 --set eval.num
 
 /// The step with the best accuracy, the first of several.
 fn best(run: &RunDir) -> u64 {
-    let mut best = (0, f64::NEG_INFINITY);
-    for line in run.metrics() {
-        let accuracy = line["eval_accuracy"].as_f64().unwrap();
-        if accuracy > best.1 {
-            best = (line["step"].as_u64().unwrap(), accuracy);
-        }
-    }
-    best.0
+    let accuracies = run.metric("eval_accuracy");
+    let best = accuracies.iter().copied().fold(0.0, f64::max);
+    accuracies.iter().position(|accuracy| *accuracy == best).unwrap() as u64 + 1
 }
 
 #[test]
 fn the_best_checkpoint_is_kept_and_patience_ends_the_run() {
     let folder = Folder::new();
     let patience = format!("{SPOILED} --set train.early_stopping_patience=3");
-    let said = folder.host(&format!("train --output-dir whole {patience}")).succeeded().stdout;
+    let said = folder.said(&format!("train --output-dir whole {patience}"));
     let whole = folder.run_dir("whole");
     let (best, last) = (best(&whole), whole.metrics().len() as u64);
     assert_eq!(last, best + 3, "three evaluations without improvement end the run");
@@ -35,9 +29,9 @@ fn the_best_checkpoint_is_kept_and_patience_ends_the_run() {
     assert_eq!(whole.checkpoints(), [best, last], "the best is kept beside the one that the limit allows");
     let line = said.lines().find(|line| line.starts_with("ended after step")).unwrap();
     assert!(line.contains("3 evaluations without improvement, the best was "), "{line}");
-    assert!(folder.host("train --resume whole").succeeded().stdout.contains("this run has ended: 3 evaluations"));
+    assert!(folder.said("train --resume whole").contains("this run has ended: 3 evaluations"));
     // A run that was stopped knows what was the best before.
-    let _ = folder.train("resumed", &format!("{patience} --stop-after {}", best + 1));
+    folder.train("resumed", &format!("{patience} --stop-after {}", best + 1));
     let resumed = folder.resume("resumed");
     resumed.assert_same_files(&whole);
     assert_eq!(resumed.checkpoints(), whole.checkpoints());
@@ -50,12 +44,11 @@ fn completions_and_time_end_a_run_at_the_end_of_a_rollout() {
     let run = folder.train("completions", &format!("{args} --set train.max_completions=40"));
     assert_eq!(run.metrics().len(), 3, "40 completions are begun by the third rollout of 16");
     assert_eq!(run.checkpoints(), [3]);
-    let progress = std::fs::read(run.last_checkpoint().join("progress.json")).unwrap();
-    let progress: Value = serde_json::from_slice(&progress).unwrap();
+    let progress = tests::json(&run.last_checkpoint().join("progress.json"));
     // Checkpoints of older hosts have no such keys, and are read.
     assert!(progress["progress"].get("best").is_none() && progress.get("data").is_none(), "{progress}");
     assert!(run.metrics()[2].contains_key("eval_accuracy"), "the last step is measured");
-    let said = folder.host("train --resume completions").succeeded().stdout;
+    let said = folder.said("train --resume completions");
     assert_snapshot!(said.lines().last().unwrap(), @"this run has ended: 48 completions are sampled (`train.max_completions` is 40)");
     // No time at all: each process takes one rollout.
     let none = "--set train.num_iterations=2 --set train.max_steps=4 --set train.max_time=1e-9";
@@ -69,12 +62,12 @@ fn completions_and_time_end_a_run_at_the_end_of_a_rollout() {
 #[test]
 fn a_run_is_exported_with_its_card() {
     let folder = Folder::new();
-    let _ = folder.train("run", SPOILED);
+    folder.train("run", SPOILED);
     let run = folder.run_dir("run");
     let best = best(&run);
-    let said = folder.host("export --model run --out model").succeeded().stdout;
+    let said = folder.said("export --model run --out model");
     assert!(said.contains(&format!("step {best}: ")), "{said}");
-    let read = |path: &str| std::fs::read(folder.path().join(path)).unwrap();
+    let read = |path: &str| folder.bytes(path);
     assert!(read("model/model.safetensors") == read(&format!("run/checkpoints/step-{best:06}/model.safetensors")));
     for file in ["tokenizer.json", "tokenizer_config.json", "config.json"] {
         assert!(!read(&format!("model/{file}")).is_empty());
@@ -107,11 +100,11 @@ fn a_run_is_exported_with_its_card() {
     let settings = card.split_once("```toml\n").unwrap().1.trim_end().trim_end_matches("```");
     assert_eq!(settings.trim_end(), String::from_utf8(read("run/config.toml")).unwrap().trim_end());
     // A run is measured as its best checkpoint is, on what it names itself.
-    let eval = |model: &str| folder.host(&format!("eval --model {model} --num-prompts 8")).succeeded().stdout;
+    let eval = |model: &str| folder.said(&format!("eval --model {model} --num-prompts 8"));
     assert_eq!(eval("run"), eval(&format!("run/checkpoints/step-{best:06}")));
     assert_eq!(eval("run"), eval("model --set data.dataset_name=embedded:arithmetic"));
-    assert_snapshot!(folder.host("export --model run --step 99 --out other").refused().split(" (it has").next().unwrap(), @"the run `run` has no checkpoint of step 99");
-    assert_snapshot!(folder.host("export --model model --step 1 --out other").refused(), @"`model` is no run, and so has no steps to choose from (remove `--step`)");
+    assert_snapshot!(folder.refused("export --model run --step 99 --out other").split(" (it has").next().unwrap(), @"the run `run` has no checkpoint of step 99");
+    assert_snapshot!(folder.refused("export --model model --step 1 --out other"), @"`model` is no run, and so has no steps to choose from (remove `--step`)");
 }
 
 #[test]

@@ -7,41 +7,45 @@ use tests::{Folder, artifacts};
 
 use crate::ONE_STEP;
 
-/// The sentence about a file of these contents, the same from every command that opens plugins.
+/// The sentence about a library, the same from every command that opens plugins.
+fn about(folder: &Folder, library: &str) -> String {
+    let listed = folder.refused(&format!("plugins --plugin {library}"));
+    assert_eq!(folder.refused(&format!("check {library}")), listed);
+    assert_eq!(folder.refused(&format!("train --plugin {library}")), listed);
+    listed
+}
+
+/// The sentence about a file of these contents.
 fn about_file(name: &str, contents: &[u8]) -> String {
     let folder = Folder::new();
     folder.write(name, contents);
-    let listed = folder.host(&format!("plugins --plugin {name}")).refused();
-    assert_eq!(folder.host(&format!("check ./{name}")).refused(), listed);
-    assert_eq!(folder.host(&format!("train --plugin {name}")).refused(), listed);
-    assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
-    listed
+    about(&folder, &format!("./{name}"))
 }
 
 #[test]
 fn a_missing_plugin_lists_the_places_tried() {
     let folder = Folder::new().env("CAPO_PLUGIN_PATH", "/opt/first:/opt/second");
-    assert_snapshot!(folder.host("plugins --plugin libnone.so").refused(), @"plugin `libnone.so` was not found; tried `./libnone.so`, `/opt/first/libnone.so`, `/opt/second/libnone.so`, `BUILD/libnone.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
-    assert_snapshot!(folder.host("train --plugin sub/libnone.so").refused(), @"plugin `sub/libnone.so` was not found; tried `sub/libnone.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
-    assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
+    assert_snapshot!(folder.refused("plugins --plugin libnone.so"), @"plugin `libnone.so` was not found; tried `./libnone.so`, `/opt/first/libnone.so`, `/opt/second/libnone.so`, `BUILD/libnone.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
+    assert_snapshot!(folder.refused("train --plugin sub/libnone.so"), @"plugin `sub/libnone.so` was not found; tried `sub/libnone.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
+}
+
+/// Asserts that a folder's `host` takes the plugin of ReinCAPO at `at` for `name`.
+pub fn finds(folder: &Folder, name: &str, at: &str) {
+    let listed = folder.said(&format!("plugins --plugin {name}"));
+    assert!(listed.contains(&format!("from reincapo 0.1.0, `FOLDER/{at}`")), "{listed}");
 }
 
 #[test]
 fn a_plugin_is_found_wherever_the_help_says() {
     let library = artifacts::file("libreincapo.so");
-    let host = std::fs::read(artifacts::file("host")).unwrap();
     // Each folder has the plugin in one place only, and an executable of its own, away from the build folder.
     let with = |place: &str| {
         let folder = Folder::new();
-        folder.write("bin/host", &host);
         folder.write(place, std::fs::read(&library).unwrap());
-        make_executable(&folder.path().join("bin/host"));
         let program = folder.path().join("bin/host");
+        std::fs::create_dir_all(folder.path().join("bin")).unwrap();
+        std::fs::copy(artifacts::file("host"), &program).unwrap();
         folder.program(program)
-    };
-    let finds = |folder: &Folder, name: &str, at: &str| {
-        let listed = folder.host(&format!("plugins --plugin {name}")).succeeded().stdout;
-        assert!(listed.contains(&format!("from reincapo 0.1.0, `FOLDER/{at}`")), "{listed}");
     };
     finds(&with("sub/libreincapo.so"), "sub/libreincapo.so", "sub/libreincapo.so");
     finds(&with("libreincapo.so"), "./libreincapo.so", "libreincapo.so");
@@ -62,21 +66,14 @@ fn the_working_folder_comes_before_the_path_and_the_path_before_the_executable()
     folder.write("listed/libcapo.so", &library);
     let listed = folder.path().join("listed");
     let folder = folder.env("CAPO_PLUGIN_PATH", listed);
-    let found = folder.host("plugins --plugin libcapo.so").succeeded().stdout;
-    assert!(found.contains("from reincapo 0.1.0, `FOLDER/listed/libcapo.so`"), "{found}");
+    finds(&folder, "libcapo.so", "listed/libcapo.so");
     folder.write("libcapo.so", &library);
-    let found = folder.host("plugins --plugin libcapo.so").succeeded().stdout;
-    assert!(found.contains("from reincapo 0.1.0, `FOLDER/libcapo.so`"), "{found}");
-}
-
-fn make_executable(path: &std::path::Path) {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    finds(&folder, "libcapo.so", "libcapo.so");
 }
 
 #[test]
 fn a_library_that_is_not_a_plugin() {
-    assert_snapshot!(Folder::new().host("plugins --plugin libnot_a_plugin.so").refused(), @r#"`BUILD/libnot_a_plugin.so` is a shared library but not a plugin (build it against `capo-plugin` with `crate-type = ["cdylib"]`, and register a component)"#);
+    assert_snapshot!(Folder::new().refused("plugins --plugin libnot_a_plugin.so"), @r#"`BUILD/libnot_a_plugin.so` is a shared library but not a plugin (build it against `capo-plugin` with `crate-type = ["cdylib"]`, and register a component)"#);
 }
 
 #[test]
@@ -102,24 +99,21 @@ fn files_that_are_something_else() {
     (header[16], header[18], header[20], header[40]) = (3, 3, 1, 52);
     assert_snapshot!(about_file("libsmall.so", &header), @"`FOLDER/libsmall.so` is a 32-bit library, this host is a 64-bit program (build it for this machine)");
     let folder = Folder::new();
-    assert_snapshot!(folder.host("plugins --plugin /dev/null").refused(), @"plugin `/dev/null` is no regular file (give the path of a library)");
+    assert_snapshot!(folder.refused("plugins --plugin /dev/null"), @"plugin `/dev/null` is no regular file (give the path of a library)");
     folder.write("file", "");
-    assert_snapshot!(folder.host("plugins --plugin file/libcapo.so").refused(), @"plugin `file/libcapo.so` was not found; tried `file/libcapo.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
+    assert_snapshot!(folder.refused("plugins --plugin file/libcapo.so"), @"plugin `file/libcapo.so` was not found; tried `file/libcapo.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
 }
 
 #[test]
 fn a_plugin_that_offers_nothing() {
-    let folder = Folder::new();
-    assert_snapshot!(folder.host("plugins --plugin libidle.so").refused(), @"`BUILD/libidle.so` is a plugin that offers nothing (call `register!` or `recipe!` in it)");
-    assert_snapshot!(folder.host("train --plugin libidle.so").refused(), @"`BUILD/libidle.so` is a plugin that offers nothing (call `register!` or `recipe!` in it)");
-    assert_snapshot!(folder.host("check libidle.so").refused(), @"`BUILD/libidle.so` is a plugin that offers nothing (call `register!` or `recipe!` in it)");
+    assert_snapshot!(about(&Folder::new(), "libidle.so"), @"`BUILD/libidle.so` is a plugin that offers nothing (call `register!` or `recipe!` in it)");
 }
 
 #[test]
 fn a_plugin_of_which_nothing_is_used() {
     let folder = Folder::new();
     let header = |args: &str| {
-        let said = folder.host(&format!("train {args} {ONE_STEP}")).succeeded().stdout;
+        let said = folder.said(&format!("train {args} {ONE_STEP}"));
         said.lines().filter(|line| line.starts_with("plugin ")).collect::<Vec<_>>().join("\n")
     };
     assert_snapshot!(header("--plugin libmisbehave.so"), @r#"plugin     libmisbehave.so: loaded, none of its components is used (add [[step_control]] use = "misbehave.control")"#);
@@ -142,7 +136,7 @@ fn a_library_cut_short_anywhere() {
     // Debug information, which is never mapped, makes up the end of the file.
     for bytes in [64, 500, 1000, whole.len() / 1000, whole.len() / 100, whole.len() / 30, whole.len() / 10] {
         folder.write("libtorn.so", &whole[..bytes]);
-        let sentence = folder.host("plugins --plugin ./libtorn.so").refused();
+        let sentence = folder.refused("plugins --plugin ./libtorn.so");
         let known = ["cannot be opened as a shared library: ", "is cut short: "];
         assert!(known.iter().any(|words| sentence.starts_with(&format!("`FOLDER/libtorn.so` {words}"))), "{sentence}");
     }
@@ -152,40 +146,46 @@ fn a_library_cut_short_anywhere() {
 fn a_folder_in_place_of_a_plugin() {
     let folder = Folder::new();
     folder.write("libdir.so/file", "");
-    assert_snapshot!(folder.host("plugins --plugin ./libdir.so").refused(), @"plugin `./libdir.so` is a folder (give the path of a library)");
+    assert_snapshot!(folder.refused("plugins --plugin ./libdir.so"), @"plugin `./libdir.so` is a folder (give the path of a library)");
+}
+
+/// The library with every `from` replaced by `to`.
+fn patched(library: &str, from: &str, to: &str) -> Vec<u8> {
+    let mut bytes = std::fs::read(artifacts::file(library)).unwrap();
+    let is_there = |at: &usize| bytes[*at..].starts_with(from.as_bytes());
+    let places: Vec<usize> = (0..bytes.len() - from.len()).filter(is_there).collect();
+    assert!(!places.is_empty() && from.len() == to.len(), "`{from}` is in the library");
+    places.into_iter().for_each(|at| bytes[at..at + to.len()].copy_from_slice(to.as_bytes()));
+    bytes
 }
 
 #[test]
 fn another_abi_stable() {
-    let mut bytes = std::fs::read(artifacts::file("libcapo.so")).unwrap();
-    let magic = b"abi stable library for Rust";
-    let places: Vec<usize> = (0..bytes.len() - magic.len()).filter(|&at| bytes[at..].starts_with(magic)).collect();
-    assert!(!places.is_empty(), "the header's magic is not in the file");
-    places.into_iter().for_each(|at| bytes[at] = b'A');
+    let bytes = patched("libcapo.so", "abi stable library for Rust", "Abi stable library for Rust");
     assert_snapshot!(about_file("libother.so", &bytes), @"`FOLDER/libother.so` was built with an incompatible abi_stable (rebuild it against `capo-plugin` 1.x; `--verbose` shows the differences)");
 }
 
 #[test]
 fn an_id_offered_twice_names_both_images() {
     let folder = Folder::new();
-    assert_snapshot!(folder.host("plugins --plugin libcapo.so --plugin libimpostor.so").refused(), @"component `capo.curvature` is offered twice: `BUILD/libcapo.so` and `BUILD/libimpostor.so` (load only one of them)");
-    assert_snapshot!(folder.host("plugins --plugin libimpostor.so").refused(), @"recipe `grpo` is offered twice: built in and `BUILD/libimpostor.so` (load only one of them)");
+    assert_snapshot!(folder.refused("plugins --plugin libcapo.so --plugin libimpostor.so"), @"component `capo.curvature` is offered twice: `BUILD/libcapo.so` and `BUILD/libimpostor.so` (load only one of them)");
+    assert_snapshot!(folder.refused("plugins --plugin libimpostor.so"), @"recipe `grpo` is offered twice: built in and `BUILD/libimpostor.so` (load only one of them)");
 }
 
 #[test]
 fn an_id_offered_twice_by_one_library() {
-    assert_snapshot!(Folder::new().host("plugins --plugin libtwice.so").refused(), @"component `twice.mask` is offered twice by `BUILD/libtwice.so` (the library registers it twice: give each its own id)");
+    assert_snapshot!(Folder::new().refused("plugins --plugin libtwice.so"), @"component `twice.mask` is offered twice by `BUILD/libtwice.so` (the library registers it twice: give each its own id)");
 }
 
 #[test]
 fn the_same_plugin_twice() {
     let folder = Folder::new();
-    assert_snapshot!(folder.host("train --plugin libcapo.so --plugin libcapo.so").refused(), @"plugin `BUILD/libcapo.so` is given twice (leave one out)");
+    assert_snapshot!(folder.refused("train --plugin libcapo.so --plugin libcapo.so"), @"plugin `BUILD/libcapo.so` is given twice (leave one out)");
     std::os::unix::fs::symlink(artifacts::file("libcapo.so"), folder.path().join("libother.so")).unwrap();
-    assert_snapshot!(folder.host("plugins --plugin libcapo.so --plugin libother.so").refused(), @"plugin `BUILD/libcapo.so` is given twice (leave one out)");
+    assert_snapshot!(folder.refused("plugins --plugin libcapo.so --plugin libother.so"), @"plugin `BUILD/libcapo.so` is given twice (leave one out)");
     // A copy is another image, with the same ids.
     folder.write("libcopy.so", std::fs::read(artifacts::file("libcapo.so")).unwrap());
-    assert_snapshot!(folder.host("plugins --plugin libcapo.so --plugin libcopy.so").refused(), @"component `capo.advantage` is offered twice: `BUILD/libcapo.so` and `FOLDER/libcopy.so` (load only one of them)");
+    assert_snapshot!(folder.refused("plugins --plugin libcapo.so --plugin libcopy.so"), @"component `capo.advantage` is offered twice: `BUILD/libcapo.so` and `FOLDER/libcopy.so` (load only one of them)");
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn several_plugins_together() {
     let folder = Folder::new();
     let args = "--plugin libcapo.so --plugin libmisbehave.so --set recipe=capo --set mask=[]";
     let run = folder.train("run", &format!("{args} {ONE_STEP}"));
-    let plugins = std::fs::read_to_string(run.path().join("provenance.json")).unwrap();
+    let plugins = run.text("provenance.json");
     assert!(plugins.contains("libcapo.so") && plugins.contains("libmisbehave.so"), "{plugins}");
 }
 
@@ -244,20 +244,15 @@ fn arithmetic_is_the_hosts_own_again_once_a_library_is_open() {
 
 #[test]
 fn names_and_descriptions_forge_no_line() {
-    let patched = |library: &str, from: &str, to: &str| {
-        let mut bytes = std::fs::read(artifacts::file(library)).unwrap();
-        let places: Vec<usize> =
-            (0..bytes.len() - from.len()).filter(|&at| bytes[at..].starts_with(from.as_bytes())).collect();
-        assert!(!places.is_empty() && from.len() == to.len(), "`{from}` is in the library");
-        places.into_iter().for_each(|at| bytes[at..at + to.len()].copy_from_slice(to.as_bytes()));
+    let listed = |library: &str, from: &str, to: &str| {
         let folder = Folder::new();
-        folder.write("libpatched.so", bytes);
+        folder.write("libpatched.so", patched(library, from, to));
         folder.host("plugins --plugin ./libpatched.so")
     };
-    assert_snapshot!(patched("libtwice.so", "twice.mask", "twice\nmask").refused(), @r#"`FOLDER/libpatched.so` offers "twice\nmask" as a component's name (it may have letters, digits, `.`, `-` and `_`, 100 at most: rename it in the plugin)"#);
-    assert_snapshot!(patched("libtwice.so", "twice.mask", "a/../../ma").refused(), @r#"`FOLDER/libpatched.so` offers "a/../../ma" as a component's name (it may have letters, digits, `.`, `-` and `_`, 100 at most: rename it in the plugin)"#);
-    let listed =
-        patched("libmisbehave.so", "keeps all, and commits a sin", "keeps\n  capo.mask  and a sin").succeeded().stdout;
-    let line = listed.lines().find(|line| line.contains("misbehave.mask")).unwrap();
+    assert_snapshot!(listed("libtwice.so", "twice.mask", "twice\nmask").refused(), @r#"`FOLDER/libpatched.so` offers "twice\nmask" as a component's name (it may have letters, digits, `.`, `-` and `_`, 100 at most: rename it in the plugin)"#);
+    assert_snapshot!(listed("libtwice.so", "twice.mask", "a/../../ma").refused(), @r#"`FOLDER/libpatched.so` offers "a/../../ma" as a component's name (it may have letters, digits, `.`, `-` and `_`, 100 at most: rename it in the plugin)"#);
+    let outcome =
+        listed("libmisbehave.so", "keeps all, and commits a sin", "keeps\n  capo.mask  and a sin").succeeded();
+    let line = outcome.stdout.lines().find(|line| line.contains("misbehave.mask")).unwrap();
     assert_snapshot!(line, @"  misbehave.mask           keeps capo.mask and a sin");
 }

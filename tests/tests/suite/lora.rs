@@ -5,15 +5,12 @@ use std::fs;
 use insta::assert_snapshot;
 use serde_json::Value;
 use tests::artifacts::workspace;
-use tests::{Folder, RunDir};
+use tests::{Folder, RunDir, names};
 
-use crate::run_directory::names;
-use crate::{FOUR_STEPS, ONE_STEP, refused};
+use crate::{FOUR_STEPS, FROM_THE_FIRST_STEP, ONE_STEP, refused, split};
 
 const LORA: &str = "--set model.use_peft=true";
 const CAPO: &str = "--plugin libcapo.so";
-/// So that the first step moves something.
-const RATE: &str = "--set train.lr_scheduler_type=constant --set train.warmup_ratio=0";
 
 fn adapter(run: &RunDir) -> Vec<f32> {
     run.tensors("adapter_model.safetensors").into_values().flatten().collect()
@@ -27,7 +24,7 @@ fn apart(a: &RunDir, b: &RunDir) -> f32 {
 fn a_short_run_learns_and_says_what_it_trains() {
     let folder = Folder::new();
     let args = "--set train.max_steps=30 --set train.learning_rate=3e-4 --set eval.num_prompts=128";
-    let out = folder.host(&format!("train {CAPO} {LORA} {args} --output-dir run")).succeeded().stdout;
+    let out = folder.said(&format!("train {CAPO} {LORA} {args} --output-dir run"));
     let line = |start: &str| out.lines().find(|line| line.starts_with(start)).unwrap_or_default().to_owned();
     assert_snapshot!(line("model "), @"model      embedded:tiny-arithmetic (125,376 parameters)");
     assert_snapshot!(line("lora "), @"lora       rank 16, alpha 32, dropout 0.05, of q_proj, v_proj; trainable 7,168 of 132,544");
@@ -35,10 +32,10 @@ fn a_short_run_learns_and_says_what_it_trains() {
     let run = folder.run_dir("run");
     let accuracy = run.metric("eval_accuracy");
     assert!(accuracy[0] > 0.75, "from 0.51 to {accuracy:?}");
-    let strict = format!("{CAPO} {LORA} {RATE} {FOUR_STEPS} --set mask.0.fisher_threshold=1e-9");
+    let strict = format!("{CAPO} {LORA} {FROM_THE_FIRST_STEP} {FOUR_STEPS} --set mask.0.fisher_threshold=1e-9");
     let rejected = folder.train("strict", &strict).metric("mask/rejection_rate");
     assert!(rejected.iter().all(|&rate| rate > 0.0 && rate < 1.0), "the mask has its say: {rejected:?}");
-    let no_mask = folder.host(&format!("train {LORA} {ONE_STEP} --output-dir plain")).succeeded().stdout;
+    let no_mask = folder.said(&format!("train {LORA} {ONE_STEP} --output-dir plain"));
     assert!(!no_mask.contains("\nhead "), "nobody looks at the head");
 }
 
@@ -60,13 +57,13 @@ fn a_checkpoint_is_an_adapter_and_is_used_as_a_model() {
 
     let model = checkpoint.display();
     let merged = format!("export --model {model} --out merged");
-    let said = folder.host(&merged).succeeded().stdout;
+    let said = folder.said(&merged);
     assert_eq!(said, "125,376 parameters, the adapter merged: `merged`\n");
-    assert_eq!(folder.host(&merged).refused(), "`merged` exists already (choose another `--out`)");
+    assert_eq!(folder.refused(&merged), "`merged` exists already (choose another `--out`)");
     assert!(names(&folder.path().join("merged")).contains("config.json"));
     folder.write("rows.jsonl", "{\"prompt\": \"12+34=\", \"completion\": \"46\"}\n");
     let scores = |model: &str| -> Vec<f64> {
-        let out = folder.host(&format!("score --model {model} --input rows.jsonl --out -")).succeeded().stdout;
+        let out = folder.said(&format!("score --model {model} --input rows.jsonl --out -"));
         let line: Value = serde_json::from_str(out.trim()).unwrap();
         line["logps"].as_array().unwrap().iter().map(|logp| logp.as_f64().unwrap()).collect()
     };
@@ -75,15 +72,16 @@ fn a_checkpoint_is_an_adapter_and_is_used_as_a_model() {
     assert!(adapter.iter().zip(&base).any(|(a, b)| (a - b).abs() > 1e-4), "{adapter:?} {base:?}");
     let eval = |model: &str| {
         let data = "--set data.dataset_name=embedded:arithmetic";
-        folder.host(&format!("eval --model {model} --num-prompts 32 {data}")).succeeded().stdout
+        folder.said(&format!("eval --model {model} --num-prompts 32 {data}"))
     };
     assert_eq!(eval(&model.to_string()), eval("merged"));
     let prompt = "--temperature 0 --max-completion-length 8 12+34=";
-    let generate = |model: &str| folder.host(&format!("generate --model {model} {prompt}")).succeeded().stdout;
+    let generate = |model: &str| folder.said(&format!("generate --model {model} {prompt}"));
     assert_eq!(generate(&model.to_string()), generate("merged"));
 
     // And as the start of another run, which goes on with it.
-    let more = folder.train("more", &format!("--set model.model_name_or_path={model} {RATE} {ONE_STEP}"));
+    let more =
+        folder.train("more", &format!("--set model.model_name_or_path={model} {FROM_THE_FIRST_STEP} {ONE_STEP}"));
     assert!(names(&more.last_checkpoint()).contains("adapter_model.safetensors"));
     let still = folder
         .train("still", &format!("--set model.model_name_or_path={model} --set train.learning_rate=0 {ONE_STEP}"));
@@ -128,10 +126,8 @@ fn a_split_batch_is_the_whole_batch() {
     let args = format!("{CAPO} {LORA} {FOUR_STEPS} --set rollout.temperature=1 --set model.lora_dropout");
     let (without, args) = (format!("{args}=0.0"), format!("{args}=0.3"));
     let whole = folder.train("whole", &args);
-    for (micro, steps) in [(16, 3), (8, 6)] {
-        let split =
-            format!("--set train.per_device_train_batch_size={micro} --set train.gradient_accumulation_steps={steps}");
-        let split = folder.train(&format!("split{micro}"), &format!("{args} {split}"));
+    for size in [16, 8] {
+        let split = folder.train(&format!("split{size}"), &format!("{args} {}", split(size)));
         assert_eq!(whole.metric("mask/rejection_rate"), split.metric("mask/rejection_rate"));
         assert!(apart(&whole, &split) < 1e-5, "{:e}", apart(&whole, &split));
     }
@@ -145,12 +141,13 @@ fn a_split_batch_is_the_whole_batch() {
 #[test]
 fn a_step_is_measured_without_a_head() {
     let folder = Folder::new();
-    let run = folder.train("run", &format!("{LORA} {RATE} {FOUR_STEPS} --set train.measure_step=1"));
+    let run = folder.train("run", &format!("{LORA} {FROM_THE_FIRST_STEP} {FOUR_STEPS} --set train.measure_step=1"));
     assert!(run.metric("step/kl").iter().chain(&run.metric("step/update_norm")).all(|&value| value > 0.0));
     for name in ["step/last_layer_kl", "step/unused_head_update"] {
         assert!(run.metric(name).is_empty(), "{name} is not a zero");
     }
-    let governor = format!("--plugin libgovernor.so {LORA} {RATE} {FOUR_STEPS} --set step_control.0.target=1e-9");
+    let governor =
+        format!("--plugin libgovernor.so {LORA} {FROM_THE_FIRST_STEP} {FOUR_STEPS} --set step_control.0.target=1e-9");
     let governed = folder.train("governed", &governor);
     assert!(governed.metric("step_control/applied").iter().any(|&scale| scale < 1.0));
 }
@@ -159,7 +156,7 @@ fn a_step_is_measured_without_a_head() {
 fn a_control_that_asks_for_the_heads_part_of_a_step_is_told() {
     let folder = Folder::new();
     let control = "--plugin libmisbehave.so --set step_control=[{use=\"misbehave.control\",sin=\"measures\"}]";
-    let sentence = folder.host(&format!("train {control} {LORA} {RATE} {ONE_STEP}")).failed();
+    let sentence = folder.host(&format!("train {control} {LORA} {FROM_THE_FIRST_STEP} {ONE_STEP}")).failed();
     assert_snapshot!(sentence, @"the run stopped after step 0 (go on with `host train --resume runs/grpo-seed42`): component `misbehave.control`: the head is not trained: `model.use_peft` trains an adapter below it, and its own part of a step is nothing (measure the KL of the whole step)");
 }
 
@@ -181,7 +178,7 @@ fn settings() {
     assert_snapshot!(refused(&format!("{LORA} --set model.lora_target_modules=[]")), @"`model.lora_target_modules` names no module (name one or more of `q_proj`, `k_proj`, `v_proj`, `o_proj`, `gate_proj`, `up_proj`, `down_proj`, or write `all-linear`)");
     assert_snapshot!(refused(&format!("{LORA} --set model.lora_target_modules=[\"q_proj\",\"c_attn\"]")), @"`model.lora_target_modules` has `c_attn`, which no matrix of the model is called (name one or more of `q_proj`, `k_proj`, `v_proj`, `o_proj`, `gate_proj`, `up_proj`, `down_proj`, or write `all-linear`)");
     assert_snapshot!(refused(&format!("{LORA} --set model.lora_target_modules=[\"lm_head\"]")), @"`model.lora_target_modules` has `lm_head`, but `lm_head` cannot be a target: embedding and head stay as they are, which is what masks and step controls reckon with (leave it out)");
-    assert_snapshot!(refused(&format!("{LORA} --set model.lora_target_modules=[\"embed_tokens\"]")), @"`model.lora_target_modules` has `embed_tokens`, but `embed_tokens` cannot be a target: embedding and head stay as they are, which is what masks and step controls reckon with (leave it out)");
+    assert_snapshot!(refused(&format!("{LORA} --set model.lora_target_modules=[\"model.embed_tokens\"]")), @"`model.lora_target_modules` has `model.embed_tokens`, but `embed_tokens` cannot be a target: embedding and head stay as they are, which is what masks and step controls reckon with (leave it out)");
     assert_snapshot!(refused(&format!("{LORA} --set model.fresh_weights=true")), @"the settings of `--set` do not fit together: `model.fresh_weights` and `model.use_peft` are both true, but an adapter belongs to weights that a file holds (set one of them to `false`)");
 }
 
@@ -190,31 +187,34 @@ fn settings_of_an_adapters_folder() {
     let folder = Folder::new();
     let run = folder.train("run", &format!("{LORA} {ONE_STEP}"));
     fs::rename(run.last_checkpoint(), folder.path().join("adapter")).unwrap();
-    let refused = |args: &str| folder.host(&format!("train --set model.model_name_or_path=adapter {args}")).refused();
+    let refused = |args: &str| folder.refused(&format!("train --set model.model_name_or_path=adapter {args}"));
     assert_snapshot!(refused(&format!("{LORA} --set model.lora_r=4")), @"`model.lora_r` is 4, but `FOLDER/adapter` is an adapter, which has its own (remove it, or name the base model to begin with a fresh one)");
     assert_snapshot!(refused("--set model.use_peft=false"), @"`FOLDER/adapter` is an adapter, but `model.use_peft` is false (remove it to go on with the adapter, or merge it with `host export` first)");
     assert_snapshot!(refused("--set model.fresh_weights=true"), @"`FOLDER/adapter` is an adapter, but `model.fresh_weights` is true (remove it to go on with the adapter, or merge it with `host export` first)");
     let sft = "sft --output-dir out --set model={model_name_or_path=\"adapter\"}";
-    assert_snapshot!(folder.host(sft).refused(), @"`model.model_name_or_path` is an adapter, but `host sft` trains all weights (merge it with `host export` first)");
+    assert_snapshot!(folder.refused(sft), @"`model.model_name_or_path` is an adapter, but `host sft` trains all weights (merge it with `host export` first)");
 }
 
 /// A base that is not what it was ends a resume, and every other use of the adapter.
 #[test]
 fn a_base_that_has_changed_is_refused() {
     let folder = Folder::new();
-    let _ = folder.host("export --model embedded:tiny-arithmetic --out base").succeeded();
+    folder.said("export --model embedded:tiny-arithmetic --out base");
     let run = folder.train("run", &format!("{LORA} --set model.model_name_or_path=base {FOUR_STEPS} --stop-after 2"));
     let weights = folder.path().join("base/model.safetensors");
     let mut bytes = fs::read(&weights).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&weights, bytes).unwrap();
-    let resumed = folder.host("train --resume run").refused();
-    let expected = "the adapter was trained over another `model.safetensors` than ";
-    assert!(resumed.contains("checkpoints/step-000002` cannot be used: ") && resumed.contains(expected), "{resumed}");
-    let evaluated = folder.host(&format!("eval --model {}", run.last_checkpoint().display())).refused();
-    assert!(evaluated.starts_with(expected), "{evaluated}");
+    let resumed = folder.refused("train --resume run");
+    let eval = format!("eval --model {}", run.last_checkpoint().display());
+    let evaluated = folder.refused(&eval);
+    assert_snapshot!(evaluated, @"the adapter was trained over another `model.safetensors` than `FOLDER/base` has now: SHA-256 HASH expected HASH (put the base model back, or start a run over the new one)");
+    assert!(
+        resumed.contains("checkpoints/step-000002` cannot be used: ") && resumed.ends_with(&evaluated),
+        "{resumed}"
+    );
     fs::remove_dir_all(folder.path().join("base")).unwrap();
-    let gone = folder.host(&format!("eval --model {}", run.last_checkpoint().display())).refused();
+    let gone = folder.refused(&eval);
     assert!(gone.starts_with("cannot use the base model of `") && gone.contains(": no model `"), "{gone}");
 }
 
@@ -230,8 +230,7 @@ fn an_adapter_of_pefts_is_a_model() {
     let weights = fs::read(data.join("lora-golden/llama3/adapter_model.safetensors")).unwrap();
     folder.write("adapter/adapter_model.safetensors", weights);
     folder.write("rows.jsonl", "{\"prompt_ids\": [3, 4], \"completion_ids\": [5, 6]}\n");
-    let scores =
-        |model: &str| folder.host(&format!("score --model {model} --input rows.jsonl --out -")).succeeded().stdout;
+    let scores = |model: &str| folder.said(&format!("score --model {model} --input rows.jsonl --out -"));
     assert_ne!(scores("adapter"), scores(&base.display().to_string()));
-    let _ = folder.host("export --model adapter --out merged").succeeded();
+    folder.said("export --model adapter --out merged");
 }

@@ -7,7 +7,6 @@ mod algorithms;
 mod benchmarks;
 mod chat;
 mod check;
-mod check_built_in;
 mod check_sins;
 mod cli;
 mod compare_masks;
@@ -28,7 +27,6 @@ mod equivalence;
 mod evolution;
 mod examples;
 mod failure;
-mod foreign;
 mod frozen;
 mod gguf;
 mod interruption;
@@ -49,10 +47,8 @@ mod replay;
 mod report;
 mod resume;
 mod rewards;
-mod rows;
 mod run_directory;
 mod runs;
-mod sampler;
 mod score;
 mod semantics;
 mod settings_page;
@@ -72,10 +68,18 @@ const ONE_STEP: &str = "--set train.max_steps=1 --set eval.num_prompts=0";
 /// Four steps, evaluated on few prompts.
 const FOUR_STEPS: &str = "--set train.max_steps=4 --set eval.num_prompts=16";
 
+/// The rate is whole from the first step on, which moves nothing in a warm-up.
+const FROM_THE_FIRST_STEP: &str = "--set train.lr_scheduler_type=constant --set train.warmup_ratio=0";
+/// Completions are drawn from the policy as it is.
+const AS_IT_IS: &str = "--set rollout.temperature=1 --set rollout.top_k=0 --set rollout.top_p=1";
+
+/// The 48 completions of a step in micro-batches of so many.
+fn split(size: usize) -> String {
+    let steps = 48 / size;
+    format!("--set train.per_device_train_batch_size={size} --set train.gradient_accumulation_steps={steps}")
+}
+
 /// The error message of `host train ARGS`, which leaves nothing behind.
 fn refused(args: &str) -> String {
-    let folder = tests::Folder::new();
-    let sentence = folder.host(&format!("train {args}")).refused();
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "a refused run leaves nothing behind");
-    sentence
+    tests::Folder::new().refused(&format!("train {args}"))
 }

@@ -25,6 +25,8 @@ struct Golden {
 
 #[derive(Deserialize)]
 struct Arrays {
+    /// Of each completion.
+    #[serde(default)]
     lengths: Vec<usize>,
     logps: Vec<f32>,
     old_logps: Vec<f32>,
@@ -53,8 +55,8 @@ struct Settings {
 
 impl Arrays {
     /// The batch as the stages before the objective leave it.
-    fn batch(&self, golden: &Golden) -> BatchWithLogps {
-        let (rows, tokens) = (self.lengths.len(), golden.tokens);
+    fn batch(&self, [group_size, tokens]: [usize; 2]) -> BatchWithLogps {
+        let rows = self.lengths.len();
         let ids: Vec<Vec<u32>> = self.lengths.iter().map(|&length| vec![5; length]).collect();
         let ids: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
         let sequences = Sequences {
@@ -66,7 +68,7 @@ impl Arrays {
         };
         // One of the length of the batch was cut off.
         let truncated = self.lengths.iter().map(|&length| u8::from(length == tokens)).collect();
-        let mut batch = SampledBatch::new(sequences, &ids, truncated, vec![0.0; rows], golden.group_size, 0);
+        let mut batch = SampledBatch::new(sequences, &ids, truncated, vec![0.0; rows], group_size, 0);
         batch.old_logps = Some(self.old_logps.clone());
         if let Some(mask) = &self.mask {
             batch.completion_mask.clone_from(mask);
@@ -78,28 +80,27 @@ impl Arrays {
         batch
     }
 
-    fn context(&self, golden: &Golden) -> ContextData {
-        let prompts =
-            (0..self.lengths.len() / golden.group_size).map(|_| PromptContext { ids: &[1], number: 0, line: None });
+    fn context(&self, [group_size, tokens]: [usize; 2]) -> ContextData {
+        let prompts = (0..self.lengths.len() / group_size).map(|_| PromptContext { ids: &[1], number: 0, line: None });
         let completions = self.lengths.iter().enumerate().map(|(b, &length)| {
-            let sampler_logps = &self.sampler_logps[b * golden.tokens..][..length];
+            let sampler_logps = &self.sampler_logps[b * tokens..][..length];
             CompletionContext { text: "", spans: &[], sampler_logps }
         });
-        ContextData::new(golden.tokens, prompts, completions)
+        ContextData::new(tokens, prompts, completions)
     }
 }
 
-/// The reduced loss, and its derivative by each token's log-probability, with which the backward pass starts.
-fn reduced(registry: &Registry, sets: &[String], golden: &Golden, arrays: &Arrays) -> Reduced {
+/// The reduced loss, and its derivative by each token's log-probability, with which the backward pass starts; `shape` is that of a group.
+fn reduced(registry: &Registry, sets: &[String], shape: [usize; 2], arrays: &Arrays) -> Reduced {
     let draft = Draft::read(None, config::DEFAULT, sets).unwrap();
     let config = config::resolve(registry, draft).unwrap().config;
     let watchdog = Watchdog::start(0, config.component_ids());
     let mut components = registry.build(config.choice(), &watchdog).unwrap();
     let optimizer = Fixture::new(1, 1).batch().optimizer;
     let info = step_info(&config, 0, 0, components.objective.reduction(), optimizer);
-    let context = arrays.context(golden);
+    let context = arrays.context(shape);
     let mut sink = Listener::new(&context);
-    let (batch, advantages) = (arrays.batch(golden), arrays.advantages.clone());
+    let (batch, advantages) = (arrays.batch(shape), arrays.advantages.clone());
     let batch = objective::evaluate(&mut components.objective, &mut sink, batch, advantages, &info).unwrap();
     let view = batch.view(&info);
     let mut keep = mask::apply(&mut components.masks, &mut sink, &view).unwrap();
@@ -118,18 +119,13 @@ struct Corrections {
     cases: Vec<Corrected>,
 }
 
-/// A batch whose completions have holes, `[B, T]`; advantages are `[B]`.
+/// A batch of the shape `[B, T]` whose completions have holes; advantages are `[B]`.
 #[derive(Deserialize)]
 struct Holed {
     name: String,
     shape: [usize; 2],
-    mask: Vec<u8>,
-    advantages: Vec<f32>,
-    logps: Vec<f32>,
-    old_logps: Vec<f32>,
-    sampler_logps: Vec<f32>,
-    ref_logps: Vec<f32>,
-    entropy: Vec<f32>,
+    #[serde(flatten)]
+    arrays: Arrays,
 }
 
 /// TRL's settings; of each batch the loss and its gradient by the log-probabilities.
@@ -164,29 +160,14 @@ impl Corrected {
     }
 }
 
-impl Holed {
-    fn arrays(&self) -> (Golden, Arrays) {
-        let [rows, tokens] = self.shape;
-        let golden = Golden { tokens, group_size: rows, batches: vec![], recipes: vec![], settings: vec![] };
-        let each = self.advantages.iter().flat_map(|&advantage| vec![advantage; tokens]).collect();
-        let arrays = Arrays {
-            lengths: vec![tokens; rows],
-            logps: self.logps.clone(),
-            old_logps: self.old_logps.clone(),
-            sampler_logps: self.sampler_logps.clone(),
-            advantages: each,
-            entropy: self.entropy.clone(),
-            mask: Some(self.mask.clone()),
-            ref_logps: Some(self.ref_logps.clone()),
-        };
-        (golden, arrays)
-    }
-}
-
 #[test]
 fn every_loss_with_every_correction_at_both_levels_is_trls() {
     let file = artifacts::workspace().join("host/tests/data/objectives-golden/corrections.json");
-    let golden: Corrections = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let mut golden: Corrections = serde_json::from_value(tests::json(&file)).unwrap();
+    for Holed { shape: [rows, tokens], arrays, .. } in &mut golden.batches {
+        arrays.lengths = vec![*tokens; *rows];
+        arrays.advantages = arrays.advantages.iter().flat_map(|&advantage| vec![advantage; *tokens]).collect();
+    }
     let registry = Registry::open(&[artifacts::file("libmasks.so")]).unwrap();
     // Differences below 1e-8, such as TRL's values of e^-40, do not count.
     let agree = |own: f64, theirs: f64| (own - theirs).abs() <= 2e-5 * theirs.abs() + 1e-8;
@@ -194,8 +175,7 @@ fn every_loss_with_every_correction_at_both_levels_is_trls() {
     for case in &golden.cases {
         for (batch, (loss, gradient)) in golden.batches.iter().zip(case.losses.iter().zip(&case.gradients)) {
             let sets = case.sets(golden.limit);
-            let (shape, arrays) = batch.arrays();
-            let reduced = reduced(&registry, &sets, &shape, &arrays);
+            let reduced = reduced(&registry, &sets, batch.shape, &batch.arrays);
             let at = format!("{} of {sets:?}", batch.name);
             if !agree(reduced.loss, *loss) {
                 wrong.push(format!("{at}: loss {}, expected {loss}", reduced.loss));
@@ -214,7 +194,9 @@ fn every_loss_with_every_correction_at_both_levels_is_trls() {
 fn assert_slopes(registry: &Registry, golden: &Golden, sets: &[String], slopes: &[Vec<f32>]) {
     for (number, (arrays, slopes)) in golden.batches.iter().zip(slopes).enumerate() {
         let largest = slopes.iter().fold(0.0_f32, |largest, slope| largest.max(slope.abs()));
-        for (i, (own, slope)) in reduced(registry, sets, golden, arrays).d_logps.iter().zip(slopes).enumerate() {
+        for (i, (own, slope)) in
+            reduced(registry, sets, [golden.group_size, golden.tokens], arrays).d_logps.iter().zip(slopes).enumerate()
+        {
             let name = format!("{sets:?}, batch {number}, token {i}");
             assert!((own - slope).abs() <= 1e-6 * largest, "{name}: {own}, expected {slope}");
         }
@@ -222,8 +204,8 @@ fn assert_slopes(registry: &Registry, golden: &Golden, sets: &[String], slopes: 
 }
 
 fn golden() -> Golden {
-    let text = std::fs::read_to_string(artifacts::workspace().join("plugins/masks/golden/golden.json")).unwrap();
-    serde_json::from_str(&text).unwrap()
+    let file = artifacts::workspace().join("plugins/masks/golden/golden.json");
+    serde_json::from_value(tests::json(&file)).unwrap()
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn the_accuracy_before_training_stands_before_the_first_step() {
 fn the_line_of_a_step_has_the_time_of_its_checkpoint() {
     let folder = Folder::new();
     let steps = |run: &tests::RunDir| {
-        let text = std::fs::read_to_string(run.path().join("metrics.jsonl")).unwrap();
+        let text = run.text("metrics.jsonl");
         let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
         let with = lines.filter(|line| line["timing_s/checkpoint"].as_f64() > Some(0.0));
         with.map(|line| line["step"].as_u64().unwrap()).collect::<Vec<_>>()
@@ -35,7 +35,7 @@ fn a_rollouts_metrics_stand_in_the_line_of_every_step_that_uses_it() {
     let folder = Folder::new();
     let args =
         "--set train.num_iterations=2 --set train.max_steps=4 --set eval.num_prompts=0 --set logging.logging_steps=1";
-    let outcome = folder.host(&format!("train --output-dir run {args}")).succeeded();
+    let outcome = folder.attempt("run", args).succeeded();
     assert!(!outcome.stdout.contains("reward -"), "{}", outcome.stdout);
     for name in ["reward", "rewards/exact_match/mean", "completions/mean_length"] {
         let values = folder.run_dir("run").metric(name);

@@ -54,7 +54,7 @@ pub(crate) fn committed(point: Point, sin: &str) -> String {
 /// As `committed`, in a run with these arguments.
 pub(crate) fn committed_with(point: Point, sin: &str, args: &str) -> String {
     let folder = Folder::new();
-    let outcome = folder.host(&format!("train --output-dir run {} {args}", settings(point, sin)));
+    let outcome = folder.attempt("run", &format!("{} {args}", settings(point, sin)));
     let run = folder.run_dir("run");
     assert_eq!(run.checkpoints().last(), Some(&2), "{sin}: {outcome:#?}");
     let sentence = outcome.failed();
@@ -64,8 +64,8 @@ pub(crate) fn committed_with(point: Point, sin: &str, args: &str) -> String {
 }
 
 /// One line per sin.
-pub(crate) fn all_committed(point: Point, sins: &[&str]) -> String {
-    sins.iter().fold(String::new(), |mut text, sin| {
+pub(crate) fn all_committed(point: Point, sins: &str) -> String {
+    sins.split(' ').fold(String::new(), |mut text, sin| {
         writeln!(text, "{sin}: {}", committed(point, sin)).unwrap();
         text
     })
@@ -74,43 +74,44 @@ pub(crate) fn all_committed(point: Point, sins: &[&str]) -> String {
 /// The sentence of a run that does not start because of `sin`.
 pub(crate) fn refused(point: Point, sin: &str) -> String {
     let folder = Folder::new();
-    let outcome = folder.host(&format!("train --output-dir run {}", settings(point, sin)));
+    let outcome = folder.attempt("run", &settings(point, sin));
     assert!(!folder.path().join("run").exists(), "a refused run leaves nothing behind");
     outcome.sentence(2)
 }
 
 #[test]
 fn rewards() {
-    let sins = ["panic", "panic_in_save", "error", "nan", "infinity", "short_tokens"];
-    assert_snapshot!(all_committed(Point::Reward, &sins), @r#"
+    let sins = "panic panic_in_save error nan infinity short_tokens reserved_name";
+    assert_snapshot!(all_committed(Point::Reward, sins), @r#"
     panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: panicked in `score`: score panics at step 2
     panic_in_save: the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.reward`: panicked in `save`: save panics
     error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: score gives up (as it was told to)
     nan: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: the reward is NaN at completion 0 (it must be finite)
     infinity: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: the reward is inf at completion 0 (it must be finite)
     short_tokens: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: `record_tokens("short")` got 47 values for a batch of 48 completions (at this point one per completion)
+    reserved_name: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: recorded `mean`, which is the host's own number here (give it another name)
     "#);
 }
 
 #[test]
 fn advantages() {
-    let sins = ["panic", "panic_in_save", "error", "nan", "infinity", "padding"];
-    assert_snapshot!(all_committed(Point::Advantage, &sins), @"
+    let sins = "panic panic_in_save error nan infinity padding reserved_name";
+    assert_snapshot!(all_committed(Point::Advantage, sins), @"
     panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: panicked in `estimate`: estimate panics at step 2
     panic_in_save: the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.advantage`: panicked in `save`: save panics
     error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: estimate gives up (as it was told to)
     nan: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: the advantage is NaN at completion 0, token 0 (it must be finite)
     infinity: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: the advantage is inf at completion 0, token 0 (it must be finite)
     padding: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: the advantage is 0.5 at completion 0, token 12, which is padding (leave padding at 0)
+    reserved_name: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: recorded `reward`, which is the host's own number here (give it another name)
     ");
     assert_snapshot!(refused(Point::Advantage, "unknown_input"), @"component `misbehave.advantage` asks for inputs 0x10000000000, which this host does not know (use a newer host, or an older plugin)");
 }
 
 #[test]
 fn objectives() {
-    let sins =
-        ["panic", "error", "nan_loss", "nan_derivative", "infinite_derivative", "padding_loss", "padding_derivative"];
-    assert_snapshot!(all_committed(Point::Objective, &sins), @"
+    let sins = "panic error nan_loss nan_derivative infinite_derivative padding_loss padding_derivative";
+    assert_snapshot!(all_committed(Point::Objective, sins), @"
     panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.objective`: panicked in `evaluate`: evaluate panics at step 2
     error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.objective`: evaluate gives up (as it was told to)
     nan_loss: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.objective`: the loss is NaN at completion 0, token 0 (it must be finite)
@@ -125,25 +126,30 @@ fn objectives() {
 
 #[test]
 fn masks_that_panic() {
-    let sins = ["panic", "panic_without_words", "panic_in_step_end", "panic_in_save"];
-    assert_snapshot!(all_committed(Point::Mask, &sins), @"
+    let sins = "panic panic_without_words panic_in_step_end panic_in_save panic_with_bomb poisoned_lock";
+    assert_snapshot!(all_committed(Point::Mask, sins), @"
     panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `mask`: mask panics at step 2
     panic_without_words: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `mask`: no message
     panic_in_step_end: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `step_end`: step_end panics at step 2
     panic_in_save: the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.mask`: panicked in `save`: save panics
+    panic_with_bomb: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `mask`: no message
+    poisoned_lock: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `mask`: called `Result::unwrap()` on an `Err` value: PoisonError { .. }
     ");
 }
 
 #[test]
 fn masks_that_break_other_rules() {
-    let sins = ["error", "error_in_step_end", "error_in_save", "revive", "seven", "short_tokens"];
-    assert_snapshot!(all_committed(Point::Mask, &sins), @r#"
+    let sins = "error error_in_step_end error_in_save revive seven short_tokens reserved_name many_names long_name";
+    assert_snapshot!(all_committed(Point::Mask, sins), @r#"
     error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: mask gives up (as it was told to)
     error_in_step_end: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: step_end gives up (as it was told to)
     error_in_save: the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.mask`: save gives up (as it was told to)
     revive: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: set `keep` to 1 at completion 0, token 12, where it was cleared (a mask may only clear)
     seven: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: wrote 7 into `keep` at completion 0, token 0 (entries are 0 or 1)
     short_tokens: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `record_tokens("short")` got 671 values for a batch of 672 tokens (B · T, padding included)
+    reserved_name: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: recorded `rejection_rate`, which is the host's own number here (give it another name)
+    many_names: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: recorded under more than 1000 names in one call, `name-1000` among them (give a number per token to `record_tokens`)
+    long_name: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: recorded under a name of 1000000 bytes, at most 200 are allowed
     "#);
 }
 
@@ -151,25 +157,16 @@ fn masks_that_break_other_rules() {
 fn masks_that_cannot_be_created() {
     assert_snapshot!(refused(Point::Mask, "panic_on_creation"), @r#"`[[mask]]` with `use = "misbehave.mask"`: panicked while it was created: creation panics"#);
     assert_snapshot!(refused(Point::Mask, "panic_in_inputs"), @r#"`[[mask]]` with `use = "misbehave.mask"`: panicked while it was created: inputs panics"#);
+    assert_snapshot!(refused(Point::Mask, "panic_twice"), @r#"`[[mask]]` with `use = "misbehave.mask"`: panicked while it was created: inputs panics"#);
     assert_snapshot!(refused(Point::Mask, "error_on_creation"), @r#"`[[mask]]` with `use = "misbehave.mask"`: `sin` is not to its taste (choose another)"#);
     assert_snapshot!(refused(Point::Mask, "unknown_input"), @"component `misbehave.mask` asks for inputs 0x10000000000, which this host does not know (use a newer host, or an older plugin)");
 }
 
 #[test]
 fn weights() {
-    let sins = [
-        "panic",
-        "panic_in_step_end",
-        "panic_in_save",
-        "error",
-        "error_in_step_end",
-        "negative",
-        "nan",
-        "revive",
-        "reserved_name",
-        "short_tokens",
-    ];
-    assert_snapshot!(all_committed(Point::Weight, &sins), @r#"
+    let sins = "panic panic_in_step_end panic_in_save error error_in_step_end negative nan revive reserved_name \
+        short_tokens";
+    assert_snapshot!(all_committed(Point::Weight, sins), @r#"
     panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.weight`: panicked in `weigh`: weigh panics at step 2
     panic_in_step_end: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.weight`: panicked in `step_end`: step_end panics at step 2
     panic_in_save: the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.weight`: panicked in `save`: save panics
@@ -184,16 +181,15 @@ fn weights() {
     assert_snapshot!(refused(Point::Weight, "unknown_input"), @"component `misbehave.weight` asks for inputs 0x10000000000, which this host does not know (use a newer host, or an older plugin)");
     // Where several multiply to more than a number can be, the sentence is the host's.
     let huge = "{use=\"misbehave.weight\",sin=\"huge\"}";
-    let outcome = Folder::new()
-        .host(&format!("train --output-dir run --plugin libmisbehave.so --set weight=[{huge},{huge}] {FOUR_STEPS}"));
+    let outcome =
+        Folder::new().attempt("run", &format!("--plugin libmisbehave.so --set weight=[{huge},{huge}] {FOUR_STEPS}"));
     assert_snapshot!(outcome.failed().split_once("): ").unwrap().1, @"the weights of completion 0, token 0 multiply to more than 3.4028235e38 (lower one of them)");
 }
 
 #[test]
 fn a_panic_in_drop_ends_nothing() {
     let folder = Folder::new();
-    let outcome =
-        folder.host(&format!("train --output-dir run {}", settings(Point::Mask, "panic_in_drop"))).succeeded();
+    let outcome = folder.attempt("run", &settings(Point::Mask, "panic_in_drop")).succeeded();
     assert!(outcome.stderr.contains("drop panics"), "{outcome:#?}");
     folder.run_dir("run").assert_same(clean(Point::Mask));
     // Also where the run fails for another reason.
@@ -201,7 +197,7 @@ fn a_panic_in_drop_ends_nothing() {
         "{} --set advantage={{use=\"misbehave.advantage\",sin=\"error\"}}",
         settings(Point::Mask, "panic_in_drop")
     );
-    let outcome = folder.host(&format!("train --output-dir broken {broken}"));
+    let outcome = folder.attempt("broken", &broken);
     assert!(outcome.stderr.contains("drop panics"), "{outcome:#?}");
     assert!(outcome.failed().contains("`misbehave.advantage`: estimate gives up"), "{outcome:#?}");
 }
@@ -209,7 +205,7 @@ fn a_panic_in_drop_ends_nothing() {
 #[test]
 fn a_panic_in_load_refuses_the_resume() {
     let folder = Folder::new();
-    let _ = folder.train("run", &format!("--stop-after 2 {}", settings(Point::Mask, "panic_in_load")));
+    folder.train("run", &format!("--stop-after 2 {}", settings(Point::Mask, "panic_in_load")));
     assert_snapshot!(folder.host("train --resume run").sentence(2), @"checkpoint `run/checkpoints/step-000002` cannot be used: component `misbehave.mask`: panicked in `load`: load panics");
     let folder = folder.env("MISBEHAVE_OFF", "1");
     folder.resume("run").assert_same(clean(Point::Mask));
@@ -218,7 +214,7 @@ fn a_panic_in_load_refuses_the_resume() {
 #[test]
 fn numbers_that_are_not_finite_become_null() {
     let folder = Folder::new();
-    let outcome = folder.host(&format!("train --output-dir run {}", settings(Point::Mask, "nan_records"))).succeeded();
+    let outcome = folder.attempt("run", &settings(Point::Mask, "nan_records")).succeeded();
     assert_snapshot!(outcome.stderr.trim_end(), @"
     warning: component `misbehave.mask`: its numbers are not finite
     warning: metric `misbehave.mask/infinity` is inf at step 3: written as null (told once)
@@ -236,24 +232,21 @@ fn the_optimizers_moments_are_those_of_the_last_layer() {
     let folder = Folder::new();
     folder.train("run", &settings(Point::Mask, "optimizer_state")).assert_same(clean(Point::Mask));
     // A tied model has no moments of the last layer alone.
-    let mut config = std::fs::read_to_string(folder.run_dir("run").last_checkpoint().join("config.json")).unwrap();
-    config = config.replace("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
-    for file in ["tokenizer.json", "tokenizer_config.json"] {
-        folder
-            .write(&format!("tied/{file}"), std::fs::read(folder.run_dir("run").last_checkpoint().join(file)).unwrap());
-    }
+    let config = folder.text("run/checkpoints/step-000004/config.json");
+    let config = config.replace("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+    folder.write_tokenizer("tied");
     folder.write("tied/config.json", config);
     let sft = "sft --output-dir tied-model --set train.max_steps=1 --set eval.num_prompts=0 --set train.per_device_train_batch_size=2 \
         --set model.config_name_or_path=tied";
-    let _ = folder.host(sft).succeeded();
+    folder.said(sft);
     let tied = format!("--set model.model_name_or_path=tied-model {}", settings(Point::Mask, "optimizer_state"));
-    assert_snapshot!(folder.host(&format!("train {tied}")).refused(), @"component `misbehave.mask` asks for the optimizer's state of the last layer, but the model ties it to the embedding, whose state mixes both (use a model with `tie_word_embeddings = false`, or the component's own moments)");
+    assert_snapshot!(folder.refused(&format!("train {tied}")), @"component `misbehave.mask` asks for the optimizer's state of the last layer, but the model ties it to the embedding, whose state mixes both (use a model with `tie_word_embeddings = false`, or the component's own moments)");
 }
 
 #[test]
 fn a_batch_rejected_whole_is_a_step_skipped() {
     let folder = Folder::new();
-    let run = folder.train("step", &settings(Point::Mask, "reject_step"));
+    let run = folder.train("step", &format!("{} --set train.save_total_limit=0", settings(Point::Mask, "reject_step")));
     assert_eq!(run.metric("step_skipped"), [0.0, 0.0, 1.0, 0.0]);
     assert_eq!(run.metric("mask/rejection_rate"), [0.0, 0.0, 1.0, 0.0]);
     assert_eq!(run.metric("misbehave.mask/rejection_rate"), [0.0, 0.0, 1.0, 0.0]);
@@ -262,22 +255,16 @@ fn a_batch_rejected_whole_is_a_step_skipped() {
     let nulls = run.metrics().iter().flat_map(|line| line.values()).filter(|value| value.is_null()).count();
     assert_eq!(nulls, 0, "a skipped step has no NaN");
     assert_ne!(run.weights(), clean(Point::Mask).weights());
-}
-
-#[test]
-fn a_skipped_step_changes_no_weight() {
-    let folder = Folder::new();
-    let args = settings(Point::Mask, "reject_step");
-    let before = folder.train("before", &format!("--stop-after 2 {args}"));
-    let after = folder.train("after", &format!("--stop-after 3 {args}"));
-    assert_eq!((before.checkpoints().pop(), after.checkpoints().pop()), (Some(2), Some(3)));
-    assert_eq!(before.weights(), after.weights());
+    for file in ["model.safetensors", "optimizer.safetensors"] {
+        let after = |step: u64| folder.bytes(&format!("step/checkpoints/step-00000{step}/{file}"));
+        assert!(after(2) == after(3) && after(3) != after(4), "{file}: a skipped step changes nothing");
+    }
 }
 
 #[test]
 fn a_run_of_skipped_steps_alone_succeeds() {
     let folder = Folder::new();
-    let outcome = folder.host(&format!("train --output-dir run {}", settings(Point::Mask, "reject_all"))).succeeded();
+    let outcome = folder.attempt("run", &settings(Point::Mask, "reject_all")).succeeded();
     assert!(outcome.stdout.contains("steps skipped 4"), "{}", outcome.stdout);
     assert_snapshot!(outcome.stderr.trim_end(), @"warning: step 3: every token was rejected in the last 3 steps, so that nothing is learned (loosen `misbehave.mask`, which rejected most; docs/masks.md)");
     assert!(!outcome.stdout.contains("never rejected"), "{}", outcome.stdout);
@@ -295,17 +282,10 @@ fn a_mask_that_never_rejects_is_named_at_the_end() {
 }
 
 #[test]
-fn names_of_the_host_are_its_own() {
-    assert_snapshot!(committed(Point::Reward, "reserved_name"), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: recorded `mean`, which is the host's own number here (give it another name)");
-    assert_snapshot!(committed(Point::Advantage, "reserved_name"), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: recorded `reward`, which is the host's own number here (give it another name)");
-    assert_snapshot!(committed(Point::Mask, "reserved_name"), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: recorded `rejection_rate`, which is the host's own number here (give it another name)");
-}
-
-#[test]
 fn a_name_belongs_to_one_component() {
     let table = |point: &str| format!("--set {point}={{use=\"misbehave.{point}\",sin=\"shared_name\"}}");
     let both = format!("--plugin libmisbehave.so {} {}", table("advantage"), table("objective"));
-    let outcome = Folder::new().host(&format!("train --output-dir run {both} {FOUR_STEPS}"));
+    let outcome = Folder::new().attempt("run", &format!("{both} {FOUR_STEPS}"));
     assert_snapshot!(outcome.failed().split_once("): ").unwrap().1, @"component `misbehave.objective`: recorded `spread`, as component `misbehave.advantage` does (rename one of them)");
 }
 
@@ -339,9 +319,9 @@ fn what_was_not_asked_for_is_withheld() {
          --set advantage={{use=\"misbehave.advantage\",sin=\"peek\"}} --set train.num_iterations=2"
     );
     let grpo = "--set objective={use=\"grpo.objective\",beta=0.1}";
-    let _ = folder.host(&format!("train --output-dir masks {components} {grpo} {FOUR_STEPS}")).succeeded();
+    folder.said(&format!("train --output-dir masks {components} {grpo} {FOUR_STEPS}"));
     let own = "--set objective={use=\"misbehave.objective\",sin=\"peek\"}";
-    let _ = folder.host(&format!("train --output-dir objective {components} {own} {FOUR_STEPS}")).succeeded();
+    folder.said(&format!("train --output-dir objective {components} {own} {FOUR_STEPS}"));
 }
 
 #[test]

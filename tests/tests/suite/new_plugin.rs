@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use insta::assert_snapshot;
-use tests::{Folder, artifacts};
+use tests::{Folder, artifacts, names};
 
 use crate::ONE_STEP;
 
@@ -19,7 +19,7 @@ fn made(point: &str) -> Folder {
     if crate_folder.exists() {
         std::fs::remove_dir_all(&crate_folder).unwrap();
     }
-    let said = folder.host(&format!("new-plugin {name} --point {point} --dir {}", dir.display())).succeeded().stdout;
+    let said = folder.said(&format!("new-plugin {name} --point {point} --dir {}", dir.display()));
     // The versions that this repository is tested with, so that nothing is fetched.
     std::fs::copy(artifacts::workspace().join("Cargo.lock"), crate_folder.join("Cargo.lock")).unwrap();
     let target = artifacts::target().join("examples");
@@ -34,7 +34,7 @@ fn made(point: &str) -> Folder {
     run(&["build", "--offline", "--quiet"]).unwrap();
     let file = format!("libmy_{}.so", point.replace('-', "_"));
     let library = target.join("debug").join(&file);
-    let checked = folder.host(&format!("check {}", library.display())).succeeded().stdout;
+    let checked = folder.said(&format!("check {}", library.display()));
     assert!(checked.trim_end().ends_with("0 skipped, 0 warning, 0 failed, 0 crashed"), "{checked}");
     let (_, setting) = said.trim_end().split_once(&format!("{file} ")).expect("it says how to use it");
     let readme = std::fs::read_to_string(crate_folder.join("README.md")).unwrap();
@@ -42,7 +42,7 @@ fn made(point: &str) -> Folder {
     assert!(!readme.contains("plugin-") && !readme.contains("plugin_name"), "{readme}");
     let args = format!("--plugin {} {} {ONE_STEP}", library.display(), setting.replace('\'', ""));
     let run = folder.train("run", &args);
-    let config = std::fs::read_to_string(run.path().join("config.toml")).unwrap();
+    let config = run.text("config.toml");
     assert!(config.contains(&format!("use = \"my-{point}.{point}\"")), "{config}");
     folder
 }
@@ -50,13 +50,9 @@ fn made(point: &str) -> Folder {
 /// No file names the checkout that built `host`: the crate builds where there is none.
 fn assert_no_checkout(folder: &Path) {
     let checkout = artifacts::workspace().display().to_string();
-    for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-        if entry.is_dir() {
-            assert_no_checkout(&entry);
-        } else {
-            let text = std::fs::read_to_string(&entry).unwrap();
-            assert!(!text.contains(&checkout) && !text.contains("workspace = true"), "{}", entry.display());
-        }
+    for file in artifacts::files(folder) {
+        let text = tests::text(&file);
+        assert!(!text.contains(&checkout) && !text.contains("workspace = true"), "{}", file.display());
     }
 }
 
@@ -72,7 +68,7 @@ fn cargo_says(args: &[&str]) -> String {
 /// A fresh folder with a crate and what it carries of `capo-plugin`.
 fn carried() -> (Folder, PathBuf) {
     let folder = Folder::new();
-    let _ = folder.host("new-plugin calm").succeeded();
+    folder.said("new-plugin calm");
     let vendored = folder.path().join("calm/vendor/capo-plugin");
     (folder, vendored)
 }
@@ -93,12 +89,7 @@ fn it_carries_what_cargo_packs() {
             assert!(text == std::fs::read(artifacts::workspace().join("capo-plugin").join(name)).unwrap(), "{name}");
         }
     }
-    assert_eq!(count_files(&vendored), expected.len());
-}
-
-fn count_files(folder: &Path) -> usize {
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    entries.map(|path| if path.is_dir() { count_files(&path) } else { 1 }).sum()
+    assert_eq!(artifacts::files(&vendored).len(), expected.len());
 }
 
 #[test]
@@ -135,37 +126,17 @@ fn a_mask() {
 }
 
 #[test]
-#[ignore = "slow: it builds a crate and its dependencies; .ci/long runs it"]
-fn a_weight() {
-    let means = made("weight").run_dir("run").metric("my-weight.weight/mean");
+#[ignore = "slow: it builds crates and their dependencies; .ci/long runs it"]
+fn every_other_point() {
+    let metric = |point: &str, name: &str| made(point).run_dir("run").metric(name);
+    let means = metric("weight", "my-weight.weight/mean");
     assert!(means.iter().all(|mean| (0.5..1.0).contains(mean)), "{means:?}");
-}
-
-#[test]
-#[ignore = "slow: it builds a crate and its dependencies; .ci/long runs it"]
-fn an_advantage() {
-    assert_eq!(made("advantage").run_dir("run").metric("advantage_limited"), [0.0]);
-}
-
-#[test]
-#[ignore = "slow: it builds a crate and its dependencies; .ci/long runs it"]
-fn an_objective() {
-    assert_eq!(made("objective").run_dir("run").metric("ratio_limited"), [0.0]);
-}
-
-#[test]
-#[ignore = "slow: it builds a crate and its dependencies; .ci/long runs it"]
-fn a_reward() {
+    assert_eq!(metric("advantage", "advantage_limited"), [0.0]);
+    assert_eq!(metric("objective", "ratio_limited"), [0.0]);
     let folder = made("reward");
-    let run = folder.run_dir("run");
-    let (right, mean) =
-        (run.metric("rewards/my-reward.reward/right")[0], run.metric("rewards/my-reward.reward/mean")[0]);
+    let [right, mean] =
+        ["right", "mean"].map(|name| folder.run_dir("run").metric(&format!("rewards/my-reward.reward/{name}"))[0]);
     assert!(0.5 < right && mean < right && right - mean < 0.2, "{right} {mean}");
-}
-
-#[test]
-#[ignore = "slow: it builds a crate and its dependencies; .ci/long runs it"]
-fn a_step_control() {
     let folder = made("step-control");
     let run = folder.run_dir("run");
     // The first step of a warm-up moves nothing.
@@ -176,7 +147,7 @@ fn a_step_control() {
 #[test]
 fn what_it_says() {
     let folder = Folder::new();
-    assert_snapshot!(folder.host("new-plugin calm --dir plugins --capo-plugin 1.0").succeeded().stdout, @r#"
+    assert_snapshot!(folder.said("new-plugin calm --dir plugins --capo-plugin 1.0"), @r#"
     made `plugins/calm` with the mask `calm.mask`; next:
       cd plugins/calm
       cargo test
@@ -186,15 +157,11 @@ fn what_it_says() {
     let made = folder.path().join("plugins/calm");
     let manifest = std::fs::read_to_string(made.join("Cargo.toml")).unwrap();
     assert!(manifest.contains("capo-plugin = { version = \"1.0\" }"), "{manifest}");
-    let mut files = Vec::new();
-    for folder in [made.clone(), made.join("src")] {
-        files.extend(std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()));
-    }
-    files.sort();
-    assert_eq!(files, [".gitignore", "Cargo.toml", "README.md", "lib.rs", "src", "tests.rs"]);
-    assert_eq!(std::fs::read_dir(folder.path().join("plugins")).unwrap().count(), 1, "nothing else is left there");
+    assert!(names(&made).into_iter().eq([".gitignore", "Cargo.toml", "README.md", "src"]));
+    assert!(names(&made.join("src")).into_iter().eq(["lib.rs", "tests.rs"]));
+    assert_eq!(names(&folder.path().join("plugins")).len(), 1, "nothing else is left there");
     let source = |name: &str, args: &str| {
-        let _ = folder.host(&format!("new-plugin {name} {args}")).succeeded();
+        folder.said(&format!("new-plugin {name} {args}"));
         let made = folder.path().join(name);
         let manifest = std::fs::read_to_string(made.join("Cargo.toml")).unwrap();
         assert_eq!(made.join("vendor").exists(), args.is_empty(), "{args}");
@@ -212,7 +179,7 @@ fn what_it_says() {
 #[test]
 fn what_it_refuses() {
     let folder = Folder::new();
-    let refused = |args: &str| folder.host(&format!("new-plugin {args}")).refused();
+    let refused = |args: &str| folder.refused(&format!("new-plugin {args}"));
     assert_snapshot!(refused("Calm"), @"`Calm` is no name of a crate: it holds `C` (use lowercase letters, digits, `-` and `_`, a letter first)");
     assert_snapshot!(refused("9lives"), @"`9lives` is no name of a crate: it does not start with a letter (use lowercase letters, digits, `-` and `_`, a letter first)");
     assert_snapshot!(refused("calm.mask"), @"`calm.mask` is no name of a crate: it holds `.` (use lowercase letters, digits, `-` and `_`, a letter first)");
@@ -228,5 +195,4 @@ fn what_it_refuses() {
     assert_snapshot!(refused("taken"), @"`taken` exists already (choose another name, or another `--dir`)");
     folder.write("file", "");
     assert_snapshot!(refused("calm --dir file"), @"cannot make `file`: File exists (os error 17)");
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "a refusal leaves nothing behind");
 }

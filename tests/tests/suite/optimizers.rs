@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use tests::{Folder, RunDir};
 
-use crate::{FOUR_STEPS, ONE_STEP};
+use crate::{FOUR_STEPS, FROM_THE_FIRST_STEP, ONE_STEP, split};
 
 const CAPO: &str = "--plugin libcapo.so";
 /// A limit that rejects some tokens of some completions.
@@ -34,8 +34,7 @@ fn where_nothing_is_rejected_every_bit_is_plain_adamws() {
 fn what_is_rejected_is_remembered_and_shortens_the_step() {
     let folder = Folder::new();
     // One step on the same batch, at a rate above 0: at 0 no token moves anything.
-    let rate = "--set train.lr_scheduler_type=constant --set train.warmup_ratio=0";
-    let args = format!("{CAPO} {STRICT} {rate} {ONE_STEP}");
+    let args = format!("{CAPO} {STRICT} {FROM_THE_FIRST_STEP} {ONE_STEP}");
     let (plain, both) = (folder.train("plain", &args), folder.train("both", &format!("{args} {BOTH}")));
     for name in ["loss", "grad_norm", "mask/rejection_rate"] {
         assert_eq!(plain.metric(name), both.metric(name), "{name}");
@@ -57,10 +56,8 @@ fn a_split_batch_is_the_whole_batch() {
     let folder = Folder::new();
     let args = format!("{CAPO} {STRICT} {BOTH} {FOUR_STEPS}");
     let whole = folder.train("whole", &args);
-    for (micro, steps) in [(16, 3), (8, 6)] {
-        let split =
-            format!("--set train.per_device_train_batch_size={micro} --set train.gradient_accumulation_steps={steps}");
-        let split = folder.train(&format!("split{micro}"), &format!("{args} {split}"));
+    for size in [16, 8] {
+        let split = folder.train(&format!("split{size}"), &format!("{args} {}", split(size)));
         for name in ["second_pass_completions", "mask/rejection_rate"] {
             assert_eq!(whole.metric(name), split.metric(name), "{name}");
         }
@@ -107,16 +104,16 @@ fn the_header_names_the_optimizer() {
 fn inputs_that_an_optimizer_lacks_are_refused() {
     let folder = Folder::new();
     let args = format!("train {CAPO} --set mask.0.moments=host --set train.optimizer=sgd");
-    assert_snapshot!(folder.host(&args).refused(), @"component `capo.curvature` asks for the optimizer's state of the last layer, which is Adam's, but `train.optimizer` is `sgd` (set it to `adamw`, or use the component's own moments)");
+    assert_snapshot!(folder.refused(&args), @"component `capo.curvature` asks for the optimizer's state of the last layer, which is Adam's, but `train.optimizer` is `sgd` (set it to `adamw`, or use the component's own moments)");
 }
 
 #[test]
 fn a_checkpoint_of_another_optimizer_is_refused() {
     let folder = Folder::new();
-    let _ = folder.train("run", &format!("{FOUR_STEPS} --stop-after 2"));
-    let text = std::fs::read_to_string(folder.path().join("run/config.toml")).unwrap();
+    folder.train("run", &format!("{FOUR_STEPS} --stop-after 2"));
+    let text = folder.text("run/config.toml");
     assert!(!text.contains("optimizer") && !text.contains("second_moment"), "runs of older hosts go on: {text}");
     folder.replace("run/config.toml", "[train]\n", "[train]\noptimizer = \"sgd\"\n");
-    let sentence = folder.host("train --resume run --allow-changed-config").refused();
+    let sentence = folder.refused("train --resume run --allow-changed-config");
     assert!(sentence.ends_with("(use a checkpoint of this model and this optimizer)"), "{sentence}");
 }

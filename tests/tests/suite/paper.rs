@@ -1,7 +1,7 @@
 //! The settings of the paper's runs, opened against a folder that has the model's sizes and no weights.
 
-use tests::Folder;
 use tests::artifacts::workspace;
+use tests::{Folder, names};
 
 const RUNS: [(&str, &str); 7] = [
     ("grpo-standard", ""),
@@ -26,8 +26,7 @@ fn every_run_opens_without_the_weights() {
     folder.write("model/tokenizer.json", std::fs::read(golden.join("tokenizer.json")).unwrap());
     folder.write("model/tokenizer_config.json", std::fs::read(golden.join("chatml/tokenizer_config.json")).unwrap());
     folder.write("math.jsonl", r#"{"problem": "What is $1+1$?", "solution": "It is \\boxed{2}.", "level": "Level 1"}"#);
-    let files = std::fs::read_dir(workspace().join("configs/paper")).unwrap();
-    let files = files.filter(|file| file.as_ref().unwrap().path().extension().is_some_and(|it| it == "toml")).count();
+    let files = names(&workspace().join("configs/paper")).into_iter().filter(|name| name.ends_with(".toml")).count();
     assert_eq!(files, RUNS.len());
     for (name, plugin) in RUNS {
         let config = workspace().join(format!("configs/paper/{name}.toml"));
@@ -48,7 +47,7 @@ fn every_run_opens_without_the_weights() {
 #[test]
 fn runs_differ_in_their_method_alone() {
     let read = |name: &str| -> toml::Table {
-        let text = std::fs::read_to_string(workspace().join(format!("configs/paper/{name}.toml"))).unwrap();
+        let text = tests::text(&workspace().join(format!("configs/paper/{name}.toml")));
         toml::from_str(&text).unwrap()
     };
     let shared = |name: &str| {

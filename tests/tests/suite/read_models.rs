@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use insta::assert_snapshot;
-use tests::{Folder, RunDir};
+use tests::Folder;
 
 use crate::ONE_STEP;
 
@@ -16,23 +16,25 @@ fn folder(models: &[&str]) -> Folder {
     let folder = Folder::new();
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/tests/data/frozen-golden");
     for model in models {
-        for file in ["config.json", "model.safetensors"] {
-            folder.write(&format!("{model}/{file}"), fs::read(data.join(model).join(file)).unwrap());
-        }
-        folder.write_tokenizer(model);
+        write_model(&folder, model, &data.join(model));
     }
     folder
+}
+
+/// Writes a model of the golden data into the folder, with the embedded tokenizer.
+fn write_model(folder: &Folder, name: &str, source: &Path) {
+    for file in ["config.json", "model.safetensors"] {
+        folder.write(&format!("{name}/{file}"), fs::read(source.join(file)).unwrap());
+    }
+    folder.write_tokenizer(name);
 }
 
 #[test]
 fn a_run_with_both_goes_on_bit_for_bit() {
     let folder = folder(&["llama-score", "gemma", "smollm3"]);
-    let args = format!("{SCORED} {COMPARED} --set train.max_steps=4 --set eval.num_prompts=8 --set train.save_steps=1");
-    let whole = folder.train("whole", &args);
-    let half = folder.train("half", &format!("{args} --stop-after 2"));
-    let state = |run: &RunDir| fs::read(run.last_checkpoint().join("reward-0.bin")).unwrap();
-    assert!(!state(&half).is_empty(), "the scores so far are kept");
-    folder.resume("half").assert_same_files(&whole);
+    let args = format!("{SCORED} {COMPARED} --set train.max_steps=4 --set eval.num_prompts=8 --set train.save_steps=2");
+    let whole = folder.assert_resumes(&args, [2]);
+    assert!(!folder.bytes("stopped-2/checkpoints/step-000002/reward-0.bin").is_empty(), "the scores so far are kept");
     assert_eq!(whole.metric("rewards/reward_model/mean"), whole.metric("reward"));
     let new = whole.metric("rewards/reward_model/new_texts");
     assert!(new.iter().all(|share| *share > 0.0 && *share < 1.0), "a text is scored once: {new:?}");
@@ -42,8 +44,8 @@ fn a_run_with_both_goes_on_bit_for_bit() {
     assert!(whole.metric("kl")[0] > 0.1, "{:?}", whole.metric("kl"));
     assert!(own.metric("kl")[0].abs() < 1e-4, "{:?}", own.metric("kl"));
     // Another reference is another run.
-    folder.replace("half/config.toml", "/gemma\"", "/smollm3\"");
-    let refused = folder.host("train --resume half").refused();
+    folder.replace("stopped-2/config.toml", "/gemma\"", "/smollm3\"");
+    let refused = folder.refused("train --resume stopped-2");
     assert!(refused.contains("`model.ref_model_name_or_path`: "), "{refused}");
 }
 
@@ -67,7 +69,7 @@ fn a_score_that_is_no_number_ends_the_run() {
     let header = 8 + usize::try_from(u64::from_le_bytes(*bytes.first_chunk().unwrap())).unwrap();
     bytes[header..].fill(0xff);
     fs::write(&path, bytes).unwrap();
-    let outcome = folder.host(&format!("train --output-dir run {SCORED} {ONE_STEP}"));
+    let outcome = folder.attempt("run", &format!("{SCORED} {ONE_STEP}"));
     assert_eq!(outcome.code, Some(1));
     let sentence = "component `reward_model`: the reward is NaN at completion 0 (it must be finite)";
     assert!(outcome.stderr.contains(sentence), "{}", outcome.stderr);
@@ -77,10 +79,7 @@ fn a_score_that_is_no_number_ends_the_run() {
 fn references_of_families_that_are_trained_here() {
     let folder = folder(&[]);
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/tests/data/families-golden/llama2");
-    for file in ["config.json", "model.safetensors"] {
-        folder.write(&format!("llama/{file}"), fs::read(data.join(file)).unwrap());
-    }
-    folder.write_tokenizer("llama");
+    write_model(&folder, "llama", &data);
     let run = |name: &str, reference: &str| {
         let two = "--set train.max_steps=2 --set eval.num_prompts=0 --set objective.beta=0.1";
         folder.train(name, &format!("{two} {reference}"))
@@ -94,7 +93,7 @@ fn references_of_families_that_are_trained_here() {
 
 #[test]
 fn references_that_cannot_be() {
-    let refused = |folder: &Folder, args: &str| folder.host(&format!("train --output-dir run {args}")).refused();
+    let refused = |folder: &Folder, args: &str| folder.refused(&format!("train --output-dir run {args}"));
     let models = folder(&["gemma", "bert-score"]);
     assert_snapshot!(refused(&models, "--set model.ref_model_name_or_path=gemma"), @"`model.ref_model_name_or_path` is `FOLDER/gemma`, but no component of this run compares with a reference (set the objective's `beta` above 0, or remove it)");
     assert_snapshot!(refused(&models, &format!("{COMPARED} --set rollout.max_completion_length=60")), @"`data.max_prompt_length` 16 and `rollout.max_completion_length` 60 make 76 tokens, the model has 64 positions (lower one of them)");
@@ -121,7 +120,7 @@ fn reward_models_that_cannot_be() {
     let models = folder(&["qwen3-score", "gemma", "bert-score"]);
     let refused = |table: &str| {
         let args = format!("train --output-dir run --set reward=[{{use=\"reward_model\"{table}}}]");
-        models.host(&args).refused()
+        models.refused(&args)
     };
     assert_snapshot!(refused(""), @r#"`[[reward]]` with `use = "reward_model"`: missing field `model_name_or_path`"#);
     assert_snapshot!(refused(",model_name_or_path=\"nowhere\""), @r#"`[[reward]]` with `use = "reward_model"`: no model `nowhere`: neither an embedded one nor a directory (embedded: `embedded:tiny-arithmetic`; a directory holds `config.json`, `model.safetensors` and `tokenizer.json`)"#);

@@ -66,9 +66,9 @@ fn sources(args: &str) -> (String, toml::Table) {
 }
 
 fn sources_in(folder: &Folder, args: &str) -> (String, toml::Table) {
-    let said = folder.host(&format!("train --output-dir run {args} {ONE_STEP}")).succeeded().stdout;
+    let said = folder.said(&format!("train --output-dir run {args} {ONE_STEP}"));
     let lines = said.lines().filter(|line| line.starts_with("config ") || line.starts_with("recipe "));
-    let config = std::fs::read_to_string(folder.path().join("run/config.toml")).unwrap();
+    let config = folder.text("run/config.toml");
     (lines.collect::<Vec<_>>().join("\n"), config.parse().unwrap())
 }
 
@@ -109,8 +109,8 @@ fn a_resume_goes_on_with_what_a_recipe_set() {
     let folder = Folder::new();
     let two = "--set train.max_steps=2 --set eval.num_prompts=0 --set train.save_steps=1 --set recipe=tuned";
     let whole = folder.train("whole", &format!("--plugin libtuned.so {two}"));
-    let _ = folder.train("halved", &format!("--plugin libtuned.so {two} --stop-after 1"));
-    let said = folder.host("train --resume halved").succeeded().stdout;
+    folder.train("halved", &format!("--plugin libtuned.so {two} --stop-after 1"));
+    let said = folder.said("train --resume halved");
     assert!(said.contains("\nconfig     halved/config.toml\n") && !said.contains("\nrecipe "), "{said}");
     folder.run_dir("halved").assert_same_files(&whole);
 }
@@ -177,7 +177,7 @@ fn a_config_of_components_alone_lies_over_the_default() {
     // A file that says more says all, and an empty one says nothing.
     for text in ["[train]\nseed = 1\n\n[[mask]]\nuse = \"capo.curvature\"\n", ""] {
         folder.write("more.toml", text);
-        let sentence = folder.host("train --plugin libcapo.so --config more.toml").refused();
+        let sentence = folder.refused("train --plugin libcapo.so --config more.toml");
         assert!(sentence.starts_with("`[model]` of `more.toml`: missing field `model_name_or_path`"), "{sentence}");
     }
 }

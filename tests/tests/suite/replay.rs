@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use capo_loader::batch_file;
 use insta::assert_snapshot;
-use tests::Folder;
 use tests::artifacts::workspace;
 use tests::run_dir::tensors;
+use tests::{Folder, RunDir, names};
 
 /// Largest deviation from the reference, as a share of the batch's largest value.
 pub const TOLERANCE: f32 = 1e-5;
@@ -25,8 +26,7 @@ pub fn replay(folder: &Folder, flags: &str, config: &Path, batches: &[PathBuf], 
 
 /// All reference cases.
 pub fn cases() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(case("")).unwrap();
-    let cases: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    let cases: Vec<PathBuf> = names(&case("")).iter().map(|name| case(name)).collect();
     assert_eq!(cases.len(), 14);
     cases
 }
@@ -34,6 +34,31 @@ pub fn cases() -> Vec<PathBuf> {
 /// The four batch files of a case, as arguments.
 pub fn batch_arguments(name: &str) -> String {
     batches(&case(name)).iter().map(|path| format!(" {}", path.display())).collect()
+}
+
+/// The batch files of the first `steps` steps of a run with `--dump-batches dump`, as arguments.
+pub fn dumped(steps: u64) -> String {
+    (0..steps).map(|step| format!(" dump/{}", batch_file::name(step))).collect()
+}
+
+/// Tokens of completions in the batch files that `args` name, and how many of them a replay into `out` dropped.
+pub fn tokens_and_dropped(folder: &Folder, args: &str, out: &str) -> (f64, f64) {
+    let (mut tokens, mut dropped) = (0.0, 0.0);
+    for batch in args.split_whitespace().filter(|word| word.ends_with(".safetensors")).map(Path::new) {
+        let keep = &tensors(&folder.path().join(out).join(batch.file_name().unwrap()))["keep"];
+        let mask = &tensors(&folder.path().join(batch))["completion_mask"];
+        tokens += f64::from(mask.iter().sum::<f32>());
+        dropped += f64::from(mask.iter().zip(keep).map(|(mask, keep)| (mask - keep).abs()).sum::<f32>());
+    }
+    (tokens, dropped)
+}
+
+/// How many tokens of `batches` a run itself rejected, which recorded them.
+pub fn rejected_by(folder: &Folder, run: &RunDir, batches: &str) -> f64 {
+    let of_step = |(rate, batch): (f64, &str)| {
+        rate * f64::from(tensors(&folder.path().join(batch))["completion_mask"].iter().sum::<f32>())
+    };
+    run.metric("mask/rejection_rate").into_iter().zip(batches.split_whitespace()).map(of_step).sum::<f64>().round()
 }
 
 /// The four batch files of a case.
@@ -84,27 +109,22 @@ fn reference_cases() {
 #[test]
 fn a_replay_repeats_the_run() {
     for second_moment in ["kept", "kept_and_rejected"] {
-        a_replay_repeats_a_run_with(&format!("--set train.second_moment={second_moment}"));
-    }
-}
-
-fn a_replay_repeats_a_run_with(optimizer: &str) {
-    let folder = Folder::new();
-    let limits = "--set mask.0.fisher_threshold=1e-6 --set mask.0.hessian_threshold=1e-3";
-    let steps = format!("--set train.max_steps=4 --set eval.num_prompts=0 --set train.save_steps=0 {optimizer}");
-    let run = folder.train("run", &format!("--plugin libcapo.so {steps} {limits} --dump-batches dump"));
-    let batches: Vec<PathBuf> = (0..4).map(|i| folder.path().join(format!("dump/batch-{i:06}.safetensors"))).collect();
-    replay(&folder, "", &run.path().join("config.toml"), &batches, "out");
-    let rates = run.metric("mask/rejection_rate");
-    assert!(rates.iter().any(|rate| *rate > 0.0), "nothing was rejected: {rates:?}");
-    for (i, (rate, m_f)) in rates.iter().zip(run.metric("capo.curvature/m_f/max")).enumerate() {
-        let (found, batch) =
-            (tensors(&folder.path().join(format!("out/batch-{i:06}.safetensors"))), tensors(&batches[i]));
-        let count = |values: &[f32]| f64::from(values.iter().sum::<f32>());
-        let rejected = 1.0 - count(&found["keep"]) / count(&batch["completion_mask"]);
-        assert!((rejected - rate).abs() < 1e-12, "step {i}: {rejected} against {rate}");
-        let largest = found["capo.curvature/m_f"].iter().copied().fold(0.0, f32::max);
-        assert_eq!(f64::from(largest), m_f, "step {i}");
+        let folder = Folder::new();
+        let limits = "--set mask.0.fisher_threshold=1e-6 --set mask.0.hessian_threshold=1e-3";
+        let steps = "--set train.max_steps=4 --set eval.num_prompts=0 --set train.save_steps=0 --dump-batches dump";
+        let set = format!("--set train.second_moment={second_moment}");
+        let run = folder.train("run", &format!("--plugin libcapo.so {steps} {limits} {set}"));
+        folder.said(&format!("replay --plugin libcapo.so --config run/config.toml --out out{}", dumped(4)));
+        let rates = run.metric("mask/rejection_rate");
+        assert!(rates.iter().any(|rate| *rate > 0.0), "nothing was rejected: {rates:?}");
+        for (step, (rate, m_f)) in (0..).zip(rates.iter().zip(run.metric("capo.curvature/m_f/max"))) {
+            let batch = format!("dump/{}", batch_file::name(step));
+            let (tokens, dropped) = tokens_and_dropped(&folder, &batch, "out");
+            assert!((dropped / tokens - rate).abs() < 1e-12, "step {step}: {dropped} of {tokens} against {rate}");
+            let found = tensors(&folder.path().join(batch.replace("dump", "out")));
+            let largest = found["capo.curvature/m_f"].iter().copied().fold(0.0, f32::max);
+            assert_eq!(f64::from(largest), m_f, "step {step}");
+        }
     }
 }
 
@@ -124,7 +144,7 @@ fn what_cannot_be_replayed() {
     std::fs::copy(&batch, folder.path().join("batch.safetensors")).unwrap();
     folder.write("text.safetensors", "no batch");
     folder.write("none.toml", "");
-    let refused = |args: &str| folder.host(&format!("replay --plugin libcapo.so {args}")).refused();
+    let refused = |args: &str| folder.refused(&format!("replay --plugin libcapo.so {args}"));
     assert_snapshot!(refused("--out out text.safetensors"), @"`text.safetensors` is not a batch file: header too large");
     assert_snapshot!(refused("--out out missing.safetensors"), @"cannot read `missing.safetensors`: No such file or directory (os error 2)");
     assert_snapshot!(refused("--out . batch.safetensors"), @"`batch.safetensors` would be overwritten by its own result (choose another `--out`)");
@@ -148,7 +168,7 @@ fn shapes_that_no_batch_has() {
     let refused = |file: Vec<u8>| {
         let folder = Folder::new();
         folder.write("batch.safetensors", file);
-        folder.host("replay --plugin libcapo.so --out out batch.safetensors").refused()
+        folder.refused("replay --plugin libcapo.so --out out batch.safetensors")
     };
     let group = |size: &str| format!(r#""group_size":"{size}""#);
     assert_snapshot!(refused(with_mask("[0,1152921504606846976]", 0, &group("1"))), @"`batch.safetensors` is not a batch file: it has 0 completions of 1152921504606846976 tokens (a step has at least one of each)");
@@ -169,9 +189,9 @@ fn shapes_that_no_batch_has() {
 
 /// The decisions of capo.curvature on the first and the last step of a case with `set`, and what was said of it.
 fn shifts(set: &str) -> ([Vec<f32>; 2], String) {
-    let (folder, case) = (Folder::new(), case("paper-token-adam"));
-    let files = batches(&case).iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ");
-    let args = format!("--plugin libcapo.so {set} --config {} --out out {files}", case.join("mask.toml").display());
+    let (folder, name) = (Folder::new(), "paper-token-adam");
+    let config = case(name).join("mask.toml");
+    let args = format!("--plugin libcapo.so {set} --config {} --out out{}", config.display(), batch_arguments(name));
     let said = folder.host(&format!("replay {args}")).succeeded().stderr;
     let found =
         |i: usize| tensors(&folder.path().join(format!("out/batch-{i:04}.safetensors")))["capo.curvature/m_f"].clone();
@@ -199,11 +219,10 @@ fn overrides_that_nothing_reads_are_refused() {
     let folder = Folder::new();
     let of = |case_name: &str| case(case_name).join("batch-0000.safetensors").display().to_string();
     let replay = |set: &str| {
-        folder.host(&format!("replay --plugin libcapo.so --set {set} --out out {}", of("paper-token-sgd"))).refused()
+        folder.refused(&format!("replay --plugin libcapo.so --set {set} --out out {}", of("paper-token-sgd")))
     };
-    let compare = |set: &str| {
-        folder.host(&format!("compare-masks --plugin libcapo.so --set {set} {}", of("paper-token-sgd"))).refused()
-    };
+    let compare =
+        |set: &str| folder.refused(&format!("compare-masks --plugin libcapo.so --set {set} {}", of("paper-token-sgd")));
     let portable = |said: String| said.replace(&format!("{}/", workspace().display()), "");
     assert_snapshot!(replay("rollout.temperature=0.5"), @"`--set rollout.temperature=...`: a replay does not read it (it reads `mask`, `weight`, `recipe`, and of the optimizer `train.learning_rate`, `train.adam_beta1`, `train.adam_beta2` and `train.adam_epsilon`)");
     assert_snapshot!(replay("train={max_steps=3}"), @"`--set train.max_steps=...`: a replay does not read it (it reads `mask`, `weight`, `recipe`, and of the optimizer `train.learning_rate`, `train.adam_beta1`, `train.adam_beta2` and `train.adam_epsilon`)");
@@ -229,30 +248,32 @@ fn overrides_that_nothing_reads_are_refused() {
     }
     assert_snapshot!(replay("train.learning_rate=fast"), @r#"`--set train.learning_rate="fast"` is no number (write `--set train.learning_rate=1e-6`)"#);
     assert_snapshot!(portable(compare("train.learning_rate=-1")), @"batch file `tests/data/replay/paper-token-sgd/batch-0000.safetensors` with `--set`: `learning_rate` of its optimizer is -1 (it must be 0 or more and finite)");
-    let _ = folder
+    folder
         .train("run", "--set train.optimizer=sgd --set train.max_steps=1 --set eval.num_prompts=0 --dump-batches dump");
     let sgd = "--plugin libcapo.so --mask capo.curvature --set train.adam_beta1=0.5 dump/batch-000000.safetensors";
-    assert_snapshot!(folder.host(&format!("compare-masks {sgd}")).refused(), @"batch file `dump/batch-000000.safetensors` with `--set`: it was recorded with the optimizer `sgd`, which has no `train.adam_beta1` (leave it out)");
+    assert_snapshot!(folder.refused(&format!("compare-masks {sgd}")), @"batch file `dump/batch-000000.safetensors` with `--set`: it was recorded with the optimizer `sgd`, which has no `train.adam_beta1` (leave it out)");
     let sweep =
         format!("replay --plugin libcapo.so --sweep mask.0.fisher_threshold=1e-4..1e-2:3 {}", of("paper-token-adam"));
-    let table = |set: &str| folder.host(&format!("{sweep} {set}")).succeeded().stdout;
+    let table = |set: &str| folder.said(&format!("{sweep} {set}"));
     assert_ne!(table("--set train.learning_rate=1"), table(""));
-    assert!(folder.host(&format!("{sweep} --set train.seed=1")).refused().contains("a replay does not read it"));
+    assert!(folder.refused(&format!("{sweep} --set train.seed=1")).contains("a replay does not read it"));
 }
 
 #[test]
 fn a_changed_bit_is_seen() {
     let folder = Folder::new();
     let steps = "--set train.max_steps=1 --set eval.num_prompts=0";
-    let _ = folder.train("run", &format!("--plugin libcapo.so {steps} --dump-batches dump"));
+    folder.train("run", &format!("--plugin libcapo.so {steps} --dump-batches dump"));
     let said = folder.host("replay --plugin libcapo.so --out out dump/batch-000000.safetensors").succeeded();
     assert_eq!(said.stderr, "", "a new file has a checksum");
-    let bytes = std::fs::read(folder.path().join("dump/batch-000000.safetensors")).unwrap();
+    let bytes = folder.bytes("dump/batch-000000.safetensors");
     for place in (0..64).map(|part| part * (bytes.len() - 1) / 63) {
         let mut changed = bytes.clone();
         changed[place] ^= 0x10;
         folder.write("changed.safetensors", changed);
-        let sentence = folder.host("replay --plugin libcapo.so --out out changed.safetensors").refused();
-        assert!(sentence.starts_with("`changed.safetensors` is not a batch file: "), "byte {place}: {sentence}");
+        let error = batch_file::read(&folder.path().join("changed.safetensors")).unwrap_err().to_string();
+        assert!(error.contains("changed.safetensors` is not a batch file"), "byte {place}: {error}");
     }
+    let sentence = folder.refused("replay --plugin libcapo.so --out out-changed changed.safetensors");
+    assert!(sentence.starts_with("`changed.safetensors` is not a batch file: "), "{sentence}");
 }

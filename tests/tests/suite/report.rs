@@ -45,7 +45,7 @@ fn drawn(charts: &Value, title: &str, label: &str, column: &str) -> BTreeMap<u64
 #[test]
 fn a_browser_draws_what_the_runs_wrote() {
     let (folder, runs) = four_runs();
-    let said = folder.host("report runs --out report.html").succeeded().stdout;
+    let said = folder.said("report runs --out report.html");
     assert!(said.starts_with("4 runs in report.html ("), "{said}");
     let page = folder.path().join("report.html");
     let expression = "(async () => { const seeds = capo.drawn(); capo.set({ seeds: false }); const runs = capo.drawn(); \
@@ -106,7 +106,7 @@ fn a_browser_draws_what_the_runs_wrote() {
 fn a_run_of_which_little_can_be_read_is_shown() {
     let folder = Folder::new();
     let run = folder.train("runs/whole", "--set train.max_steps=2 --set eval.num_prompts=0");
-    let metrics = std::fs::read_to_string(run.path().join("metrics.jsonl")).unwrap();
+    let metrics = run.text("metrics.jsonl");
     for (name, config, metrics) in [
         ("torn", "[train]\nmax_steps = 4\n", &metrics[..metrics.len() - 20]),
         ("empty", "not TOML", ""),
@@ -142,7 +142,7 @@ fn a_browser_shows_completions_that_cannot_act() {
         "tokens/text": [hostile, "a\n", null, null], "tokens/keep": [0, 1, 1, 1], "tokens/rejected_by": ["capo.curvature", null, null, null],
         "tokens/advantage": [-1.25, 0.5, null, null] });
     folder.write("run/completions.jsonl", format!("{row}\n"));
-    let _ = folder.host("report run --out report.html").succeeded();
+    folder.said("report run --out report.html");
     let expression = "(() => { const text = (selector) => [...document.querySelectorAll(selector)].map((one) => one.textContent); \
         capo.tokens.show(document.querySelector('.text s')); \
         return [text('.prompt'), text('.text s'), text('.text i'), text('.detail b, .detail span'), document.images.length, capo.tokens.by.value]; })()";
@@ -156,7 +156,7 @@ fn a_browser_shows_completions_that_cannot_act() {
 fn a_report_is_refused_before_anything_is_read() {
     let folder = Folder::new();
     std::fs::create_dir(folder.path().join("folder.html")).unwrap();
-    let refused = |args: &str| folder.host(&format!("report {args}")).refused();
+    let refused = |args: &str| folder.refused(&format!("report {args}"));
     assert_snapshot!(refused("runs --out report.pdf"), @"`--out report.pdf` does not end in `.html` (a report is a page)");
     assert_snapshot!(refused("runs --out absent/report.html"), @"`--out absent/report.html`: there is no folder `absent` (make it first)");
     assert_snapshot!(refused("runs --out folder.html"), @"`folder.html` exists and is not a plain file (choose another name)");

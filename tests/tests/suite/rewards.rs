@@ -1,7 +1,8 @@
 //! Rewards from plugins: in training, in evaluation, in checkpoints, and beside the built-in one.
 
 use insta::assert_snapshot;
-use tests::{Folder, RunDir, artifacts};
+use serde_json::json;
+use tests::{Folder, RunDir, to_json_lines};
 
 use crate::{FOUR_STEPS, ONE_STEP, refused};
 
@@ -10,18 +11,11 @@ const PLUGIN: &str = "--plugin librewarding.so";
 /// A dataset of two levels, and a config that trains on it with `[[reward]]` tables.
 fn folder(rewards: &str) -> Folder {
     let folder = Folder::new();
-    let rows = |range: std::ops::Range<u32>| {
-        let row = |i: u32| {
-            let level = if i.is_multiple_of(2) { "easy" } else { "hard" };
-            format!(
-                "{{\"prompt\": \"{}+{}=\", \"answer\": {}, \"level\": \"{level}\"}}\n",
-                100 + i,
-                200 + i,
-                300 + 2 * i
-            )
-        };
-        range.map(row).collect::<String>()
+    let row = |i: u32| {
+        let level = if i.is_multiple_of(2) { "easy" } else { "hard" };
+        json!({"prompt": format!("{}+{}=", 100 + i, 200 + i), "answer": 300 + 2 * i, "level": level})
     };
+    let rows = |range: std::ops::Range<u32>| to_json_lines(range.map(row));
     folder.write("train.jsonl", rows(0..40));
     folder.write("eval.jsonl", rows(40..60));
     let model = "[model]\nmodel_name_or_path = \"embedded:tiny-arithmetic\"\n";
@@ -98,7 +92,7 @@ fn what_is_built_in_scores_a_run() {
     assert_eq!(mean("number"), mean("exact_match"));
     assert_eq!(mean("math").len(), 2);
     assert!(mean("soft_overlong").iter().all(|penalty| (-1.0..0.0).contains(penalty)));
-    let said = folder.host("eval --config run.toml --set eval.reward=regex#2").succeeded().stdout;
+    let said = folder.said("eval --config run.toml --set eval.reward=regex#2");
     assert!(said.starts_with("right      `regex#2` above 0\n"), "{said}");
 }
 
@@ -107,7 +101,7 @@ fn a_share_of_a_point_is_no_right_answer() {
     let folder = folder("[[reward]]\nuse = \"command\"\ncommand = [\"./grade\"]\n");
     with_program(&folder);
     let args = "--config run.toml --plugin libcapo.so --set train.max_steps=2";
-    let said = folder.host(&format!("train --output-dir run {args}")).succeeded().stdout;
+    let said = folder.said(&format!("train --output-dir run {args}"));
     let lines = |from: &[&str]| -> Vec<String> {
         said.lines().filter(|line| from.iter().any(|from| line.starts_with(from))).map(str::to_owned).collect()
     };
@@ -121,10 +115,10 @@ fn a_share_of_a_point_is_no_right_answer() {
     let first = &run.lines()[0];
     assert_eq!((&first["eval_reward"], &first["eval_rewards/command/mean"]), (&0.25.into(), &0.25.into()));
     assert!(run.lines().iter().all(|line| !line.contains_key("eval_accuracy")));
-    let eval = |more: &str| folder.host(&format!("eval --config run.toml {more}")).succeeded().stdout;
+    let eval = |more: &str| folder.said(&format!("eval --config run.toml {more}"));
     assert!(eval("").ends_with("\nheld-out reward 0.250  (20 prompts, greedy)\n"));
     // A model may be a stranger's: what stands in its folder starts no program unasked.
-    assert_snapshot!(folder.host("eval --model run").refused(), @"the settings of the run have the reward `command`, which starts a program (if you trust them, name them with `--config run/config.toml`)");
+    assert_snapshot!(folder.refused("eval --model run"), @"the settings of the run have the reward `command`, which starts a program (if you trust them, name them with `--config run/config.toml`)");
     assert!(eval("--model run").contains("\nheld-out reward 0.250 "));
     let named = eval("--set eval.reward=command");
     assert_snapshot!(named, @"
@@ -141,7 +135,7 @@ fn a_share_of_a_point_is_no_right_answer() {
     held-out reward 0.250  format 0.000  command 0.250  (20 prompts, greedy)
     ");
     let best = "--set train.metric_for_best_model=eval_accuracy --set eval.eval_steps=1 --set reward=[{use=\"format\"},{use=\"regex\",pattern=\"1\"}]";
-    assert_snapshot!(folder.host(&format!("train {args} {best}")).refused(), @"the settings of `run.toml` and `--set train.metric_for_best_model` do not fit together: `train.metric_for_best_model` is `eval_accuracy`, but of several rewards none says which answers are right (name it with `eval.reward`)");
+    assert_snapshot!(folder.refused(&format!("train {args} {best}")), @"the settings of `run.toml` and `--set train.metric_for_best_model` do not fit together: `train.metric_for_best_model` is `eval_accuracy`, but of several rewards none says which answers are right (name it with `eval.reward`)");
 }
 
 #[test]
@@ -162,9 +156,9 @@ fn the_library_is_for_other_hosts() {
     let folder = Folder::new();
     with_program(&folder);
     let keys = "--set regex.pattern=^4 --set soft_overlong.soft_punish_cache=4 --set command.command=[\"./grade\"]";
-    let checked = folder.host(&format!("check libcapo_rewards.so {keys}")).succeeded().stdout;
+    let checked = folder.said(&format!("check libcapo_rewards.so {keys}"));
     assert!(checked.ends_with("0 warning, 0 failed, 0 crashed\n"), "{checked}");
-    assert_snapshot!(folder.host("train --plugin libcapo_rewards.so").refused(), @"component `command` is offered twice: built in and `BUILD/libcapo_rewards.so` (load only one of them)");
+    assert_snapshot!(folder.refused("train --plugin libcapo_rewards.so"), @"component `command` is offered twice: built in and `BUILD/libcapo_rewards.so` (load only one of them)");
 }
 
 #[test]
@@ -173,12 +167,9 @@ fn state_goes_into_checkpoints() {
         "[[reward]]\nuse = \"exact_match\"\n[[reward]]\nuse = \"rewarding.levelled\"\nlevel = \"easy\"\ntired = 3\n",
     );
     let args = format!("--config run.toml {PLUGIN} --set train.max_steps=5");
-    let whole = folder.train("whole", &args);
-    let stopped = folder.train("resumed", &format!("{args} --stop-after 2"));
-    let state = |run: &RunDir| std::fs::read(run.last_checkpoint().join("reward-1.bin")).unwrap();
-    assert_eq!(state(&stopped), 2_u64.to_le_bytes());
-    let resumed = folder.resume("resumed");
-    resumed.assert_same_files(&whole);
+    let whole = folder.assert_resumes(&args, [2]);
+    assert_eq!(folder.bytes("stopped-2/checkpoints/step-000002/reward-1.bin"), 2_u64.to_le_bytes());
+    let resumed = folder.run_dir("stopped-2");
     assert_eq!(resumed.metric("rewards/rewarding.levelled/rollouts"), [1.0, 2.0, 3.0, 4.0, 5.0]);
     let best = whole.metric("rewards/rewarding.levelled/mean");
     assert!(best[3] <= 0.5 && best[4] <= 0.5, "the state has an effect: {best:?}");
@@ -188,7 +179,7 @@ fn state_goes_into_checkpoints() {
     let (head, tables) = text.split_once("[[reward]]").unwrap();
     let (first, second) = tables.split_once("[[reward]]").unwrap();
     std::fs::write(&config, format!("{head}[[reward]]{second}\n[[reward]]{first}")).unwrap();
-    assert_snapshot!(folder.host("train --resume whole --allow-changed-config").refused(), @"checkpoint `whole/checkpoints/step-000005` cannot be used: it holds the state of `exact_match`, `rewarding.levelled`, the run has `rewarding.levelled`, `exact_match` (resume with the plugins and the `config.toml` that the run began with)");
+    assert_snapshot!(folder.refused("train --resume whole --allow-changed-config"), @"checkpoint `whole/checkpoints/step-000005` cannot be used: it holds the state of `exact_match`, `rewarding.levelled`, the run has `rewarding.levelled`, `exact_match` (resume with the plugins and the `config.toml` that the run began with)");
 }
 
 #[test]
@@ -199,26 +190,10 @@ fn sentences() {
     assert_snapshot!(refused("{use=\"rewarding.levelled\",levle=\"easy\"}"), @r#"`[[reward]]` with `use = "rewarding.levelled"`: unknown key `levle` (did you mean `level`?)"#);
     assert_snapshot!(refused("{use=\"rewarding.levelled\",weight=\"much\"}"), @r#"`weight` of reward `rewarding.levelled` in `--set` is "much" (give a number)"#);
     assert_snapshot!(refused("{use=\"grpo.advantage\"}"), @"`[[reward]]` names `grpo.advantage`, which is offered at the advantage point (move it to `[advantage]`)");
-    assert_snapshot!(Folder::new().host("train --set advantage.use=exact_match").refused(), @"`[advantage]` names `exact_match`, which is offered at the reward point (move it to `[[reward]]`)");
+    assert_snapshot!(Folder::new().refused("train --set advantage.use=exact_match"), @"`[advantage]` names `exact_match`, which is offered at the reward point (move it to `[[reward]]`)");
     let column = folder(&LEVELLED.replace("easy", "hard"));
-    let rows = std::fs::read_to_string(column.path().join("train.jsonl")).unwrap();
+    let rows = column.text("train.jsonl");
     column.write("train.jsonl", rows.replace("\"level\"", "\"grade\""));
     let args = format!("train --output-dir run --config run.toml {PLUGIN} {ONE_STEP}");
     assert_snapshot!(column.host(&args).failed(), @"the run stopped after step 0 (go on with `host train --resume run`): component `rewarding.levelled`: a prompt's row has no column `level` (the row has `answer`, `grade`)");
-}
-
-#[test]
-fn it_is_listed() {
-    let library = artifacts::file("librewarding.so");
-    let listed = Folder::new().host(&format!("plugins --plugin {}", library.display())).succeeded().stdout;
-    let (rewards, _) = listed.split_once("\n\n").unwrap();
-    let own = rewards.lines().skip_while(|line| !line.contains("rewarding.")).take(6).collect::<Vec<_>>();
-    assert_snapshot!(own.join("\n"), @"
-    rewarding.levelled       1 for completions of prompts of a level
-                             keys: level, tired
-                             from rewarding 0.1.0, `BUILD/librewarding.so`
-    rewarding.parity         1 for completions with an even number of odd tokens
-                             no keys
-                             from rewarding 0.1.0, `BUILD/librewarding.so`
-    ");
 }

@@ -2,22 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 use std::process::Stdio;
 
 use insta::assert_snapshot;
-use tests::Folder;
 use tests::run_dir::tensors;
+use tests::{Folder, names};
 
 use crate::ONE_STEP;
 use crate::interruption::{kill, start, wait_for};
 
 const THREE_STEPS: &str = "--set train.max_steps=3 --set eval.num_prompts=0 --set train.save_steps=1";
-
-/// The names in a folder.
-pub(crate) fn names(dir: &Path) -> BTreeSet<String> {
-    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
-}
 
 /// Makes what a start leaves that was killed before its directory appeared.
 fn half_a_start(folder: &Folder, name: &str) {
@@ -33,7 +27,7 @@ fn what_a_dead_start_left_is_removed_and_a_living_one_is_not() {
     half_a_start(&folder, ".partial-of-another-program");
     let alive = fs::File::open(folder.path().join(".partial-capo-alive/lock")).unwrap();
     alive.lock().unwrap();
-    let _ = folder.train("run", ONE_STEP);
+    folder.train("run", ONE_STEP);
     let left = [".partial-capo-alive", ".partial-of-another-program", "run"].map(str::to_owned);
     assert_eq!(names(folder.path()), BTreeSet::from(left));
 }
@@ -49,7 +43,7 @@ fn killed_as_soon_as_its_directory_appears() {
         folder.resume("run").assert_same_files(&whole);
         fs::remove_dir_all(folder.path().join("run")).unwrap();
     }
-    let _ = folder.train("last", ONE_STEP);
+    folder.train("last", ONE_STEP);
     assert_eq!(names(folder.path()), BTreeSet::from(["last", "whole"].map(str::to_owned)));
 }
 
@@ -62,7 +56,7 @@ fn a_full_disk_at_the_start_leaves_nothing() {
     assert!(sentence.starts_with("cannot make the run directory `run`: cannot write `FOLDER/"), "{sentence}");
     assert!(sentence.ends_with("lock`: File too large (os error 27)"), "{sentence}");
     assert_eq!(names(folder.path()), BTreeSet::new());
-    let _ = folder.train("run", ONE_STEP);
+    folder.train("run", ONE_STEP);
 }
 
 #[test]
@@ -85,7 +79,7 @@ fn a_start_replaces_nothing() {
     fs::create_dir(folder.path().join("empty")).unwrap();
     std::os::unix::fs::symlink("nowhere", folder.path().join("link")).unwrap();
     let before = names(folder.path());
-    let refused = |set: &str| folder.host(&format!("train {ONE_STEP} --set train.output_dir={set}")).refused();
+    let refused = |set: &str| folder.refused(&format!("train {ONE_STEP} --set train.output_dir={set}"));
     assert_snapshot!(refused("\"\""), @"`train.output_dir` is empty (name a folder, or leave it out: the run goes to `runs/`)");
     assert_snapshot!(refused("absent/.."), @"`train.output_dir` cannot be used (name a folder that does not exist yet): `absent/..` names no folder");
     assert_snapshot!(refused("absent/../run"), @"`train.output_dir` `absent/../run` goes through folders that do not exist and out of them again by `..` (write it without)");
@@ -93,17 +87,17 @@ fn a_start_replaces_nothing() {
         let expected =
             format!("`train.output_dir` `{name}` exists already (choose another, or go on with `--resume {name}`)");
         assert_eq!(refused(name), expected);
-        assert_eq!(folder.host(&format!("train {ONE_STEP} --output-dir {name}")).refused(), expected);
-        let sft = folder.host(&format!("sft --output-dir {name}")).refused();
+        assert_eq!(folder.refused(&format!("train {ONE_STEP} --output-dir {name}")), expected);
+        let sft = folder.refused(&format!("sft --output-dir {name}"));
         assert!(sft.contains(if name == "." { "names no folder" } else { "exists already" }), "{sft}");
     }
-    assert_snapshot!(folder.host("sft --output-dir absent/..").refused(), @"`--output-dir` cannot be used: `absent/..` names no folder");
+    assert_snapshot!(folder.refused("sft --output-dir absent/.."), @"`--output-dir` cannot be used: `absent/..` names no folder");
     for name in ["empty", "link"] {
         let outcome = folder.host(&format!("eval --num-prompts 1 --output {name}"));
         assert!(outcome.refused().ends_with("exists and is not a plain file (choose another name)"), "{outcome:?}");
     }
     assert_eq!(names(folder.path()), before);
-    assert_eq!(fs::read(folder.path().join("config.toml")).unwrap(), b"mine");
+    assert_eq!(folder.bytes("config.toml"), b"mine");
 }
 
 #[test]
@@ -115,13 +109,13 @@ fn a_run_that_failed_before_its_first_step_is_no_obstacle() {
     let blank = names(&folder.path().join("run"));
     // A file that somebody put there is no run's, and stays.
     folder.write("run/notes.txt", "mine");
-    assert_eq!(folder.host(&format!("train {args}")).refused(), exists);
+    assert_eq!(folder.refused(&format!("train {args}")), exists);
     fs::remove_file(folder.path().join("run/notes.txt")).unwrap();
     assert_eq!(names(&folder.path().join("run")), blank);
-    let _ = folder.host(&format!("train {args}")).succeeded();
+    folder.said(&format!("train {args}"));
     assert_eq!(folder.run_dir("run").metrics().len(), 2);
     // A run that has done a step is one to go on with.
-    assert_eq!(folder.host(&format!("train {args}")).refused(), exists);
+    assert_eq!(folder.refused(&format!("train {args}")), exists);
 }
 
 #[test]
@@ -130,7 +124,7 @@ fn a_checkpoint_that_was_to_be_pruned_is_pruned_by_the_resume() {
     let run = folder.train("run", &format!("{ONE_STEP} --set train.save_total_limit=1"));
     let surplus = run.path().join("checkpoints/step-000000");
     fs::create_dir(&surplus).unwrap();
-    let _ = folder.host("train --resume run").succeeded();
+    folder.said("train --resume run");
     assert!(!surplus.exists());
     assert_eq!(names(&run.path().join("checkpoints")), BTreeSet::from(["step-000001".to_owned()]));
 }
@@ -157,24 +151,22 @@ fn one_process_works_in_a_run() {
     let steps = "--set train.max_steps=100000 --set eval.num_prompts=0";
     let mut child = start(&folder, &format!("train --output-dir run {steps}"));
     wait_for(&mut child, &folder.run_dir("run"), 0);
-    let sentence = folder.host("train --resume run").refused();
+    let sentence = folder.refused("train --resume run");
     let expected = format!("`run` is in use by process {} on ", child.id());
     assert!(sentence.starts_with(&expected), "{sentence}");
     assert!(sentence.ends_with(" (wait until it has ended, or stop it)"), "{sentence}");
     kill(child);
-    let _ = folder.host("train --resume run --stop-after 1").succeeded();
+    folder.said("train --resume run --stop-after 1");
 }
 
 #[test]
 fn leftovers_of_an_interruption_are_removed() {
     let folder = Folder::new();
     let run = folder.train("run", &format!("{THREE_STEPS} --set train.save_total_limit=1 --stop-after 2"));
-    for left in
-        [".partial-x", "checkpoints/.partial-x/model.safetensors", "checkpoints/.deleted-capo-x/whole/config.json"]
-    {
+    for left in [".partial-x", "checkpoints/.partial-x/model.safetensors", "checkpoints/.deleted-capo-x/whole/file"] {
         folder.write(&format!("run/{left}"), "half");
     }
-    let _ = folder.resume("run");
+    folder.resume("run");
     assert_eq!(run.checkpoints(), [3]);
     assert_eq!(names(&run.path().join("checkpoints")), BTreeSet::from(["step-000003".to_owned()]));
     let files = ["checkpoints", "config.toml", "lock", "metrics.jsonl", "provenance.json"];
@@ -184,19 +176,19 @@ fn leftovers_of_an_interruption_are_removed() {
 #[test]
 fn batches_of_a_resumed_run() {
     let folder = Folder::new();
-    let _ = folder.train("whole", &format!("{THREE_STEPS} --dump-batches whole-batches"));
-    let _ = folder.train("run", &format!("{THREE_STEPS} --dump-batches batches --stop-after 2"));
+    folder.train("whole", &format!("{THREE_STEPS} --dump-batches whole-batches"));
+    folder.train("run", &format!("{THREE_STEPS} --dump-batches batches --stop-after 2"));
     // As if it had been killed before its first checkpoint, once while it wrote a batch.
     fs::remove_dir_all(folder.path().join("run/checkpoints")).unwrap();
     folder.write("batches/.partial-x", "half");
     folder.write("batches/batch-000007.safetensors", "of a step that will not come");
     folder.write("batches/notes.txt", "mine");
-    let _ = folder.host("train --resume run --dump-batches batches").succeeded();
+    folder.said("train --resume run --dump-batches batches");
     let steps = (0..3).map(|step| format!("batch-{step:06}.safetensors"));
     assert_eq!(names(&folder.path().join("batches")), steps.clone().chain(["notes.txt".into()]).collect());
     let read = |dir: &str, name: &str| tensors(&folder.path().join(dir).join(name));
     assert!(steps.into_iter().all(|name| read("batches", &name) == read("whole-batches", &name)));
     // A new run that is refused leaves nothing.
-    let _ = folder.host(&format!("train --output-dir other {ONE_STEP} --dump-batches batches")).refused();
+    let _ = folder.refused(&format!("train --output-dir other {ONE_STEP} --dump-batches batches"));
     assert!(!folder.path().join("other").exists());
 }

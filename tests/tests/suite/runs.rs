@@ -2,16 +2,17 @@
 
 use insta::assert_snapshot;
 use serde_json::Value;
-use tests::Folder;
+use tests::{Folder, RunDir};
 
 use crate::interruption::{kill, start, wait_for};
 
 #[test]
 fn runs_are_listed_with_what_they_are_and_how_far() {
     let folder = Folder::new();
+    let progress = |run: &RunDir| tests::json(&run.last_checkpoint().join("progress.json"))["progress"].take();
     let steps = "--set train.max_steps=3 --set eval.num_prompts=8";
-    let _ = folder.train("runs/b", &format!("{steps} --set train.seed=7"));
-    let _ = folder.train("runs/a", &format!("{steps} --plugin libcapo.so --stop-after 1"));
+    folder.train("runs/b", &format!("{steps} --set train.seed=7"));
+    folder.train("runs/a", &format!("{steps} --plugin libcapo.so --stop-after 1"));
     let rejecting = folder.train("runs/d", &format!("{steps} --plugin libcapo.so"));
     folder.write("runs/c/config.toml", "damaged");
     folder.write("runs/notes.txt", "no run");
@@ -25,20 +26,17 @@ fn runs_are_listed_with_what_they_are_and_how_far() {
     warning: `c`: `config.toml` cannot be used: settings are not TOML: TOML parse error at line 1, column 8
     warning: `c`: cannot read `runs/c/metrics.jsonl`: No such file or directory (os error 2)
     ");
-    let runs: Value = serde_json::from_str(&folder.host("runs runs/b --json").succeeded().stdout).unwrap();
-    let progress = std::fs::read(folder.run_dir("runs/b").last_checkpoint().join("progress.json")).unwrap();
-    let progress: Value = serde_json::from_slice(&progress).unwrap();
-    assert_eq!(runs[0]["accuracy"], progress["progress"]["accuracy"]);
+    let runs: Value = serde_json::from_str(&folder.said("runs runs/b --json")).unwrap();
+    assert_eq!(runs[0]["accuracy"], progress(&folder.run_dir("runs/b"))["accuracy"]);
     assert_eq!(runs[0]["components"], serde_json::json!([]));
     // The share of rejected tokens is that of all tokens, as at the end of a run.
-    let runs: Value = serde_json::from_str(&folder.host("runs runs/d --json").succeeded().stdout).unwrap();
-    let progress = std::fs::read(rejecting.last_checkpoint().join("progress.json")).unwrap();
-    let progress: Value = serde_json::from_slice::<Value>(&progress).unwrap()["progress"].take();
+    let runs: Value = serde_json::from_str(&folder.said("runs runs/d --json")).unwrap();
+    let progress = progress(&rejecting);
     let [rejected, tokens] = ["rejected_tokens", "completion_tokens"].map(|name| progress[name].as_f64().unwrap());
     assert!(rejected > 0.0);
     assert_eq!(runs[0]["rejected"].as_f64().unwrap(), rejected / tokens);
     // The run's settings name its recipe: its evaluation needs no plugin.
-    let _ = folder.host("eval --model runs/d --num-prompts 2").succeeded();
+    folder.said("eval --model runs/d --num-prompts 2");
 }
 
 #[test]
@@ -48,7 +46,7 @@ fn a_run_at_work_is_running_and_looking_at_it_is_no_harm() {
     let mut child = start(&folder, &format!("train --output-dir runs/long {long}"));
     wait_for(&mut child, &folder.run_dir("runs/long"), 0);
     let status = || {
-        let runs: Value = serde_json::from_str(&folder.host("runs --json").succeeded().stdout).unwrap();
+        let runs: Value = serde_json::from_str(&folder.said("runs --json")).unwrap();
         runs[0]["status"].as_str().unwrap().to_owned()
     };
     assert_eq!(status(), "running");
@@ -59,7 +57,7 @@ fn a_run_at_work_is_running_and_looking_at_it_is_no_harm() {
 #[test]
 fn a_folder_without_runs_is_refused() {
     let folder = Folder::new();
-    assert_snapshot!(folder.host("runs").refused(), @"cannot list `runs` (give a run, or a folder of runs): No such file or directory (os error 2)");
+    assert_snapshot!(folder.refused("runs"), @"cannot list `runs` (give a run, or a folder of runs): No such file or directory (os error 2)");
     std::fs::create_dir(folder.path().join("runs")).unwrap();
-    assert_snapshot!(folder.host("runs").refused(), @"`runs` is no run and holds none (give a folder that `host train` printed, or one of such folders)");
+    assert_snapshot!(folder.refused("runs"), @"`runs` is no run and holds none (give a folder that `host train` printed, or one of such folders)");
 }

@@ -6,17 +6,13 @@ use std::process::{Command, Stdio};
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 use tests::artifacts::workspace;
-use tests::{Folder, json_lines};
+use tests::{Folder, json_lines, names, to_json_lines};
 
 /// The rows of one model of `make.py`, with what transformers says of them.
 fn golden(model: &str) -> Vec<Value> {
     let path = workspace().join("host/tests/data/families-golden/scores.json");
-    let rows: Vec<Value> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let rows: Vec<Value> = serde_json::from_value(tests::json(&path)).unwrap();
     rows.into_iter().filter(|row| row["model"] == model).collect()
-}
-
-fn text(rows: &[Value]) -> String {
-    rows.iter().map(|row| format!("{row}\n")).collect()
 }
 
 fn logps(row: &Value) -> Vec<f64> {
@@ -27,13 +23,13 @@ fn logps(row: &Value) -> Vec<f64> {
 fn scores_are_those_of_transformers() {
     for model in ["llama3", "qwen3"] {
         let (folder, rows) = (Folder::new(), golden(model));
-        folder.write("rows.jsonl", text(&rows));
+        folder.write("rows.jsonl", to_json_lines(rows.clone()));
         let directory = workspace().join("host/tests/data/families-golden").join(model);
         let score = format!("score --model {} --input rows.jsonl", directory.display());
         let outcome = folder.host(&format!("{score} --out scores.jsonl")).succeeded();
         assert_eq!(outcome.stdout, "7 completions, 22 tokens: `scores.jsonl`\n");
         // The scores are equal in other batches: one row each, and all rows to the terminal.
-        let apart = folder.host(&format!("{score} --batch-tokens 1 --out -")).succeeded().stdout;
+        let apart = folder.said(&format!("{score} --batch-tokens 1 --out -"));
         for scores in [folder.json_lines("scores.jsonl"), json_lines(&apart)] {
             assert_eq!(scores.len(), rows.len());
             for (ours, theirs) in scores.iter().map(logps).zip(rows.iter().map(logps)) {
@@ -50,7 +46,7 @@ const SCORE: &str = "score --model embedded:tiny-arithmetic --input rows.jsonl -
 fn text_is_scored_as_its_ids() {
     let folder = Folder::new();
     folder.write("rows.jsonl", "{\"prompt\": \"12+34=\", \"completion\": \"46\"}\n{\"prompt_ids\": [3, 4, 12, 5, 6, 13], \"completion_ids\": [6, 8]}\n");
-    let _ = folder.host(SCORE).succeeded();
+    folder.said(SCORE);
     let scores = folder.json_lines("scores.jsonl");
     assert_eq!((logps(&scores[0]).len(), &scores[0]), (2, &scores[1]));
 }
@@ -62,13 +58,11 @@ fn bad_rows_leave_no_file() {
         "rows.jsonl",
         "{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n\n{\"prompt\": \"1+1=\", \"completion\": \"x\"}\n",
     );
-    assert_snapshot!(folder.host(SCORE).refused(), @"bad row at line 3 of `rows.jsonl`: cannot encode `x`: the tokenizer has no id for `x`");
-    let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(names, ["rows.jsonl"], "nothing is left of the other file");
-    assert_snapshot!(folder.host("score --model embedded:tiny-arithmetic --input absent --out -").refused(), @"cannot read `absent`: No such file or directory (os error 2)");
+    assert_snapshot!(folder.refused(SCORE), @"bad row at line 3 of `rows.jsonl`: cannot encode `x`: the tokenizer has no id for `x`");
+    assert_snapshot!(folder.refused("score --model embedded:tiny-arithmetic --input absent --out -"), @"cannot read `absent`: No such file or directory (os error 2)");
     folder.write("folder/file", "");
-    assert_snapshot!(folder.host("score --model embedded:tiny-arithmetic --input folder --out -").refused(), @"cannot read `folder`: it is a directory, not a regular file (give a file)");
-    assert_snapshot!(folder.host("score --model embedded:tiny-arithmetic --input rows.jsonl --out folder").refused(), @"cannot write `folder`: `folder` exists and is not a plain file (choose another name)");
+    assert_snapshot!(folder.refused("score --model embedded:tiny-arithmetic --input folder --out -"), @"cannot read `folder`: it is a directory, not a regular file (give a file)");
+    assert_snapshot!(folder.refused("score --model embedded:tiny-arithmetic --input rows.jsonl --out folder"), @"cannot write `folder`: `folder` exists and is not a plain file (choose another name)");
 }
 
 #[test]
@@ -79,10 +73,10 @@ fn an_interrupted_score_leaves_no_file() {
     // More than a pipe holds: once it is written, rows are being read.
     let mut input = child.stdin.take().unwrap();
     input.write_all(&[b'\n'; 1 << 20]).unwrap();
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "the answers are on their way");
+    assert_eq!(names(folder.path()).len(), 1, "the answers are on their way");
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left of them");
+    assert_eq!(names(folder.path()).len(), 0, "nothing is left of them");
 }
 
 #[test]
@@ -110,11 +104,11 @@ fn what_is_generated_can_be_scored() {
     let out = folder.command(&format!("{generate} --temperature 0")).arg("123+456=").output().unwrap();
     let streamed = String::from_utf8(out.stdout).unwrap();
     folder.write("prompts.jsonl", "{\"prompt\": \"123+456=\"}\n{\"prompt\": \"1+1=\"}\n");
-    let _ = folder.host(&format!("{generate} --temperature 0 --input prompts.jsonl --out rows.jsonl")).succeeded();
+    folder.said(&format!("{generate} --temperature 0 --input prompts.jsonl --out rows.jsonl"));
     let rows = folder.json_lines("rows.jsonl");
     assert_eq!(streamed, format!("123+456={}\n", rows[0]["completion"].as_str().unwrap()));
     assert_eq!(rows[1]["prompt_ids"], json!([3, 12, 3, 13]));
-    let _ = folder.host(SCORE).succeeded();
+    folder.said(SCORE);
     for (row, scores) in rows.iter().zip(folder.json_lines("scores.jsonl")) {
         let sum: f64 = logps(&scores).iter().sum();
         assert_eq!(row["completion_ids"].as_array().unwrap().len(), logps(&scores).len());
@@ -128,13 +122,13 @@ fn several_completions_of_several_prompts() {
     folder.write("prompts.txt", "1+1=\n\n2+2=\n");
     let generate =
         "generate --model embedded:tiny-arithmetic --max-completion-length 3 --input prompts.txt --num-generations 2";
-    let first = folder.host(generate).succeeded().stdout;
+    let first = folder.said(generate);
     let blocks: Vec<&str> = first.split("\n\n").collect();
     assert_eq!(blocks.iter().map(|block| &block[..4]).collect::<Vec<_>>(), ["1+1=", "1+1=", "2+2=", "2+2="]);
-    assert_eq!(folder.host(generate).succeeded().stdout, first, "the seed decides");
-    assert_ne!(folder.host(&format!("{generate} --seed 7")).succeeded().stdout, first);
+    assert_eq!(folder.said(generate), first, "the seed decides");
+    assert_ne!(folder.said(&format!("{generate} --seed 7")), first);
     let rows = |size| {
-        let _ = folder.host(&format!("{generate} --batch-size {size} --out rows.jsonl")).succeeded();
+        folder.said(&format!("{generate} --batch-size {size} --out rows.jsonl"));
         folder.json_lines("rows.jsonl")
     };
     assert_eq!(rows(1), rows(4));
@@ -143,7 +137,7 @@ fn several_completions_of_several_prompts() {
 #[test]
 fn generation_refuses_bad_input() {
     let folder = Folder::new();
-    let refused = |args: &str| folder.host(&format!("generate --model embedded:tiny-arithmetic {args}")).refused();
+    let refused = |args: &str| folder.refused(&format!("generate --model embedded:tiny-arithmetic {args}"));
     assert_snapshot!(refused("1+x="), @"cannot encode `1+x=`: the tokenizer has no id for `x`");
     assert_snapshot!(refused("1+1="), @"a prompt has 4 tokens, which with `--max-completion-length` 256 are more than the model's 64 positions (lower it, or shorten the prompt)");
     assert_snapshot!(refused("1+1= --max-completion-length 0"), @"`max_completion_length` is 0, expected at least 1");
@@ -164,22 +158,16 @@ fn models_are_found_by_their_id() {
     std::fs::create_dir_all(snapshot.parent().unwrap()).unwrap();
     std::fs::rename(run.last_checkpoint(), &snapshot).unwrap();
     folder.write("hub/models--org--model/refs/main", "0123abc");
-    std::fs::write(snapshot.join("generation_config.json"), r#"{"eos_token_id": 1, "temperature": 0.6, "top_p": 0.9}"#)
-        .unwrap();
+    let generation = r#"{"eos_token_id": 1, "temperature": 0.6, "top_p": 0.9}"#;
+    std::fs::write(snapshot.join("generation_config.json"), generation).unwrap();
     std::fs::remove_file(snapshot.join(capo_loader::manifest::FILE)).unwrap();
-    let host = |args: &str| {
-        let output = folder.command(args).env("HF_HUB_CACHE", folder.path().join("hub")).output().unwrap();
-        folder.outcome(output)
-    };
-    let outcome = host("generate --model org/model --temperature 0 --max-completion-length 8 1+1=").succeeded();
+    let cache = folder.path().join("hub");
+    let folder = folder.env("HF_HUB_CACHE", cache);
+    let outcome = folder.host("generate --model org/model --temperature 0 --max-completion-length 8 1+1=").succeeded();
     assert!(outcome.stdout.starts_with("1+1="), "{}", outcome.stdout);
-    assert_eq!(
-        outcome.stderr,
-        "note: `FOLDER/hub/models--org--model/snapshots/0123abc/generation_config.json` proposes `temperature` 0.6, `top_p` 0.9; only what is given here counts\n"
-    );
-    let _ = host(&format!("train --output-dir next --set model.model_name_or_path=org/model {}", crate::ONE_STEP))
-        .succeeded();
-    let config = std::fs::read_to_string(folder.path().join("next/config.toml")).unwrap();
+    assert_snapshot!(outcome.stderr, @"note: `FOLDER/hub/models--org--model/snapshots/0123abc/generation_config.json` proposes `temperature` 0.6, `top_p` 0.9; only what is given here counts");
+    folder.train("next", &format!("--set model.model_name_or_path=org/model {}", crate::ONE_STEP));
+    let config = folder.text("next/config.toml");
     assert!(config.contains("hub/models--org--model/snapshots/0123abc\""), "a resume finds the same files: {config}");
-    assert_snapshot!(host("generate --model org/other 1+1=").refused(), @"no model `org/other`: neither a directory nor in the cache of the Hugging Face Hub, `FOLDER/hub` (fetch it with `host download org/other`)");
+    assert_snapshot!(folder.refused("generate --model org/other 1+1="), @"no model `org/other`: neither a directory nor in the cache of the Hugging Face Hub, `FOLDER/hub` (fetch it with `host download org/other`)");
 }

@@ -3,6 +3,8 @@
 use tests::run_dir::tensors;
 use tests::{Folder, RunDir};
 
+use crate::replay::dumped;
+
 /// Six steps of two micro-batches with rollouts that are used twice, so that ratios differ from 1.
 const SIX_STEPS: &str = "--plugin libcapo.so --set train.max_steps=6 --set eval.num_prompts=0 --set train.save_steps=0 \
     --set train.per_device_train_batch_size=24 --set train.num_iterations=2";
@@ -16,20 +18,20 @@ fn check(settings: &str, more: &str) -> (Folder, RunDir) {
     let folder = Folder::new();
     let args = format!("{SIX_STEPS}{}{more}", mask(settings));
     let whole = folder.train("whole", &format!("{args} --dump-batches dump"));
-    let _ = folder.train("resumed", &format!("{args} --stop-after 3"));
+    folder.train("resumed", &format!("{args} --stop-after 3"));
     folder.resume("resumed").assert_same_files(&whole);
 
-    let batches: Vec<String> = (0..6).map(|i| format!("dump/batch-{i:06}.safetensors")).collect();
-    let config = whole.path().join("config.toml");
-    let replay = format!("replay --plugin libcapo.so --config {} --out out {}", config.display(), batches.join(" "));
-    let _ = folder.host(&replay).succeeded();
+    folder.said(&format!("replay --plugin libcapo.so --config whole/config.toml --out out{}", dumped(6)));
     let shifts = whole.metric("capo.curvature/m_f/max");
-    for (batch, m_f) in batches.iter().zip(&shifts) {
+    for (batch, m_f) in dumped(6).split_whitespace().zip(&shifts) {
         let found = tensors(&folder.path().join(batch.replace("dump", "out")));
         let largest = found["capo.curvature/m_f"].iter().copied().fold(0.0, f32::max);
         assert_eq!(f64::from(largest), *m_f, "{settings}");
         assert!(found["capo.curvature/kl"].iter().all(|&kl| kl >= 0.0));
     }
+    assert_eq!(whole.metric("step_skipped"), [0.0; 6]);
+    assert!(whole.metric("grad_norm").iter().all(|norm| *norm > 0.0));
+    assert!(whole.metrics().iter().flat_map(|line| line.values()).all(|value| !value.is_null()));
     assert!(shifts[1..].iter().all(|&m_f| m_f > 0.0), "{settings}: {shifts:?}");
     (folder, whole)
 }

@@ -60,10 +60,10 @@ fn is_equal(shown: &str, value: &str) -> bool {
 
 #[test]
 fn the_page_has_the_settings_of_a_run_and_their_defaults() {
-    let page = on_the_page(&std::fs::read_to_string(workspace().join("configs/README.md")).unwrap());
+    let page = on_the_page(&tests::text(&workspace().join("configs/README.md")));
     let folder = Folder::new();
     folder.write("run.toml", NEEDED);
-    let text = folder.host("train --config run.toml --dry-run").succeeded().stdout;
+    let text = folder.said("train --config run.toml --dry-run");
     let settings = text.split_once("its settings, in full:\n").unwrap().1;
     let (_, absent) = settings.split_once("# not set: ").unwrap();
     let needed: toml::Table = NEEDED.parse().unwrap();

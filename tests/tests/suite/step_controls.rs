@@ -7,6 +7,7 @@ use insta::assert_snapshot;
 use tests::{Folder, RunDir, artifacts};
 
 use crate::misbehaviour::{Point, all_committed, refused};
+use crate::split;
 
 /// Four steps at a rate that moves the policy, the first one included.
 const FOUR_STEPS: &str = "--set train.max_steps=4 --set eval.num_prompts=0 --set train.save_steps=1 \
@@ -140,12 +141,9 @@ fn what_is_measured_fits_together() {
     assert!(kl > 1e-3 && head > 0.0 && head < 0.1 * kl, "{kl} {head}");
     assert_ne!(number(&whole, "kl_of_one"), number(&whole, "kl_of_quarter"));
     // Split otherwise, sums are added in another order.
-    for split in [24, 16, 6] {
-        let args = format!(
-            "--set train.per_device_train_batch_size={split} --set train.gradient_accumulation_steps={}",
-            48 / split
-        );
-        let parts = folder.train(&split.to_string(), &told(&["sin=\"measures\""], &format!("{args} {FIRST_STEP}")));
+    for size in [24, 16, 6] {
+        let extra = format!("{} {FIRST_STEP}", split(size));
+        let parts = folder.train(&size.to_string(), &told(&["sin=\"measures\""], &extra));
         for name in ["norm", "fisher", "last_layer_kl", "kl_of_one", "kl_of_quarter", "kl"] {
             assert_near(number(&parts, name), number(&whole, name), 1e-3);
         }
@@ -179,8 +177,8 @@ fn a_resumed_run_goes_on_with_the_same_bits() {
 
 #[test]
 fn what_breaks_a_rule_is_told() {
-    let sins = ["panic", "panic_in_save", "error", "longer", "negative", "nan", "reserved_name", "asks_too_much"];
-    assert_snapshot!(all_committed(Point::Control, &sins), @r"
+    let sins = "panic panic_in_save error longer negative nan reserved_name asks_too_much";
+    assert_snapshot!(all_committed(Point::Control, sins), @r"
     panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.control`: panicked in `control`: control panics at step 2
     panic_in_save: the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.control`: panicked in `save`: save panics
     error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.control`: control gives up (as it was told to)
@@ -199,7 +197,7 @@ fn what_breaks_a_rule_is_told() {
 fn governed_steps_keep_to_their_target() {
     let folder = Folder::new();
     let run = folder.train("run", &format!("--plugin libgovernor.so {FOUR_STEPS} --set train.measure_step=1"));
-    let config = std::fs::read_to_string(run.path().join("config.toml")).unwrap();
+    let config = run.text("config.toml");
     assert!(config.contains("recipe = \"governed-grpo\"") && config.contains("use = \"governor.kl\""), "{config}");
     assert!(run.metric("governor.kl/kl").iter().all(|&kl| kl > 1e-4), "ungoverned steps are too long");
     for kl in run.metric("step/kl") {

@@ -1,13 +1,11 @@
 //! From problem files to a page about runs: what somebody with a model and an evening does, with a tiny model of each family.
 
-use std::os::unix::process::ExitStatusExt;
-use std::process::Stdio;
-
 use serde_json::{Value, json};
 use tests::artifacts::workspace;
 use tests::{Folder, text_model};
 
-use crate::interruption::wait_for;
+use crate::data::sample;
+use crate::interruption::{kill, start, wait_for};
 
 const RUN: &str = r#"
 recipe = "capo"
@@ -85,16 +83,13 @@ fn families() -> [(&'static str, Value); 4] {
 fn folder(family: &str, changes: &Value) -> Folder {
     let folder = Folder::new();
     text_model::write(&folder);
-    let path = folder.path().join("model/config.json");
-    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let mut config = folder.json("model/config.json");
     config["model_type"] = json!(family);
     config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
     folder.write("model/config.json", config.to_string());
-    let samples = workspace().join("tests/data/datasets");
-    let expected: Value = serde_json::from_slice(&std::fs::read(samples.join("expected.json")).unwrap()).unwrap();
-    let rows: String = expected["gsm8k"].as_array().unwrap().iter().map(|row| format!("{row}\n")).collect();
-    folder.write("gsm8k.jsonl", rows);
-    folder.write("math.parquet", std::fs::read(samples.join("math-zstd.parquet")).unwrap());
+    folder.write("gsm8k.jsonl", sample("gsm8k"));
+    let math = workspace().join("tests/data/datasets/math-zstd.parquet");
+    folder.write("math.parquet", std::fs::read(math).unwrap());
     folder.write("run.toml", RUN);
     folder
 }
@@ -106,11 +101,9 @@ fn a_model_of_each_family_is_trained_killed_resumed_evaluated_and_shown() {
         let args = "--config run.toml --plugin libcapo.so";
         let whole = folder.train("whole", args);
         let killed = folder.run_dir("killed");
-        let mut child =
-            folder.command(&format!("train --output-dir killed {args}")).stdout(Stdio::null()).spawn().unwrap();
+        let mut child = start(&folder, &format!("train --output-dir killed {args}"));
         wait_for(&mut child, &killed, 3);
-        child.kill().unwrap();
-        assert_eq!(child.wait().unwrap().signal(), Some(9), "{family}: killed, not finished");
+        kill(child);
         folder.resume("killed").assert_same_files(&whole);
         assert!(whole.metric("grad_norm").iter().any(|norm| *norm > 0.0), "{family}: nothing to learn");
         let last = whole.metrics().pop().unwrap();
@@ -120,17 +113,12 @@ fn a_model_of_each_family_is_trained_killed_resumed_evaluated_and_shown() {
             assert!(last.contains_key(name), "{family}: no `{name}`");
         }
         let model = "--model whole/checkpoints/step-000012 --set model.fresh_weights=false";
-        let said = folder
-            .host(&format!("eval --config run.toml --plugin libcapo.so {model} --output answers.jsonl"))
-            .succeeded()
-            .stdout;
+        let said = folder.said(&format!("eval --config run.toml --plugin libcapo.so {model} --output answers.jsonl"));
         assert!(said.contains("gsm8k") && said.contains("TEST"), "{family}: {said}");
-        let _ = folder.host("report whole killed --out report.html").succeeded();
-        let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+        folder.said("report whole killed --out report.html");
+        let page = folder.text("report.html");
         assert!(page.contains("capo.curvature") && page.contains("Reward: math"), "{family}");
-        let _ = folder.host("export --model whole --out exported").succeeded();
-        let exported: Value =
-            serde_json::from_slice(&std::fs::read(folder.path().join("exported/config.json")).unwrap()).unwrap();
-        assert_eq!(exported["model_type"], family);
+        folder.said("export --model whole --out exported");
+        assert_eq!(folder.json("exported/config.json")["model_type"], family);
     }
 }

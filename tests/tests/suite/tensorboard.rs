@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use insta::assert_snapshot;
 use serde_json::Value;
-use tests::{Folder, RunDir};
+use tests::{Folder, RunDir, names};
 
 use crate::ONE_STEP;
 
@@ -36,15 +36,8 @@ fn records(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     records
 }
 
-/// A field of a message.
-#[derive(Debug)]
-enum Field {
-    Number(u64),
-    Bytes(Vec<u8>),
-}
-
-/// The fields of a message, by their numbers.
-fn fields(mut bytes: &[u8]) -> Vec<(u64, Field)> {
+/// The fields of a message: their numbers, and the bytes of each, those of a whole number in little-endian order.
+fn fields(mut bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
     fn varint(bytes: &mut &[u8]) -> u64 {
         let length = bytes.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
         let (number, rest) = bytes.split_at(length);
@@ -56,7 +49,7 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, Field)> {
         let key = varint(&mut bytes);
         let length = match key & 7 {
             0 => {
-                fields.push((key >> 3, Field::Number(varint(&mut bytes))));
+                fields.push((key >> 3, varint(&mut bytes).to_le_bytes().to_vec()));
                 continue;
             }
             1 => 8,
@@ -65,33 +58,22 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, Field)> {
             other => panic!("wire type {other}"),
         };
         let (content, rest) = bytes.split_at(length);
-        fields.push((key >> 3, Field::Bytes(content.to_vec())));
+        fields.push((key >> 3, content.to_vec()));
         bytes = rest;
     }
     fields
 }
 
-fn bytes(fields: &[(u64, Field)], number: u64) -> Option<&[u8]> {
-    fields.iter().find_map(|(found, field)| match field {
-        Field::Bytes(bytes) if *found == number => Some(&bytes[..]),
-        _ => None,
-    })
+fn bytes(fields: &[(u64, Vec<u8>)], number: u64) -> Option<&[u8]> {
+    fields.iter().find(|(found, _)| *found == number).map(|(_, bytes)| &bytes[..])
 }
 
-fn number(fields: &[(u64, Field)], number: u64) -> u64 {
-    let found = fields.iter().find_map(|(found, field)| match field {
-        Field::Number(value) if *found == number => Some(*value),
-        _ => None,
-    });
-    found.unwrap_or(0)
+fn number(fields: &[(u64, Vec<u8>)], number: u64) -> u64 {
+    bytes(fields, number).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
 }
 
 fn event_files(run: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(run).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<PathBuf> =
-        entries.filter(|path| path.file_name().unwrap().to_str().unwrap().contains("tfevents")).collect();
-    files.sort();
-    files
+    names(run).iter().filter(|name| name.contains("tfevents")).map(|name| run.join(name)).collect()
 }
 
 /// Values by step and name, as TensorBoard understands the files: where a session starts, later steps of earlier ones are gone.
@@ -109,7 +91,6 @@ fn scalars(run: &RunDir) -> BTreeMap<(u64, String), f32> {
                 scalars.retain(|(found, _), _| *found < step);
             }
             for (_, value) in bytes(&event, 5).map(fields).unwrap_or_default() {
-                let Field::Bytes(value) = value else { panic!("no message") };
                 let value = fields(&value);
                 let name = String::from_utf8(bytes(&value, 1).unwrap().to_vec()).unwrap();
                 let scalar = f32::from_le_bytes(bytes(&value, 2).unwrap().try_into().unwrap());
@@ -122,7 +103,7 @@ fn scalars(run: &RunDir) -> BTreeMap<(u64, String), f32> {
 
 /// Scalars of `metrics.jsonl` by step and name.
 fn metrics(run: &RunDir) -> BTreeMap<(u64, String), f32> {
-    let text = std::fs::read_to_string(run.path().join("metrics.jsonl")).unwrap();
+    let text = run.text("metrics.jsonl");
     let line = |line: &str| {
         let values: BTreeMap<String, Value> = serde_json::from_str(line).unwrap();
         let step = values["step"].as_u64().unwrap();
@@ -153,10 +134,10 @@ fn who_else_is_told_is_a_setting() {
     for none in ["\"none\"", "[]"] {
         let run = folder.train(&format!("run{}", none.len()), &format!("{ONE_STEP} --set logging.report_to={none}"));
         assert!(event_files(run.path()).is_empty());
-        assert!(!std::fs::read_to_string(run.path().join("config.toml")).unwrap().contains("report_to"));
+        assert!(!run.text("config.toml").contains("report_to"));
     }
     let run = folder.train("told", &format!("{ONE_STEP} --set logging.report_to=tensorboard"));
     assert_eq!(event_files(run.path()).len(), 1);
-    let refused = |set: &str| folder.host(&format!("train {ONE_STEP} --set logging.report_to={set}")).refused();
+    let refused = |set: &str| folder.refused(&format!("train {ONE_STEP} --set logging.report_to={set}"));
     assert_snapshot!(refused("wandb"), @"`[logging]` of `--set`: it names `tensorboard`, a list of such names, or `none` (for Weights & Biases: `wandb sync RUN` takes the files of `tensorboard`), in `report_to`");
 }

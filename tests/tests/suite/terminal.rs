@@ -18,7 +18,7 @@ fn with_pipe() -> Folder {
 fn what_is_no_regular_file_is_refused_without_waiting() {
     let folder = with_pipe();
     std::fs::create_dir(folder.path().join("folder")).unwrap();
-    let refused = |args: &str| folder.host(args).refused();
+    let refused = |args: &str| folder.refused(args);
     assert_snapshot!(refused("train --config pipe"), @"config `pipe` cannot be read: it is a named pipe, not a regular file (give a file)");
     assert_snapshot!(refused("train --config folder"), @"config `folder` cannot be read: it is a directory, not a regular file (give a file)");
     assert_snapshot!(refused("train --config /dev/zero"), @"config `/dev/zero` cannot be read: it is a device, not a regular file (give a file)");
@@ -41,7 +41,7 @@ fn no_file_of_a_model_is_a_pipe() {
         let _ = std::fs::remove_file(&path);
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         assert_eq!(
-            folder.host("train --set model.model_name_or_path=model").refused(),
+            folder.refused("train --set model.model_name_or_path=model"),
             format!(
                 "cannot read `FOLDER/model/{file}`: it is a named pipe, not a regular file (give a file) (give a Hugging Face model directory)"
             )
@@ -87,12 +87,12 @@ fn errors_that_cannot_be_written_are_no_panic() {
 fn control_characters_are_shown() {
     let folder = Folder::new();
     folder.write("run.toml", "[\"\\u001b[31mred\\u0007\"]\nx = 1\n");
-    let key = folder.host("train --config run.toml").refused();
+    let key = folder.refused("train --config run.toml");
     assert!(key.starts_with(r"`run.toml`: unknown key `\u001b[31mred\u0007`"), "{key}");
     folder.write("rows.jsonl", r#"{"prompt": "1\u001b]0;title\u0007\u202e=", "answer": 1}"#);
-    assert_snapshot!(folder.host("train --set data.dataset_name=rows.jsonl --set eval.num_prompts=0").refused(), @r"bad row at line 1 of `FOLDER/rows.jsonl` (mend it, or set `data.on_bad_row` to `skip`): cannot encode `1\u001b]0;title\u0007\u202e=`: the tokenizer has no id for `\u001b`");
+    assert_snapshot!(folder.refused("train --set data.dataset_name=rows.jsonl --set eval.num_prompts=0"), @r"bad row at line 1 of `FOLDER/rows.jsonl` (mend it, or set `data.on_bad_row` to `skip`): cannot encode `1\u001b]0;title\u0007\u202e=`: the tokenizer has no id for `\u001b`");
     folder.write("model/config.json", r#"{"model_type": "\u009b31mllama"}"#);
-    assert_snapshot!(folder.host("train --set model.model_name_or_path=model").refused(), @r"cannot use `FOLDER/model/config.json`: `model_type` is `\u009b31mllama`, supported are `llama`, `mistral`, `qwen2` and `qwen3` (use a checkpoint of one of these families)");
+    assert_snapshot!(folder.refused("train --set model.model_name_or_path=model"), @r"cannot use `FOLDER/model/config.json`: `model_type` is `\u009b31mllama`, supported are `llama`, `mistral`, `qwen2` and `qwen3` (use a checkpoint of one of these families)");
     let output = folder.command("train").arg("--\u{1b}[31m").output().unwrap();
     assert!(!output.stderr.contains(&0x1b), "{output:?}");
 }

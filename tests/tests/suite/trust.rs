@@ -28,7 +28,7 @@ fn replace(folder: &Folder) -> String {
 
 /// The plugins in `provenance.json` of a run, paths by their names and hashes by `HASH`.
 fn provenance(run: &Path) -> String {
-    let mut whole: Value = serde_json::from_slice(&fs::read(run.join("provenance.json")).unwrap()).unwrap();
+    let mut whole: Value = tests::json(&run.join("provenance.json"));
     let mut value = whole["periods"].take();
     for period in value.as_array_mut().unwrap() {
         assert!(period.as_object_mut().unwrap().remove("settings").is_some());
@@ -47,35 +47,34 @@ fn provenance(run: &Path) -> String {
 #[test]
 fn a_pin_accepts_its_file_and_no_other() {
     let (folder, hash) = with("libreincapo.so");
-    let listed = folder.host(&format!("plugins --plugin libmine.so@sha256:{hash}")).succeeded().stdout;
+    let listed = folder.said(&format!("plugins --plugin libmine.so@sha256:{hash}"));
     assert!(listed.contains("reincapo.curvature"), "{listed}");
     let upper = hash.to_uppercase();
-    let _ = folder.host(&format!("plugins --plugin libmine.so@sha256:{upper}")).succeeded();
+    folder.said(&format!("plugins --plugin libmine.so@sha256:{upper}"));
     let other = replace(&folder);
     let mut command = folder.command(&format!("plugins --plugin libmine.so@sha256:{hash}"));
     let raw = String::from_utf8(command.output().unwrap().stderr).unwrap();
     assert!(raw.contains(&format!("has SHA-256 {other} but is pinned to {hash} (")), "{raw}");
-    assert_snapshot!(folder.host(&format!("train --plugin libmine.so@sha256:{hash}")).refused(), @"plugin `FOLDER/libmine.so` has SHA-256 HASH but is pinned to HASH (get the file that was pinned, or pin this one if you trust it)");
-    assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
+    assert_snapshot!(folder.refused(&format!("train --plugin libmine.so@sha256:{hash}")), @"plugin `FOLDER/libmine.so` has SHA-256 HASH but is pinned to HASH (get the file that was pinned, or pin this one if you trust it)");
 }
 
 #[test]
 fn a_pin_that_is_none() {
     let folder = Folder::new();
-    let refused = |pin: &str| folder.host(&format!("plugins --plugin libcapo.so@sha256:{pin}")).refused();
+    let refused = |pin: &str| folder.refused(&format!("plugins --plugin libcapo.so@sha256:{pin}"));
     assert_snapshot!(refused("12ab"), @"`--plugin libcapo.so@sha256:12ab` is not pinned to a SHA-256: `12ab` is not 64 hexadecimal digits (`host plugins --hash` prints them)");
     for pin in ["", &"g".repeat(64), &"0".repeat(63), &"é".repeat(32)] {
         assert!(refused(pin).contains("is not pinned to a SHA-256"), "{pin}");
     }
     let hash = "0".repeat(64);
-    assert_snapshot!(folder.host(&format!("plugins --plugin libnone.so@sha256:{hash}")).refused(), @"plugin `libnone.so` was not found; tried `./libnone.so`, `BUILD/libnone.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
+    assert_snapshot!(folder.refused(&format!("plugins --plugin libnone.so@sha256:{hash}")), @"plugin `libnone.so` was not found; tried `./libnone.so`, `BUILD/libnone.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
 }
 
 #[test]
 fn the_printed_pin_is_one_that_plugin_takes() {
     let (folder, hash) = with("libcapo.so");
     let args = "plugins --hash --plugin libmine.so --plugin libmisbehave.so";
-    assert_snapshot!(folder.host(args).succeeded().stdout, @"
+    assert_snapshot!(folder.said(args), @"
     FOLDER/libmine.so@sha256:HASH  capo 0.1.0
     BUILD/libmisbehave.so@sha256:HASH  misbehave 0.1.0
     ");
@@ -83,9 +82,9 @@ fn the_printed_pin_is_one_that_plugin_takes() {
     let pins: Vec<&str> = raw.lines().map(|line| line.split(' ').next().unwrap()).collect();
     assert!(pins[0].ends_with(&format!("libmine.so@sha256:{hash}")), "{raw}");
     let pinned = format!("plugins --plugin {} --plugin {}", pins[0], pins[1]);
-    let listed = folder.host(&pinned).succeeded().stdout;
+    let listed = folder.said(&pinned);
     assert!(listed.contains("misbehave.mask") && listed.contains("capo.curvature"), "{listed}");
-    let none = folder.host("plugins --hash").refused();
+    let none = folder.refused("plugins --hash");
     assert!(none.contains("--plugin <LIB>"), "{none}");
 }
 
@@ -95,7 +94,7 @@ fn a_run_records_what_made_it() {
     let args = "--plugin libmine.so --plugin libmisbehave.so --set recipe=capo";
     let run = folder.train("run", &format!("{args} {ONE_STEP}"));
     assert_snapshot!(provenance(run.path()), @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"},{"components":["misbehave.reward","misbehave.advantage","misbehave.objective","misbehave.mask","misbehave.weight","misbehave.control"],"packages":["misbehave 0.1.0"],"path":"libmisbehave.so","sha256":"HASH"}]}]"#);
-    assert!(fs::read_to_string(run.path().join("provenance.json")).unwrap().contains(&hash));
+    assert!(run.text("provenance.json").contains(&hash));
     assert_eq!(provenance(folder.train("bare", ONE_STEP).path()), r#"[{"from_step":0,"plugins":[]}]"#);
 }
 
@@ -105,19 +104,20 @@ fn a_resume_takes_the_same_file_alone() {
     let args = "--set train.max_steps=9 --set eval.num_prompts=0 --set train.save_steps=1";
     let run = folder.train("run", &format!("--plugin libmine.so {args} --stop-after 1"));
     let before = provenance(run.path());
-    let _ = folder.host("train --resume run --stop-after 2").succeeded();
+    folder.said("train --resume run --stop-after 2");
     assert_eq!(provenance(run.path()), before);
     // It may move; from then on it is looked for at its new place.
     fs::rename(folder.path().join("libmine.so"), folder.path().join("libmoved.so")).unwrap();
-    let _ = folder.host("train --resume run --plugin libmoved.so --stop-after 3").succeeded();
-    let _ = folder.host("train --resume run --stop-after 4").succeeded();
+    assert_snapshot!(folder.refused("train --resume run"), @"plugin `FOLDER/libmine.so` was not found; tried `FOLDER/libmine.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
+    folder.said("train --resume run --plugin libmoved.so --stop-after 3");
+    folder.said("train --resume run --stop-after 4");
     fs::rename(folder.path().join("libmoved.so"), folder.path().join("libmine.so")).unwrap();
-    let _ = folder.host("train --resume run --plugin libmine.so --stop-after 5").succeeded();
+    folder.said("train --resume run --plugin libmine.so --stop-after 5");
     let before = provenance(run.path());
     assert_snapshot!(before, @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]},{"from_step":2,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmoved.so","sha256":"HASH"}]},{"from_step":4,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]}]"#);
     replace(&folder);
-    assert_snapshot!(folder.host("train --resume run").refused(), @"plugin `FOLDER/libmine.so` has changed since the run used it: it was capo 0.1.0 with SHA-256 HASH and now has SHA-256 HASH (put the old file back; `--allow-changed-plugins` goes on with this file)");
-    assert_snapshot!(folder.host("train --resume run --plugin libdrcapo.so").refused(), @"plugin `BUILD/libdrcapo.so` with SHA-256 HASH is none of those that the run used (give their files; `--allow-changed-plugins` goes on with this file)");
+    assert_snapshot!(folder.refused("train --resume run"), @"plugin `FOLDER/libmine.so` has changed since the run used it: it was capo 0.1.0 with SHA-256 HASH and now has SHA-256 HASH (put the old file back; `--allow-changed-plugins` goes on with this file)");
+    assert_snapshot!(folder.refused("train --resume run --plugin libdrcapo.so"), @"plugin `BUILD/libdrcapo.so` with SHA-256 HASH is none of those that the run used (give their files; `--allow-changed-plugins` goes on with this file)");
     assert_eq!(provenance(run.path()), before, "a refusal changes nothing");
     assert_eq!(run.metrics().len(), 5);
 }
@@ -131,13 +131,13 @@ fn a_changed_plugin_that_is_meant() {
     let mut bytes = fs::read(artifacts::file("libcapo.so")).unwrap();
     bytes.extend(b"built again");
     folder.write("libmine.so", &bytes);
-    assert!(folder.host("train --resume run").refused().contains("has changed since the run used it"));
-    let _ = folder.host("train --resume run --allow-changed-plugins").succeeded();
+    assert!(folder.refused("train --resume run").contains("has changed since the run used it"));
+    folder.said("train --resume run --allow-changed-plugins");
     assert_eq!(run.metrics().len(), 2);
     assert_snapshot!(provenance(run.path()), @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]},{"from_step":1,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]}]"#);
     // From now on this is the file.
-    let _ = folder.host("train --resume run").succeeded();
-    let refused = folder.host("train --allow-changed-plugins").refused();
+    folder.said("train --resume run");
+    let refused = folder.refused("train --allow-changed-plugins");
     assert!(refused.contains("--resume <DIR>"), "{refused}");
 }
 
@@ -146,29 +146,35 @@ fn a_file_that_anybody_may_change() {
     let (folder, hash) = with("libcapo.so");
     let library = folder.path().join("libmine.so");
     fs::set_permissions(&library, Permissions::from_mode(0o757)).unwrap();
-    assert_snapshot!(folder.host("plugins --plugin libmine.so").refused(), @"plugin `FOLDER/libmine.so` may be changed by any user: its mode is 757 (`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)");
-    let pinned = folder.host(&format!("plugins --plugin libmine.so@sha256:{hash}")).refused();
+    assert_snapshot!(folder.refused("plugins --plugin libmine.so"), @"plugin `FOLDER/libmine.so` may be changed by any user: its mode is 757 (`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)");
+    let pinned = folder.refused(&format!("plugins --plugin libmine.so@sha256:{hash}"));
     assert!(pinned.contains("may be changed by any user"), "a pin is no permission");
-    let _ = folder.host("plugins --plugin libmine.so --allow-unsafe-plugin-path").succeeded();
-    let _ = folder.train("run", &format!("--plugin libmine.so --allow-unsafe-plugin-path {ONE_STEP}"));
-    assert!(folder.host("train --resume run").refused().contains("may be changed by any user"));
-    let _ = folder.host("train --resume run --allow-unsafe-plugin-path").succeeded();
+    folder.said("plugins --plugin libmine.so --allow-unsafe-plugin-path");
+    folder.train("run", &format!("--plugin libmine.so --allow-unsafe-plugin-path {ONE_STEP}"));
+    assert!(folder.refused("train --resume run").contains("may be changed by any user"));
+    folder.said("train --resume run --allow-unsafe-plugin-path");
 }
 
 #[test]
-fn a_folder_in_which_anybody_may_replace_it() {
+fn folders_in_which_anybody_may_replace_it() {
     let (folder, _) = with("libcapo.so");
-    fs::create_dir(folder.path().join("open")).unwrap();
-    fs::rename(folder.path().join("libmine.so"), folder.path().join("open/libmine.so")).unwrap();
-    let mode = |mode: u32| fs::set_permissions(folder.path().join("open"), Permissions::from_mode(mode)).unwrap();
-    mode(0o777);
-    assert_snapshot!(folder.host("plugins --plugin open/libmine.so").refused(), @"plugin `FOLDER/open/libmine.so` may be replaced by any user: the mode of the folder `FOLDER/open` is 777 (`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)");
+    fs::create_dir_all(folder.path().join("open/inner")).unwrap();
+    fs::rename(folder.path().join("libmine.so"), folder.path().join("open/inner/libmine.so")).unwrap();
+    let mode = |name: &str, mode: u32| {
+        fs::set_permissions(folder.path().join(name), Permissions::from_mode(mode)).unwrap();
+    };
+    let list = "plugins --plugin open/inner/libmine.so";
+    mode("open/inner", 0o777);
+    assert_snapshot!(folder.refused(list), @"plugin `FOLDER/open/inner/libmine.so` may be replaced by any user: the mode of the folder `FOLDER/open/inner` is 777 (`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)");
     // A link from elsewhere is no way round.
-    std::os::unix::fs::symlink("open/libmine.so", folder.path().join("liblink.so")).unwrap();
-    assert!(folder.host("plugins --plugin liblink.so").refused().contains("open` is 777"));
-    let _ = folder.host("plugins --plugin open/libmine.so --allow-unsafe-plugin-path").succeeded();
-    mode(0o1777);
-    let _ = folder.host("plugins --plugin open/libmine.so").succeeded();
+    std::os::unix::fs::symlink("open/inner/libmine.so", folder.path().join("liblink.so")).unwrap();
+    assert!(folder.refused("plugins --plugin liblink.so").contains("open/inner` is 777"));
+    folder.said(&format!("{list} --allow-unsafe-plugin-path"));
+    mode("open/inner", 0o1777);
+    folder.said(list);
+    // Nor may a folder above it be everybody's.
+    mode("open", 0o777);
+    assert_snapshot!(folder.refused(list), @"plugin `FOLDER/open/inner/libmine.so` may be replaced by any user: the mode of the folder `FOLDER/open` is 777 (`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)");
 }
 
 /// True if this process may give files away.
@@ -177,44 +183,10 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn a_folder_above_in_which_anybody_may_replace_it() {
-    let (folder, _) = with("libcapo.so");
-    let place = folder.path().join("open/inner");
-    fs::create_dir_all(&place).unwrap();
-    fs::rename(folder.path().join("libmine.so"), place.join("libmine.so")).unwrap();
-    fs::set_permissions(folder.path().join("open"), Permissions::from_mode(0o777)).unwrap();
-    assert_snapshot!(folder.host("plugins --plugin open/inner/libmine.so").refused(), @"plugin `FOLDER/open/inner/libmine.so` may be replaced by any user: the mode of the folder `FOLDER/open` is 777 (`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)");
-    fs::set_permissions(folder.path().join("open"), Permissions::from_mode(0o755)).unwrap();
-    let _ = folder.host("plugins --plugin open/inner/libmine.so").succeeded();
-}
-
-#[test]
-fn what_another_user_or_a_group_may_change() {
-    if !is_root() {
-        eprintln!("SKIPPED: only root can give files away");
-        return;
-    }
-    let (folder, _) = with("libcapo.so");
-    let library = folder.path().join("libmine.so");
-    let refused = || folder.host("plugins --plugin libmine.so").refused();
-    chown(&library, Some(4321), None).unwrap();
-    assert_snapshot!(refused(), @"plugin `FOLDER/libmine.so` may be changed by user 4321: it is theirs (load a copy of your own; `--allow-unsafe-plugin-path` accepts it)");
-    let _ = folder.host("plugins --plugin libmine.so --allow-unsafe-plugin-path").succeeded();
-    chown(&library, Some(0), Some(4321)).unwrap();
-    fs::set_permissions(&library, Permissions::from_mode(0o775)).unwrap();
-    assert_snapshot!(refused(), @"plugin `FOLDER/libmine.so` may be changed by group 4321: its mode is 775 (`chmod g-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)");
-    // A group that may only read, and the user's own group, are as good as none.
-    fs::set_permissions(&library, Permissions::from_mode(0o755)).unwrap();
-    let _ = folder.host("plugins --plugin libmine.so").succeeded();
-    chown(folder.path(), Some(4321), None).unwrap();
-    assert_snapshot!(refused(), @"plugin `FOLDER/libmine.so` may be replaced by user 4321: the folder `FOLDER` is theirs (load a copy of your own; `--allow-unsafe-plugin-path` accepts it)");
-}
-
-#[test]
 fn a_pin_holds_while_the_file_is_replaced() {
     let (folder, hash) = with("libcapo.so");
     let other = fs::read(artifacts::file("libreincapo.so")).unwrap();
-    let pinned = fs::read(folder.path().join("libmine.so")).unwrap();
+    let pinned = folder.bytes("libmine.so");
     let done = AtomicBool::new(false);
     let (mut accepted, mut refused) = (0, 0);
     std::thread::scope(|scope| {
@@ -250,22 +222,22 @@ fn a_run_that_somebody_else_made() {
     let open =
         |mode: u32| fs::set_permissions(run.path().join("provenance.json"), Permissions::from_mode(mode)).unwrap();
     open(0o666);
-    assert_snapshot!(folder.host("train --resume run").refused(), @"the run is not yours alone: `run/provenance.json` may be changed by any user, and a resume would load `FOLDER/libmine.so`, which the run names (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)");
-    let _ = folder.host("train --resume run --trust-run --stop-after 1").succeeded();
-    let _ = folder.host("train --resume run --plugin libmine.so --stop-after 1").succeeded();
+    assert_snapshot!(folder.refused("train --resume run"), @"the run is not yours alone: `run/provenance.json` may be changed by any user, and a resume would load `FOLDER/libmine.so`, which the run names (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)");
+    folder.said("train --resume run --trust-run --stop-after 1");
+    folder.said("train --resume run --plugin libmine.so --stop-after 1");
     open(0o644);
-    let _ = folder.host("train --resume run --stop-after 1").succeeded();
-    let refused = folder.host("train --trust-run").refused();
+    folder.said("train --resume run --stop-after 1");
+    let refused = folder.refused("train --trust-run");
     assert!(refused.contains("--resume <DIR>"), "{refused}");
     if is_root() {
         chown(run.path(), Some(4321), None).unwrap();
-        assert_snapshot!(folder.host("train --resume run").refused(), @"the run is not yours alone: `run` may be changed by user 4321, and a resume would load `FOLDER/libmine.so`, which the run names (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)");
+        assert_snapshot!(folder.refused("train --resume run"), @"the run is not yours alone: `run` may be changed by user 4321, and a resume would load `FOLDER/libmine.so`, which the run names (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)");
         chown(run.path(), Some(0), None).unwrap();
         chown(run.path().join("config.toml"), Some(4321), None).unwrap();
-        assert!(folder.host("train --resume run").refused().contains("`run/config.toml` may be changed by user 4321"));
+        assert!(folder.refused("train --resume run").contains("`run/config.toml` may be changed by user 4321"));
         // Where it names no plugin there is nothing to load.
         let bare = folder.train("bare", &format!("{two} --stop-after 1"));
         chown(bare.path(), Some(4321), None).unwrap();
-        let _ = folder.host("train --resume bare").succeeded();
+        folder.said("train --resume bare");
     }
 }

@@ -13,7 +13,7 @@ struct Block {
 }
 
 fn blocks(page: &str) -> Vec<Block> {
-    let page = std::fs::read_to_string(artifacts::workspace().join(page)).unwrap();
+    let page = tests::text(&artifacts::workspace().join(page));
     let fenced = page.split("\n```").skip(1).step_by(2);
     let block = |text: &str| {
         let (info, text) = text.split_once('\n').expect("a fence ends its line");
@@ -94,7 +94,7 @@ fn every_block_of_the_page() {
                 count[1] += 1;
             }
             ["rust", "of", file] => {
-                let whole = std::fs::read_to_string(artifacts::workspace().join(file)).unwrap();
+                let whole = tests::text(&artifacts::workspace().join(file));
                 // An example on a page of documentation is compiled too.
                 let lines = whole
                     .lines()

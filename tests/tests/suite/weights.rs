@@ -2,7 +2,7 @@
 
 use tests::Folder;
 
-use crate::FOUR_STEPS;
+use crate::{FOUR_STEPS, FROM_THE_FIRST_STEP};
 
 /// The arguments of a run with these `[[weight]]` tables and masks of the plugin that does what it is told.
 fn told(weights: &[&str], masks: &[&str], extra: &str) -> String {
@@ -69,16 +69,13 @@ fn a_resumed_run_goes_on_with_the_same_bits() {
 #[test]
 fn curvature_weights_move_no_token_further_than_their_bound() {
     let folder = Folder::new();
-    let soft = CURVATURE;
-    // Without a warm-up, whose first step moves nothing.
-    let rate = "--set train.lr_scheduler_type=constant --set train.warmup_ratio=0";
-    let run = folder.train("run", &format!("{soft} {rate} {FOUR_STEPS} --dump-batches batches"));
+    let run = folder.train("run", &format!("{CURVATURE} {FROM_THE_FIRST_STEP} {FOUR_STEPS} --dump-batches batches"));
     let means = run.metric("capo.curvature-weight/mean");
     assert!(means.iter().all(|mean| (0.0..1.0).contains(mean)), "{means:?}");
     assert_eq!(run.metric("mask/rejection_rate"), [0.0; 4]);
     // In a replay the same weights come out, and each is what its token's shift says.
     let batches = "batches/batch-000000.safetensors batches/batch-000001.safetensors";
-    let outcome = folder.host(&format!("replay {soft} --out replayed {batches}")).succeeded();
+    let outcome = folder.host(&format!("replay {CURVATURE} --out replayed {batches}")).succeeded();
     assert!(outcome.stdout.contains("mean weight 0."), "{}", outcome.stdout);
     let tensors = tests::run_dir::tensors(&folder.path().join("replayed/batch-000000.safetensors"));
     let (weights, m_f, keep) = (&tensors["weights"], &tensors["capo.curvature-weight/m_f"], &tensors["keep"]);
@@ -94,10 +91,9 @@ fn curvature_weights_move_no_token_further_than_their_bound() {
 #[test]
 fn thresholds_of_weights_are_swept_like_those_of_masks() {
     let folder = Folder::new();
-    let soft = CURVATURE;
-    let _ = folder.train("run", &format!("{soft} {FOUR_STEPS} --dump-batches batches"));
+    folder.train("run", &format!("{CURVATURE} {FOUR_STEPS} --dump-batches batches"));
     let sweep = "--sweep weight.0.fisher_threshold=1e-8..1e-2:3 batches/batch-000000.safetensors";
-    let outcome = folder.host(&format!("replay {soft} {sweep}")).succeeded();
+    let outcome = folder.host(&format!("replay {CURVATURE} {sweep}")).succeeded();
     insta::assert_snapshot!(outcome.stdout.trim_end(), @"
     `weight.0.fisher_threshold` over 1 batch, 552 tokens
 
