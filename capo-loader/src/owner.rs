@@ -133,4 +133,37 @@ mod tests {
         let group = fs::metadata(&file).unwrap().gid();
         assert!([None, Some(Stranger::Group(group))].contains(&of(&file, 0o775)), "as this machine's lists say");
     }
+
+    #[test]
+    fn what_another_user_owns() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap().join("libmine.so");
+        fs::write(&path, "").unwrap();
+        // Only root can change a file's owner.
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let say = || {
+            let error = check("plugin", &path, &fs::metadata(&path).unwrap(), "--flag").unwrap_err().to_string();
+            error.replace(&*folder.path().canonicalize().unwrap().to_string_lossy(), "FOLDER")
+        };
+        std::os::unix::fs::chown(&path, Some(4321), None).unwrap();
+        assert_eq!(
+            say(),
+            "plugin `FOLDER/libmine.so` may be changed by user 4321: it is theirs (load a copy of your own; `--flag` accepts it)"
+        );
+        std::os::unix::fs::chown(&path, Some(0), Some(4321)).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o775)).unwrap();
+        assert_eq!(
+            say(),
+            "plugin `FOLDER/libmine.so` may be changed by group 4321: its mode is 775 (`chmod g-w` takes that right away; `--flag` accepts it)"
+        );
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        check("plugin", &path, &fs::metadata(&path).unwrap(), "--flag").unwrap();
+        std::os::unix::fs::chown(folder.path(), Some(4321), None).unwrap();
+        assert_eq!(
+            say(),
+            "plugin `FOLDER/libmine.so` may be replaced by user 4321: the folder `FOLDER` is theirs (load a copy of your own; `--flag` accepts it)"
+        );
+    }
 }
