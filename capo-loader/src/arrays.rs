@@ -10,6 +10,26 @@ use half::{bf16, f16};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, View};
 
+/// A compact tensor in host memory.
+#[derive(Debug, Clone)]
+pub struct Owned<T> {
+    /// The elements.
+    pub values: Vec<T>,
+    pub(crate) shape: Vec<i64>,
+}
+
+impl<T> Owned<T> {
+    pub(crate) fn new(values: Vec<T>, shape: &[usize]) -> Self {
+        Self { values, shape: shape.iter().map(|&extent| extent as i64).collect() }
+    }
+}
+
+impl Owned<f32> {
+    pub(crate) fn view(&self) -> Tensor<'_> {
+        Tensor::from_f32(&self.values, &self.shape)
+    }
+}
+
 /// A number type, with its dtype in a file.
 pub(crate) trait Number: NoUninit {
     const DTYPE: Dtype;

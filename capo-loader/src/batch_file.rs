@@ -12,10 +12,10 @@ use anyhow::{Context, Result, bail, ensure};
 use capo_plugin::{Batch, Denominator, Dims, Lending, OptimizerInfo, OptimizerKind, Reduction};
 use serde::{Deserialize, Serialize};
 
-use crate::arrays::{Array, ids};
+use crate::arrays::{Array, Owned, ids};
 use crate::context;
 use crate::files::{self, sha256_hex};
-use crate::recorded::{Owned, RecordedBatch, RecordedLayer, RecordedState};
+use crate::recorded::{RecordedBatch, RecordedLayer, RecordedState};
 use crate::tensor_file::TensorFile;
 use crate::terminal;
 

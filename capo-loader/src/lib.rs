@@ -39,6 +39,7 @@ pub mod warning;
 pub mod watchdog;
 pub mod weight;
 
+pub use arrays::Owned;
 pub use context::RecordedContext;
 pub use recorded::{RecordedBatch, RecordedLayer, RecordedState};
 pub use tables::{Choice, ComponentConfig, component_names};

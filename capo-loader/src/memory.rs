@@ -13,6 +13,12 @@ pub fn available() -> Option<u64> {
     Some([group(), address_space()].into_iter().flatten().fold(free, u64::min))
 }
 
+/// The texts of `needed` bytes and of those that may still be allocated, if these are fewer.
+pub fn lacking(needed: u128) -> Option<[String; 2]> {
+    let free = available().map(u128::from).filter(|free| needed > *free)?;
+    Some([needed, free].map(text))
+}
+
 /// Peak memory of this process in bytes; `None` where the system does not say.
 pub fn peak() -> Option<u64> {
     status("VmHWM:")

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use capo_plugin::{Batch, LastLayer, OptimizerState, Tensor};
 
+use crate::arrays::Owned;
 use crate::context::{PROMPT_IDS, RecordedContext, TOP_IDS};
 use crate::sound;
 
@@ -39,14 +40,6 @@ pub struct RecordedBatch {
     pub optimizer_state: Option<RecordedState>,
     /// The rollout's context.
     pub context: Option<RecordedContext>,
-}
-
-/// A compact tensor in host memory.
-#[derive(Debug, Clone)]
-pub struct Owned<T> {
-    /// The elements.
-    pub values: Vec<T>,
-    pub(crate) shape: Vec<i64>,
 }
 
 /// The last layer's features and logits; names and shapes as in [`LastLayer`].
@@ -99,18 +92,6 @@ impl RecordedBatch {
     /// Number of completion tokens.
     pub fn completion_tokens(&self) -> u64 {
         self.completion_mask.iter().map(|&mask| u64::from(mask)).sum()
-    }
-}
-
-impl<T> Owned<T> {
-    pub(crate) fn new(values: Vec<T>, shape: &[usize]) -> Self {
-        Self { values, shape: shape.iter().map(|&extent| extent as i64).collect() }
-    }
-}
-
-impl Owned<f32> {
-    fn view(&self) -> Tensor<'_> {
-        Tensor::from_f32(&self.values, &self.shape)
     }
 }
 

@@ -6,8 +6,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
-use crate::arrays::{bytes, floats};
-use crate::recorded::Owned;
+use crate::arrays::{Owned, bytes, floats};
 
 /// The tensors of a file and the strings of its metadata.
 pub(crate) struct TensorFile<'a> {

@@ -4,11 +4,16 @@
 use abi_stable::StableAbi;
 use abi_stable::std_types::{ROption, RStr, RVec};
 
-use crate::abi::{ComponentInfo, PluginRoot_Ref, RECIPE_POINT, RecipeInfo, RecipePoint};
+use crate::abi::{
+    AdvantageBox, ComponentInfo, MaskBox, ObjectiveBox, PluginRoot_Ref, RECIPE_POINT, RecipeInfo, RecipePoint,
+};
 use crate::abi_keys::{KEYS_POINT, KeyInfo, KeysPoint};
 use crate::abi_recipe::{RECIPE_POINT_2, RecipePoint2};
+use crate::abi_reward::RewardBox;
+use crate::abi_step_control::StepControlBox;
 use crate::abi_sweep::{SWEEP_POINT, SweepPoint, SweepRange};
 use crate::abi_traits::{MaskTraits, TRAITS_POINT, TraitsPoint};
+use crate::abi_weight::WeightBox;
 use crate::{Component, PluginError, Point, Wired, keys};
 
 /// An executable or a loaded library.
@@ -89,8 +94,19 @@ impl Image {
         Ok(point.map(|point| (point.recipes)().into_vec()).unwrap_or_default())
     }
 
-    /// Components that the image offers at the point of `W`; empty where it does not know the point.
-    pub(crate) fn list<W: Wired>(&self) -> Result<Vec<ComponentInfo>, String> {
+    /// Components that the image offers at `point`; empty where it does not know the point.
+    pub fn components(&self, point: Point) -> Result<Vec<ComponentInfo>, String> {
+        match point {
+            Point::Reward => self.list::<RewardBox>(),
+            Point::Advantage => self.list::<AdvantageBox>(),
+            Point::Objective => self.list::<ObjectiveBox>(),
+            Point::Mask => self.list::<MaskBox>(),
+            Point::Weight => self.list::<WeightBox>(),
+            Point::StepControl => self.list::<StepControlBox>(),
+        }
+    }
+
+    fn list<W: Wired>(&self) -> Result<Vec<ComponentInfo>, String> {
         let list = self.extension::<W::List>(W::POINT.extension_id())?;
         Ok(list.map(|list| (W::doors(list).0)().into_vec()).unwrap_or_default())
     }

@@ -6,12 +6,10 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::thread::ThreadId;
 
-use super::driver::Argument;
-
 /// A compact, row-major array in device memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Slice<'a, T> {
-    address: u64,
+    pub(super) address: u64,
     len: usize,
     values: PhantomData<&'a T>,
 }
@@ -40,12 +38,6 @@ impl<T> Slice<'_, T> {
     /// The `CUdeviceptr`.
     pub fn address(&self) -> u64 {
         self.address
-    }
-}
-
-impl<T> Argument for Slice<'_, T> {
-    fn place(&self, places: &mut Vec<*mut c_void>) {
-        self.address.place(places);
     }
 }
 

@@ -349,6 +349,12 @@ impl<T> Argument for Buffer<T> {
     }
 }
 
+impl<T> Argument for Slice<'_, T> {
+    fn place(&self, places: &mut Vec<*mut c_void>) {
+        self.address.place(places);
+    }
+}
+
 impl<const N: usize> Argument for [&dyn Argument; N] {
     fn place(&self, places: &mut Vec<*mut c_void>) {
         self.iter().for_each(|argument| argument.place(places));

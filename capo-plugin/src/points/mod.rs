@@ -9,11 +9,11 @@ mod reward;
 mod step_control;
 mod weight;
 
-use crate::abi::{ADVANTAGE_POINT, AdvantageBox, ComponentInfo, MASK_POINT, MaskBox, OBJECTIVE_POINT, ObjectiveBox};
-use crate::abi_reward::{REWARD_POINT, RewardBox};
-use crate::abi_step_control::{STEP_CONTROL_POINT, StepControlBox};
-use crate::abi_weight::{WEIGHT_POINT, WeightBox};
-use crate::{Extension, Image};
+use crate::Extension;
+use crate::abi::{ADVANTAGE_POINT, MASK_POINT, OBJECTIVE_POINT};
+use crate::abi_reward::REWARD_POINT;
+use crate::abi_step_control::STEP_CONTROL_POINT;
+use crate::abi_weight::WEIGHT_POINT;
 pub use advantage::{Advantage, AdvantageEstimator};
 pub use mask::{Mask, PreBackwardMask};
 pub use objective::{Objective, ObjectiveFn, PerToken};
@@ -67,20 +67,6 @@ impl Point {
             Self::Mask => MASK_POINT,
             Self::Weight => WEIGHT_POINT,
             Self::StepControl => STEP_CONTROL_POINT,
-        }
-    }
-}
-
-impl Image {
-    /// Components that the image offers at `point`; empty where it does not know the point.
-    pub fn components(&self, point: Point) -> Result<Vec<ComponentInfo>, String> {
-        match point {
-            Point::Reward => self.list::<RewardBox>(),
-            Point::Advantage => self.list::<AdvantageBox>(),
-            Point::Objective => self.list::<ObjectiveBox>(),
-            Point::Mask => self.list::<MaskBox>(),
-            Point::Weight => self.list::<WeightBox>(),
-            Point::StepControl => self.list::<StepControlBox>(),
         }
     }
 }

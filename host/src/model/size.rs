@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 use candle_core::{DType, Device};
-use capo_loader::memory;
+use capo_loader::memory::{self, lacking};
 
 use super::config::{CONFIG_FILE, Config};
 use super::files::ModelFiles;
@@ -118,12 +118,6 @@ pub(super) fn fits_files(config: &Config, files: &ModelFiles, names: &[String]) 
         memory::text(bytes)
     );
     Ok(())
-}
-
-/// The texts of `needed` bytes and of the free memory, if the latter is less.
-pub(super) fn lacking(needed: u128) -> Option<[String; 2]> {
-    let free = memory::available().map(u128::from).filter(|free| needed > *free)?;
-    Some([needed, free].map(memory::text))
 }
 
 /// Refuses weights that do not fit into the available memory, together with a second copy of the largest matrix, needed for conversion.

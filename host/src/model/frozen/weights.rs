@@ -7,12 +7,12 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
+use capo_loader::memory::lacking;
 
 use super::super::config::CONFIG_FILE;
 use super::super::files::ModelFiles;
 use super::super::params::weight_files;
 use super::super::shapes::HEAD;
-use super::super::size::lacking;
 use super::super::tensors::TensorFile;
 
 /// Name endings of tensors that are computed, not read.

@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::quantized::gguf_file::Content;
 use capo_loader::files;
+use capo_loader::memory::lacking;
 
 use self::metadata::Metadata;
 use self::weights::{Reader, Weights};
 use crate::data::contain::contain;
-use crate::model::size::lacking;
 
 /// Longest header, bytes: tokens and merges take at most ten million. A value in memory takes up to 32 times its bytes in the file.
 const MOST_HEADER: u64 = 1 << 24;

@@ -13,12 +13,12 @@ use std::path::{Path, absolute};
 
 use anyhow::{Context, Result, bail};
 use candle_core::{DType, Device, Tensor, Var};
+use capo_loader::memory::lacking;
 use host_ops::rng;
 
 use super::config::Config;
 use super::files::ModelFiles;
 use super::params::Params;
-use super::size::lacking;
 
 pub use base::Base;
 pub use factors::Dropout;
