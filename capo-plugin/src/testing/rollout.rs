@@ -1,6 +1,6 @@
 //! Completions as text, for tests of rewards.
 
-use super::{Records, assert_permutation, check};
+use super::{Records, assert_permutation};
 use crate::{Completion, PluginError, Purpose, RewardFn, Rollout};
 
 /// Owned completions in one group, with the answer `4` and an empty row.
@@ -30,11 +30,24 @@ pub struct RolloutFixture {
     purpose: Purpose,
     step: u64,
     group_size: usize,
-    rows: Vec<Row>,
+    rows: Vec<OwnedCompletion>,
+}
+
+/// A row of a dataset; rewards see completions for it.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// Text of the prompt.
+    pub prompt: String,
+    /// The correct answer.
+    pub answer: String,
+    /// A worked solution, or the bare answer where there is none.
+    pub solution: String,
+    /// All columns except the prompt: a JSON object.
+    pub columns: String,
 }
 
 #[derive(Clone, Debug)]
-struct Row {
+struct OwnedCompletion {
     prompt: String,
     text: String,
     ids: Vec<u32>,
@@ -43,7 +56,7 @@ struct Row {
     columns: String,
 }
 
-impl Row {
+impl OwnedCompletion {
     fn completion(&self) -> Completion<'_> {
         let mut completion = Completion::new(&self.prompt, &self.text);
         completion.ids = &self.ids;
@@ -67,13 +80,13 @@ impl RolloutFixture {
     /// Completions with these texts for the prompt `2+2=`; each byte of text is a token.
     pub fn new(texts: &[&str]) -> Self {
         let (prompt, answer, columns) = ("2+2=".to_owned(), "4".to_owned(), "{}".to_owned());
-        let row = check::Row { prompt, solution: answer.clone(), answer, columns };
+        let row = Row { prompt, solution: answer.clone(), answer, columns };
         Self::of(texts.len(), texts.iter().map(|text| (&row, (*text).to_owned(), false)))
     }
 
     /// Completions in groups of `group_size`: the dataset's row of each, its text, and if the length limit cut it off.
-    pub(super) fn of<'r>(group_size: usize, completions: impl Iterator<Item = (&'r check::Row, String, bool)>) -> Self {
-        let row = |(row, text, truncated): (&check::Row, String, bool)| Row {
+    pub(super) fn of<'r>(group_size: usize, completions: impl Iterator<Item = (&'r Row, String, bool)>) -> Self {
+        let row = |(row, text, truncated): (&Row, String, bool)| OwnedCompletion {
             prompt: row.prompt.clone(),
             ids: tokens(&text),
             text,
@@ -146,12 +159,12 @@ impl RolloutFixture {
     ///
     /// When `order` is not a permutation of the groups.
     pub fn regrouped(&self, order: &[usize]) -> Self {
-        let groups: Vec<&[Row]> = self.rows.chunks(self.group_size).collect();
+        let groups: Vec<&[OwnedCompletion]> = self.rows.chunks(self.group_size).collect();
         assert_permutation(order, groups.len());
         Self { rows: order.iter().flat_map(|&group| groups[group].iter().cloned()).collect(), ..self.clone() }
     }
 
-    fn each<T>(mut self, values: &[T], set: impl Fn(&mut Row, &T)) -> Self {
+    fn each<T>(mut self, values: &[T], set: impl Fn(&mut OwnedCompletion, &T)) -> Self {
         assert_eq!(values.len(), self.rows.len(), "one value per completion");
         for (row, value) in self.rows.iter_mut().zip(values) {
             set(row, value);
@@ -161,7 +174,7 @@ impl RolloutFixture {
 
     /// The rollout.
     pub fn rollout(&self) -> Rollout<'_> {
-        let mut rollout = Rollout::new(self.rows.iter().map(Row::completion).collect());
+        let mut rollout = Rollout::new(self.rows.iter().map(OwnedCompletion::completion).collect());
         rollout.purpose = self.purpose;
         rollout.step = self.step;
         rollout.group_size = self.group_size;

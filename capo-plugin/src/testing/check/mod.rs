@@ -12,8 +12,10 @@ mod table;
 mod values;
 
 pub use outcome::{Outcome, Status, Verdict, failed, skipped, success, warning};
-pub use subject::{Live, Row, Subject};
+pub use subject::{Live, Subject};
 pub use values::take_random;
+
+pub use super::rollout::Row;
 
 use super::object;
 use crate::{Image, Point};

@@ -2,24 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::testing::rollout::Row;
 use crate::testing::{Fixture, Input, Observed, RolloutFixture, batches};
 use crate::{ErrorKind, Image, MaskTraits, PluginError, Point, Purpose};
 
 /// A live component.
 pub type Live = Box<dyn Observed>;
-
-/// A row of a dataset; rewards see completions for it.
-#[derive(Debug, Clone)]
-pub struct Row {
-    /// Text of the prompt.
-    pub prompt: String,
-    /// The correct answer.
-    pub answer: String,
-    /// A worked solution, or the bare answer where there is none.
-    pub solution: String,
-    /// All columns except the prompt: a JSON object.
-    pub columns: String,
-}
 
 /// The component under test.
 pub struct Subject<'a> {
