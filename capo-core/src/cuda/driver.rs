@@ -329,7 +329,7 @@ macro_rules! plain {
 }
 plain!(u8, u16, u32, u64, f32, f64, [f64; 6]);
 
-/// What a kernel takes: a value, the address of an array on the device, or several of them.
+/// An argument of a kernel: a value, the address of an array on the device, or several of them.
 pub(super) trait Argument {
     /// Appends the address at which the argument lies while it is borrowed.
     fn place(&self, places: &mut Vec<*mut c_void>) {

@@ -1,4 +1,4 @@
-//! What the benchmarks of the model share.
+//! Helpers of the model's benchmarks.
 
 use std::time::Instant;
 

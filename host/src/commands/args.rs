@@ -265,7 +265,7 @@ pub(super) struct ReplayArgs {
     /// no `host` built with CUDA.
     #[arg(long, value_name = "DEVICE", default_value = upload::CPU)]
     pub(super) device: String,
-    /// What features are rounded to on a CUDA device.
+    /// Dtype to which features are rounded on a CUDA device.
     #[arg(long, value_name = "DTYPE", value_parser = PossibleValuesParser::new(Dtype::NAMES.map(|(name, _)| name)), default_value = "f32")]
     pub(super) dtype: String,
     /// Where the results go: one file per batch, named like it, with `keep`, `weights` where there are any, and every per-token array.

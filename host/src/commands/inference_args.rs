@@ -17,7 +17,7 @@ pub(super) struct ModelArgs {
     /// Where the model computes: `cpu`, or `cuda:N` in a host built with CUDA.
     #[arg(long, value_name = "DEVICE", default_value = CPU)]
     device: String,
-    /// What it computes in.
+    /// Dtype in which the model computes.
     #[arg(long, value_name = "DTYPE", value_enum, default_value_t)]
     dtype: Dtype,
 }
@@ -36,7 +36,7 @@ impl ModelArgs {
 pub(super) struct GenerateArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
-    /// What is to be completed.
+    /// Prompts to complete.
     #[arg(value_name = "PROMPT", required_unless_present = "input")]
     pub(super) prompts: Vec<String>,
     /// Takes each prompt for a message of the user, which the model's chat template writes; of a `.jsonl` file, for a list of messages too.

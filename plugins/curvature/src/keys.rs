@@ -48,7 +48,7 @@ macro_rules! documented {
 }
 
 impl<T: Thresholds> CurvatureMask<T> {
-    /// What the mask does, for `register!`.
+    /// Description of the mask, for `register!`.
     pub const ABOUT: &str = "drops tokens whose predicted step moves objective or policy too far";
 
     /// Meanings of the mask's keys, for `register!`.
@@ -62,7 +62,7 @@ impl<T: Thresholds> CurvatureMask<T> {
 }
 
 impl CurvatureWeight {
-    /// What the weight does, for `register!`.
+    /// Description of the weight, for `register!`.
     pub const ABOUT: &str = "lets tokens whose predicted step moves the policy too far count less";
 
     /// Meanings of the weight's keys, for `register!`.

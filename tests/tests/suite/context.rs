@@ -22,7 +22,7 @@ fn train(extra: &str) -> (Folder, RunDir) {
 /// Sampler and trainer compute the same.
 const SAME: &str = "--set train.loss_temperature=0.9";
 
-/// What tells of a sampler that is not the trainer.
+/// Metrics of a sampler that is not the trainer.
 const MISMATCH: [&str; 4] = [
     "sampling/sampling_logp_difference/max",
     "sampling/importance_sampling_ratio/mean",

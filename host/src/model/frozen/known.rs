@@ -36,7 +36,7 @@ pub(super) struct Family<M> {
     pub defaults: &'static str,
     /// Other names, in newer or older files, of keys that the model reads.
     pub aliases: &'static [(&'static str, &'static str)],
-    /// What builds a model of the family.
+    /// Builder of the family's models.
     pub model: M,
 }
 
