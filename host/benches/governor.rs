@@ -105,7 +105,7 @@ fn run(registry: &Registry, model: &Path, controls: &str) -> Result<Vec<(f64, f6
     let dir = model.join(format!("run-{}", controls.len()));
     config.train.output_dir = Some(dir.clone());
     let mut run = Run::start(config, registry)?;
-    let mut report = Report::new(Instant::now(), &run);
+    let mut report = Report::new(Instant::now(), run.config.train.max_steps, run.progress.step);
     host::train::train(&mut run, &mut report, None, &false.into())?;
     let text = std::fs::read_to_string(dir.join(METRICS_FILE))?;
     let lines = text.lines().map(serde_json::from_str).collect::<Result<Vec<serde_json::Value>, _>>()?;

@@ -6,7 +6,7 @@ use capo_loader::warning::WarningSink;
 use crate::benchmark::{self, Outcome};
 use crate::exam::{Exam, Grader, Right, grade, mean_rewards, share_right};
 use crate::metrics::Values;
-use crate::run::Run;
+use crate::run::{Resources, Run};
 
 /// True if an evaluation is due after the last step: every `eval.eval_steps`, and after the final step.
 pub fn is_due(run: &Run) -> bool {
@@ -20,26 +20,28 @@ pub fn is_due(run: &Run) -> bool {
 ///
 /// Held-out prompts give `eval_reward`, `eval_rewards/NAME/mean`, and `eval_accuracy` if right answers are known.
 fn measure(run: &mut Run) -> Result<Values> {
+    let Run { resources, metrics, warned, progress, .. } = run;
+    let Resources { config, policy, tokenizer, held_out, benchmarks, rewards, watchdog, .. } = resources;
     let mut values = Values::new();
-    if run.held_out.is_empty() && run.benchmarks.is_empty() {
+    if held_out.is_empty() && benchmarks.is_empty() {
         return Ok(values);
     }
-    let _timer = run.metrics.timer("eval");
-    let exam = Exam::of(&run.config, run.progress.step);
-    let mut sink = WarningSink { warned: &mut run.warned, watchdog: &run.watchdog };
-    let right = Right::of(&run.config);
-    let mut grader = Grader { rewards: &mut run.rewards, sink: &mut sink, right: &right };
-    if !run.held_out.is_empty() {
-        let graded = grade(&run.policy, &run.tokenizer, &mut grader, &run.held_out, &exam)?;
+    let _timer = metrics.timer("eval");
+    let exam = Exam::of(config, progress.step);
+    let mut sink = WarningSink { warned, watchdog };
+    let right = Right::of(config);
+    let mut grader = Grader { rewards, sink: &mut sink, right: &right };
+    if !held_out.is_empty() {
+        let graded = grade(policy, tokenizer, &mut grader, held_out, &exam)?;
         let accuracy = share_right(&graded).map(|share| ("accuracy".to_owned(), share));
         let all = accuracy.into_iter().chain(mean_rewards(graded.iter().map(|graded| &graded.earned)));
         values.extend(all.map(|(name, value)| (format!("eval_{name}"), value)));
     }
     let mut all = Vec::new();
-    for benchmark in &run.benchmarks {
+    for benchmark in &*benchmarks {
         let mut outcomes = Vec::with_capacity(benchmark.answers());
         for chunk in benchmark.chunks(0, exam.batch_size) {
-            let answers = benchmark.answer(chunk, &run.policy, &run.tokenizer, &mut grader, &exam)?;
+            let answers = benchmark.answer(chunk, policy, tokenizer, &mut grader, &exam)?;
             outcomes.extend(answers.iter().map(Outcome::from));
         }
         all.push((benchmark.name.clone(), benchmark.metrics(&outcomes)));

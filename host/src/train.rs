@@ -14,8 +14,7 @@ use crate::metrics::Timer;
 use crate::metrics::sink::StepSink;
 use crate::model::{Capture, Dropout, Policy, TokenOutputs};
 use crate::report::{Logged, Report, log_completions};
-use crate::run::Run;
-use crate::run::{best, checkpoint, recovery_point};
+use crate::run::{Resources, Run, best, checkpoint, recovery_point};
 use crate::stages::backward::StepGradients;
 use crate::stages::batch::SampledBatch;
 use crate::stages::rollout::{self, Sampler};
@@ -84,7 +83,8 @@ fn sample(run: &mut Run) -> Result<rollout::SampledRollout> {
     let measured = effect::is_due(run.progress.step, run.config.train.measure_step);
     let needs = control::needs(run.needs, &run.components.step_controls, measured);
     let capture = Capture { wants: needs.wants(), loss_temperature: work.loss_temperature };
-    let Run { config, policy, dataset, progress, metrics, tokenizer, rewards, needs, warned, watchdog, .. } = run;
+    let Run { resources, progress, metrics, warned, .. } = run;
+    let Resources { config, policy, dataset, tokenizer, rewards, needs, watchdog, .. } = resources;
     let timer = metrics.timer("rollout");
     let completions = vec![1; config.sizes.rollout];
     let mut sink = StepSink::new(metrics, &completions, Point::Reward, warned, watchdog);
@@ -128,9 +128,8 @@ fn optimize(
     let log_tokens = logged.is_some() && run.config.logging.log_tokens;
     let measured = effect::is_due(info.step, run.config.train.measure_step);
     let (entropy_coef, truncation) = (run.config.train.entropy_coef, run.config.loss_truncation());
-    let Run {
-        config, policy, reference, components, needs, optimizer, metrics, warned, watchdog, dump, recovery, ..
-    } = run;
+    let Run { resources, metrics, warned, dump, recovery, .. } = run;
+    let Resources { config, policy, reference, components, needs, optimizer, watchdog, .. } = resources;
     let loss_factors = &config.train.loss_factors;
     let policy = &policy.in_training(Dropout::of_step(info.seed, info.step)).with_truncation(truncation);
     let completion_mask = batch.completion_mask.clone();

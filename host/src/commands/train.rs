@@ -14,7 +14,7 @@ use super::failure::Failure;
 use crate::config::{self, Config, Draft, Resolved};
 use crate::report::{Report, terminal};
 use crate::run::estimate::{self, Estimate};
-use crate::run::{AbsentWeights, CONFIG_FILE, Run, best, directory, provenance};
+use crate::run::{AbsentWeights, CONFIG_FILE, Resources, Run, best, directory, provenance};
 use crate::train::train;
 
 pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
@@ -23,8 +23,9 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
     }
     let (mut run, sources) = open_run(args).map_err(Failure::Input)?;
     run.dump_batches(args.dump_batches.as_deref()).map_err(Failure::Input)?;
-    let mut report = Report::new(started, &run);
-    report.opening(&run, &sources);
+    let mut report = Report::new(started, run.config.train.max_steps, run.progress.step);
+    report.opening(&run, &run.dir, &sources);
+    report.resuming(&run);
     if run.progress.step >= run.config.train.max_steps {
         report.say("this run has done all its steps");
         return Ok(());
@@ -53,32 +54,32 @@ fn open_run(args: &TrainArgs) -> Result<(Run, Vec<String>)> {
         let resolved = config::resolve(&registry, draft)?;
         let sources = sources(&resolved, &registry);
         let mut run = Run::resume(resolved.config, &registry, dir, lock, args.allow_changed_config)?;
-        check_memory(args, &mut run)?;
+        check_memory(args, &mut run.resources)?;
         return Ok((run, sources));
     }
     args.dump_batches.as_deref().map_or(Ok(()), directory::check_unused)?;
     let (config, registry, sources) = settings(args)?;
-    let (mut run, dir) = Run::prepare(config, &registry, AbsentWeights::Refused)?;
-    check_memory(args, &mut run)?;
-    Ok((run.begin(dir, &registry)?, sources))
+    let (mut resources, dir) = Run::prepare(config, &registry, AbsentWeights::Refused)?;
+    check_memory(args, &mut resources)?;
+    Ok((Run::begin(resources, dir, &registry)?, sources))
 }
 
-fn check_memory(args: &TrainArgs, run: &mut Run) -> Result<()> {
-    if args.allow_more_memory { Ok(()) } else { estimate::check(run) }
+fn check_memory(args: &TrainArgs, resources: &mut Resources) -> Result<()> {
+    if args.allow_more_memory { Ok(()) } else { estimate::check(resources) }
 }
 
 /// Describes a new run without starting it.
 fn dry_run(args: &TrainArgs, started: Instant) -> Result<()> {
     let (config, registry, sources) = settings(args)?;
-    let (mut run, dir) = Run::prepare(config, &registry, AbsentWeights::Counted)?;
-    let lines = Estimate::of(&mut run)?.lines(&run);
-    run.dir = dir.unwrap_or_else(|| directory::free(&run.name()));
-    let report = Report::new(started, &run);
-    report.opening(&run, &sources);
+    let (mut resources, dir) = Run::prepare(config, &registry, AbsentWeights::Counted)?;
+    let lines = Estimate::of(&mut resources)?.lines(&resources);
+    let dir = dir.unwrap_or_else(|| directory::free(&resources.name()));
+    let report = Report::new(started, resources.config.train.max_steps, 0);
+    report.opening(&resources, &dir, &sources);
     lines.iter().for_each(|line| report.say(line));
     report.say("\nits settings, in full:\n");
-    report.say(&run.config.in_full()?);
-    check_memory(args, &mut run)
+    report.say(&resources.config.in_full()?);
+    check_memory(args, &mut resources)
 }
 
 /// The settings of a new run, the plugins, and lines about their origin.

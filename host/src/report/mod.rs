@@ -7,6 +7,7 @@ mod live;
 pub mod page;
 pub mod terminal;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -27,13 +28,12 @@ use crate::metrics::names::{
 use crate::model::device::{self, Dtype};
 use crate::model::{Adapter, Targets};
 use crate::optim::{OptimizerName, StepOutcome};
-use crate::run::{Progress, best, checkpoint};
+use crate::run::{Progress, Resources, Run, best, checkpoint};
 use crate::stages::backward::Reduced;
 use crate::stages::batch::StepBatch;
 use crate::stages::logps::asked;
 use terminal::{grouped, percent, say};
 
-use crate::run::Run;
 use crate::stages::rollout::SampledRollout;
 use crate::warnings::Watch;
 pub use completions::{Logged, log_completions};
@@ -50,9 +50,9 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report of a process that started at `started`, for a run that continues at `run.progress.step`.
-    pub fn new(started: Instant, run: &Run) -> Self {
-        let live = Live::new(run.config.train.max_steps, run.progress.step);
+    /// A report of a process that started at `started`, for a run of `steps` steps of which `done` are done.
+    pub fn new(started: Instant, steps: u64, done: u64) -> Self {
+        let live = Live::new(steps, done);
         Self { started, first_step: None, last_step: Instant::now(), steps: 0, live }
     }
 
@@ -61,28 +61,28 @@ impl Report {
         self.live.aside(|| say(line));
     }
 
-    /// Prints the run's header; `sources` are lines about the origin of the settings.
-    pub fn opening(&self, run: &Run, sources: &[String]) {
-        let config = &run.config;
-        let masks: Vec<&str> = run.components.masks.iter().map(capo_plugin::Mask::id).collect();
+    /// Prints the header of a run in `dir`; `sources` are lines about the origin of the settings.
+    pub fn opening(&self, resources: &Resources, dir: &Path, sources: &[String]) {
+        let Resources { config, policy, dataset, components, .. } = resources;
+        let masks: Vec<&str> = components.masks.iter().map(capo_plugin::Mask::id).collect();
         let masks = if masks.is_empty() { "none".to_owned() } else { masks.join(", ") };
         self.say(&format!(
             "model      {} ({} parameters{})\ndata       {}\nadvantage  {}\nobjective  {}\nmasks      {masks}",
             config.model.model_name_or_path,
-            grouped(run.policy.weights().element_count() as u64),
-            if run.policy.is_counted() { ", counted: it has no weights" } else { "" },
-            run.dataset.describe(),
-            run.components.advantage.id(),
-            run.components.objective.id(),
+            grouped(policy.weights().element_count() as u64),
+            if policy.is_counted() { ", counted: it has no weights" } else { "" },
+            dataset.describe(),
+            components.advantage.id(),
+            components.objective.id(),
         ));
         if let Some(reference) = &config.model.ref_model_name_or_path {
             self.say(&format!("reference  {reference}"));
         }
-        if let Some(adapter) = run.policy.adapter() {
-            self.adapter(run, adapter);
+        if let Some(adapter) = policy.adapter() {
+            self.adapter(resources, adapter);
         }
-        let weights: Vec<&str> = run.components.weights.iter().map(capo_plugin::Weight::id).collect();
-        let controls: Vec<&str> = run.components.step_controls.iter().map(capo_plugin::StepControlFn::id).collect();
+        let weights: Vec<&str> = components.weights.iter().map(capo_plugin::Weight::id).collect();
+        let controls: Vec<&str> = components.step_controls.iter().map(capo_plugin::StepControlFn::id).collect();
         for (title, list) in [("weights", weights), ("step", controls)].iter().filter(|(_, list)| !list.is_empty()) {
             self.say(&format!("{title:<10} {}", list.join(", ")));
         }
@@ -103,11 +103,15 @@ impl Report {
         }
         self.say(&format!(
             "run        {} ({} steps of {} completions, seed {})",
-            run.dir.display(),
+            dir.display(),
             config.train.max_steps,
             config.sizes.step,
             config.train.seed
         ));
+    }
+
+    /// Adds to the header where a run resumes, and with which changes.
+    pub fn resuming(&self, run: &Run) {
         if run.progress.step > 0 {
             self.say(&format!("resuming   after step {}", run.progress.step));
         }
@@ -117,12 +121,12 @@ impl Report {
     }
 
     /// Prints the adapter's size, and a line about components that predict steps of the last layer, which stays frozen.
-    fn adapter(&self, run: &Run, adapter: &Adapter) {
-        let (trained, frozen) = (adapter.params().element_count(), run.policy.weights().element_count());
+    fn adapter(&self, resources: &Resources, adapter: &Adapter) {
+        let (trained, frozen) = (adapter.params().element_count(), resources.policy.weights().element_count());
         let (trained, all) = (grouped(trained as u64), grouped((trained + frozen) as u64));
         self.say(&format!("lora       {}; trainable {trained} of {all}", adapter_settings(adapter)));
         // Neither the advantage nor the objective predicts a step.
-        let components = asked(&run.components).skip(2).filter(|(_, inputs)| inputs.contains(Inputs::LAST_LAYER));
+        let components = asked(&resources.components).skip(2).filter(|(_, inputs)| inputs.contains(Inputs::LAST_LAYER));
         let looking = components.map(|(id, _)| id).collect::<Vec<_>>().join(", ");
         if !looking.is_empty() {
             self.say(&format!("head       frozen; {looking} predicts the step that it would take if it were trained"));
@@ -325,7 +329,7 @@ pub fn record_step(
     if let Some(outcome) = outcome {
         metrics.record("grad_norm", outcome.grad_norm);
     }
-    if let (Some(outcome), SecondMoment::KeptAndRejected) = (outcome, run.config.train.second_moment) {
+    if let (Some(outcome), SecondMoment::KeptAndRejected) = (outcome, run.resources.config.train.second_moment) {
         metrics.record(REJECTED_GRAD_NORM, outcome.rejected_grad_norm);
         metrics.record(GRAD_NORM_UNMASKED, outcome.grad_norm_unmasked);
         metrics.record(SECOND_PASS_COMPLETIONS, reduced.completions_with_rest(&batch.dims) as f64);

@@ -8,16 +8,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use candle_core::Tensor;
 use capo_loader::files;
 use capo_loader::folders::{self, NewFolder};
 use capo_loader::manifest::SealedFolder;
 use serde::{Deserialize, Serialize};
 
-use super::Run;
 use super::progress::{Progress, RecoveryPoint, States};
 use super::states;
+use super::{Resources, Run};
+use crate::config::Config;
 use crate::data::{Tokenizer, fingerprint};
 use crate::folder;
 use crate::model::{CONFIG_FILE, ModelFiles, TensorFile, save_tensors};
@@ -108,7 +109,7 @@ pub fn appear(run: &Run, Written { step, new }: &Written) -> Result<()> {
     let cannot = || format!("cannot rename a checkpoint to `{}`", path(&run.dir, *step).display());
     new.appear_as(Path::new(&name(*step))).with_context(cannot)?;
     run.watchdog.place().saved(*step);
-    prune(run)
+    prune(&run.dir, &run.config, &run.progress)
 }
 
 fn fill(run: &Run, point: &RecoveryPoint, states: &States, dir: &Path) -> Result<()> {
@@ -154,75 +155,88 @@ pub fn best(dir: &Path, step: u64) -> Result<Option<u64>> {
 }
 
 /// Deletes the oldest checkpoints beyond `train.save_total_limit`, but never the best.
-fn prune(run: &Run) -> Result<()> {
-    let (limit, steps) = (run.config.train.save_total_limit, steps(&run.dir)?);
+fn prune(dir: &Path, config: &Config, progress: &Progress) -> Result<()> {
+    let (limit, steps) = (config.train.save_total_limit, steps(dir)?);
     let surplus = if limit == 0 { 0 } else { steps.len().saturating_sub(limit) };
-    let best = run.progress.best.map(|best| best.step);
+    let best = progress.best.map(|best| best.step);
     let old = steps[..surplus].iter().filter(|step| Some(**step) != best);
-    old.copied().try_for_each(|step| folders::delete(&path(&run.dir, step)))
+    old.copied().try_for_each(|step| folders::delete(&path(dir, step)))
 }
 
-/// Loads the checkpoint of `step` from the run's directory. Step 0 is the beginning of the run and needs no checkpoint.
-pub fn load(run: &mut Run, step: u64, allow_changes: bool) -> Result<()> {
+/// State of a resumed run besides its resources. The default is a run's beginning.
+pub struct Loaded {
+    pub progress: Progress,
+    /// True if a recovery point holds the components' states.
+    pub remembers: bool,
+    /// Descriptions of rows that are not those of the checkpoint.
+    pub changed: Vec<String>,
+}
+
+impl Default for Loaded {
+    fn default() -> Self {
+        Self { progress: Progress::default(), remembers: true, changed: Vec::new() }
+    }
+}
+
+/// Loads the checkpoint of `step` of the run in `dir` into `resources`. Step 0 is the beginning of the run and needs no checkpoint.
+pub fn load(resources: &mut Resources, dir: &Path, step: u64, allow_changes: bool) -> Result<Loaded> {
     if step == 0 {
-        return Ok(());
+        return Ok(Loaded::default());
     }
-    let dir = path(&run.dir, step);
-    let (data, before) =
-        read(run, &dir, step).with_context(|| format!("checkpoint `{}` cannot be used", dir.display()))?;
-    let mut changed = Vec::new();
-    if data.is_some_and(|data| run.dataset.fingerprint() != Some(&data)) {
-        changed.push(("training data".to_owned(), format!(": {}", run.dataset.describe())));
+    let path = path(dir, step);
+    let (saved, remembers) =
+        read(resources, &path, step).with_context(|| format!("checkpoint `{}` cannot be used", path.display()))?;
+    let mut rows = Vec::new();
+    if saved.data.is_some_and(|data| resources.dataset.fingerprint() != Some(&data)) {
+        rows.push(("training data".to_owned(), format!(": {}", resources.dataset.describe())));
     }
-    let now = measured(run);
-    let others = before.into_iter().filter(|(rows, hash)| now.get(rows).is_some_and(|now| now != hash));
-    changed.extend(others.map(|(rows, _)| (rows, String::new())));
-    for (rows, now) in changed {
-        ensure!(
-            allow_changes,
+    let now = measured(resources);
+    let others = saved.measured.into_iter().filter(|(rows, hash)| now.get(rows).is_some_and(|now| now != hash));
+    rows.extend(others.map(|(rows, _)| (rows, String::new())));
+    if let Some((rows, now)) = rows.first().filter(|_| !allow_changes) {
+        bail!(
             "the {rows} are not those that the checkpoint of step {step} was made with{now} (put them back, or take them with `--allow-changed-config`)"
         );
-        run.changed.push(format!("the {rows}{now}"));
     }
     // If the process was killed before pruning, one checkpoint too many exists.
-    prune(run)
+    prune(dir, &resources.config, &saved.progress)?;
+    let changed = rows.into_iter().map(|(rows, now)| format!("the {rows}{now}")).collect();
+    Ok(Loaded { progress: saved.progress, remembers, changed })
 }
 
 /// Hashes of the evaluation rows, by purpose.
-fn measured(run: &Run) -> BTreeMap<String, String> {
-    let held_out = fingerprint(&run.held_out).map(|hash| ("held-out rows".to_owned(), hash));
-    let benchmarks = run.benchmarks.iter().filter_map(|benchmark| {
+fn measured(resources: &Resources) -> BTreeMap<String, String> {
+    let held_out = fingerprint(&resources.held_out).map(|hash| ("held-out rows".to_owned(), hash));
+    let benchmarks = resources.benchmarks.iter().filter_map(|benchmark| {
         Some((format!("rows of benchmark `{}`", benchmark.name), fingerprint(&benchmark.examples)?))
     });
     held_out.into_iter().chain(benchmarks).collect()
 }
 
-/// Loads a checkpoint. Returns its hashes of the training data and of the evaluation rows.
-fn read(run: &mut Run, dir: &Path, step: u64) -> Result<(Option<String>, BTreeMap<String, String>)> {
+/// Loads the checkpoint in the folder `dir`. Returns its progress file, and true if the components' states are small.
+fn read(resources: &mut Resources, dir: &Path, step: u64) -> Result<(Saved, bool)> {
     let checkpoint = SealedFolder::open(dir)?;
     let saved = checkpoint.read(PROGRESS_FILE)?;
-    let Saved { progress, components, rewards, data, measured } =
+    let saved: Saved =
         serde_json::from_slice(&saved).with_context(|| format!("its `{PROGRESS_FILE}` cannot be read"))?;
-    let found = progress.step;
+    let found = saved.progress.step;
     ensure!(found == step, "it is of step {found}, not {step} (give the folder its name back: `{}`)", name(found));
     // A resume does not need these files, but users of the model do. Reading them verifies their hashes.
     for companion in Tokenizer::FILES.into_iter().filter(|name| checkpoint.contains(name)) {
         checkpoint.read(companion)?;
     }
-    if run.policy.adapter().is_none() {
+    if resources.policy.adapter().is_none() {
         checkpoint.read(CONFIG_FILE)?;
     }
     let files = ModelFiles::Checkpoint(checkpoint.clone());
-    run.policy.restore(&files)?;
+    resources.policy.restore(&files)?;
     let mut optimizer = TensorFile::open(&files, OPTIMIZER_FILE)?;
-    let (names, device) = (optimizer.names(), run.policy.device());
+    let (names, device) = (optimizer.names(), resources.policy.device());
     let mut get = |name: &str| -> Result<Option<Tensor>> {
         let known = names.binary_search_by(|known| known.as_str().cmp(name)).is_ok();
         if known { optimizer.tensor(name, device).map(Some) } else { Ok(None) }
     };
-    run.optimizer.restore(names.len(), &mut get)?;
-    let bytes = states::load(run, &checkpoint, &components, &rewards)?;
-    run.remembers = RecoveryPoint::is_small(bytes);
-    run.progress = progress;
-    Ok((data, measured))
+    resources.optimizer.restore(names.len(), &mut get)?;
+    let bytes = states::load(resources, &checkpoint, &saved.components, &saved.rewards)?;
+    Ok((saved, RecoveryPoint::is_small(bytes)))
 }

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use capo_loader::memory;
 
-use super::Run;
+use super::Resources;
 use crate::adamw::SecondMoment;
 use crate::config::Config;
 use crate::model::frozen::bytes_in_memory;
@@ -27,10 +27,10 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Estimate of the memory that `run` takes.
-    pub fn of(run: &mut Run) -> Result<Self> {
-        let prompt = longest_prompt(run)?;
-        let Run { config, policy, optimizer, reference, needs, components, .. } = run;
+    /// Estimate of the memory that a run takes.
+    pub fn of(resources: &mut Resources) -> Result<Self> {
+        let prompt = longest_prompt(resources)?;
+        let Resources { config, policy, optimizer, reference, needs, components, .. } = resources;
         let controls = &components.step_controls;
         let (train, sizes) = (&config.train, &config.sizes);
         let shape = |rows| Shape { rows, prompt, tokens: config.rollout.max_completion_length };
@@ -79,9 +79,9 @@ impl Estimate {
     }
 
     /// Lines for the run's header: a total, and one line per part.
-    pub fn lines(&self, run: &Run) -> Vec<String> {
-        let (tokens, text) = (run.config.rollout.max_completion_length, |bytes: u128| memory::text(bytes));
-        let free = free(run).map_or_else(String::new, |free| format!("; {} are free for it", text(free)));
+    pub fn lines(&self, resources: &Resources) -> Vec<String> {
+        let (tokens, text) = (resources.config.rollout.max_completion_length, |bytes: u128| memory::text(bytes));
+        let free = free(resources).map_or_else(String::new, |free| format!("; {} are free for it", text(free)));
         let prompt = self.prompt_tokens;
         let first = format!(
             "memory     about {} at the fullest, with prompts of {prompt} tokens and completions of {tokens}{free}",
@@ -93,19 +93,19 @@ impl Estimate {
 }
 
 /// Bytes that the run may use, including those that it uses now; `None` if unknown, or if the run is on a GPU.
-fn free(run: &Run) -> Option<u128> {
-    let free = memory::available().filter(|_| run.config.train.device == device::CPU)?;
+fn free(resources: &Resources) -> Option<u128> {
+    let free = memory::available().filter(|_| resources.config.train.device == device::CPU)?;
     Some(u128::from(free) + u128::from(memory::resident().unwrap_or(0)))
 }
 
 /// Refuses a run that takes more memory than is free. A run without weights is not checked: it is meant for another machine.
-pub fn check(run: &mut Run) -> Result<()> {
-    if run.policy.is_counted() && !run.config.model.fresh_weights {
+pub fn check(resources: &mut Resources) -> Result<()> {
+    if resources.policy.is_counted() && !resources.config.model.fresh_weights {
         return Ok(());
     }
-    let estimate = Estimate::of(run)?;
-    let (needed, tokens) = (estimate.bytes(), run.config.rollout.max_completion_length);
-    if let Some(free) = free(run).filter(|free| needed > *free) {
+    let estimate = Estimate::of(resources)?;
+    let (needed, tokens) = (estimate.bytes(), resources.config.rollout.max_completion_length);
+    if let Some(free) = free(resources).filter(|free| needed > *free) {
         bail!(
             "the run takes about {} of memory at the fullest, with completions of {tokens} tokens, and {} are free for it (lower `train.per_device_train_batch_size` or `rollout.max_completion_length`, set `train.gradient_checkpointing`, look at the parts with `--dry-run`, or start it with `--allow-more-memory`)",
             memory::text(needed),
@@ -131,8 +131,8 @@ fn read_only(config: &Config, policy: &Policy, compares: bool) -> Result<u128> {
 }
 
 /// Length of the longest of the first prompts, tokens.
-fn longest_prompt(run: &mut Run) -> Result<usize> {
-    let Run { config, dataset, tokenizer, .. } = run;
+fn longest_prompt(resources: &mut Resources) -> Result<usize> {
+    let Resources { config, dataset, tokenizer, .. } = resources;
     let limit = config.data.max_prompt_length;
     let count = PROMPTS.min((config.sizes.prompts as u64).saturating_mul(config.train.max_steps.max(1)));
     let lengths = (0..count).map(|cursor| Ok(dataset.train(cursor)?.prompt_ids(tokenizer, limit)?.len()));

@@ -1,4 +1,5 @@
-//! A run: all state of the training loop. `open` opens it in its own `directory`, and `checkpoint` saves its persistent state.
+//! A run: all state of the training loop. `resources` opens what the settings name, `open` puts that in a `directory`, and `checkpoint` saves
+//! its persistent state.
 
 pub mod best;
 pub mod checkpoint;
@@ -9,32 +10,23 @@ mod open;
 mod progress;
 pub mod provenance;
 pub mod recovery_point;
+mod resources;
 pub mod settings;
 mod states;
 
 use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 
-use capo_loader::registry::Components;
-use capo_loader::watchdog::Watchdog;
-
-use crate::benchmark::Benchmark;
-use crate::config::Config;
-use crate::data::{Dataset, Example, Tokenizer};
 use crate::metrics::Metrics;
 use crate::metrics::completions::Completions;
-use crate::model::frozen::Reference;
-use crate::model::{ModelFiles, Policy};
-use crate::optim::Optimizer;
-use crate::reward::Rewards;
-use crate::schedule::Schedule;
 use crate::stages::batch::{StepInfo, step_info};
-use crate::stages::logps::{Needs, Work};
+use crate::stages::logps::Work;
 use lock::Lock;
 pub use lock::is_at_work;
-pub use open::AbsentWeights;
 pub use progress::Progress;
 use progress::RecoveryPoint;
+pub use resources::{AbsentWeights, Resources};
 
 /// Name of the settings file in a run's directory.
 pub const CONFIG_FILE: &str = "config.toml";
@@ -43,28 +35,9 @@ pub const METRICS_FILE: &str = "metrics.jsonl";
 
 /// A run, ready for its next step.
 pub struct Run {
-    pub config: Config,
+    pub resources: Resources,
     pub dir: PathBuf,
     pub progress: Progress,
-    pub policy: Policy,
-    /// The reference model; `None` unless a component asks for it.
-    pub reference: Option<Reference>,
-    /// Converts text to token ids and back.
-    pub tokenizer: Tokenizer,
-    /// The model's files, of which some are copied along with saved weights.
-    pub model_files: ModelFiles,
-    /// Training prompts.
-    pub dataset: Dataset,
-    pub held_out: Vec<Example>,
-    pub benchmarks: Vec<Benchmark>,
-    /// The reward components, with their weights.
-    pub rewards: Rewards,
-    /// Advantage estimator, objective, masks, weights and step controls.
-    pub components: Components,
-    /// Inputs that the components asked for.
-    pub needs: Needs,
-    pub optimizer: Optimizer,
-    pub schedule: Schedule,
     /// Metrics of the current step.
     pub metrics: Metrics,
     /// Log of completions and their rewards, if the config asks for it.
@@ -75,14 +48,26 @@ pub struct Run {
     pub recovery: Option<RecoveryPoint>,
     /// True if a recovery point holds the components' states.
     pub remembers: bool,
-    /// Held while the run is open; `None` before the run has a directory.
-    lock: Option<Lock>,
     /// Warnings of components that were already shown.
     pub warned: BTreeSet<String>,
-    /// Ends the process if a component does not return.
-    pub watchdog: Watchdog,
     /// Folder to which the batch of every step is written, if any.
     pub dump: Option<PathBuf>,
+    /// Held while the run is open.
+    _lock: Lock,
+}
+
+impl Deref for Run {
+    type Target = Resources;
+
+    fn deref(&self) -> &Resources {
+        &self.resources
+    }
+}
+
+impl DerefMut for Run {
+    fn deref_mut(&mut self) -> &mut Resources {
+        &mut self.resources
+    }
 }
 
 impl Run {

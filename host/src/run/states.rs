@@ -10,22 +10,22 @@ use capo_loader::registry::Components;
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::{Component, RewardFn, Wired};
 
-use super::Run;
+use super::Resources;
 use super::progress::States;
 use crate::stages::logps::asked;
 
 impl States {
     /// Asks every component for its state.
-    pub fn save(run: &Run) -> Result<Self> {
-        let Components { advantage, objective, masks, weights, step_controls } = &run.components;
+    pub fn save(resources: &Resources) -> Result<Self> {
+        let Components { advantage, objective, masks, weights, step_controls } = &resources.components;
         let components = [
-            save(run, [advantage])?,
-            save(run, [objective])?,
-            save(run, masks)?,
-            save(run, weights)?,
-            save(run, step_controls)?,
+            save(resources, [advantage])?,
+            save(resources, [objective])?,
+            save(resources, masks)?,
+            save(resources, weights)?,
+            save(resources, step_controls)?,
         ];
-        Ok(Self { components: components.concat(), rewards: save(run, run.rewards.components())? })
+        Ok(Self { components: components.concat(), rewards: save(resources, resources.rewards.components())? })
     }
 
     /// Total size of the states, bytes.
@@ -52,13 +52,13 @@ fn reward_file(number: usize) -> String {
 }
 
 fn save<'a, W: Wired>(
-    run: &Run,
+    resources: &Resources,
     components: impl IntoIterator<Item = &'a Component<W>>,
 ) -> Result<Vec<(String, Vec<u8>)>> {
     let state = |component: &Component<W>| {
         let id = component.id();
-        let state = run.watchdog.watch(id, "save", || component.save())?;
-        check_size(id, state.len() as u64, run.config.train.component_state_limit)?;
+        let state = resources.watchdog.watch(id, "save", || component.save())?;
+        check_size(id, state.len() as u64, resources.config.train.component_state_limit)?;
         Ok((id.to_owned(), state))
     };
     components.into_iter().map(state).collect()
@@ -76,20 +76,25 @@ fn check_size(id: &str, bytes: u64, limit: u64) -> Result<()> {
 
 /// Loads the components' states from a checkpoint. `components` and `rewards` are the ids that the checkpoint names. Returns the total
 /// size of the states, bytes.
-pub fn load(run: &mut Run, checkpoint: &SealedFolder, components: &[String], rewards: &[String]) -> Result<usize> {
-    ensure_same(components, asked(&run.components).map(|(id, _)| id))?;
-    ensure_same(rewards, run.rewards.components().map(RewardFn::id))?;
-    let (watchdog, mut bytes) = (&run.watchdog, 0);
+pub fn load(
+    resources: &mut Resources,
+    checkpoint: &SealedFolder,
+    components: &[String],
+    rewards: &[String],
+) -> Result<usize> {
+    ensure_same(components, asked(&resources.components).map(|(id, _)| id))?;
+    ensure_same(rewards, resources.rewards.components().map(RewardFn::id))?;
+    let (watchdog, mut bytes) = (&resources.watchdog, 0);
     let mut state = |file: String| checkpoint.read(&file).inspect(|state| bytes += state.len());
     let mut states = (0..).map(|number| state(component_file(number)));
-    let Components { advantage, objective, masks, weights, step_controls } = &mut run.components;
+    let Components { advantage, objective, masks, weights, step_controls } = &mut resources.components;
     load_each([advantage], &mut states, watchdog)?;
     load_each([objective], &mut states, watchdog)?;
     load_each(masks, &mut states, watchdog)?;
     load_each(weights, &mut states, watchdog)?;
     load_each(step_controls, &mut states, watchdog)?;
     let mut states = (0..).map(|number| state(reward_file(number)));
-    load_each(run.rewards.components_mut(), &mut states, watchdog)?;
+    load_each(resources.rewards.components_mut(), &mut states, watchdog)?;
     Ok(bytes)
 }
 

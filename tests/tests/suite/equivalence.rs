@@ -49,7 +49,7 @@ fn linked_is_loaded() {
     let mut config = config::resolve(&registry, Draft::read(None, config::DEFAULT, &sets).unwrap()).unwrap().config;
     config.train.output_dir = Some(folder.path().join("linked"));
     let mut run = Run::start(config, &registry).unwrap();
-    let mut report = Report::new(Instant::now(), &run);
+    let mut report = Report::new(Instant::now(), run.config.train.max_steps, run.progress.step);
     host::train::train(&mut run, &mut report, None, &false.into()).unwrap();
     loaded.assert_same_files(&folder.run_dir("linked"));
 }

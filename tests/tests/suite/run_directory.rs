@@ -150,7 +150,7 @@ fn one_process_works_in_a_run() {
     let folder = Folder::new();
     let steps = "--set train.max_steps=100000 --set eval.num_prompts=0";
     let mut child = start(&folder, &format!("train --output-dir run {steps}"));
-    wait_for(&mut child, &folder.run_dir("run"), 0);
+    wait_for(&mut child, &folder.run_dir("run"), 1);
     let sentence = folder.refused("train --resume run");
     let expected = format!("`run` is in use by process {} on ", child.id());
     assert!(sentence.starts_with(&expected), "{sentence}");
