@@ -45,6 +45,8 @@ pub struct Setup {
     pub held_out: f64,
     /// True if the optimizer's second moment contains only the gradients of kept tokens.
     pub forgets: bool,
+    /// True if an adapter is trained.
+    pub adapter: bool,
 }
 
 impl Setup {
@@ -59,6 +61,7 @@ impl Setup {
             learning_rate: number("train.learning_rate"),
             held_out: number("eval.num_prompts"),
             forgets: !is("train.optimizer", "sgd") && !is("train.second_moment", "kept_and_rejected"),
+            adapter: is("model.use_peft", "true"),
         }
     }
 }
@@ -315,7 +318,13 @@ fn weights_small(window: &Window, setup: &Setup) -> Vec<Sign> {
         let what = format!(
             "`{weight}` let tokens count {mean:.2} on average in the last {WEIGHTS} steps, so that little is learned"
         );
-        (mean < setup.limits.weight_mean).then(|| (what, format!("{}, tenfold at first", loosen("weight", weight))))
+        let advice = match (weight, setup.adapter) {
+            ("capo.curvature-weight", true) => format!(
+                "set `weight.{weight}.fisher_threshold=auto`: the default was found on whole models, and an adapter's m_F are larger"
+            ),
+            _ => format!("{}, tenfold at first", loosen("weight", weight)),
+        };
+        (mean < setup.limits.weight_mean).then_some((what, advice))
     })
 }
 
