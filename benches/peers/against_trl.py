@@ -1,6 +1,7 @@
 """A training step of `host` beside TRL's: time, generation, start and memory, on the same models, prompts, lengths and batches.
 
     python against_trl.py --host ../../target/release/host [--sizes 1.5M,28M,150M] [--steps 6] [--threads 2] [--repeat 1]
+    python against_trl.py --sizes 28M:16x512                     other completions x tokens than a size has
     python against_trl.py --model SmolLM2 --sizes 32x5,8x256     a model of one's own, a Hugging Face directory: completions x tokens
 
 Every run is a process of its own, one after another, `host` and TRL in turn. Models without `--model` have fresh weights; models and prompts are saved once, for both. The
@@ -30,7 +31,8 @@ NAMES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention
 
 def extent(size):
     """Completions of a step, and tokens of a completion."""
-    return SIZES[size][1:] if size in SIZES else tuple(map(int, size.split("x")))
+    name, _, own = size.partition(":")
+    return SIZES[name][1:] if name in SIZES and not own else tuple(map(int, (own or name).split("x")))
 
 
 def prepare_own(folder, model):
@@ -60,12 +62,12 @@ def prepare(folder, size, model):
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
-    shape = dict(zip(NAMES, SIZES[size][0], strict=True))
+    shape = dict(zip(NAMES, SIZES[size.partition(":")[0]][0], strict=True))
     words = {"<pad>": 0, "<eos>": 1, "<unk>": 2} | {f"w{i}": i for i in range(3, shape["vocab_size"])}
     words = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     ids = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
-    model = Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=True, max_position_embeddings=512, **ids))
+    model = Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=True, max_position_embeddings=1024, **ids))
     model.save_pretrained(folder / "model")
     PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>").save_pretrained(folder / "model")
     with open(folder / "data.jsonl", "w") as file:
