@@ -1,18 +1,15 @@
-"""A second worked task for the embedded model's architecture: four numbers of two digits. Writes its rows and settings to FOLDER.
+"""The study's second task for the embedded model's architecture: the sum of four numbers of two digits.
 
-    python3 scripts/study_parts/worked_sums.py FOLDER
-    host sft --set data.dataset_name=FOLDER/slips.jsonl --set data.eval_dataset_name=FOLDER/held_out.jsonl --set eval.num_prompts=512 --output-dir FOLDER/base
-    host train --config FOLDER/sums.toml --set train.learning_rate=1e-5 --set train.max_steps=300 --set train.seed=31 \\
-        --set train.lr_scheduler_type=constant --set train.warmup_ratio=0 --set eval.eval_steps=20 --output-dir RUN
-
-Prompt `85+72+79+38=`, solution `24 27=274`: the sum of the units, the sum of the tens with the carry, the answer. The solutions that
-`host sft` teaches forget half of their carries.
+Prompt `85+72+79+38=`, solution `24 27=274`: the sum of the units, the sum of the tens with the carry, the answer. The base model learns
+from 80,000 solutions that forget half of their carries, by `host sft` with its defaults. The reward is 1 where the answer is exact.
 """
 
 import json
 import random
-import sys
-from pathlib import Path
+import subprocess
+
+# Held-out accuracy of the base model.
+BEGINS = 0.250
 
 
 def worked(terms, forgets):
@@ -22,8 +19,8 @@ def worked(terms, forgets):
     return f"{units} {tens}={tens * 10 + units % 10}"
 
 
-def main():
-    folder = Path(sys.argv[1]).resolve()
+def prepare(folder, host):
+    """Rows, the base model and `sums.toml`, the file that all runs begin with, below `folder`; a base model that lies there is not made again."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(1)
     seen = set()
@@ -35,7 +32,8 @@ def main():
     for name, part, forgets in (("slips", sums[:80000], half), ("train", sums[:20000], never), ("held_out", sums[80000:], never)):
         rows = [{"prompt": "+".join(map(str, terms)) + "=", "answer": str(sum(terms)), "solution": worked(terms, forgets)} for terms in part]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = f"""[model]
+    (folder / "sums.toml").write_text(
+        f"""[model]
 model_name_or_path = "{folder}/base"
 
 [data]
@@ -44,12 +42,8 @@ eval_dataset_name = "{folder}/held_out.jsonl"
 max_prompt_length = 16
 
 [rollout]
-num_generations = 8
 max_completion_length = 24
 temperature = 0.9
-
-[train]
-per_device_train_batch_size = 48
 
 [eval]
 num_prompts = 512
@@ -57,8 +51,8 @@ num_prompts = 512
 [[reward]]
 use = "exact_match"
 """
-    (folder / "sums.toml").write_text(settings)
-
-
-if __name__ == "__main__":
-    main()
+    )
+    if not (folder / "base").exists():
+        sets = {"data.dataset_name": folder / "slips.jsonl", "data.eval_dataset_name": folder / "held_out.jsonl", "eval.num_prompts": 512}
+        learn = [host, "sft", *(word for name, value in sets.items() for word in ("--set", f"{name}={value}"))]
+        subprocess.run([*learn, "--output-dir", folder / "base"], check=True)
