@@ -137,13 +137,21 @@ fn tighten(section: &str, component: &str) -> String {
 }
 
 fn turn([key_word, word]: [&str; 2], section: &str, component: &str) -> String {
+    match threshold(section, component) {
+        Some(key) => format!("{key_word} {key}"),
+        None => format!("{word} `{component}`, whose keys `host plugins --verbose` lists"),
+    }
+}
+
+/// The key that sets how much a component does; `None` for components of others.
+fn threshold(section: &str, component: &str) -> Option<String> {
     let id = component.split('#').next().unwrap_or(component);
-    let key = match id.split_once('.') {
-        Some((_, "curvature" | "curvature-weight")) => "fisher_threshold",
-        Some(("governor", _)) => "target",
-        _ => return format!("{word} `{component}`, whose keys `host plugins --verbose` lists"),
+    let key = match id.split_once('.')? {
+        (_, "curvature" | "curvature-weight") => "fisher_threshold",
+        ("governor", _) => "target",
+        _ => return None,
     };
-    format!("{key_word} `{section}.{component}.{key}`")
+    Some(format!("`{section}.{component}.{key}`"))
 }
 
 /// Advice on settings that shorten steps and that the run does not have yet.
@@ -318,11 +326,11 @@ fn weights_small(window: &Window, setup: &Setup) -> Vec<Sign> {
         let what = format!(
             "`{weight}` let tokens count {mean:.2} on average in the last {WEIGHTS} steps, so that little is learned"
         );
-        let advice = match (weight, setup.adapter) {
-            ("capo.curvature-weight", true) => format!(
-                "set `weight.{weight}.fisher_threshold=auto`: the default was found on whole models, and an adapter's m_F are larger"
-            ),
-            _ => format!("{}, tenfold at first", loosen("weight", weight)),
+        let advice = match threshold("weight", weight).filter(|_| setup.adapter) {
+            Some(key) => {
+                format!("set {key} to `auto`: the default was found on whole models, and an adapter's m_F are larger")
+            }
+            None => format!("{}, tenfold at first", loosen("weight", weight)),
         };
         (mean < setup.limits.weight_mean).then_some((what, advice))
     })

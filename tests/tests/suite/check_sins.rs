@@ -150,10 +150,11 @@ fn masks_that_panic_or_do_not_come_back() {
 
 /// The checks share a process, which the second one ends. The third has not run by then, and runs again alone.
 #[test]
-fn a_crash_in_a_check_is_its_alone() {
+fn a_check_behind_a_crash_runs_again() {
     let none = ["reward", "advantage", "objective", "weight", "control"]
         .map(|point| format!("--set misbehave.{point}.sin=none"));
-    let args = "--set misbehave.mask.sin=abort --set misbehave.mask.at_step=4 --only one-token --only outputs-finite --only deterministic";
+    let args = "--set misbehave.mask.sin=abort --set misbehave.mask.at_step=4 --only one-token --only outputs-finite \
+        --only deterministic";
     let outcome = Folder::new().host(&format!("check libmisbehave.so {} {args}", none.join(" ")));
     let (_, mask) = outcome.stdout.split_once("\nmask misbehave.mask\n").unwrap();
     let lines = mask.lines().take(3).map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" "));

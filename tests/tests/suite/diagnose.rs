@@ -112,7 +112,7 @@ fn components_that_do_too_much() {
     assert_snapshot!(said("adapter-bound"), @"
     adapter-bound: finished after step 75 of 75, reward 0.604 -> 0.646, held-out accuracy 50.80% -> 50.80%, best 50.80% after step 0
       1. after steps 20 to 75: `capo.curvature-weight` let tokens count 0.01 on average in the last 20 steps, so that little is learned
-         set `weight.capo.curvature-weight.fisher_threshold=auto`: the default was found on whole models, and an adapter's m_F are larger
+         set `weight.capo.curvature-weight.fisher_threshold` to `auto`: the default was found on whole models, and an adapter's m_F are larger
          docs/first-real-run.md, check `weights_small`
     ");
     assert_snapshot!(said("governor-tight"), @"
