@@ -298,6 +298,10 @@ impl Registry {
     ) -> Result<R> {
         let section = section(point);
         let offer = self.offer(&section, point, &config.id)?;
+        // JSON has no such numbers: a key would be absent, and so have its default.
+        if let Some((key, number)) = not_finite(&config.table) {
+            bail!("`{section}` with `use = \"{}\"`: `{key}` is {number} (give a finite number)", config.id);
+        }
         let table = serde_json::to_string(&config.table)?;
         watchdog
             .watch(&offer.id, "create", || make(&self.images[offer.image], &offer.id, &table))
@@ -321,6 +325,20 @@ impl Registry {
         }
         Ok(offer)
     }
+}
+
+/// The first number of `table` that is NaN or infinite, with its key.
+fn not_finite(table: &toml::Table) -> Option<(&str, f64)> {
+    let in_value = |value: &toml::Value| -> Option<f64> {
+        match value {
+            toml::Value::Float(number) => Some(*number).filter(|number| !number.is_finite()),
+            toml::Value::Array(values) => {
+                values.iter().filter_map(toml::Value::as_float).find(|number| !number.is_finite())
+            }
+            _ => None,
+        }
+    };
+    table.iter().find_map(|(key, value)| Some((key.as_str(), in_value(value)?)))
 }
 
 /// The point's name in messages.

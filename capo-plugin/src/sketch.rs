@@ -42,10 +42,10 @@ impl Sketch {
         Self::weighted(values.into_iter().map(|value| (value, 1.0)))
     }
 
-    /// Sketch of pairs: a value, and its count, finite and at least 0.
+    /// Sketch of pairs: a value, and its count, at least 0. A pair whose count is not finite is left out.
     pub fn weighted(values: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let mut counts = Vec::new();
-        for (value, count) in values {
+        for (value, count) in values.into_iter().filter(|(_, count)| count.is_finite()) {
             counts.resize(BUCKETS, 0.0);
             counts[bucket(value)] += count;
         }
@@ -162,7 +162,7 @@ fn bucket(value: f64) -> usize {
         return BUCKETS - 1;
     }
     // The bit patterns of positive numbers have the order of the numbers.
-    let number = value.max(0.0).to_bits() >> FINE_BITS;
+    let number = if value > 0.0 { value.to_bits() >> FINE_BITS } else { 0 };
     (number + 1).saturating_sub(FIRST).min(BUCKETS as u64 - 1) as usize
 }
 
@@ -234,13 +234,16 @@ mod tests {
             assert!((left / share - 1.0).abs() <= Sketch::RELATIVE_ERROR, "{share}: {left} at {bound}");
         }
         assert_eq!((Sketch::default().bound(0.5), Sketch::weighted([(1.0, 0.0)]).bound(0.5)), (None, None));
+        let known = [(1.0, 1.0), (2.0, 3.0)];
+        let more = known.into_iter().chain([(4.0, f64::INFINITY), (4.0, f64::NAN)]);
+        assert_eq!(Sketch::weighted(more), Sketch::weighted(known));
     }
 
     #[test]
     fn values_beyond_the_buckets_count_at_their_ends() {
         let lowest = 2.0_f64.powi(-64);
         assert_eq!(Sketch::default().quantile(0.5), None);
-        assert_eq!(Sketch::of([0.0, -1.0, 1e-300]).quantile(0.5), Some(lowest));
+        assert_eq!(Sketch::of([0.0, -0.0, -1.0, 1e-300]).quantile(0.5), Some(lowest));
         let high = Sketch::of([1.0, f64::INFINITY, f64::NAN, f64::MAX]);
         assert_eq!((high.quantile(0.0), high.quantile(0.9)), (Some(1.0), Some(lowest.recip())));
     }

@@ -36,6 +36,7 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
     let started = Instant::now();
     if run.progress.step == 0 {
         eval::record_before(run)?;
+        best::check(run)?;
         report.started(run)?;
     }
     while run.progress.step < max_steps && best::ending(run).is_none() {
@@ -225,7 +226,7 @@ fn optimize(
     run.watchdog.place().at(run.progress.step);
     if eval::is_due(run) {
         eval::record(run)?;
-        best::consider(run);
+        best::consider(run)?;
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use super::answers::Answers;
 use super::args::EvalArgs;
 use super::export;
 use super::failure::Failure;
+use super::output;
 use crate::benchmark::{self, Benchmark, HELD_OUT, Outcome};
 use crate::config::{self, BenchmarkConfig, Config, Draft};
 use crate::data::{Purpose, Tokenizer};
@@ -55,6 +56,8 @@ fn run_of(model: &str) -> Option<&Path> {
 fn open(args: &EvalArgs) -> Result<Open> {
     if let Some(path) = &args.output {
         files::check_replaceable(path)?;
+        let read = args.benchmark.iter().map(Path::new).chain(args.config.config.as_deref());
+        output::check_not_read("--output", path, read)?;
     }
     let registry = args.config.open(&args.plugins)?;
     // A run is measured with the settings of its training.

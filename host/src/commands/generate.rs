@@ -39,6 +39,10 @@ struct Writer {
 pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
         ensure!(args.batch_size > 0, "`--batch-size` is 0, expected at least 1");
+        ensure!(args.num_generations > 0, "`--num-generations` is 0, expected at least 1");
+        if let Some(out) = &args.out {
+            output::check_not_read("--out", out, args.input.as_deref())?;
+        }
         let (files, policy) = args.model.open()?;
         let tokenizer = Tokenizer::open(&files)?;
         let generation = generation(args, &tokenizer);

@@ -34,6 +34,17 @@ pub(super) fn check(path: &Path) -> Result<()> {
     files::check_replaceable(path)
 }
 
+/// Refuses an output that is one of the files that are read, because it would replace that file.
+pub(super) fn check_not_read<'a>(flag: &str, out: &Path, read: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+    let Ok(whole) = out.canonicalize() else { return Ok(()) };
+    match read.into_iter().find(|input| input.canonicalize().is_ok_and(|input| input == whole)) {
+        None => Ok(()),
+        Some(_) => {
+            bail!("`{flag} {}` is a file that is read, and would be replaced (choose another name)", out.display())
+        }
+    }
+}
+
 /// Beginning of the error message about a file that cannot be written; the reason follows it.
 pub(super) fn unwritable(path: &Path) -> String {
     format!("cannot write `{}`", path.display())

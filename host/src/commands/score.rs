@@ -17,6 +17,7 @@ use crate::score::score;
 pub(super) fn run(args: &ScoreArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
         ensure!(args.batch_tokens > 0, "`--batch-tokens` is 0, expected at least 1");
+        output::check_not_read("--out", &args.out, [args.input.as_path()])?;
         let (files, policy) = args.model.open()?;
         let out = (args.out != Path::new("-")).then(|| output::create(&args.out)).transpose()?;
         Ok((files, policy, out))

@@ -34,6 +34,10 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
         report.say(&format!("this run has ended: {ending}"));
         return Ok(());
     }
+    if let Some(limit) = args.stop_after.filter(|limit| run.progress.step > 0 && run.progress.step >= *limit) {
+        report.say(&format!("this run has done {} steps (`--stop-after` is {limit})", run.progress.step));
+        return Ok(());
+    }
     let stop = Arc::new(AtomicBool::new(false));
     watch_interrupts(&stop, run.watchdog.place()).map_err(Failure::Run)?;
     let outcome = train(&mut run, &mut report, args.stop_after, &stop);

@@ -118,6 +118,11 @@ impl Metrics {
         Some(sum / f64::from(*count))
     }
 
+    /// Names of the values recorded for the current step.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.values.keys().chain(self.held.keys()).map(String::as_str)
+    }
+
     /// Times `stage` until the returned guard is dropped. The metric `timing_s/<stage>` is in seconds, summed over the step.
     #[must_use = "the time ends when the guard is dropped"]
     pub fn timer(&self, stage: &'static str) -> Timer {

@@ -1,15 +1,43 @@
 //! Finds the best checkpoint by a metric, and decides when a run ends because that metric no longer improves.
 
+use anyhow::{Result, bail};
+use capo_plugin::nearest;
+
 use super::Run;
 use super::progress::Best;
 use crate::config::TrainConfig;
 
 /// Compares the last step, which was evaluated, with the best so far.
-pub fn consider(run: &mut Run) {
-    let Some(metric) = run.config.train.metric_for_best_model.as_deref() else { return };
+///
+/// # Errors
+///
+/// When no step so far has had the metric.
+pub fn consider(run: &mut Run) -> Result<()> {
+    let Some(metric) = run.config.train.metric_for_best_model.as_deref() else { return Ok(()) };
+    let value = run.metrics.value(metric);
+    if value.is_none() && run.progress.best.is_none() {
+        refuse(run, metric)?;
+    }
     // A step whose metric is missing or NaN is never the best.
-    let value = run.metrics.value(metric).unwrap_or(f64::NAN);
+    let value = value.unwrap_or(f64::NAN);
     run.progress.best = compared(run.progress.best, run.progress.step, value, &run.config.train);
+    Ok(())
+}
+
+/// Refuses a metric of evaluations that the one before training does not have.
+pub fn check(run: &Run) -> Result<()> {
+    match run.config.train.metric_for_best_model.as_deref() {
+        Some(metric) if metric.starts_with("eval_") && run.metrics.value(metric).is_none() => refuse(run, metric),
+        _ => Ok(()),
+    }
+}
+
+fn refuse(run: &Run, metric: &str) -> Result<()> {
+    let hint = match nearest(metric, run.metrics.names()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "a line of `metrics.jsonl` has the names".to_owned(),
+    };
+    bail!("`train.metric_for_best_model` is `{metric}`, which step {} does not have ({hint})", run.progress.step)
 }
 
 fn compared(before: Option<Best>, step: u64, value: f64, train: &TrainConfig) -> Option<Best> {

@@ -143,6 +143,11 @@ fn turn([key_word, word]: [&str; 2], section: &str, component: &str) -> String {
     }
 }
 
+/// True where a mask or weight follows the run, and so records its threshold: `target_rejection_rate`, or a bound of `"auto"`.
+fn finds_its_threshold(window: &Window, component: &str) -> bool {
+    window.now(&format!("{component}/threshold")).is_some()
+}
+
 /// The key that sets how much a component does; `None` for components of others.
 fn threshold(section: &str, component: &str) -> Option<String> {
     let id = component.split('#').next().unwrap_or(component);
@@ -310,7 +315,7 @@ fn mask_rejects_much(window: &Window, setup: &Setup) -> Vec<Sign> {
     let limit = setup.limits.rejection_rate;
     of_each(window.components(REJECTION_RATE), |mask| {
         let rates = window.last(&format!("{mask}/{REJECTION_RATE}"), REJECTIONS)?;
-        let meant = MEANT.contains(&mask.split('#').next().unwrap_or(mask));
+        let meant = MEANT.contains(&mask.split('#').next().unwrap_or(mask)) || finds_its_threshold(window, mask);
         if limit == 0.0 || meant || rates.iter().any(|rate| *rate <= limit) {
             return None;
         }
@@ -332,7 +337,7 @@ fn weights_small(window: &Window, setup: &Setup) -> Vec<Sign> {
             }
             None => format!("{}, tenfold at first", loosen("weight", weight)),
         };
-        (mean < setup.limits.weight_mean).then_some((what, advice))
+        (mean < setup.limits.weight_mean && !finds_its_threshold(window, weight)).then_some((what, advice))
     })
 }
 

@@ -107,6 +107,25 @@ mod tests {
         assert!(watch.step(7, &rejected(0.4, 0.6)).is_empty());
     }
 
+    /// Its user named the share, and the advice to raise the threshold would be refused beside it.
+    #[test]
+    fn a_mask_or_weight_that_finds_its_threshold_is_left_alone() {
+        let step = |threshold: f64| {
+            let mask = [("a.mask/rejection_rate", 0.3), ("a.mask/threshold", threshold)];
+            let weight = [
+                ("a.weight/weighted_away_gradient_share", 0.9),
+                ("a.weight/mean", 0.1),
+                ("a.weight/threshold", threshold),
+            ];
+            values(&[&mask[..], &weight].concat())
+        };
+        let told = |threshold: f64| told(&mut watch(&[]), (0..20).map(|_| step(threshold)));
+        assert_eq!(
+            (told(f64::NAN), told(1e-4)),
+            (vec!["5 mask_rejects_much".into(), "20 weights_small".into()], vec![])
+        );
+    }
+
     #[test]
     fn a_summary_names_masks_that_never_rejected() {
         let mut watch = watch(&[]);

@@ -188,7 +188,7 @@ enum GranularityKey {
 
 /// A threshold, or `false`.
 #[derive(Deserialize, Clone, Copy)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "this is no threshold (give a number, or false to switch the test off)")]
 enum Limit {
     At(f64),
     Off(bool),

@@ -40,7 +40,11 @@ impl CurvatureWeight {
 }
 
 /// Sketch of `m_F` of the completion tokens. A token's weight is its squared gradient by its own logit, `(dloss_dlogp (1 − p))²`.
+/// A step of rate 0 moves nothing and says nothing, so its sketch is empty.
 fn sketch(predictor: &Predictor, batch: &Batch<'_>) -> Result<Sketch, PluginError> {
+    if batch.optimizer.learning_rate == 0.0 {
+        return Ok(Sketch::default());
+    }
     let m_f = predictor.shifts(batch, batch.completion_mask, &Acceptance::default())?.m_f;
     let slopes = batch.dloss_dlogp.unwrap_or(batch.advantages);
     let square = |at: usize| f64::from(slopes[at] * (1.0 - batch.logps[at].exp())).powi(2);
@@ -221,6 +225,11 @@ mod tests {
         assert!((left / 0.05 - 1.0).abs() < 0.04, "{left}");
         let found = second.records.number("threshold").unwrap();
         assert!(auto().load(&testing::weight::<CurvatureWeight>("").unwrap().save().unwrap()).is_err());
+
+        let still = rated(0.0);
+        let known = weight.save().unwrap();
+        still.weighed_step_end(&mut weight, &first.weights, false).unwrap();
+        assert_eq!(weight.save().unwrap(), known, "a warm-up begins with a rate of 0");
 
         let (faster, mut other) = (rated(1e-2), auto());
         faster.weighed_step_end(&mut other, &first.weights, false).unwrap();

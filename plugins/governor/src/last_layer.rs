@@ -1,6 +1,6 @@
 //! The governor with the curvature model of the last layer: CAPO's idea, applied to the step instead of tokens.
 
-use capo_core::{Acceptance, CurvatureModel, Granularity, Loss, SecondMoment, Semantics, Step};
+use capo_core::{Acceptance, CurvatureAverage, CurvatureModel, Granularity, Loss, SecondMoment, Semantics, Step};
 use capo_curvature::trainer_step;
 use capo_plugin::prelude::*;
 
@@ -23,10 +23,10 @@ fn target() -> f64 {
     TARGET
 }
 
-/// A model that never accepts or rejects tokens.
+/// A model that never accepts or rejects tokens. Its divergence is a mean over tokens, whatever the loss divides by.
 fn model() -> CurvatureModel {
-    CurvatureModel::new(Acceptance::default(), Granularity::Batch, Semantics::EXACT)
-        .expect("no threshold is out of range")
+    let semantics = Semantics { curvature_average: CurvatureAverage::TokenMean, ..Semantics::EXACT };
+    CurvatureModel::new(Acceptance::default(), Granularity::Batch, semantics).expect("no threshold is out of range")
 }
 
 impl LastLayerGovernor {
@@ -89,8 +89,8 @@ impl StepControl for LastLayerGovernor {
 
 #[cfg(test)]
 mod tests {
-    use capo_plugin::StepControlFn;
     use capo_plugin::testing::{self, Fixture, Measured, Snapshot};
+    use capo_plugin::{Reduction, StepControlFn};
     use insta::assert_snapshot;
 
     use super::*;
@@ -114,6 +114,25 @@ mod tests {
         assert_eq!(scales(2.0 * kl), [1.0; 3]);
         let half = scales(kl / 4.0)[0];
         assert!((half - 0.5).abs() < 1e-12, "{half}");
+    }
+
+    /// The mean over tokens is the same whatever the loss divides by, and however long completions may get.
+    #[test]
+    fn the_target_is_nats_per_token_under_every_reduction() {
+        let fixture = Fixture::new(4, 6).lengths(&[6, 3, 0, 5]);
+        let weights: Vec<f32> = fixture.batch().completion_mask.iter().map(|&mask| f32::from(mask)).collect();
+        let kl = |reduction: Reduction| {
+            let mut batch = fixture.batch();
+            batch.reduction = reduction;
+            LastLayerGovernor { target: TARGET, model: model() }
+                .predict(&trainer_step(&batch).unwrap(), &weights)
+                .unwrap()
+        };
+        // These three differ by a factor of the whole gradient, which Adam's first step does not see.
+        let mean = kl(Reduction::TOKEN_MEAN);
+        for other in [Reduction::FIXED_LENGTH, Reduction::COMPLETION_SUM] {
+            assert!((kl(other) / mean - 1.0).abs() < 1e-3, "{other:?}: {} {mean}", kl(other));
+        }
     }
 
     #[test]
@@ -147,11 +166,11 @@ mod tests {
     fn does_what_it_did() {
         assert_snapshot!(Snapshot::default().digits(3).of(&mut governor("target = 1e-6")), @r"
         ragged: B 4, T 5, G 2
-          scale of embedding = 6.71e-1
-          scale of block.0 = 6.71e-1
-          scale of last_layer = 6.71e-1
-          predicted_kl = 2.22e-6
-          scale = 6.71e-1
+          scale of embedding = 6.84e-1
+          scale of block.0 = 6.84e-1
+          scale of last_layer = 6.84e-1
+          predicted_kl = 2.14e-6
+          scale = 6.84e-1
         stale: B 3, T 4, G 3
           scale of embedding = 7.41e-1
           scale of block.0 = 7.41e-1
@@ -165,11 +184,11 @@ mod tests {
           predicted_kl = 1.27e-6
           scale = 8.88e-1
         without tokens: B 3, T 3, G 3
-          scale of embedding = 1.00e0
-          scale of block.0 = 1.00e0
-          scale of last_layer = 1.00e0
-          predicted_kl = 9.33e-7
-          scale = 1.00e0
+          scale of embedding = 8.00e-1
+          scale of block.0 = 8.00e-1
+          scale of last_layer = 8.00e-1
+          predicted_kl = 1.56e-6
+          scale = 8.00e-1
         far: B 2, T 3, G 2
           scale of embedding = 1.00e0
           scale of block.0 = 1.00e0

@@ -15,7 +15,7 @@ const CLIP: f64 = 2.0;
 const HELD: u64 = 5;
 /// So many cosines are searched with. Later ones would lower the share on and on: they go to 0 as the policy gets good.
 const SEARCHED: u64 = 30;
-/// The first step's KL divergence, nats per completion token.
+/// KL divergence of the first step that would have more, nats per completion token.
 const START: f64 = 3e-4;
 /// No step has more than so many times the mean KL divergence of those before it.
 const SPIKE: f64 = 10.0;
@@ -34,21 +34,29 @@ pub(crate) struct Search {
     /// Sum of the KL divergences of what was taken of the steps, and the number of steps that moved the policy.
     kl: f64,
     steps: u64,
+    /// Highest learning rate so far, to which the share refers.
+    rate: f64,
+    /// True once a step was shortened to [`START`].
+    started: bool,
 }
 
 impl Search {
-    /// How much of a step is taken: `cosine` is the last step's with this `−gradient`, none at the first; `kl` is of the whole step.
-    pub(crate) fn take(&mut self, cosine: Option<f64>, kl: f64) -> f64 {
-        if let Some(cosine) = cosine {
+    /// How much of a step is taken: `cosine` is the last step's with this `−gradient`, none at the first; `kl` is of the whole
+    /// step, which has the learning rate `rate`.
+    pub(crate) fn take(&mut self, cosine: Option<f64>, kl: f64, rate: f64) -> f64 {
+        self.refer_to(rate);
+        // Before the first step that moves the policy there is none whose direction could be judged.
+        if let Some(cosine) = cosine.filter(|_| self.steps > 0) {
             self.learn(cosine);
         }
         if !kl.is_finite() {
             return 0.0;
         }
-        if kl > 0.0 && self.steps == 0 {
-            self.log = scale(START, kl).ln();
+        let mut share = self.share();
+        if !self.started && self.cosines <= HELD && share * share * kl > START {
+            (self.log, self.started) = (scale(START, kl).ln(), true);
+            share = self.share();
         }
-        let share = self.share();
         let taken = share * share * kl;
         let most = if self.steps == 0 { f64::INFINITY } else { SPIKE * self.kl / self.steps as f64 };
         if taken > 0.0 {
@@ -61,6 +69,19 @@ impl Search {
     /// The share of a step that is no spike.
     pub(crate) fn share(&self) -> f64 {
         self.log.exp()
+    }
+
+    /// Keeps `share · rate` where a warm-up raises the rate: the search is for a learning rate.
+    fn refer_to(&mut self, rate: f64) {
+        if rate <= self.rate {
+            return;
+        }
+        if self.rate > 0.0 {
+            let less = (self.rate / rate).ln();
+            self.log += less;
+            self.logs += less * self.cosines as f64;
+        }
+        self.rate = rate;
     }
 
     fn learn(&mut self, cosine: f64) {
@@ -83,14 +104,15 @@ impl Search {
 
     /// The state as text.
     pub(crate) fn save(&self) -> String {
-        let numbers = [self.log, self.logs, self.square, self.kl].map(|number| format!("{:016x}", number.to_bits()));
-        format!("{} {} {}", numbers.join(" "), self.cosines, self.steps)
+        let numbers =
+            [self.log, self.logs, self.square, self.kl, self.rate].map(|number| format!("{:016x}", number.to_bits()));
+        format!("{} {} {} {}", numbers.join(" "), self.cosines, self.steps, u8::from(self.started))
     }
 
     /// The state of such a text; none where it is none.
     pub(crate) fn load(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
-        let &[log, logs, square, kl, cosines, steps] = words.as_slice() else { return None };
+        let &[log, logs, square, kl, rate, cosines, steps, started] = words.as_slice() else { return None };
         let number =
             |word: &str| u64::from_str_radix(word, 16).ok().map(f64::from_bits).filter(|number| number.is_finite());
         let count = |word: &str| word.parse().ok();
@@ -101,6 +123,8 @@ impl Search {
             kl: number(kl)?,
             cosines: count(cosines).filter(|cosines| *cosines <= SEARCHED)?,
             steps: count(steps)?,
+            rate: number(rate)?,
+            started: matches!(started, "0" | "1").then_some(started == "1")?,
         })
     }
 }
@@ -112,15 +136,19 @@ mod tests {
     /// Shares of steps with one cosine and a whole step of `kl`, from the first on.
     fn shares(cosine: f64, kl: f64, count: usize) -> Vec<f64> {
         let mut search = Search::default();
-        (0..count).map(|at| search.take((at > 0).then_some(cosine), kl)).collect()
+        (0..count).map(|at| search.take((at > 0).then_some(cosine), kl, 1e-3)).collect()
     }
 
     #[test]
     fn the_first_steps_have_one_divergence() {
         let first = shares(0.1, 0.03, HELD as usize + 1);
         assert!(first.iter().all(|share| (share / 0.1 - 1.0).abs() < 1e-12), "{first:?}");
-        // A step that is shorter than that is taken whole.
-        assert_eq!(shares(0.1, 1e-5, 3), [1.0; 3]);
+        // A step that is shorter than that is taken whole, and the first one that is longer begins the search.
+        let mut search = Search::default();
+        let taken = [(None, 1e-6), (Some(0.1), 5e-6), (Some(0.1), 3.0)];
+        let taken = taken.map(|(cosine, kl)| search.take(cosine, kl, 1e-3));
+        assert_eq!(taken[..2], [1.0; 2]);
+        assert!((search.share() / 1e-2 - 1.0).abs() < 1e-12);
     }
 
     #[test]
@@ -146,21 +174,42 @@ mod tests {
     fn a_step_far_beyond_those_before_it_is_shortened() {
         let mut search = Search::default();
         for at in 0..4 {
-            search.take((at > 0).then_some(0.0), 3e-4);
+            search.take((at > 0).then_some(0.0), 3e-2, 1e-3);
         }
-        assert!((search.take(None, 3.0) / (SPIKE * 3e-4 / 3.0).sqrt() - 1.0).abs() < 1e-12);
-        assert_eq!([f64::NAN, f64::INFINITY].map(|kl| search.take(None, kl)), [0.0; 2]);
+        assert!((search.take(None, 3.0, 1e-3) / (SPIKE * 3e-4 / 3.0).sqrt() - 1.0).abs() < 1e-12);
+        assert_eq!([f64::NAN, f64::INFINITY].map(|kl| search.take(None, kl, 1e-3)), [0.0; 2]);
         // One that moves nothing is taken whole, and counts for nothing.
         let before = search;
-        assert_eq!((search.take(None, 0.0), search), (1.0, before));
+        assert_eq!((search.take(None, 0.0, 1e-3), search), (1.0, before));
+    }
+
+    /// Steps of a warm-up are as those at a constant rate, whose length is the rate times the share. A rate of 0 comes before them.
+    #[test]
+    fn a_warm_up_changes_no_step() {
+        let lengths = |rates: &dyn Fn(u64) -> f64| {
+            let mut search = Search::default();
+            let length = |at| {
+                let rate = rates(at);
+                rate * search.take((at > 0).then_some(-0.1), 300.0 * rate * rate, rate)
+            };
+            (0..60).map(length).collect::<Vec<f64>>()
+        };
+        let constant = lengths(&|_| 1.0);
+        let warm = lengths(&|at| 0.02 * at.min(50) as f64);
+        assert_eq!(warm[0], 0.0);
+        for (warm, constant) in warm[1..].iter().zip(&constant) {
+            assert!((warm / constant - 1.0).abs() < 1e-9, "{warm} {constant}");
+        }
     }
 
     #[test]
     fn a_state_comes_back_to_the_bit() {
         let mut search = Search::default();
-        let _ = [None, Some(0.03), Some(-0.2)].map(|cosine| search.take(cosine, 0.1));
+        let _ = [None, Some(0.03), Some(-0.2)].map(|cosine| search.take(cosine, 0.1, 1e-3));
         assert_eq!(Search::load(&search.save()), Some(search));
-        for foreign in ["", "0", "7ff8000000000000 0 0 0 1 1", "0 0 0 0 31 31", "0 0 0 0 1"] {
+        for foreign in
+            ["", "0", "7ff8000000000000 0 0 0 0 1 1 1", "0 0 0 0 0 31 31 1", "0 0 0 0 0 1 1 2", "0 0 0 0 0 1 1"]
+        {
             assert_eq!(Search::load(foreign), None);
         }
     }

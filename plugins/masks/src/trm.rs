@@ -85,7 +85,20 @@ impl Bounded for Trm {
 
     fn validate(&self) -> Result<(), PluginError> {
         checks::positive("rollout_rs_threshold", self.threshold() as f32)?;
-        let Some(lower) = self.rollout_rs_threshold_lower else { return Ok(()) };
+        let Some(lower) = self.rollout_rs_threshold_lower else {
+            if self.rollout_rs.estimate == Estimate::K1
+                && self.target_rejection_rate.is_none()
+                && self.threshold() <= 1.0
+            {
+                let sentence = format!(
+                    "`rollout_rs_threshold` is {}, but of `{}` it is the largest ratio, and every token would be dropped (set it above 1, such as 1.001, or give `rollout_rs_threshold_lower` too)",
+                    self.rollout_rs_threshold.unwrap_or(THRESHOLD),
+                    self.rollout_rs.name
+                );
+                return Err(PluginError::config(sentence));
+            }
+            return Ok(());
+        };
         if self.rollout_rs.estimate != Estimate::K1 {
             let sentence = format!(
                 "`rollout_rs_threshold_lower` is {lower}, but `{}` has no lower bound (leave it out)",

@@ -27,6 +27,9 @@ fn keys_of_components() {
     assert_snapshot!(refused("--plugin libcapo.so --set mask.0.fisher_treshold=1"), @r#"`[[mask]]` with `use = "capo.curvature"`: unknown key `fisher_treshold` (did you mean `fisher_threshold`?)"#);
     assert_snapshot!(refused("--set objective.zzz=1"), @r#"`[objective]` with `use = "grpo.objective"`: unknown key `zzz` (known: `epsilon`, `epsilon_high`, `delta`, `importance_sampling_level`, `beta`, `kl_estimator`, `use_bias_correction_kl`, `reduction`)"#);
     assert_snapshot!(refused("--set objective.epsilon=-1"), @r#"`[objective]` with `use = "grpo.objective"`: `epsilon` is -1 (use 0 or more)"#);
+    // JSON, in which components get their keys, has neither.
+    assert_snapshot!(refused("--set objective.epsilon=inf"), @r#"`[objective]` with `use = "grpo.objective"`: `epsilon` is inf (give a finite number)"#);
+    assert_snapshot!(refused("--plugin libcapo.so --set mask.0.hessian_range=[-1,nan]"), @r#"`[[mask]]` with `use = "capo.curvature"`: `hessian_range` is NaN (give a finite number)"#);
     assert_snapshot!(refused("--set objective.epsilon=wide"), @r#"`[objective]` with `use = "grpo.objective"`: invalid type: string "wide", expected f32"#);
     assert_snapshot!(refused("--plugin libmisbehave.so --set mask=[{use=\"misbehave.mask\"}]"), @r#"`[[mask]]` with `use = "misbehave.mask"`: missing field `sin`"#);
     assert_snapshot!(refused("--set advantage.scale_rewards=groop"), @r#"`[advantage]` with `use = "grpo.advantage"`: unknown variant `groop`, expected one of `group`, `batch`, `none`"#);

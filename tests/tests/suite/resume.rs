@@ -66,6 +66,9 @@ fn stopped_after_every_step() {
     assert_eq!((stopped.metrics().len(), stopped.checkpoints()), (1, vec![1]));
     for step in 2..=5 {
         folder.said(&format!("train --resume resumed --stop-after {step}"));
+        let again = folder.said(&format!("train --resume resumed --stop-after {}", step - 1));
+        let said = format!("this run has done {step} steps (`--stop-after` is {})\n", step - 1);
+        assert!(step == 5 || again.ends_with(&said), "{again}");
     }
     folder.run_dir("resumed").assert_same_files(&whole);
 }

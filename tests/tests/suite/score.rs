@@ -54,6 +54,9 @@ fn text_is_scored_as_its_ids() {
 #[test]
 fn bad_rows_leave_no_file() {
     let folder = Folder::new();
+    folder.write("scores.jsonl", "");
+    assert_snapshot!(folder.refused(&SCORE.replace("rows", "scores")), @"`--out scores.jsonl` is a file that is read, and would be replaced (choose another name)");
+    std::fs::remove_file(folder.path().join("scores.jsonl")).unwrap();
     folder.write(
         "rows.jsonl",
         "{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n\n{\"prompt\": \"1+1=\", \"completion\": \"x\"}\n",
@@ -145,6 +148,8 @@ fn generation_refuses_bad_input() {
     assert_snapshot!(refused("--input absent"), @"cannot read `absent`: No such file or directory (os error 2)");
     folder.write("prompts.jsonl", "{\"prompt\": 1}\n");
     assert_snapshot!(refused("--input prompts.jsonl"), @"bad row at line 1 of `prompts.jsonl`: expected a JSON object with the text `prompt` (give a `.txt` file for a prompt on each line)");
+    assert_snapshot!(refused("--input prompts.jsonl --out ./prompts.jsonl"), @"`--out ./prompts.jsonl` is a file that is read, and would be replaced (choose another name)");
+    assert_snapshot!(refused("1+1= --num-generations 0"), @"`--num-generations` is 0, expected at least 1");
     folder.write("prompts.txt", "\n");
     assert_snapshot!(refused("--input prompts.txt"), @"`prompts.txt` has no prompt (write one on each line)");
 }

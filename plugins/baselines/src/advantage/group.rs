@@ -69,7 +69,10 @@ impl GroupNormalized {
                 ScaleRewards::Batch => of_all + f64::from(self.epsilon),
                 ScaleRewards::None => 1.0,
             };
-            values[group].iter_mut().for_each(|value| *value = (*value - mean) / divisor);
+            // Without `epsilon`, equal rewards have a divisor of 0.
+            values[group]
+                .iter_mut()
+                .for_each(|value| *value = if divisor > 0.0 { (*value - mean) / divisor } else { 0.0 });
         }
     }
 

@@ -39,7 +39,9 @@ fn a_group_of_one_gets_zero() {
 #[test]
 fn a_batch_without_a_difference_stays_finite() {
     let fixture = Fixture::new(2, 2).groups_of(2).rewards(&[1.0, 1.0]);
-    for table in ["", "scale_rewards = \"batch\"", "multi_objective_aggregation = \"normalize_then_sum\""] {
+    for table in
+        ["", "epsilon = 0", "scale_rewards = \"batch\"", "multi_objective_aggregation = \"normalize_then_sum\""]
+    {
         assert_eq!(fixture.estimate(&mut advantage::<GroupNormalized>(table).unwrap()).unwrap(), [0.0; 4], "{table}");
     }
     for table in ["", "baseline = \"group\""] {

@@ -15,6 +15,7 @@ fn what_is_out_of_range_is_refused() {
         ("masks.mis", r#"{"veto_threshold": -1}"#),
         ("masks.trm", r#"{"rollout_rs": "seq_max_k1"}"#),
         ("masks.trm", r#"{"rollout_rs_threshold": 0}"#),
+        ("masks.trm", r#"{"rollout_rs": "seq_mean_k1"}"#),
         ("masks.trm", r#"{"rollout_rs_threshold_lower": 0.5}"#),
         ("masks.trm", r#"{"rollout_rs": "token_k1", "rollout_rs_threshold": 1.5, "rollout_rs_threshold_lower": 2}"#),
         ("masks.off-policy-sequence", r#"{"off_policy_mask_threshold": -0.5}"#),
@@ -50,6 +51,7 @@ fn what_is_out_of_range_is_refused() {
     masks.mis: `veto_threshold` is -1 (it must be 0 or more)
     masks.trm: `rollout_rs` is `seq_max_k1` (use `token`, `seq_sum`, `seq_mean` or `seq_max`, then `_k1`, `_k2` or `_k3`; there is no `seq_max_k1`)
     masks.trm: `rollout_rs_threshold` is 0 (it must be finite and above 0)
+    masks.trm: `rollout_rs_threshold` is 0.01, but of `seq_mean_k1` it is the largest ratio, and every token would be dropped (set it above 1, such as 1.001, or give `rollout_rs_threshold_lower` too)
     masks.trm: `rollout_rs_threshold_lower` is 0.5, but `seq_mean_k3` has no lower bound (leave it out)
     masks.trm: `rollout_rs_threshold_lower` is 2, above `rollout_rs_threshold`, 1.5 (no token would be kept)
     masks.off-policy-sequence: `off_policy_mask_threshold` is -0.5 (it must be 0 or more)
