@@ -178,9 +178,9 @@ mod tests {
         }
         assert!((search.take(None, 3.0, 1e-3) / (SPIKE * 3e-4 / 3.0).sqrt() - 1.0).abs() < 1e-12);
         assert_eq!([f64::NAN, f64::INFINITY].map(|kl| search.take(None, kl, 1e-3)), [0.0; 2]);
-        // One that moves nothing is taken whole, and counts for nothing.
+        // One that moves nothing counts for nothing.
         let before = search;
-        assert_eq!((search.take(None, 0.0, 1e-3), search), (1.0, before));
+        assert_eq!((search.take(None, 0.0, 1e-3), search), (before.share(), before));
     }
 
     /// Steps of a warm-up are as those at a constant rate, whose length is the rate times the share. A rate of 0 comes before them.

@@ -64,7 +64,7 @@ fn the_configs_of_other_pages_open() {
     let math = workspace().join("tests/data/datasets/math-none.parquet");
     folder.write("math.parquet", std::fs::read(math).unwrap());
     let cases = [
-        ("README.md", "--plugin libcapo.so --set eval.num_prompts=2 --set rollout.max_completion_length=8"),
+        ("README.md", "--plugin libgovernor.so --set eval.num_prompts=2 --set rollout.max_completion_length=8"),
         ("docs/from-trl.md", "--set data.dataset_name=math.parquet --set rollout.max_completion_length=8"),
     ];
     for (page, args) in cases {
