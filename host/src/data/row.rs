@@ -33,14 +33,18 @@ pub struct Reading {
 ///
 /// Errors name the column.
 pub(super) fn parse(line: &[u8], reading: &Reading, chat: Option<&Chat>, place: Row) -> Result<Option<Example>> {
+    // Some programs begin a UTF-8 file with a byte order mark.
+    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
     let value: Value = serde_json::from_slice(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;
     let Value::Object(mut row) = value else {
         bail!("expected a JSON object, found {}", kind(&value));
     };
     let present: Vec<String> = row.keys().take(MOST_NAMES).map(|key| format!("`{}`", quote(key))).collect();
-    let present = present.join(", ");
-    let columns_of_row = || format!("columns of this row: {present}");
-    let missing = |column: &str| anyhow!("no column `{column}` ({})", columns_of_row());
+    let columns_of_row = || format!("columns of this row: {}", present.join(", "));
+    let missing = |column: &str| match present.contains(&format!("`{column}`")) {
+        true => anyhow!("column `{column}` is null (give it a value, or remove the row)"),
+        false => anyhow!("no column `{column}` ({})", columns_of_row()),
+    };
     if !reading.filter.takes(&row)? {
         return Ok(None);
     }

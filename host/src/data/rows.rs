@@ -197,7 +197,8 @@ mod tests {
         for (row, expected) in [
             ("{\"prompt\": \"p\"}", "no column `answer` (columns of this row: `prompt`)"),
             ("{\"promt\": 1, \"answer\": 2}", "no column `prompt` (columns of this row: `answer`, `promt`)"),
-            ("[1]", "expected a JSON object, found a list"),
+            ("{\"prompt\": \"p\", \"answer\": null}", "column `answer` is null (give it a value, or remove the row)"),
+            ("\u{feff}[1]", "expected a JSON object, found a list"),
             ("{\"prompt\": [\"p\"]}", "column `prompt` is a list, expected text (write it as one string)"),
             ("{\"prompt\": \" \"}", "column `prompt` is empty (remove the row or fill it in)"),
             ("{\"prompt\": ", "not valid JSON: EOF while parsing a value at line 1 column 11"),
