@@ -228,20 +228,6 @@ mod tests {
     }
 
     #[test]
-    fn only_regular_files_are_read() {
-        let directory = tempfile::tempdir().unwrap();
-        let sentence = |path: &Path| format!("{:#}", read(path).unwrap_err()).split_once(": ").unwrap().1.to_owned();
-        assert_eq!(sentence(directory.path()), "it is a directory, not a regular file (give a file)");
-        assert_eq!(sentence(Path::new("/dev/zero")), "it is a device, not a regular file (give a file)");
-        let path = directory.path().join("socket");
-        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        assert_eq!(sentence(&path), "it is a socket, not a regular file (give a file)");
-        let path = directory.path().join("pipe");
-        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-        assert_eq!(sentence(&path), "it is a named pipe, not a regular file (give a file)");
-    }
-
-    #[test]
     fn a_file_that_cannot_fit_is_not_tried() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("hole");

@@ -231,7 +231,8 @@ mod tests {
         let living = filled(parent.path());
         // Each folder is of a process that was killed: before it had a lock, with a lock, or during removal.
         for (number, files) in [&[][..], &["lock"], &["whole"]].into_iter().enumerate() {
-            let dead = parent.path().join(format!("{PARTIAL}{number}"));
+            // By name: what an older host left is swept too.
+            let dead = parent.path().join(format!(".partial-capo-{number}"));
             fs::create_dir(&dead).unwrap();
             files.iter().for_each(|file| fs::write(dead.join(file), "").unwrap());
         }

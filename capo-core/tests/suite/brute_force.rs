@@ -1,11 +1,11 @@
-//! The paper's model against the dense one, and the dense one against derivatives of the policy itself.
+//! The paper's model against the dense one.
 
-use capo_core::{Granularity, OptimizerModel, Policy, Semantics, UntouchedRows, Weights};
+use capo_core::{Granularity, OptimizerModel, Policy, Semantics, UntouchedRows};
 
 use super::exact::side_by_side;
 use super::fixture::{ADAM, ADAM_OF_BOTH, Dims, Rng, SGD, assert_close, open_model};
 use super::scene::Scene;
-use super::whole::{Optimizer, Whole, subsets};
+use super::whole::{Optimizer, Whole};
 
 const PAPER: Semantics = Semantics::PAPER;
 const SHAPES: [Dims; 6] = [
@@ -65,56 +65,4 @@ fn gradients_of_any_scale_agree_with_the_dense_model() {
             whole.commit(&scene, &scene.batch.mask);
         }
     }
-}
-
-/// `m_H` and `m_F` against the policy itself: along `W + x D`, the ratio surrogate `A pi'(a) / pi(a)` has slope `A s` and
-/// second derivative `A (s² - q)`, `log pi(a)` has slope `s`, and `KL(pi, pi')` has second derivative `q`.
-#[test]
-fn shifts_are_the_taylor_terms_of_surrogate_and_kl() {
-    let dims = Dims(2, 3, 4, 5, 6);
-    let mut rng = Rng(23);
-    for optimizer in [SGD, ADAM] {
-        let mut whole = Whole { semantics: PAPER, optimizer: Optimizer::new(optimizer, dims) };
-        let mut model = open_model();
-        let first = Scene::full(&mut rng, dims, 1.0);
-        first.commit(&mut model, &optimizer);
-        whole.commit(&first, &first.batch.mask);
-        let scene = Scene::full(&mut rng, dims, 1.0);
-        let [one, two] = [1.0, 2.0].map(|lr| scene.assess(&model, &optimizer, lr));
-        for (at, subset) in subsets(&scene, Granularity::Token, &scene.batch.mask).iter().enumerate() {
-            let token = whole.token(&scene, at);
-            let v = token
-                .moves(&whole.optimizer.direction(&whole.gradient(&scene, subset, Weights::TokenMean, |_| 1.0)), 1.0);
-            let moved = |x: f64| token.moved(&v.iter().map(|v| x * v).collect::<Vec<_>>());
-            let [f1, h1, h2] = [one.m_f[at], one.m_h[at], two.m_h[at]].map(f64::from);
-            // m_H = lr slope + ½ lr² bend, at rates 1 and 2.
-            let (slope, bend) = (2.0 * h1 - 0.5 * h2, h2 - 2.0 * h1);
-            let q = 2.0 * f1 - bend / token.signal;
-
-            let surrogate = |x: f64| token.signal * moved(x)[token.action] / token.pi[token.action];
-            let logp = |x: f64| moved(x)[token.action].ln();
-            let kl = |x: f64| {
-                let terms = token.pi.iter().zip(moved(x));
-                terms.map(|(p, n)| if *p == 0.0 { 0.0 } else { p * (p / n).ln() }).sum::<f64>()
-            };
-            let size = v.iter().map(|x| x * x).sum::<f64>().max(1e-3);
-            let within = |what: &str, got: f64, expected: f64| {
-                assert!((got - expected).abs() < 1e-5 * size.max(1.0), "token {at} {what}: {got} against {expected}");
-            };
-            within("slope of the surrogate", slope, difference(surrogate, size));
-            within("bend of the surrogate", bend, second_difference(surrogate, size));
-            within("m_F", f1, 0.5 * difference(logp, size).powi(2));
-            within("bend of the KL", q, second_difference(kl, size));
-        }
-    }
-}
-
-fn difference(f: impl Fn(f64) -> f64, size: f64) -> f64 {
-    let x = 1e-5 / size.sqrt();
-    (f(x) - f(-x)) / (2.0 * x)
-}
-
-fn second_difference(f: impl Fn(f64) -> f64, size: f64) -> f64 {
-    let x = 1e-3 / size.sqrt();
-    (f(x) - 2.0 * f(0.0) + f(-x)) / (x * x)
 }

@@ -1,7 +1,7 @@
 //! The corners: degenerate supports and batches, non-finite and extreme data, refused inputs.
 
 use capo_core::{
-    Acceptance, Assessment, CurvatureModel, Granularity, LastLayer, OptimizerModel, Policy, Rejections, Semantics, Step,
+    Acceptance, Assessment, CurvatureModel, Granularity, LastLayer, OptimizerModel, Policy, Rejections, Semantics,
 };
 
 use super::device;
@@ -34,18 +34,18 @@ fn shifts(assessment: &Assessment) -> impl Iterator<Item = f32> {
 
 #[test]
 fn zero_advantage_moves_by_momentum_alone() {
-    let mut batch = Batch::full(&mut Rng(1), DIMS);
-    batch.advantages.fill(0.0);
-    let sgd = batch.assess(&open_model(), &POLICY, &SGD, 0.1);
+    let mut scene = Scene::full(&mut Rng(1), DIMS, 1.0);
+    scene.batch.advantages.fill(0.0);
+    let sgd = scene.assess(&open_model(), &SGD, 0.1);
     assert!(sgd.m_f.iter().chain(&sgd.m_h).all(|&x| x == 0.0));
     let seasoned = seasoned(Semantics::PAPER, Granularity::Token, &ADAM);
-    let adam = batch.assess(&seasoned, &POLICY, &ADAM, 0.1);
+    let adam = scene.assess(&seasoned, &ADAM, 0.1);
     assert!(adam.m_f.iter().all(|&x| x > 0.0));
     assert!(adam.m_h.iter().all(|&x| x == 0.0));
 
     // Such a step counts, decays every row and gives no row moments.
     let mut model = open_model();
-    batch.commit(&mut model, &POLICY, &ADAM, &batch.mask);
+    scene.commit(&mut model, &ADAM);
     assert_eq!((model.steps(), model.rows()), (1, 0));
 }
 
@@ -82,8 +82,9 @@ fn an_all_but_certain_token_keeps_its_digits() {
         mask: vec![1],
         ..Batch::empty(Dims(1, 1, 2, 1, 2))
     };
+    let scene = Scene { batch, policy: POLICY, ..Scene::full(&mut Rng(1), Dims(1, 1, 2, 1, 2), 1.0) };
     let rest = (-30.0f64).exp() / (1.0 + (-30.0f64).exp());
-    let m_h = batch.assess(&open_model(), &POLICY, &SGD, 1.0).m_h[0];
+    let m_h = scene.assess(&open_model(), &SGD, 1.0).m_h[0];
     assert!((f64::from(m_h) / (2.0 * rest * rest) - 1.0).abs() < 1e-6, "{m_h}");
 }
 
@@ -128,10 +129,10 @@ fn learning_rate_zero_accepts_everything_finite() {
     let tight =
         Acceptance { fisher_threshold: Some(1e-300), hessian_range: Some([-1e-300, 1e-300]), ..Acceptance::default() };
     let model = CurvatureModel::new(tight, Granularity::Token, Semantics::PAPER).unwrap();
-    let mut batch = Batch::full(&mut Rng(6), DIMS);
-    batch.hidden[0] = f32::NAN;
+    let mut scene = Scene::full(&mut Rng(6), DIMS, 1.0);
+    scene.batch.hidden[0] = f32::NAN;
     for optimizer in [SGD, ADAM] {
-        let assessment = batch.assess(&model, &POLICY, &optimizer, 0.0);
+        let assessment = scene.assess(&model, &optimizer, 0.0);
         assert_eq!(assessment.keep[0], 0);
         assert!(assessment.keep[1..].iter().all(|&x| x == 1));
         assert_eq!(assessment.rejected, Rejections { not_finite: 1, total: 1, ..Rejections::default() });
@@ -278,50 +279,51 @@ const MISTAKES: [Mistake; 10] = [
 
 #[test]
 fn mistakes_in_the_batch_are_named() {
-    let mut batch = Batch::full(&mut Rng(12), DIMS);
+    let mut scene = Scene::full(&mut Rng(12), DIMS, 1.0);
+    let Scene { batch, .. } = &mut scene;
     batch.topk_ids.iter_mut().chain(&mut batch.action_ids).for_each(|id| *id %= 6);
     batch.action_ids[9] = 6;
     for (change, sentence) in MISTAKES {
-        let mut view = batch.view();
-        change(&mut view);
-        let step = Step { batch: view, ..batch.step(&POLICY, &ADAM, 0.1) };
-        let result = open_model().prepare(&step, &batch.mask);
+        let mut step = scene.step(&ADAM, 0.1);
+        change(&mut step.batch);
+        let result = open_model().prepare(&step, &scene.batch.mask);
         assert_eq!(result.unwrap_err().to_string(), sentence);
     }
 }
 
 #[test]
 fn mistakes_in_the_settings_are_named() {
-    let batch = Batch::full(&mut Rng(13), DIMS);
+    let scene = Scene::full(&mut Rng(13), DIMS, 1.0);
+    let mask = &scene.batch.mask;
     let complaint = |policy: Policy, optimizer: OptimizerModel, lr: f64, mask: &[u8]| {
-        let result = open_model().prepare(&batch.step(&policy, &optimizer, lr), mask);
-        result.unwrap_err().to_string()
+        let scene = Scene { policy, ..scene.clone() };
+        open_model().prepare(&scene.step(&optimizer, lr), mask).unwrap_err().to_string()
     };
     let refused =
         |acceptance| CurvatureModel::new(acceptance, Granularity::Token, Semantics::PAPER).unwrap_err().to_string();
     for (got, expected) in [
         (
-            complaint(Policy { temperature: 0.0, ..POLICY }, ADAM, 0.1, &batch.mask),
+            complaint(Policy { temperature: 0.0, ..POLICY }, ADAM, 0.1, mask),
             "sampling temperature is `0`, expected a finite number above 0 (greedy sampling has no policy gradient)",
         ),
         (
-            complaint(Policy { top_k: Some(0), ..POLICY }, ADAM, 0.1, &batch.mask),
+            complaint(Policy { top_k: Some(0), ..POLICY }, ADAM, 0.1, mask),
             "`top_k` is 0, expected at least 1 (leave it out for no limit)",
         ),
         (
-            complaint(POLICY, OptimizerModel { beta2: 1.0, ..ADAM }, 0.1, &batch.mask),
+            complaint(POLICY, OptimizerModel { beta2: 1.0, ..ADAM }, 0.1, mask),
             "adam's `beta2` is 1, expected at least 0 and below 1 (0.999 is usual)",
         ),
         (
-            complaint(POLICY, OptimizerModel { eps: 0.0, ..ADAM }, 0.1, &batch.mask),
+            complaint(POLICY, OptimizerModel { eps: 0.0, ..ADAM }, 0.1, mask),
             "adam's `eps` is 0, expected a finite number above 0 (1e-8 is usual)",
         ),
         (
-            complaint(POLICY, ADAM, f64::NAN, &batch.mask),
+            complaint(POLICY, ADAM, f64::NAN, mask),
             "`learning_rate` is NaN, expected a finite number of at least 0 (pass the rate of the coming step)",
         ),
         (
-            complaint(POLICY, ADAM, 0.1, &batch.mask[1..]),
+            complaint(POLICY, ADAM, 0.1, &mask[1..]),
             "`mask` has 11 entries, expected 3 x 4 for `[B, T]` (check the batch's dimensions)",
         ),
         (

@@ -1,8 +1,8 @@
 //! Random batches and the settings that most tests share.
 
 use capo_core::{
-    Acceptance, Assessment, BatchShift, CurvatureModel, Granularity, LastLayer, Loss, OptimizerKind, OptimizerModel,
-    Policy, SecondMoment, Semantics, Step,
+    Acceptance, Assessment, BatchShift, CurvatureModel, Granularity, LastLayer, OptimizerKind, OptimizerModel, Policy,
+    SecondMoment, Semantics,
 };
 
 use super::device;
@@ -92,14 +92,6 @@ impl Batch {
         batch
     }
 
-    /// As `random`, with no padding and no zero advantage.
-    pub fn full(rng: &mut Rng, dims: Dims) -> Self {
-        let mut batch = Self::random(rng, dims);
-        batch.mask.fill(1);
-        batch.advantages.fill_with(|| 1.0 + rng.symmetric(0.5));
-        batch
-    }
-
     pub fn empty(dims: Dims) -> Self {
         Self { dims, group_size: 1, ..Self::default() }
     }
@@ -144,29 +136,6 @@ impl Batch {
             Granularity::Group => tokens * self.group_size,
             Granularity::Batch => tokens * completions,
         }
-    }
-
-    pub fn step(&self, policy: &Policy, optimizer: &OptimizerModel, learning_rate: f64) -> Step<'_> {
-        Step {
-            batch: self.view(),
-            advantages: &self.advantages,
-            policy: *policy,
-            loss: Loss::completion_mean(self.dims.1.max(1)),
-            optimizer: *optimizer,
-            learning_rate,
-            moments: None,
-        }
-    }
-
-    pub fn assess(&self, model: &CurvatureModel, policy: &Policy, optimizer: &OptimizerModel, lr: f64) -> Assessment {
-        model.assess(&model.prepare(&self.step(policy, optimizer, lr), &self.mask).unwrap()).unwrap()
-    }
-
-    pub fn commit(&self, model: &mut CurvatureModel, policy: &Policy, optimizer: &OptimizerModel, keep: &[u8]) {
-        let remembers = optimizer.second_moment == SecondMoment::KeptAndRejected;
-        let prepared =
-            model.prepare(&self.step(policy, optimizer, 0.0), if remembers { &self.mask } else { keep }).unwrap();
-        model.commit(&prepared, keep).unwrap();
     }
 }
 

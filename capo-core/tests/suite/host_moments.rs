@@ -54,26 +54,6 @@ fn moments_of_the_loss_do_what_own_ones_do() {
     }
 }
 
-/// Their sign, and how many steps they say they have taken, matter.
-#[test]
-fn moments_are_read_as_they_are_meant() {
-    let scene = Scene::full(&mut Rng(93), DIMS, 1.0);
-    let (own, whole) = history(Semantics::PAPER, Granularity::Token);
-    let (exp_avg, exp_avg_sq) = as_host_moments(&whole.optimizer);
-    let turned: Vec<f32> = exp_avg.iter().map(|x| -x).collect();
-    let run = |exp_avg: &[f32], steps: u64| {
-        let step = step_with(&scene, (exp_avg, &exp_avg_sq), steps);
-        own.assess(&own.prepare(&step, &scene.batch.mask).unwrap()).unwrap().m_f
-    };
-    let expected = run(&exp_avg, STEPS);
-    assert_ne!(run(&turned, STEPS), expected);
-    // All directions are longer by one factor.
-    let direction = |step: u64| (1.0 - 0.99f64.powi(step as i32)).sqrt() / (1.0 - 0.9f64.powi(step as i32));
-    let factor = (direction(10) / direction(STEPS + 1)).powi(2);
-    let scaled: Vec<f64> = expected.iter().map(|&m_f| f64::from(m_f) * factor).collect();
-    assert_close("m_f", &run(&exp_avg, 9), &scaled, 1e-5);
-}
-
 #[test]
 fn a_commit_with_the_trainers_moments_changes_nothing() {
     let scene = Scene::full(&mut Rng(94), DIMS, 1.0);

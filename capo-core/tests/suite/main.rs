@@ -10,7 +10,6 @@ mod host_moments;
 mod invariance;
 mod outputs;
 mod ranks;
-mod replay;
 pub mod scene;
 pub mod second_moment;
 mod semantics;

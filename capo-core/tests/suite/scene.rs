@@ -127,7 +127,15 @@ impl Scene {
             counted: self.counted.as_deref(),
             derivatives: Some(&self.derivatives),
         };
-        Step { loss, ..self.batch.step(&self.policy, optimizer, learning_rate) }
+        Step {
+            batch: self.batch.view(),
+            advantages: &self.batch.advantages,
+            policy: self.policy,
+            loss,
+            optimizer: *optimizer,
+            learning_rate,
+            moments: None,
+        }
     }
 
     pub fn assess(&self, model: &CurvatureModel, optimizer: &OptimizerModel, learning_rate: f64) -> Assessment {
@@ -136,7 +144,11 @@ impl Scene {
 
     /// Commits all tokens of the mask.
     pub fn commit(&self, model: &mut CurvatureModel, optimizer: &OptimizerModel) {
-        let prepared = model.prepare(&self.step(optimizer, 0.0), &self.batch.mask).unwrap();
-        model.commit(&prepared, &self.batch.mask).unwrap();
+        self.commit_kept(model, optimizer, &self.batch.mask);
+    }
+
+    pub fn commit_kept(&self, model: &mut CurvatureModel, optimizer: &OptimizerModel, keep: &[u8]) {
+        let prepared = model.prepare(&self.step(optimizer, 0.0), keep).unwrap();
+        model.commit(&prepared, keep).unwrap();
     }
 }

@@ -5,7 +5,8 @@ use capo_core::{
     OutsideAction, Policy, RejectedBatch, Semantics, StateDtype, Temperature, UntouchedRows, Weights,
 };
 
-use super::fixture::{ADAM, Batch, Dims, GRANULARITIES, OPEN, POLICY, Rng, SGD, model};
+use super::fixture::{ADAM, Dims, OPEN, POLICY, Rng, SGD, model};
+use super::scene::Scene;
 
 const DIMS: Dims = Dims(4, 3, 3, 18, 7);
 const PAPER: Semantics = Semantics::PAPER;
@@ -20,47 +21,30 @@ const COMPLETION_MEAN: Semantics = Semantics { curvature_average: CurvatureAvera
 const RAW_GRADIENT: Semantics = Semantics { empty_state: EmptyState::RawGradient, ..PAPER };
 
 /// Assessment of a batch by a model without history.
-fn fresh(batch: &Batch, granularity: Granularity, semantics: Semantics, optimizer: &OptimizerModel) -> Assessment {
-    batch.assess(&model(semantics, granularity), &POLICY, optimizer, RATE)
-}
-
-#[test]
-fn the_next_feature_is_the_paper_on_shifted_features() {
-    let batch = Batch::random(&mut Rng(40), DIMS);
-    let mut shifted = batch.clone();
-    for (row, own) in shifted.hidden.chunks_mut(3 * 18).zip(batch.hidden.chunks(3 * 18)) {
-        row[..2 * 18].copy_from_slice(&own[18..]); // the last position keeps its own
-    }
-    for (granularity, optimizer) in GRANULARITIES.into_iter().flat_map(|x| [(x, SGD), (x, ADAM)]) {
-        let run = |batch: &Batch, semantics| {
-            let mut model = model(semantics, granularity);
-            batch.commit(&mut model, &POLICY, &optimizer, &batch.mask);
-            (batch.assess(&model, &POLICY, &optimizer, RATE), model.rows())
-        };
-        assert_eq!(run(&batch, NEXT), run(&shifted, PAPER));
-        assert_ne!(run(&batch, NEXT), run(&batch, PAPER));
-    }
+fn fresh(scene: &Scene, granularity: Granularity, semantics: Semantics, optimizer: &OptimizerModel) -> Assessment {
+    scene.assess(&model(semantics, granularity), optimizer, RATE)
 }
 
 #[test]
 fn the_next_feature_of_a_short_completion_may_lie_in_padding() {
-    let mut batch = Batch::full(&mut Rng(41), DIMS);
-    batch.mask[2] = 0;
-    batch.hidden[2 * 18] = f32::NAN;
-    let got = fresh(&batch, Granularity::Token, NEXT, &SGD);
+    let mut scene = Scene::full(&mut Rng(41), DIMS, 1.0);
+    scene.batch.mask[2] = 0;
+    scene.batch.hidden[2 * 18] = f32::NAN;
+    let got = fresh(&scene, Granularity::Token, NEXT, &SGD);
     assert_eq!((got.keep[1], got.rejected.not_finite, got.rejected.total), (0, 1, 1));
-    assert_eq!(fresh(&batch, Granularity::Token, PAPER, &SGD).rejected.total, 0);
+    assert_eq!(fresh(&scene, Granularity::Token, PAPER, &SGD).rejected.total, 0);
 }
 
 #[test]
 fn top_k_knows_neither_the_temperature_nor_the_logit_of_the_action() {
-    let batch = Batch::full(&mut Rng(42), DIMS);
-    let mut spoilt = batch.clone();
-    spoilt.action_logits.fill(f32::NAN);
-    let top_k = model(TOP_K, Granularity::Token);
-    let hot = batch.assess(&top_k, &Policy { temperature: 3.0, ..POLICY }, &ADAM, RATE);
-    assert_eq!(hot, spoilt.assess(&top_k, &POLICY, &ADAM, RATE));
-    let paper = fresh(&batch, Granularity::Token, PAPER, &ADAM);
+    let scene = Scene { policy: POLICY, ..Scene::full(&mut Rng(42), DIMS, 1.0) };
+    let hot = Scene { policy: Policy { temperature: 3.0, ..POLICY }, ..scene.clone() };
+    let mut spoilt = scene.clone();
+    spoilt.batch.action_logits.fill(f32::NAN);
+    let hot = fresh(&hot, Granularity::Token, TOP_K, &ADAM);
+    assert_eq!(hot, fresh(&spoilt, Granularity::Token, TOP_K, &ADAM));
+    let paper = fresh(&scene, Granularity::Token, PAPER, &ADAM);
+    let Scene { batch, .. } = &scene;
     for at in 0..12 {
         let inside = batch.topk_ids[at * 3..][..3].contains(&batch.action_ids[at]);
         assert_eq!(hot.m_h[at] == paper.m_h[at], inside, "token {at}");
@@ -68,42 +52,16 @@ fn top_k_knows_neither_the_temperature_nor_the_logit_of_the_action() {
 }
 
 #[test]
-fn row_means_are_token_means_where_all_tokens_touch_all_rows() {
-    let batch = Batch::full(&mut Rng(43), Dims(4, 3, 7, 18, 7));
-    for (granularity, optimizer) in GRANULARITIES.into_iter().flat_map(|x| [(x, SGD), (x, ADAM)]) {
-        let row_mean = fresh(&batch, granularity, ROW_MEAN, &optimizer);
-        assert_eq!(row_mean, fresh(&batch, granularity, PAPER, &optimizer));
-    }
-}
-
-#[test]
-fn an_empty_state_proposes_the_gradient() {
-    let batch = Batch::full(&mut Rng(48), DIMS);
-    for granularity in GRANULARITIES {
-        let raw = RAW_GRADIENT;
-        assert_eq!(fresh(&batch, granularity, raw, &ADAM), fresh(&batch, granularity, PAPER, &SGD));
-        let decayed = OptimizerModel { weight_decay: 0.5, ..ADAM };
-        assert_eq!(fresh(&batch, granularity, raw, &decayed), fresh(&batch, granularity, PAPER, &SGD));
-        let after = |semantics| {
-            let mut model = model(semantics, granularity);
-            batch.commit(&mut model, &POLICY, &ADAM, &batch.mask);
-            batch.assess(&model, &POLICY, &ADAM, RATE)
-        };
-        assert_eq!(after(raw), after(PAPER));
-    }
-}
-
-#[test]
 fn a_rejected_batch_counts_and_moves_nothing_else() {
-    let batch = Batch::full(&mut Rng(49), DIMS);
-    let none = vec![0; batch.mask.len()];
+    let scene = Scene::full(&mut Rng(49), DIMS, 1.0);
+    let none = vec![0; scene.batch.mask.len()];
     let run = |semantics| {
         let mut model = model(semantics, Granularity::Token);
-        batch.commit(&mut model, &POLICY, &ADAM, &none);
+        scene.commit_kept(&mut model, &ADAM, &none);
         let start = (model.steps(), model.rows());
-        batch.commit(&mut model, &POLICY, &ADAM, &batch.mask);
+        scene.commit(&mut model, &ADAM);
         let before = model.save().unwrap();
-        batch.commit(&mut model, &POLICY, &ADAM, &none);
+        scene.commit_kept(&mut model, &ADAM, &none);
         (start, before, model.save().unwrap(), model.steps())
     };
     let (start, before, after, steps) = run(PAPER);
@@ -116,7 +74,7 @@ fn a_rejected_batch_counts_and_moves_nothing_else() {
     assert_eq!(run(COUNTS).3, 3);
     // SGD has no counter.
     let mut sgd = model(COUNTS, Granularity::Token);
-    batch.commit(&mut sgd, &POLICY, &SGD, &none);
+    scene.commit_kept(&mut sgd, &SGD, &none);
     assert_eq!(sgd.steps(), 0);
 }
 

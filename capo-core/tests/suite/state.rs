@@ -2,14 +2,15 @@
 
 use capo_core::CurvatureModel;
 
-use super::fixture::{ADAM, Batch, Dims, POLICY, Rng, open_model};
+use super::fixture::{ADAM, Dims, Rng, open_model};
+use super::scene::Scene;
 
 const DIMS: Dims = Dims(2, 3, 2, 5, 30);
 
 fn step(model: &mut CurvatureModel, rng: &mut Rng) -> (Vec<f32>, Vec<f32>) {
-    let batch = Batch::full(rng, DIMS);
-    let assessment = batch.assess(model, &POLICY, &ADAM, 0.1);
-    batch.commit(model, &POLICY, &ADAM, &assessment.keep);
+    let scene = Scene::full(rng, DIMS, 1.0);
+    let assessment = scene.assess(model, &ADAM, 0.1);
+    scene.commit_kept(model, &ADAM, &assessment.keep);
     (assessment.m_f, assessment.m_h)
 }
 
@@ -74,7 +75,7 @@ fn state_of_another_vocabulary_or_width_is_refused() {
     for (dims, who) in
         [(Dims(2, 3, 2, 5, 31), "vocabulary 31 and width 5"), (Dims(2, 3, 2, 6, 30), "vocabulary 30 and width 6")]
     {
-        let other = Batch::full(&mut Rng(3), dims);
+        let other = Scene::full(&mut Rng(3), dims, 1.0);
         let sentence = |subject: &str| {
             format!(
                 "{subject} {who}, the curvature state has 30 and 5 (use the model it was made with, or start without a state)"
@@ -82,14 +83,14 @@ fn state_of_another_vocabulary_or_width_is_refused() {
         };
         // A model with history refuses to load it,
         let mut model = open_model();
-        other.commit(&mut model, &POLICY, &ADAM, &other.mask);
+        other.commit(&mut model, &ADAM);
         let before = model.save().unwrap();
         assert_eq!(model.load(&good).unwrap_err().to_string(), sentence("this model has"));
         assert_eq!(model.save().unwrap(), before);
         // one without loads it and refuses the batch.
         let mut model = open_model();
         model.load(&good).unwrap();
-        let result = model.prepare(&other.step(&POLICY, &ADAM, 0.1), &other.mask);
+        let result = model.prepare(&other.step(&ADAM, 0.1), &other.batch.mask);
         assert_eq!(result.unwrap_err().to_string(), sentence("the batch has"));
         assert_eq!(model.save().unwrap(), good);
     }

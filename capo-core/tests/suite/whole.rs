@@ -67,7 +67,7 @@ impl Optimizer {
         self.model.second_moment == SecondMoment::KeptAndRejected
     }
 
-    pub fn direction(&self, gradient: &[f64]) -> Vec<f64> {
+    fn direction(&self, gradient: &[f64]) -> Vec<f64> {
         let OptimizerModel { kind, beta1, beta2, eps, .. } = self.model;
         if kind == OptimizerKind::Sgd {
             return gradient.to_vec();
@@ -173,7 +173,7 @@ impl Whole {
     }
 
     /// Gradient of the objective, `[V, D]`; each token's is multiplied by its factor.
-    pub fn gradient(&self, scene: &Scene, subset: &Subset, kind: Weights, factor: impl Fn(usize) -> f64) -> Vec<f64> {
+    fn gradient(&self, scene: &Scene, subset: &Subset, kind: Weights, factor: impl Fn(usize) -> f64) -> Vec<f64> {
         let tokens = self.tokens(scene, subset);
         let touching = |r: usize| tokens.iter().filter(|token| token.support[r]).count() as f64;
         let Dims(_, _, _, width, vocab) = scene.batch.dims;
@@ -279,14 +279,14 @@ impl Whole {
 
 impl Token {
     /// Movements of the policy's logits; 0 for the rows that stand still.
-    pub fn moves(&self, direction: &[f64], lr: f64) -> Vec<f64> {
+    fn moves(&self, direction: &[f64], lr: f64) -> Vec<f64> {
         let dot = |row: &[f64]| row.iter().zip(&self.h).map(|(d, h)| d * h).sum::<f64>();
         let rows = direction.chunks(self.h.len()).zip(&self.support);
         rows.map(|(row, &inside)| if inside { lr * self.slope * dot(row) } else { 0.0 }).collect()
     }
 
     /// The policy after its logits moved by `x`.
-    pub fn moved(&self, x: &[f64]) -> Vec<f64> {
+    fn moved(&self, x: &[f64]) -> Vec<f64> {
         if x.iter().all(|&x| x == 0.0) {
             return self.pi.clone();
         }

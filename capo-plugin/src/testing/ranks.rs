@@ -172,14 +172,11 @@ mod tests {
     use crate::prelude::*;
     use crate::testing;
 
-    /// Counts tokens, completions and ranks.
+    /// Asks for the ranks where there are none.
     #[derive(Deserialize)]
-    struct Counts {
-        #[serde(default)]
-        tokens: Vec<u8>,
-    }
+    struct Asks {}
 
-    impl PreBackwardMask for Counts {
+    impl PreBackwardMask for Asks {
         fn mask(&mut self, ctx: &mut Ctx, _: &Batch, _: &mut [u8]) -> Result<(), PluginError> {
             let ranks = ctx.collective()?.expect("an answer");
             let told = (ranks.rank(), ranks.size(), ranks.all_gather(&[7, -8])?);
@@ -190,38 +187,13 @@ mod tests {
             assert_eq!(ranks.agree::<()>(Err("no".into())).unwrap_err().to_string(), "no");
             Ok(())
         }
-
-        fn step_end(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &[u8], _: bool) -> Result<(), PluginError> {
-            let ranks = ctx.collective()?.expect("an answer");
-            let mut tokens = [keep.iter().map(|&keep| f64::from(keep)).sum()];
-            ranks.all_reduce_sum(&mut tokens)?;
-            let ranks = ranks.all_gather(&vec![1; batch.dims.completions as usize])?;
-            self.tokens = vec![tokens[0] as u8, ranks.concat().len() as u8, ranks.len() as u8];
-            Ok(())
-        }
-
-        fn save(&self) -> Result<Vec<u8>, PluginError> {
-            Ok(self.tokens.clone())
-        }
     }
 
     #[test]
     fn a_host_that_says_nothing_is_one_rank() {
-        Fixture::new(2, 3).mask(&mut testing::mask::<Counts>("").unwrap()).unwrap();
+        Fixture::new(2, 3).mask(&mut testing::mask::<Asks>("").unwrap()).unwrap();
         assert!(Connection::alone().extension("capo.collective/2").is_none());
         assert!(Connection::alone().extension(COLLECTIVE).is_some());
-    }
-
-    #[test]
-    fn ranks_bring_their_states_together() {
-        let fixture = Fixture::new(3, 4).lengths(&[4, 2, 3]);
-        let states = on_ranks(2, |seat| {
-            let (part, mut mask) =
-                (fixture.part(if seat.rank() == 0 { 0..2 } else { 2..3 }), testing::mask::<Counts>("").unwrap());
-            part.step_end_on(seat, &mut mask, part.batch().completion_mask, true).unwrap();
-            mask.save().unwrap()
-        });
-        assert_eq!(states, [[9, 3, 2], [9, 3, 2]]);
     }
 
     #[test]

@@ -169,15 +169,6 @@ mod tests {
     }
 
     #[test]
-    fn the_first_revision_holds_components_alone() {
-        let error = draft(&[]).merge_recipe("old", TUNED, false).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "recipe `old` has a section `train` (it may hold `advantage`, `objective`, `mask`, `weight`, `step_control`)"
-        );
-    }
-
-    #[test]
     fn the_second_sets_what_the_user_did_not() {
         let taken = |sets: &[&str]| draft(sets).merge_recipe("new", TUNED, true).unwrap().join(", ");
         assert_eq!(taken(&[]), "advantage, train.learning_rate = 1.0, train.seed = 7");

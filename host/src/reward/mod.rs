@@ -162,22 +162,6 @@ mod tests {
     }
 
     #[test]
-    fn bad_tables_are_named() {
-        let error = |tables: &[RewardConfig]| build(tables).err().unwrap().to_string();
-        let unknown = RewardConfig { id: "exakt_match".into(), ..exact_match(1.0) };
-        assert_eq!(
-            error(&[unknown]),
-            "`[[reward]]` names `exakt_match`, which no loaded image offers (did you mean `exact_match`?)"
-        );
-        assert!(error(&[exact_match(f64::INFINITY)]).starts_with("`weight` of reward `exact_match` is inf"));
-        let misplaced = RewardConfig { id: "grpo.advantage".into(), ..exact_match(1.0) };
-        assert_eq!(
-            error(&[misplaced]),
-            "`[[reward]]` names `grpo.advantage`, which is offered at the advantage point (move it to `[advantage]`)"
-        );
-    }
-
-    #[test]
     fn a_component_may_be_used_again_under_another_name() {
         let table = toml::toml! { answer_separator = "" };
         let whole = RewardConfig { table, ..exact_match(0.5) };

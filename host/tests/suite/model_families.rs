@@ -60,15 +60,17 @@ fn gradients_of_some_rows_are_theirs_alone() {
 fn what_was_drawn_with_a_cache_is_as_probable_without() {
     for name in NAMES {
         let policy = load(&folder(name)).unwrap();
-        let generation = Generation { eos_ids: vec![1], ..sampling(1.0, 0, 1.0) };
-        let prompts = vec![vec![3, 20, 9, 4], vec![7]];
-        let mut rngs: Vec<_> = (0..2).map(|row| stream(3, "test", &[row])).collect();
-        let completions = policy.generate(&prompts, &generation, &mut rngs).unwrap();
-        for (prompt, SampledTokens { ids, logps, .. }) in prompts.into_iter().zip(completions) {
-            let row = batch(&[(&prompt, &ids)]);
-            let outputs = policy.forward_detached(&row, 1.0).unwrap().outputs(&Wants::default()).unwrap();
-            for (drawn, passed) in logps.iter().zip(&outputs.logps) {
-                assert!((drawn - passed).abs() < 1e-4, "{name}: {drawn} {passed}");
+        for (temperature, top_k, top_p) in [(1.0, 0, 1.0), (0.7, 5, 0.9)] {
+            let generation = Generation { eos_ids: vec![1], ..sampling(temperature, top_k, top_p) };
+            let prompts = vec![vec![3, 20, 9, 4], vec![7]];
+            let mut rngs: Vec<_> = (0..2).map(|row| stream(3, "test", &[row])).collect();
+            let completions = policy.generate(&prompts, &generation, &mut rngs).unwrap();
+            for (prompt, SampledTokens { ids, logps, .. }) in prompts.into_iter().zip(completions) {
+                let row = batch(&[(&prompt, &ids)]);
+                let outputs = policy.forward_detached(&row, temperature).unwrap().outputs(&Wants::default()).unwrap();
+                for (drawn, passed) in logps.iter().zip(&outputs.logps) {
+                    assert!((drawn - passed).abs() < 1e-4, "{name} at {temperature}: {drawn} {passed}");
+                }
             }
         }
     }

@@ -133,39 +133,23 @@ fn alignment_is_the_cosine_with_the_step_that_was_taken() {
 }
 
 #[test]
-fn decay_spares_what_transformers_spares() {
+fn a_gradient_that_is_not_finite_changes_nothing() {
     let policy = qwen2("tied");
-    let before: Vec<_> = policy.params().iter().map(|(_, var)| values(var)).collect();
-    let zeros: Gradients = policy
-        .params()
-        .iter()
-        .map(|(name, var)| (name.to_owned(), var.as_detached_tensor().zeros_like().unwrap()))
-        .collect();
-    let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
-    optimizer.step(policy.params(), &zeros, None, 0.1, 0.0).unwrap();
-    let decayed: Vec<String> = serde_json::from_value(qwen2_numbers()["adamw"]["decayed"].clone()).unwrap();
-    for ((name, var), before) in policy.params().iter().zip(before) {
-        let factor = if decayed.contains(&name.to_owned()) { 1.0 - 0.1 * 0.1 } else { 1.0 };
-        let expected: Vec<f32> = before.iter().map(|value| value * factor as f32).collect();
-        assert_eq!(values(var), expected, "{name}");
-    }
-}
-
-#[test]
-fn a_norm_that_is_not_finite_changes_nothing() {
-    let policy = qwen2("tied");
-    let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
+    let config = AdamWConfig { second_moment: SecondMoment::KeptAndRejected, ..CONFIG };
+    let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(config)).unwrap();
     let weights = || policy.params().iter().map(|(_, var)| values(var)).collect::<Vec<_>>();
-    for bad in [f64::NAN, f64::INFINITY] {
-        let broken: Gradients = gradients(&policy, 0)
-            .iter()
-            .map(|(name, grad)| {
-                (name.to_owned(), if name.contains("v_proj.bias") { (grad * bad).unwrap() } else { grad.clone() })
-            })
-            .collect();
+    let scaled = |step: usize, factor: f64| -> Gradients {
+        let scaled = |(name, grad): (&str, &Tensor)| {
+            (name.to_owned(), if name.contains("v_proj.bias") { (grad * factor).unwrap() } else { grad.clone() })
+        };
+        gradients(&policy, step).iter().map(scaled).collect()
+    };
+    for (kept, rejected) in [(f64::NAN, None), (f64::INFINITY, None), (1.0, Some(f64::NAN))] {
         let before = weights();
-        let outcome = optimizer.step(policy.params(), &broken, None, 0.1, 1.0).unwrap();
-        assert!(!outcome.taken && !outcome.grad_norm.is_finite());
+        let rejected = rejected.map(|factor| scaled(1, factor));
+        let outcome = optimizer.step(policy.params(), &scaled(0, kept), rejected.as_ref(), 0.1, 1.0).unwrap();
+        let finite = [outcome.grad_norm, outcome.rejected_grad_norm].map(f64::is_finite);
+        assert_eq!((outcome.taken, finite), (false, [rejected.is_some(), rejected.is_none()]));
         assert_eq!((weights(), optimizer.steps_taken()), (before, 0));
     }
 }
@@ -184,28 +168,36 @@ fn clipping_is_off_at_0_and_inactive_below_the_limit() {
 
 #[test]
 fn a_restored_optimizer_continues_bit_for_bit() {
-    let run = |interrupted: bool| {
-        let policy = qwen2("tied");
-        let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
-        for step in 0..4 {
-            if interrupted && step == 2 {
-                let state = optimizer.state().unwrap();
-                let mut fresh = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
-                fresh.load_state(&state).unwrap();
-                // A step of the old optimizer (at a learning rate of 0) must not reach the new one.
-                let before = values(fresh.moments("model.norm.weight").unwrap().0);
-                optimizer.step(policy.params(), &gradients(&policy, 9), None, 0.0, 0.0).unwrap();
-                assert_eq!(values(fresh.moments("model.norm.weight").unwrap().0), before);
-                assert_ne!(values(optimizer.moments("model.norm.weight").unwrap().0), before);
-                optimizer = fresh;
+    let sgd = SgdConfig { momentum: 0.9, weight_decay: 0.1, ..SgdConfig::default() };
+    for config in [OptimizerConfig::AdamW(CONFIG), OptimizerConfig::Sgd(sgd)] {
+        let run = |interrupted: bool| {
+            let policy = qwen2("tied");
+            let new = || Optimizer::new(policy.params(), config).unwrap();
+            let mut optimizer = new();
+            for step in 0..4 {
+                if interrupted && step == 2 {
+                    let mut fresh = new();
+                    fresh.load_state(&optimizer.state().unwrap()).unwrap();
+                    // A step of the old optimizer (at a learning rate of 0) must not reach the new one.
+                    let before = moments(&fresh);
+                    optimizer.step(policy.params(), &gradients(&policy, 9), None, 0.0, 0.0).unwrap();
+                    assert_eq!(moments(&fresh), before);
+                    assert_ne!(moments(&optimizer), before);
+                    optimizer = fresh;
+                }
+                optimizer.step(policy.params(), &gradients(&policy, step), None, 0.01, MAX_GRAD_NORM).unwrap();
             }
-            optimizer.step(policy.params(), &gradients(&policy, step), None, 0.01, MAX_GRAD_NORM).unwrap();
-        }
-        let state = optimizer.state().unwrap();
-        assert_eq!(state["steps_taken"].to_vec1::<i64>().unwrap(), [4]);
-        policy.params().iter().map(|(_, var)| values(var)).collect::<Vec<_>>()
-    };
-    assert_eq!(run(false), run(true));
+            assert_eq!(optimizer.state().unwrap()["steps_taken"].to_vec1::<i64>().unwrap(), [4]);
+            policy.params().iter().map(|(_, var)| values(var)).collect::<Vec<_>>()
+        };
+        assert_eq!(run(false), run(true));
+    }
+}
+
+/// What the optimizer keeps of the last norm.
+fn moments(optimizer: &Optimizer) -> Vec<Vec<f32>> {
+    let state = optimizer.state().unwrap();
+    state.iter().filter(|(name, _)| name.ends_with("/model.norm.weight")).map(|(_, kept)| values(kept)).collect()
 }
 
 #[test]
@@ -214,7 +206,9 @@ fn a_foreign_state_is_refused() {
     let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
     let mut state = optimizer.state().unwrap();
     let moment = state.remove("exp_avg/model.norm.weight").unwrap();
-    assert!(optimizer.load_state(&state).unwrap_err().to_string().contains("tensors, expected"));
+    let error = optimizer.load_state(&state).unwrap_err().to_string();
+    assert!(error.contains("tensors, expected"), "{error}");
+    assert!(error.ends_with("(use a checkpoint of this model and this optimizer)"), "{error}");
     state.insert("exp_avg/other".to_owned(), moment.clone());
     let error = optimizer.load_state(&state).unwrap_err().to_string();
     assert!(error.contains("has no `exp_avg/model.norm.weight`"), "{error}");

@@ -152,20 +152,6 @@ fn one_factor_clips_both_by_the_norm_of_their_sum() {
 }
 
 #[test]
-fn a_rejected_gradient_that_is_not_finite_changes_nothing() {
-    let policy = qwen2("tied");
-    let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(BOTH)).unwrap();
-    let kept = gradients(&policy, &wave(&policy, 1.0));
-    let mut rejected = wave(&policy, 2.0);
-    rejected.get_mut("model.norm.weight").unwrap()[3] = f64::NAN;
-    let before = values(&policy);
-    let rejected = gradients(&policy, &rejected);
-    let outcome = optimizer.step(policy.params(), &kept, Some(&rejected), RATE, MAX_GRAD_NORM).unwrap();
-    assert!(!outcome.taken && outcome.grad_norm.is_finite() && outcome.rejected_grad_norm.is_nan());
-    assert_eq!((values(&policy), optimizer.steps_taken()), (before, 0));
-}
-
-#[test]
 fn sgd_with_and_without_momentum() {
     for momentum in [0.0, 0.9] {
         let policy = qwen2("tied");
@@ -186,30 +172,8 @@ fn sgd_with_and_without_momentum() {
             sums = Some(new);
         }
         assert_close(&values(&policy), &w);
+        assert!(optimizer.moments("model.norm.weight").is_err(), "they are Adam's");
     }
-}
-
-#[test]
-fn a_restored_sgd_continues_bit_for_bit() {
-    let policies = [qwen2("tied"), qwen2("tied")];
-    let config = OptimizerConfig::Sgd(SgdConfig { momentum: 0.9, weight_decay: 0.1, ..SgdConfig::default() });
-    let new = |policy: &Policy| Optimizer::new(policy.params(), config).unwrap();
-    let mut optimizers = [new(&policies[0]), new(&policies[1])];
-    for step in 0..4 {
-        for (policy, optimizer) in policies.iter().zip(&mut optimizers) {
-            let g = gradients(policy, &wave(policy, f64::from(step)));
-            optimizer.step(policy.params(), &g, None, RATE, MAX_GRAD_NORM).unwrap();
-        }
-        let state = optimizers[1].state().unwrap();
-        optimizers[1] = new(&policies[1]);
-        optimizers[1].load_state(&state).unwrap();
-    }
-    assert_eq!(values(&policies[0]), values(&policies[1]));
-    assert_eq!(optimizers[1].steps_taken(), 4);
-    let mut adamw = Optimizer::new(policies[0].params(), OptimizerConfig::AdamW(BOTH)).unwrap();
-    let error = adamw.load_state(&optimizers[1].state().unwrap()).unwrap_err().to_string();
-    assert!(error.contains("(use a checkpoint of this model and this optimizer)"), "{error}");
-    assert!(optimizers[1].moments("model.norm.weight").is_err());
 }
 
 #[test]

@@ -16,14 +16,10 @@
 
 #define __global__
 #define __device__ __attribute__((unused))
-#define __host__
-#define __constant__ static const
 // `used`: the compiler must not believe that it sees all that is written there.
 #define __shared__ static thread_local __attribute__((used))
 #define __forceinline__ inline __attribute__((always_inline))
-#define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
-#define __align__(bytes) __attribute__((aligned(bytes)))
 
 #define threadIdx (::cuda_emulator::self.thread_idx)
 #define blockIdx (::cuda_emulator::self.block_idx)
@@ -39,24 +35,14 @@ constexpr int warpSize = 32;
 
 inline void __syncthreads(CUDA_EMULATOR_AT) {
     CUDA_EMULATOR_FENCE();
-    ::cuda_emulator::meet_block(false, {file, line});
+    ::cuda_emulator::meet_block({file, line});
     CUDA_EMULATOR_FENCE();
 }
-inline int __syncthreads_count(int vote, CUDA_EMULATOR_AT) {
-    CUDA_EMULATOR_FENCE();
-    auto count = ::cuda_emulator::meet_block(vote != 0, {file, line});
-    CUDA_EMULATOR_FENCE();
-    return static_cast<int>(count);
-}
-inline int __syncthreads_or(int vote, CUDA_EMULATOR_AT) { return __syncthreads_count(vote, file, line) != 0; }
-inline int __syncthreads_and(int vote, CUDA_EMULATOR_AT) { return __syncthreads_count(!vote, file, line) == 0; }
 inline void __syncwarp(unsigned mask = 0xffffffffu, CUDA_EMULATOR_AT) {
     CUDA_EMULATOR_FENCE();
     ::cuda_emulator::meet_warp(::cuda_emulator::Operation::Sync, mask, 0, 0, {file, line});
     CUDA_EMULATOR_FENCE();
 }
-inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __trap(CUDA_EMULATOR_AT) { ::cuda_emulator::trap({file, line}); }
 
 // Votes.
@@ -98,56 +84,15 @@ T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize, C
     return ::cuda_emulator::shuffle(mask, value, lane >= segment + delta ? lane - delta : lane, {file, line});
 }
 template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize, CUDA_EMULATOR_AT) {
-    unsigned lane = ::cuda_emulator::lane(), last = lane | static_cast<unsigned>(width - 1);
-    return ::cuda_emulator::shuffle(mask, value, lane + delta <= last ? lane + delta : lane, {file, line});
-}
-template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int bits, int width = warpSize, CUDA_EMULATOR_AT) {
     unsigned lane = ::cuda_emulator::lane(), source = lane ^ static_cast<unsigned>(bits);
     // A source in a later segment is out of reach, one in an earlier segment is not.
     return ::cuda_emulator::shuffle(mask, value, source <= (lane | static_cast<unsigned>(width - 1)) ? source : lane, {file, line});
 }
 
-// Atomics. All give the former value.
-namespace cuda_emulator {
-
 template <class T>
-struct Same {
-    using Type = T;
-};
-template <class T>
-using Value = typename Same<T>::Type;  // takes no part in deducing T
-
-template <class T, class F>
-T update(T* address, F change) {
-    T old, next;
-    __atomic_load(address, &old, __ATOMIC_RELAXED);
-    do {
-        next = change(old);
-    } while (!__atomic_compare_exchange(address, &old, &next, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-    return old;
+T atomicAdd(T* address, T value) {
+    return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
 }
-
-}  // namespace cuda_emulator
-
-template <class T>
-T atomicCAS(T* address, ::cuda_emulator::Value<T> expected, ::cuda_emulator::Value<T> value) {
-    __atomic_compare_exchange(address, &expected, &value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-    return expected;
-}
-#define CUDA_EMULATOR_ATOMIC(name, result)                                                                     \
-    template <class T>                                                                                         \
-    T name(T* address, ::cuda_emulator::Value<T> value) {                                                      \
-        return ::cuda_emulator::update(address, [&](T old) { return static_cast<T>(result); });                \
-    }
-CUDA_EMULATOR_ATOMIC(atomicAdd, old + value)
-CUDA_EMULATOR_ATOMIC(atomicSub, old - value)
-CUDA_EMULATOR_ATOMIC(atomicMin, old < value ? old : value)
-CUDA_EMULATOR_ATOMIC(atomicMax, old > value ? old : value)
-CUDA_EMULATOR_ATOMIC(atomicAnd, old & value)
-CUDA_EMULATOR_ATOMIC(atomicOr, old | value)
-CUDA_EMULATOR_ATOMIC(atomicXor, old ^ value)
-CUDA_EMULATOR_ATOMIC(atomicExch, (static_cast<void>(old), value))
 
 #include "device_functions.h"

@@ -38,8 +38,8 @@ struct Self {
 };
 extern __thread Self self;
 
-// Waits until every thread of the block is here or has returned. Gives the number of threads that came with `vote`.
-unsigned meet_block(bool vote, Site at);
+// Waits until every thread of the block is here or has returned.
+void meet_block(Site at);
 
 // Waits until every lane in `mask` is here or has returned. A shuffle gives the value of lane `source`, a ballot the lanes with a value that
 // is not 0.

@@ -57,8 +57,7 @@ void try_block(Worker& w) {
         fiber.at_barrier = false;
         make_ready(w, i);
     }
-    w.result = w.votes;
-    w.waiting = w.votes = 0;
+    w.waiting = 0;
 }
 
 // Lets go on the lanes of `mask`, if all of them that live have come with this mask.
@@ -145,7 +144,7 @@ void begin_block(Worker& w, Word block) {
     w.block_idx = {static_cast<unsigned>(block % launch.grid.x), static_cast<unsigned>(block / launch.grid.x % launch.grid.y),
                    static_cast<unsigned>(block / launch.grid.x / launch.grid.y)};
     w.threads = w.alive = launch.block.x * launch.block.y * launch.block.z;
-    w.waiting = w.votes = w.ready_count = 0;
+    w.waiting = w.ready_count = 0;
     w.random = launch.seed ^ (block * 0xd1342543de82ef95u);
     constexpr Order ORDERS[] = {Order::FirstAhead, Order::Random, Order::Random, Order::LastAhead};
     w.order = ORDERS[(launch.seed + block) % 4];
@@ -166,16 +165,14 @@ void begin_block(Worker& w, Word block) {
 
 }  // namespace
 
-unsigned meet_block(bool vote, Site at) {
+void meet_block(Site at) {
     Worker& w = *self.worker;
     Fiber& fiber = w.fibers[w.running];
     fiber.at = at;
     fiber.at_barrier = true;
     w.waiting++;
-    w.votes += vote;
     try_block(w);
     run_next(w, &fiber.paused);
-    return w.result;
 }
 
 Word meet_warp(Operation operation, unsigned mask, Word value, unsigned source, Site at) {

@@ -42,7 +42,7 @@ struct Worker {
     Paused main = nullptr;  // the code that runs blocks, while a fiber runs
     Paused dropped = nullptr;
     unsigned running = MAX_THREADS;  // the thread whose fiber runs, MAX_THREADS for none
-    unsigned threads = 0, alive = 0, waiting = 0, votes = 0, result = 0, ready_count = 0;
+    unsigned threads = 0, alive = 0, waiting = 0, ready_count = 0;
     int error = 0;
     Word random = 0;
     Order order = Order::Random;

@@ -5,7 +5,6 @@ use std::fmt::Write;
 use std::process::Stdio;
 
 use insta::assert_snapshot;
-use tests::artifacts::workspace;
 use tests::{Folder, names};
 
 use crate::FOUR_STEPS;
@@ -305,16 +304,6 @@ fn sft_refuses_bad_input() {
     assert_snapshot!(folder.refused(sft), @"bad row at line 2 of `rows.jsonl` (mend it, or set `data.on_bad_row` to `skip`): a text of 5242880 bytes has more tokens than the model has positions, 64 (shorten `111111111111111111111111111111111111111111111111111111111111…`)");
     folder.write("taken/file", "");
     assert_snapshot!(folder.refused("sft --output-dir taken"), @"`taken` exists already (choose another `--output-dir`)");
-}
-
-#[test]
-fn the_config_of_the_readme_has_only_known_keys() {
-    let readme = tests::text(&workspace().join("README.md"));
-    let config = readme.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    let folder = Folder::new();
-    folder.write("run.toml", config);
-    let refused = folder.refused("train --config run.toml --plugin libcapo.so");
-    assert!(refused.starts_with("no model `Qwen/Qwen2.5-0.5B-Instruct`"), "{refused}");
 }
 
 #[test]

@@ -156,12 +156,3 @@ fn config_files() {
     folder.write("binary.toml", [0xff, 0xfe]);
     assert_snapshot!(folder.refused("train --config binary.toml"), @"config `binary.toml` cannot be read: stream did not contain valid UTF-8");
 }
-
-#[test]
-fn an_output_directory_that_exists() {
-    let folder = Folder::new();
-    folder.write("run/file", "");
-    assert_snapshot!(folder.refused("train --output-dir run"), @"`train.output_dir` `run` exists already (choose another, or go on with `--resume run`)");
-    folder.write("taken", "");
-    assert_snapshot!(folder.refused("train --output-dir taken/run"), @"cannot make the run directory `taken/run`: not a directory");
-}

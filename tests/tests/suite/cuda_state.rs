@@ -1,4 +1,4 @@
-//! A mask's state after steps on a CUDA device is that after the same steps on the CPU, and goes on in either place.
+//! A mask that has taken steps on a CUDA device goes on there or on the CPU as one that took them on the CPU.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use tests::{artifacts, device};
 
 use crate::replay::{batches, case};
 
-/// Largest difference of two states or shifts, as a share of the largest.
+/// Largest difference of shifts, as a share of the largest.
 const TOLERANCE: f32 = 1e-6;
 
 /// The device, unless there is neither a real one nor the emulator.
@@ -44,18 +44,6 @@ fn assert_close(found: &[f32], expected: &[f32]) {
     assert!(worst <= TOLERANCE * largest, "{worst} of {largest}");
 }
 
-/// The bytes before the moments in a state, and the first and second moments.
-fn parts(state: &[u8]) -> (&[u8], [Vec<f32>; 2]) {
-    let number = |at: usize| u64::from_le_bytes(state[at..at + 8].try_into().unwrap()) as usize;
-    let (width, rows) = (number(20), number(36));
-    let (start, size) = (54 + 12 * rows, 4 * rows * width);
-    assert_eq!(state.len(), start + 2 * size + 4, "a state of {rows} rows of {width} numbers");
-    let floats = |at: usize| -> Vec<f32> {
-        state[at..at + size].chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
-    };
-    (&state[..start], [floats(start), floats(start + size)])
-}
-
 #[test]
 fn crosses_between_cpu_and_device() {
     let Some(cuda) = cuda() else { return };
@@ -65,43 +53,11 @@ fn crosses_between_cpu_and_device() {
         assert_close(&step(&mut on_cuda, path, Some(&cuda)), &step(&mut on_cpu, path, None));
     }
     let (cpu, device) = (on_cpu.masks[0].save().unwrap(), on_cuda.masks[0].save().unwrap());
-    let ((cpu_head, [cpu_first, cpu_second]), (head, [first, second])) = (parts(&cpu), parts(&device));
-    assert_eq!(head, cpu_head, "steps, rows and when they were written");
-    assert_close(&first, &cpu_first);
-    assert_close(&second, &cpu_second);
-
     let expected = step(&mut on_cpu, &batches[3], None);
-    let after = parts(&on_cpu.masks[0].save().unwrap()).1;
     for (state, device) in [(&cpu, Some(&cuda)), (&device, None), (&device, Some(&cuda))] {
         let mut resumed = mask();
         resumed.masks[0].load(state).unwrap();
         assert_close(&step(&mut resumed, &batches[3], device), &expected);
-        for (found, expected) in parts(&resumed.masks[0].save().unwrap()).1.iter().zip(&after) {
-            assert_close(found, expected);
-        }
-    }
-}
-
-/// The curvature weight of the shared library, at the advantages `signal`.
-fn weight(signal: &str) -> Deciders {
-    let image = open::load(&artifacts::file("libcapo.so")).unwrap();
-    let keys = format!(r#"{{"optimizer": "adam", "fisher_threshold": 1e-5, "signal": "{signal}"}}"#);
-    Deciders { masks: Vec::new(), weights: vec![image.weight("capo.curvature-weight", &keys).unwrap()] }
-}
-
-#[test]
-fn weights_are_the_same_on_a_device() {
-    let Some(cuda) = cuda() else { return };
-    for signal in ["unit", "advantage"] {
-        let (mut on_cpu, mut on_cuda) = (weight(signal), weight(signal));
-        for path in &batches(&case("paper-token-adam"))[..2] {
-            let batch = batch_file::read(path).unwrap();
-            let [expected, found] = [(&mut on_cpu, None), (&mut on_cuda, Some(&cuda))].map(|(weight, device)| {
-                replay_step(weight, &mut Records::default(), path, device, &batch).unwrap().1.token_weights
-            });
-            assert!(expected.iter().any(|weight| *weight > 0.0 && *weight < 0.9), "{signal}: {expected:?}");
-            assert_close(&found, &expected);
-        }
     }
 }
 
@@ -134,8 +90,4 @@ fn a_step_control_has_the_hosts_scale_on_a_device() {
         assert!(expected > 0.0 && expected < 1.0, "{expected}");
         assert!((found - expected).abs() <= 1e-6, "{found}, expected {expected}");
     }
-    let states = [on_cpu.save().unwrap(), on_cuda.save().unwrap()];
-    let [(cpu_head, cpu), (head, cuda)] = states.each_ref().map(|state| parts(state));
-    assert_eq!(head, cpu_head, "steps, rows and when they were written");
-    cuda.iter().zip(&cpu).for_each(|(found, expected)| assert_close(found, expected));
 }

@@ -29,17 +29,3 @@ fn the_line_of_a_step_has_the_time_of_its_checkpoint() {
     assert_eq!(steps(&folder.train("stopped", &format!("{args} --stop-after 1"))), [1]);
     assert_eq!(steps(&folder.resume("stopped")), [1, 3]);
 }
-
-#[test]
-fn a_rollouts_metrics_stand_in_the_line_of_every_step_that_uses_it() {
-    let folder = Folder::new();
-    let args =
-        "--set train.num_iterations=2 --set train.max_steps=4 --set eval.num_prompts=0 --set logging.logging_steps=1";
-    let outcome = folder.attempt("run", args).succeeded();
-    assert!(!outcome.stdout.contains("reward -"), "{}", outcome.stdout);
-    for name in ["reward", "rewards/exact_match/mean", "completions/mean_length"] {
-        let values = folder.run_dir("run").metric(name);
-        assert_eq!(values.len(), 4, "{name}");
-        assert_eq!((values[0], values[2]), (values[1], values[3]), "{name}");
-    }
-}

@@ -110,23 +110,3 @@ fn settings_of_an_author_are_passed_over() {
     assert_snapshot!(warned.trim_end(), @"warning: `config.json` of a `qwen2` model has `_model_name_or_path`, `_rate`, `author`, `auto_map`, which is not known and is passed over (docs/models.md lists what is known)");
     folder.train("next", &format!("--set model.model_name_or_path=model {ONE_STEP}"));
 }
-
-/// Families that the embedded model is not of, with what is theirs, from fresh weights to a resume.
-#[test]
-fn every_family_trains() {
-    let sizes = r#""vocab_size": 15, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "max_position_embeddings": 64, "initializer_range": 0.08, "eos_token_id": 1"#;
-    for family in [
-        r#""model_type": "llama", "attention_bias": true, "mlp_bias": true"#,
-        r#""model_type": "mistral", "sliding_window": null, "head_dim": 6, "rope_parameters": {"rope_type": "linear", "factor": 2.0}"#,
-        r#""model_type": "qwen3", "head_dim": 8, "tie_word_embeddings": true"#,
-    ] {
-        let folder = Folder::new();
-        folder.write("model/config.json", format!("{{{family}, {sizes}}}"));
-        folder.write_tokenizer("model");
-        let args = "--plugin libcapo.so --set model.model_name_or_path=model --set model.fresh_weights=true --set train.max_steps=2 --set train.save_steps=1 --set eval.num_prompts=0";
-        let whole = folder.assert_resumes(args, [1]);
-        let scored = format!("generate --model {} --max-completion-length 4 1+1=", whole.last_checkpoint().display());
-        assert!(folder.said(&scored).starts_with("1+1="), "{family}");
-    }
-}

@@ -189,6 +189,7 @@ fn sentences() {
     assert_snapshot!(refused("{use=\"rewarding.levelled\",wieght=1}"), @r#"`[[reward]]` with `use = "rewarding.levelled"`: unknown key `wieght` (did you mean `weight`?)"#);
     assert_snapshot!(refused("{use=\"rewarding.levelled\",levle=\"easy\"}"), @r#"`[[reward]]` with `use = "rewarding.levelled"`: unknown key `levle` (did you mean `level`?)"#);
     assert_snapshot!(refused("{use=\"rewarding.levelled\",weight=\"much\"}"), @r#"`weight` of reward `rewarding.levelled` in `--set` is "much" (give a number)"#);
+    assert_snapshot!(refused("{use=\"rewarding.levelled\",weight=inf}"), @"`weight` of reward `rewarding.levelled` is inf, expected a finite number");
     assert_snapshot!(refused("{use=\"grpo.advantage\"}"), @"`[[reward]]` names `grpo.advantage`, which is offered at the advantage point (move it to `[advantage]`)");
     assert_snapshot!(Folder::new().refused("train --set advantage.use=exact_match"), @"`[advantage]` names `exact_match`, which is offered at the reward point (move it to `[[reward]]`)");
     let column = folder(&LEVELLED.replace("easy", "hard"));

@@ -13,25 +13,6 @@ use crate::interruption::{kill, start, wait_for};
 
 const THREE_STEPS: &str = "--set train.max_steps=3 --set eval.num_prompts=0 --set train.save_steps=1";
 
-/// Makes what a start leaves that was killed before its directory appeared.
-fn half_a_start(folder: &Folder, name: &str) {
-    folder.write(&format!("{name}/lock"), "");
-    folder.write(&format!("{name}/whole/config.toml"), "[model]");
-}
-
-#[test]
-fn what_a_dead_start_left_is_removed_and_a_living_one_is_not() {
-    let folder = Folder::new();
-    half_a_start(&folder, ".partial-capo-dead");
-    half_a_start(&folder, ".partial-capo-alive");
-    half_a_start(&folder, ".partial-of-another-program");
-    let alive = fs::File::open(folder.path().join(".partial-capo-alive/lock")).unwrap();
-    alive.lock().unwrap();
-    folder.train("run", ONE_STEP);
-    let left = [".partial-capo-alive", ".partial-of-another-program", "run"].map(str::to_owned);
-    assert_eq!(names(folder.path()), BTreeSet::from(left));
-}
-
 #[test]
 fn killed_as_soon_as_its_directory_appears() {
     let folder = Folder::new();
@@ -83,6 +64,7 @@ fn a_start_replaces_nothing() {
     assert_snapshot!(refused("\"\""), @"`train.output_dir` is empty (name a folder, or leave it out: the run goes to `runs/`)");
     assert_snapshot!(refused("absent/.."), @"`train.output_dir` cannot be used (name a folder that does not exist yet): `absent/..` names no folder");
     assert_snapshot!(refused("absent/../run"), @"`train.output_dir` `absent/../run` goes through folders that do not exist and out of them again by `..` (write it without)");
+    assert_snapshot!(refused("file/run"), @"cannot make the run directory `file/run`: not a directory");
     for name in [".", "file", "empty", "link"] {
         let expected =
             format!("`train.output_dir` `{name}` exists already (choose another, or go on with `--resume {name}`)");

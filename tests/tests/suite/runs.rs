@@ -53,11 +53,3 @@ fn a_run_at_work_is_running_and_looking_at_it_is_no_harm() {
     kill(child);
     assert_eq!(status(), "stopped");
 }
-
-#[test]
-fn a_folder_without_runs_is_refused() {
-    let folder = Folder::new();
-    assert_snapshot!(folder.refused("runs"), @"cannot list `runs` (give a run, or a folder of runs): No such file or directory (os error 2)");
-    std::fs::create_dir(folder.path().join("runs")).unwrap();
-    assert_snapshot!(folder.refused("runs"), @"`runs` is no run and holds none (give a folder that `host train` printed, or one of such folders)");
-}

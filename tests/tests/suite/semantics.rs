@@ -3,7 +3,7 @@
 use tests::run_dir::tensors;
 use tests::{Folder, RunDir};
 
-use crate::replay::dumped;
+use crate::replay::{dumped, tokens_and_dropped};
 
 /// Six steps of two micro-batches with rollouts that are used twice, so that ratios differ from 1.
 const SIX_STEPS: &str = "--plugin libcapo.so --set train.max_steps=6 --set eval.num_prompts=0 --set train.save_steps=0 \
@@ -21,13 +21,17 @@ fn check(settings: &str, more: &str) -> (Folder, RunDir) {
     folder.train("resumed", &format!("{args} --stop-after 3"));
     folder.resume("resumed").assert_same_files(&whole);
 
-    folder.said(&format!("replay --plugin libcapo.so --config whole/config.toml --out out{}", dumped(6)));
-    let shifts = whole.metric("capo.curvature/m_f/max");
-    for (batch, m_f) in dumped(6).split_whitespace().zip(&shifts) {
+    let replayed =
+        folder.host(&format!("replay --plugin libcapo.so --config whole/config.toml --out out{}", dumped(6)));
+    assert_eq!(replayed.succeeded().stderr, "", "new batch files have checksums");
+    let (shifts, rates) = (whole.metric("capo.curvature/m_f/max"), whole.metric("mask/rejection_rate"));
+    for ((batch, m_f), rate) in dumped(6).split_whitespace().zip(&shifts).zip(rates) {
         let found = tensors(&folder.path().join(batch.replace("dump", "out")));
         let largest = found["capo.curvature/m_f"].iter().copied().fold(0.0, f32::max);
         assert_eq!(f64::from(largest), *m_f, "{settings}");
         assert!(found["capo.curvature/kl"].iter().all(|&kl| kl >= 0.0));
+        let (tokens, dropped) = tokens_and_dropped(&folder, batch, "out");
+        assert!((dropped / tokens - rate).abs() < 1e-12, "{settings}: {dropped} of {tokens} against {rate}");
     }
     assert_eq!(whole.metric("step_skipped"), [0.0; 6]);
     assert!(whole.metric("grad_norm").iter().all(|norm| *norm > 0.0));
@@ -38,7 +42,8 @@ fn check(settings: &str, more: &str) -> (Folder, RunDir) {
 
 #[test]
 fn exact() {
-    let (_folder, run) = check("semantics=exact fisher_threshold=1e-6 hessian_threshold=1e-3", "");
+    let both = " --set train.second_moment=kept_and_rejected";
+    let (_folder, run) = check("semantics=exact fisher_threshold=1e-6 hessian_threshold=1e-3", both);
     assert!(run.metric("capo.curvature/rejection_rate").iter().any(|&rate| rate > 0.0));
     // Shifts are exact ones: m_F is the divergence.
     assert_eq!(run.metric("capo.curvature/m_f/max"), run.metric("capo.curvature/kl/max"));

@@ -70,13 +70,22 @@ pattern = "[!-O]"
 weight = 0.5
 "#;
 
-/// Changes to the settings of the model that make it one of another family.
+/// Changes to the settings of the model that make it one of another family, with what is the family's own.
 fn families() -> [(&'static str, Value); 4] {
+    let linear = json!({"rope_type": "linear", "factor": 2.0});
     [
         ("qwen2", json!({})),
-        ("qwen3", json!({"head_dim": 8, "architectures": ["Qwen3ForCausalLM"]})),
-        ("llama", json!({"architectures": ["LlamaForCausalLM"]})),
-        ("mistral", json!({"sliding_window": null, "architectures": ["MistralForCausalLM"]})),
+        ("qwen3", json!({"architectures": ["Qwen3ForCausalLM"], "head_dim": 4})),
+        (
+            "llama",
+            json!({"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": false, "num_hidden_layers": 2,
+                "attention_bias": true, "mlp_bias": true}),
+        ),
+        (
+            "mistral",
+            json!({"architectures": ["MistralForCausalLM"], "tie_word_embeddings": false, "sliding_window": null,
+                "head_dim": 6, "rope_parameters": linear}),
+        ),
     ]
 }
 

@@ -126,7 +126,6 @@ mod tests {
     #[test]
     fn what_is_no_conversation_says_why() {
         let error = |row: &str| format!("{:#}", read(row).unwrap_err());
-        assert_eq!(error(r#"{"prompt": []}"#), "column `prompt` has no messages (remove the row or fill it in)");
         assert_eq!(
             error(r#"{"prompt": [{"role": "user", "content": "a"}, "b"]}"#),
             "message 2 of column `prompt` cannot be used: expected an object with `role` and `content`, found string"

@@ -60,7 +60,6 @@ fn shards_and_splits_are_those_that_were_saved() {
     assert_eq!(all, expected("train"));
     assert_eq!(found("saved", None, None).unwrap(), ["train/data-00000-of-00001.arrow"]);
     assert_eq!(found("saved", None, Some("test")).unwrap(), ["test/data-00000-of-00001.arrow"]);
-    assert_eq!(found("saved", None, Some("dev")).unwrap_err(), "`FOLDER` has no split `dev` (it has `test`, `train`)");
 }
 
 #[test]
@@ -68,10 +67,6 @@ fn a_snapshot_has_configurations_and_splits() {
     let snapshot = "hub/datasets--made-up--gsm8k/snapshots/0123456789abcdef";
     assert_eq!(found(snapshot, Some("main"), None).unwrap(), ["main/train-00000-of-00001.parquet"]);
     assert_eq!(found(snapshot, Some("socratic"), Some("test")).unwrap(), ["socratic/test-00000-of-00001.parquet"]);
-    assert_eq!(
-        found(snapshot, None, None).unwrap_err(),
-        "`FOLDER` has several configurations: `main`, `socratic` (choose one with `dataset_config`)"
-    );
     assert_eq!(
         found(snapshot, Some("other"), None).unwrap_err(),
         "`FOLDER` has no configuration `other` (it has `main`, `socratic`)"

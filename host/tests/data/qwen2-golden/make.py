@@ -108,7 +108,6 @@ def adamw(model):
     state = optimizer.state
     return {
         "norms": norms,
-        "decayed": sorted(decayed),
         "weights": {name: probe(weight) for name, weight in parameters.items()},
         "exp_avg": {name: probe(state[weight]["exp_avg"]) for name, weight in parameters.items()},
         "exp_avg_sq": {name: probe(state[weight]["exp_avg_sq"]) for name, weight in parameters.items()},

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use crate::child;
-use crate::device::emulator;
+use crate::device::{Buffer, Device, emulator};
 
 macro_rules! finds {
     ($($name:ident: $part:literal, @$said:literal)*) => {$(
@@ -94,4 +94,13 @@ fn faults_on_many_threads_end_their_launch_and_no_other() {
         let ends = said.matches("CUDA_ERROR_ILLEGAL_ADDRESS").count();
         assert!(said.contains("byte 8000 of an allocation") && ends == 3 && said.ends_with("Ok(())"), "{said}");
     }
+}
+
+#[test]
+fn lanes_that_returned_block_nobody() {
+    let Some(device) = Device::open() else { return };
+    let lanes = Buffer::of(&[u32::MAX; 48]);
+    device.run("partial_warp", 1, 48, &mut [lanes.argument()]);
+    let expected: Vec<u32> = (0..48).map(|i| [if i < 32 { 0x5555_5555 } else { 0x5555 }, u32::MAX][i % 2]).collect();
+    assert_eq!(lanes.values(), expected);
 }

@@ -1,7 +1,6 @@
 //! The emulator through `cudarc`, as real code uses a driver.
 
 mod child;
-mod computes;
 mod device;
 mod finds;
 mod loads;
