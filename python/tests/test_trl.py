@@ -23,6 +23,7 @@ def launch(folder, name, *options, ranks=1):
     saved = [torch.load(folder / f"{name}.{rank}", weights_only=False) for rank in range(ranks)]
     for each in saved:
         each["numbers"] = json.loads(each["numbers"])
+        each["said"] = ended.stderr
     return saved if ranks > 1 else saved[0]
 
 
@@ -238,6 +239,7 @@ def test_what_cannot_be_right_is_refused(folder, whole):
     assert "(give it the same masks, weights and step controls)" in other
 
 
+FLOOR = "CapoWarning: a step is measured in half precision"
 CONTROLLED = ("masks=", "controls=third", "lr=1e-2")
 
 
@@ -284,6 +286,16 @@ def test_step_controls_go_with_masks_and_adapters(folder):
     assert max(of_control(lora, "scale")) < 1
     skipped = launch(folder, "skipped", "masks=all", "controls=kl", "steps=2")
     assert not of_control(skipped, "scale"), "no step is proposed"
+
+
+def test_steps_are_measured_in_float32_under_autocast(folder):
+    """A step of 1e-6 moves the features less than bf16 rounds them; the loss pass stays TRL's."""
+    plain, half = (launch(folder, f"measured-{bf16}", "masks=", "controls=loose", "lr=1e-6", f"bf16={bf16}") for bf16 in (0, 1))
+    assert of_control(half, "kl") == pytest.approx(of_control(plain, "kl"), rel=0.1) and FLOOR not in half["said"]
+    stock = launch(folder, "stock-half", "masks=", "lr=1e-6", "bf16=1")
+    assert difference(half, stock) == 0 and half["losses"] == stock["losses"], "to the bit"
+    weights = launch(folder, "half-weights", "masks=", "controls=loose", "dtype=bfloat16")
+    assert weights["said"].count(FLOOR) == 1
 
 
 def host_run(host, folder, name, *words, **settings):

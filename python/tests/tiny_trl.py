@@ -29,7 +29,7 @@ MASK = {"fisher_threshold": 7e-4, "hessian_threshold": False, "threads": 1}
 
 def options(words):
     chosen = {"steps": 4, "rows": 8, "accumulate": 1, "generations": 4, "per_rollout": 0, "rollouts": 0, "loss": "grpo", "denominator": "", "masks": "capo"}
-    chosen |= {"weights": "", "controls": "", "lr": 1e-3, "resume": "", "save": 0, "folder": "run", "lora": 0, "mode": "auto", "exchange": "arrays", "second_moment": "kept", "fsdp": 0, "optim": "adamw_torch"}
+    chosen |= {"weights": "", "controls": "", "lr": 1e-3, "resume": "", "save": 0, "folder": "run", "lora": 0, "mode": "auto", "exchange": "arrays", "second_moment": "kept", "fsdp": 0, "optim": "adamw_torch", "bf16": 0, "dtype": "float32"}
     for word in words:
         name, _, value = word.partition("=")
         chosen[name] = type(chosen[name])(value)
@@ -96,7 +96,7 @@ def main():
         logging_steps=1,
         report_to=[],
         use_cpu=True,
-        bf16=False,
+        bf16=bool(chosen["bf16"]),
         lr_scheduler_type="constant",
         beta=0.0,
         seed=1,
@@ -130,7 +130,7 @@ def main():
 
         more["peft_config"] = LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
     trainer = CapoGRPOTrainer(
-        model=sharded(f"{chosen['folder']}-policy") if chosen["fsdp"] else policy(),
+        model=sharded(f"{chosen['folder']}-policy") if chosen["fsdp"] else policy().to(getattr(torch, chosen["dtype"])),
         reward_funcs=reward,
         args=config,
         train_dataset=Dataset.from_dict({"prompt": prompts}),
