@@ -118,13 +118,12 @@ class Seen:
         advantages = advantages[:, None].expand_as(mask) if advantages.dim() == 1 else advantages
         old = inputs.get("old_per_token_logps")
         old = logps if old is None else of_tokens(old)
-        ended = ((ids == self._eos()) & inputs["completion_mask"].bool()).any(1)
         arrays = {
             "rows": inputs["capo_rows"],
             "completion_ids": ids.int(),
             "completion_mask": mask.to(torch.uint8),
             "advantages": of_tokens(advantages),
-            "truncated": (~ended).to(torch.uint8),
+            "truncated": (~self._ended(ids, inputs["completion_mask"])).to(torch.uint8),
             "logps": logps,
         }
         if "OLD_LOGPS" in self.needed:
@@ -143,9 +142,14 @@ class Seen:
             arrays |= self._last_layer(ids, mask.bool(), logps)
         return arrays
 
-    def _eos(self):
+    def _ended(self, ids, mask):
+        """``[B]``: whether a completion's last token ends one, as TRL counts it; one of several turns has such tokens before its last too."""
         processing = self.trainer.processing_class
-        return getattr(processing, "tokenizer", processing).eos_token_id
+        tokenizer = getattr(processing, "tokenizer", processing)
+        ends = {*getattr(self.trainer, "eos_token_ids", [tokenizer.eos_token_id]), tokenizer.pad_token_id} - {None}
+        lengths = mask.sum(1, keepdim=True)
+        last = ids.gather(1, (lengths - 1).clamp(min=0))
+        return (torch.isin(last, torch.tensor(sorted(ends), device=ids.device)) & (lengths > 0))[:, 0]
 
     def _take_hidden(self, tokens):
         hidden, self._hidden = self._hidden, None

@@ -195,6 +195,12 @@ def test_a_step_of_which_nothing_is_left_changes_nothing(folder):
     assert all(line["capo/skipped"] == 1.0 for line in four["numbers"] if line)
 
 
+def test_a_completion_is_truncated_where_trl_counts_it_as_clipped(folder):
+    """A model with two tokens that end a completion, and an end inside of one, as between two turns."""
+    told = launch(folder, "ends", "masks=truncated", "ends=several", "steps=1")["numbers"][0]
+    assert told["completions/clipped_ratio"] == told["capo/rejection_rate"] == 0.25
+
+
 @pytest.mark.parametrize("loss", ["dapo", "dr_grpo", "bnpo", "cispo", "sapo"])
 def test_losses_and_denominators(folder, loss):
     saved = launch(folder, loss, f"loss={loss}", "steps=2")
