@@ -27,6 +27,7 @@ import torch
 
 from . import Batch, CapoWarning, StepControl
 from ._decision import load_states, states
+from ._layer import optimizer_info
 from ._proposal import Proposal, controlled, groups_of, kl_of_change
 from ._step import ranks
 
@@ -204,7 +205,8 @@ class Governed(torch.optim.Optimizer):
         loss = self.optimizer.step(closure)
         if batch is None:
             one = torch.zeros(1, 1)
-            batch = Batch(one.int(), one == 0, one, step=self.steps)
+            # Gradients were clipped before, if at all.
+            batch = Batch(one.int(), one == 0, one, step=self.steps, optimizer=optimizer_info(self.optimizer, self.steps, max_grad_norm=0.0))
         weights = batch.completion_mask if weights is None else weights
         self.records, _ = controlled(self.controls, proposal, batch, torch.as_tensor(weights))
         self.steps += 1
