@@ -124,13 +124,14 @@ class CapoGRPOTrainer(GRPOTrainer):
         """All components over the step's whole batch; each micro-batch gets its part."""
         started = time.perf_counter()
         parts = [self._seen.scored(inputs) for inputs in micro_batches]
+        own = [part["rows"] for part in parts]
         arrays = self._gathered(joined(parts))
         rows, mask = arrays["rows"], arrays["completion_mask"]
         decision = decide(self._seen.batch(arrays, self._seen.group_size(rows)), mask, self.capo_masks, self.capo_weights)
         of_step = self.capo_settings.together == "step"
         factors = self._factor(mask, decision.keep, decision.weights) if of_step else None
-        for inputs, part in zip(micro_batches, parts, strict=True):
-            place, tokens = torch.searchsorted(rows, part["rows"]), inputs["completion_ids"].shape[1]
+        for inputs, numbers in zip(micro_batches, own, strict=True):
+            place, tokens = torch.searchsorted(rows, numbers), inputs["completion_ids"].shape[1]
             mine = lambda array: array[place][:, :tokens]
             inputs["capo_factor"] = mine(factors) if of_step else self._factor(*map(mine, (mask, decision.keep, decision.weights)))
         self._capo_decision = decision
@@ -155,7 +156,7 @@ class CapoGRPOTrainer(GRPOTrainer):
         started = time.perf_counter()
         arrays, received = over_ranks(arrays)
         order = arrays["rows"].argsort()
-        arrays = {name: array[order].contiguous() for name, array in arrays.items()}
+        arrays = {name: arrays.pop(name)[order] for name in list(arrays)}
         self._add("capo/bytes_gathered", received)
         self._add("capo/gather_seconds", time.perf_counter() - started)
         return arrays
