@@ -81,6 +81,10 @@ class Controls:
         self.controls, self.passes = controls, passes
         #: Bytes of the head that came from other ranks so far.
         self.received = 0
+        coarse = {parameter.dtype for parameter in passes.policy().parameters() if parameter.requires_grad} & {torch.bfloat16, torch.float16}
+        if controls and coarse:
+            told = "trained weights are in half precision, whose last place may be larger than a shortened step: it is rounded away (keep them in float32)"
+            warnings.warn(told, CapoWarning, stacklevel=2)
         self._unrounded: Optional[Unrounded] = None
         self._told = False
         self._own: Any = None
