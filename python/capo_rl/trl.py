@@ -260,18 +260,22 @@ class CapoGRPOTrainer(GRPOTrainer):
         micro, self._capo_micro = self._capo_micro, []
         if self._capo_decision is None:
             return
-        counts = torch.stack([self._capo_decision.mask.sum(), self._capo_decision.keep.sum()])
+        decided = self._capo_decision
+        counts, weighed = torch.stack([decided.mask.sum(), decided.keep.sum()]), decided.weights.sum()
         if self._capo_ranks is not None:
             dist.all_reduce(counts)
+            dist.all_reduce(weighed)
         tokens, kept = counts.tolist()
         self._capo_kept = kept > 0
         self._add("capo/rejected_tokens", tokens - kept)
         self._add("capo/rejection_rate", 1 - kept / max(tokens, 1))
+        self._add("capo/skipped", not kept)
+        if self.capo_weights:
+            self._add("capo/mean_weight", float(weighed) / max(tokens, 1))
         if not kept:
             self._adamw().zero_grad()
-            self._add("capo/skipped", 1)
         elif self.capo_step_controls:
-            self._controls.remember(self._adamw(), [inputs for inputs, _ in micro], self._capo_decision)
+            self._controls.remember(self._adamw(), [inputs for inputs, _ in micro], decided)
 
     def _sums_are_less(self, arrays):
         """Whether sums over this rank's rows are fewer bytes to send than the rows."""

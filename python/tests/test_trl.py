@@ -62,6 +62,7 @@ def whole(folder):
 def test_it_rejects_some_tokens_and_records_why(whole):
     assert len(rates(whole)) == 4 and sum(0 < rate < 1 for rate in rates(whole)) >= 2, rates(whole)
     assert "capo/capo.curvature/m_f_p99" in whole["numbers"][0]
+    assert [line["capo/skipped"] for line in whole["numbers"] if "capo/skipped" in line] == [0.0] * 4, "a mean over steps tells their share"
     assert len(whole["states"][0]) > 1000, "the mask keeps Adam's moments of its own"
 
 
@@ -220,6 +221,7 @@ def test_weights_and_adapters(folder, whole):
     soft = launch(folder, "soft", "masks=", "weights=capo", "lr=1e-2")
     plain = launch(folder, "plain", "masks=", "lr=1e-2")
     assert difference(soft, plain) > 0 and not rates(plain)
+    assert all(0 < line["capo/mean_weight"] < 1 for line in soft["numbers"] if "capo/rejection_rate" in line)
     lora = launch(folder, "lora", "lora=1", "steps=2")
     assert len(rates(lora)) == 2
 
