@@ -34,6 +34,7 @@ from ._decision import Decision, decide, gradient_factor, load_checked, scale_gr
 from ._step import Ranks, joined, over_ranks
 from ._trl_batch import Seen, rows_of
 from ._trl_settings import METHODS, check_hooks, settled, take_adamw
+from .components import listed
 
 __all__ = ["CapoGRPOTrainer"]
 
@@ -45,7 +46,7 @@ class CapoGRPOTrainer(GRPOTrainer):
     """`GRPOTrainer` with masks and weights between sampling and the backward pass, and step controls between the optimizer's step and the new weights.
 
     Args:
-        masks: Ids, such as `"capo.curvature"`, or `capo_rl.Mask` objects; applied in order.
+        masks: Ids, such as `"capo.curvature"`, or `capo_rl.Mask` objects; applied in order. One may stand alone, here and below.
         weights: Ids or `capo_rl.Weight` objects; they multiply, after the masks.
         step_controls: Ids, such as `"governor.kl"`, or `capo_rl.StepControl` objects; each shortens what those before it left of the step.
         mask_denominator: `"kept"`: tokens that stay weigh more; `"original"`: a dropped token is a zero. By default `"kept"` for losses that divide by a
@@ -64,9 +65,9 @@ class CapoGRPOTrainer(GRPOTrainer):
     def __init__(
         self,
         *args,
-        masks: Iterable[str | Mask] = (),
-        weights: Iterable[str | Weight] = (),
-        step_controls: Iterable[str | StepControl] = (),
+        masks: str | Mask | Iterable[str | Mask] = (),
+        weights: str | Weight | Iterable[str | Weight] = (),
+        step_controls: str | StepControl | Iterable[str | StepControl] = (),
         mask_denominator: str | None = None,
         mode: str = "auto",
         second_moment: str = "kept",
@@ -76,9 +77,7 @@ class CapoGRPOTrainer(GRPOTrainer):
     ):
         check_hooks(GRPOTrainer, METHODS)
         super().__init__(*args, **kwargs)
-        self.capo_masks = [Mask(mask) if isinstance(mask, str) else mask for mask in masks]
-        self.capo_weights = [Weight(weight) if isinstance(weight, str) else weight for weight in weights]
-        self.capo_step_controls = [StepControl(control) if isinstance(control, str) else control for control in step_controls]
+        self.capo_masks, self.capo_weights, self.capo_step_controls = listed(Mask, masks), listed(Weight, weights), listed(StepControl, step_controls)
         self.second_moment = second_moment
         # Of the step: whether it is to be decided; what was decided, of whose rows, and whether anything stays; its parts in flight, the micro-batches with their
         # factors, what was told.

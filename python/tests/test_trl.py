@@ -339,6 +339,15 @@ def test_steps_are_measured_and_shortened_as_in_host(folder, host):
     assert found["apart"] < 1e-6 and found["moved"] > 5e-5
 
 
+def test_one_component_may_stand_alone_and_one_of_another_kind_is_refused():
+    from capo_rl import Mask, StepControl, Weight
+    from capo_rl.components import listed
+
+    assert [each.id for each in listed(Mask, "capo.curvature")] == ["capo.curvature"] and len(listed(Weight, Weight("masks.tis"))) == 1
+    with pytest.raises(ValueError, match="Mask\\('capo.curvature'\\) is no StepControl \\(give it where components of its kind go\\)"):
+        listed(StepControl, ["governor.kl", Mask("capo.curvature")])
+
+
 def test_a_trl_without_what_masks_go_through(monkeypatch):
     from trl import GRPOTrainer
 
