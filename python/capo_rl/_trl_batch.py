@@ -182,6 +182,9 @@ class Seen:
             "seed": trainer.args.seed,
             "iteration": trainer._step // trainer.args.steps_per_generation % trainer.num_iterations,
             "sampling_temperature": trainer.temperature,
+            # TRL's 0 and vLLM's -1 are off.
+            "sampling_top_k": max(trainer.args.top_k or 0, 0),
+            "sampling_top_p": trainer.args.top_p,
             "loss_temperature": trainer.temperature,
             "reduction": self.settings.reduction,
             "denominator": self.settings.denominator,
