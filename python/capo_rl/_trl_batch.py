@@ -19,10 +19,10 @@ class Seen:
 
     def __init__(self, trainer: GRPOTrainer, needed: frozenset[str], top_k: int, settings: Settings, measures: bool) -> None:
         self.trainer, self.needed, self.top_k, self.settings = trainer, needed, top_k, settings
-        self._hidden, self._weight, self._checked, self._keeps = None, None, False, "LAST_LAYER" in needed
+        self._hidden, self._weight, self._checked, self._keeps = None, None, False, False
         # Vision inputs and the like, which the forward pass takes beside the tokens: whatever this TRL knows.
         self._forward = frozenset(inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters)
-        if self._keeps or measures:
+        if "LAST_LAYER" in needed or measures:
             check_head(self.head())
             self.policy().base_model.register_forward_hook(self._keep_hidden)
 
@@ -44,14 +44,19 @@ class Seen:
         """Rows of the head."""
         return self.head().weight.shape[0]
 
+    def look(self):
+        """To be called before a forward pass that is shown to components: its features are kept until then. Those of evaluation and generation are not."""
+        self._keeps = "LAST_LAYER" in self.needed
+
     def _keep_hidden(self, module, args, output):
         # TRL's head is fused with its loss, so the features are taken from the backbone.
         if self._keeps:
-            self._hidden = output.last_hidden_state.detach()
+            self._hidden, self._keeps = output.last_hidden_state.detach(), False
 
     @torch.no_grad()
     def scored(self, inputs):
         """One micro-batch's arrays under the current policy, by a forward pass of their own."""
+        self.look()
         return self.arrays(inputs, *self._forward_pass(inputs))
 
     def holding(self, micro_batches, rows):
@@ -73,13 +78,12 @@ class Seen:
 
     @torch.no_grad()
     def _features(self, inputs):
-        model, keeps, training = self.trainer.model, self._keeps, self.trainer.model.training
+        model, training = self.trainer.model, self.trainer.model.training
         self._keeps = True
         model.eval()
         try:
             logps, _ = self._forward_pass(inputs)
         finally:
-            self._keeps = keeps
             model.train(training)
         hidden, ids = self._take_hidden(logps.shape[1]), inputs["completion_ids"]
         if not self._checked:

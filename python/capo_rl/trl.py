@@ -174,6 +174,8 @@ class CapoGRPOTrainer(GRPOTrainer):
             return factor
 
         self._capo_factors = factors
+        if "capo_factor" not in inputs:
+            self._seen.look()
         try:
             return super()._compute_loss(model, own)
         finally:
