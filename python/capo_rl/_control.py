@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Optional, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from . import StepControl
+from . import CapoWarning, StepControl
 from ._decision import Decision
 from ._proposal import Proposal, controlled, divergence, groups_of
 from ._step import ranks, received, whole
@@ -39,6 +41,39 @@ class Passes(Protocol):
         """Features ``[N, D]`` of the rows' completion tokens under the current policy without dropout, of each forward pass."""
 
 
+class Unrounded:
+    """Has the forward passes of a module run without autocast where it computes in float32 then.
+
+    Autocast rounds each weight to bf16, and a tiny step has some weights round the other way: noise that does not fall with the square of the step.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module, self._forward = module, module.forward
+        #: Whether the newest forward pass inside was in float32.
+        self.exact = True
+
+    @contextmanager
+    def passes(self) -> Iterator[None]:
+        """Inside, whatever contexts a trainer puts around its model, the module's own is the innermost."""
+        module, before = self._module, self._module.__dict__.get("forward")
+        self._forward = module.forward
+        module.forward = self._passed
+        try:
+            yield
+        finally:
+            del module.forward
+            if before is not None:
+                module.forward = before
+
+    def _passed(self, *args: Any, **kwargs: Any) -> Any:
+        # Here FSDP2 has gathered the module's own weights, in the type in which it computes. Flash attention takes no float32.
+        exact = all(parameter.dtype in (torch.float32, torch.float64) for parameter in self._module.parameters())
+        self.exact = exact and "flash" not in (getattr(self._module.config, "_attn_implementation", None) or "")
+        kind = next(self._module.parameters()).device.type
+        with torch.autocast(kind, enabled=False) if self.exact else nullcontext():
+            return self._forward(*args, **kwargs)
+
+
 class Controls:
     """The step controls of a trainer; they are asked about each step that is taken."""
 
@@ -46,6 +81,12 @@ class Controls:
         self.controls, self.passes = controls, passes
         #: Bytes of the head that came from other ranks so far.
         self.received = 0
+        coarse = {parameter.dtype for parameter in passes.policy().parameters() if parameter.requires_grad} & {torch.bfloat16, torch.float16}
+        if controls and coarse:
+            told = "trained weights are in half precision, whose last place may be larger than a shortened step: it is rounded away (keep them in float32)"
+            warnings.warn(told, CapoWarning, stacklevel=2)
+        self._unrounded: Optional[Unrounded] = None
+        self._told = False
         self._own: Any = None
         self._decision: Optional[Decision] = None
         self._proposal: Optional[Proposal] = None
@@ -85,9 +126,9 @@ class Controls:
             # Before a forward pass, in which FSDP2 gathers it for a while.
             head = self.passes.head().weight
             before = self._whole(head).clone() if head.requires_grad else self._whole(head)
-            old = self.passes.features(held)
+            old = self._features(held)
         after = self._whole(head) if head.requires_grad else None
-        new = old if of_head else self.passes.features(held)
+        new = old if of_head else self._features(held)
         sums = torch.zeros(2, dtype=torch.float64, device=before.device)
         for one, other in zip(old, new, strict=True):
             sums[0] += divergence(one, other, before, after, self._decision.batch.loss_temperature)
@@ -96,6 +137,17 @@ class Controls:
             dist.all_reduce(sums)
         total, tokens = sums.tolist()
         return total / max(tokens, 1)
+
+    def _features(self, held: Any) -> list[Tensor]:
+        """The passes' features, in float32 where the model computes in it."""
+        self._unrounded = self._unrounded or Unrounded(self.passes.policy().base_model)
+        with self._unrounded.passes():
+            found = self.passes.features(held)
+        if not self._unrounded.exact and not self._told:
+            self._told = True
+            told = "a step is measured in half precision, whose rounding is a floor of its KL divergence: targets below that shorten steps for nothing"
+            warnings.warn(f"{told} (keep weights in float32, and attention in `sdpa`)", CapoWarning, stacklevel=2)
+        return found
 
     def _whole(self, head: Tensor) -> Tensor:
         found = whole(head.detach())

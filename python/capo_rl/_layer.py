@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ._moments import adam_moments
 from ._step import Arrays, whole
-from .torch import AdamW
 
 OPTIMIZERS = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
 # Mean difference of log-probabilities, nats, beyond which the features times the head are not what the model computes; bf16 stays far below.
@@ -39,11 +38,13 @@ def optimizer_info(optimizer: torch.optim.Optimizer, steps_taken: int, max_grad_
     kind, group = OPTIMIZERS.get(type(optimizer).__name__), optimizer.param_groups[0]
     if kind is None:
         return None
-    if isinstance(optimizer, AdamW) and optimizer.second_moment == "kept_and_rejected":
+    if getattr(optimizer, "second_moment", None) == "kept_and_rejected":
         kind = "adamw_kept_and_rejected"
     info = {"kind": kind, "learning_rate": float(group["lr"]), "weight_decay": group["weight_decay"]}
     info |= {"max_grad_norm": max_grad_norm, "steps_taken": steps_taken}
-    return info if kind == "sgd" else info | {"beta1": group["betas"][0], "beta2": group["betas"][1], "eps": group["eps"]}
+    if kind == "sgd":
+        return info | {"beta1": group.get("momentum", 0.0)}
+    return info | {"beta1": group["betas"][0], "beta2": group["betas"][1], "eps": group["eps"]}
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, head: Tensor) -> Arrays:

@@ -13,7 +13,8 @@ BLOCK = 256
 
 def adam_moments(state: dict[str, Any]) -> Optional[tuple[Tensor, Tensor]]:
     """The first and the second moment in the state of one parameter; ``None`` where it holds none. Those in 8 bits are widened to f32."""
-    if "exp_avg_sq" in state:
+    # Adafactor keeps the second alone, of vectors.
+    if "exp_avg" in state and "exp_avg_sq" in state:
         return state["exp_avg"], state["exp_avg_sq"]
     if "state1" in state and "state2" in state:
         return _widened(state, 1), _widened(state, 2)

@@ -174,11 +174,11 @@ class Proposal:
         return self._known[name]
 
     @torch.no_grad()
-    def _sums(self, of: Callable[[Tensor], Tensor]) -> list[float]:
-        """A sum over each group's weights, over all ranks that hold parts of them."""
+    def _sums(self, of: Callable[[Tensor], Tensor]) -> list[Any]:
+        """A sum over each group's weights, or several at once, over all ranks that hold parts of them."""
         device = next((parameter.device for parameter in self._before), torch.device("cpu"))
         rows = [[of(parameter).to(device) / self._copies(parameter) for parameter in parameters] for parameters in self._groups.values()]
-        sums = torch.stack([torch.stack(row).sum() for row in rows])
+        sums = torch.stack([torch.stack(row).sum(0) for row in rows])
         for dim in range(self._mesh.ndim if self._mesh is not None else 0):
             dist.all_reduce(sums, group=self._mesh.get_group(dim))
         return sums.tolist()
@@ -186,34 +186,38 @@ class Proposal:
     def _compare(self) -> Optional[float]:
         """The cosine between the last step, of which the optimizer's moments tell, and the gradient; none where they tell nothing."""
         settings = {parameter: group for group in self._optimizer.param_groups for parameter in group["params"]}
+        tells = False
 
-        def direction(parameter: Tensor) -> Optional[Tensor]:
-            state, group = self._optimizer.state.get(parameter, {}), settings[parameter]
-            if parameter.grad is None:
-                return None
-            moments = adam_moments(state)
-            if moments is None:
-                return state.get("momentum_buffer")
-            root = math.sqrt(1 - group["betas"][1] ** float(state["step"]))
-            return moments[0].float() / (moments[1].float().sqrt() / root + group["eps"])
+        def products(parameter: Tensor) -> Tensor:
+            """Of the last step with itself, of the gradient with itself, and of both."""
+            nonlocal tells
+            total = torch.zeros(3, dtype=torch.float64, device=_local(parameter).device)
+            last = self._last_step(parameter, settings[parameter])
+            if last is None:
+                return total
+            tells, (arrays, direction) = True, last
+            for grad, *parts in zip(*(_local(array).reshape(-1).split(WEIGHTS) for array in (parameter.grad, *arrays)), strict=True):
+                step, grad = direction(*parts).double(), grad.double()
+                total += torch.stack([torch.dot(step, step), torch.dot(grad, grad), torch.dot(step, grad)])
+            return total
 
-        directions = {parameter: direction(parameter) for parameter in self._before}
-        compared = [each for parameter, each in directions.items() if parameter.grad is not None]
-        if self._optimizer.state and compared and all(each is None for each in compared):
+        steps, grads, both = (sum(column) for column in zip(*self._sums(products), strict=True))
+        if self._optimizer.state and not tells and any(parameter.grad is not None for parameter in self._before):
             told = "the optimizer keeps neither Adam's moments nor a momentum, so the target stays where it begins (give `target` a number)"
             warnings.warn(told, CapoWarning, stacklevel=2)
+        norms = math.sqrt(steps * grads)
+        return both / norms if 0 < norms < math.inf else None
 
-        def product(of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> float:
-            def sum_(parameter: Tensor) -> Tensor:
-                if directions[parameter] is None:
-                    return torch.zeros((), dtype=torch.float64)
-                one, other = (_local(each).reshape(-1).split(WEIGHTS) for each in of(directions[parameter], parameter.grad))
-                return sum(torch.dot(a.double(), b.double()) for a, b in zip(one, other, strict=True))
-
-            return sum(self._sums(sum_))
-
-        norms = math.sqrt(product(lambda step, grad: (step, step)) * product(lambda step, grad: (grad, grad)))
-        return product(lambda step, grad: (step, grad)) / norms if 0 < norms < math.inf else None
+    def _last_step(self, parameter: Tensor, group: dict[str, Any]) -> Optional[tuple[Sequence[Tensor], Callable[..., Tensor]]]:
+        """Arrays of the optimizer's state, and how they make the direction of the last step; none where they do not."""
+        state = self._optimizer.state.get(parameter, {})
+        if parameter.grad is None:
+            return None
+        moments, momentum = adam_moments(state), state.get("momentum_buffer")
+        if moments is None:
+            return None if momentum is None else ([momentum], lambda momentum: momentum)
+        root = math.sqrt(1 - group["betas"][1] ** float(state["step"]))
+        return moments, lambda first, second: first.float() / (second.float().sqrt() / root + group["eps"])
 
     def _copies(self, parameter: Tensor) -> int:
         """How many ranks hold each weight of it."""

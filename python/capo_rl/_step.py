@@ -46,21 +46,24 @@ def top_rows(hidden: Tensor, weight: Tensor, ids: Tensor, k: int, temperature: f
 
 
 def joined(parts: list[Arrays]) -> Arrays:
-    """Micro-batches one after another, padded with zeros to the longest."""
+    """Micro-batches one after another, padded with zeros to the longest; they are empty then, so that one array at a time is there twice."""
     longest = max(array.shape[1] for part in parts for array in part.values() if array.dim() > 1)
-    return {name: torch.cat([_padded(part[name], longest) for part in parts]) for name in parts[0]}
+    return {name: torch.cat([_padded(part.pop(name), longest) for part in parts]) for name in list(parts[0])}
 
 
 def over_ranks(arrays: Arrays, group: Optional[dist.ProcessGroup] = None) -> tuple[Arrays, int]:
-    """The rows of all ranks, in the order of ranks, and how many bytes came from others; ranks may have different numbers of rows and of tokens."""
+    """The rows of all ranks, in the order of ranks, and how many bytes came from others; ranks may have different numbers of rows and of tokens.
+
+    Of several ranks ``arrays`` is empty then, as the parts in `joined`.
+    """
     if ranks(group) == 1:
         return arrays, 0
     some = next(array for array in arrays.values() if array.dim() > 1)
     sizes = _all(torch.tensor(some.shape[:2], device=some.device), group).tolist()
     most, longest = (max(size) for size in zip(*sizes, strict=True))
     found, received = {}, 0
-    for name, array in arrays.items():
-        every = _all(_padded(array, longest, most), group)
+    for name in list(arrays):
+        every = _all(_padded(arrays.pop(name), longest, most), group)
         received += every[1:].nbytes
         found[name] = torch.cat([one[:rows] for one, (rows, _) in zip(every, sizes, strict=True)])
     return found, received

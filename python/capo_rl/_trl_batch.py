@@ -19,10 +19,10 @@ class Seen:
 
     def __init__(self, trainer: GRPOTrainer, needed: frozenset[str], top_k: int, settings: Settings, measures: bool) -> None:
         self.trainer, self.needed, self.top_k, self.settings = trainer, needed, top_k, settings
-        self._hidden, self._weight, self._checked, self._keeps = None, None, False, "LAST_LAYER" in needed
+        self._hidden, self._weight, self._checked, self._keeps = None, None, False, False
         # Vision inputs and the like, which the forward pass takes beside the tokens: whatever this TRL knows.
         self._forward = frozenset(inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters)
-        if self._keeps or measures:
+        if "LAST_LAYER" in needed or measures:
             check_head(self.head())
             self.policy().base_model.register_forward_hook(self._keep_hidden)
 
@@ -44,14 +44,19 @@ class Seen:
         """Rows of the head."""
         return self.head().weight.shape[0]
 
+    def look(self):
+        """To be called before a forward pass that is shown to components: its features are kept until then. Those of evaluation and generation are not."""
+        self._keeps = "LAST_LAYER" in self.needed
+
     def _keep_hidden(self, module, args, output):
         # TRL's head is fused with its loss, so the features are taken from the backbone.
         if self._keeps:
-            self._hidden = output.last_hidden_state.detach()
+            self._hidden, self._keeps = output.last_hidden_state.detach(), False
 
     @torch.no_grad()
     def scored(self, inputs):
         """One micro-batch's arrays under the current policy, by a forward pass of their own."""
+        self.look()
         return self.arrays(inputs, *self._forward_pass(inputs))
 
     def holding(self, micro_batches, rows):
@@ -73,13 +78,12 @@ class Seen:
 
     @torch.no_grad()
     def _features(self, inputs):
-        model, keeps, training = self.trainer.model, self._keeps, self.trainer.model.training
+        model, training = self.trainer.model, self.trainer.model.training
         self._keeps = True
         model.eval()
         try:
             logps, _ = self._forward_pass(inputs)
         finally:
-            self._keeps = keeps
             model.train(training)
         hidden, ids = self._take_hidden(logps.shape[1]), inputs["completion_ids"]
         if not self._checked:
@@ -118,13 +122,12 @@ class Seen:
         advantages = advantages[:, None].expand_as(mask) if advantages.dim() == 1 else advantages
         old = inputs.get("old_per_token_logps")
         old = logps if old is None else of_tokens(old)
-        ended = ((ids == self._eos()) & inputs["completion_mask"].bool()).any(1)
         arrays = {
             "rows": inputs["capo_rows"],
             "completion_ids": ids.int(),
             "completion_mask": mask.to(torch.uint8),
             "advantages": of_tokens(advantages),
-            "truncated": (~ended).to(torch.uint8),
+            "truncated": (~self._ended(ids, inputs["completion_mask"])).to(torch.uint8),
             "logps": logps,
         }
         if "OLD_LOGPS" in self.needed:
@@ -143,9 +146,14 @@ class Seen:
             arrays |= self._last_layer(ids, mask.bool(), logps)
         return arrays
 
-    def _eos(self):
+    def _ended(self, ids, mask):
+        """``[B]``: whether a completion's last token ends one, as TRL counts it; one of several turns has such tokens before its last too."""
         processing = self.trainer.processing_class
-        return getattr(processing, "tokenizer", processing).eos_token_id
+        tokenizer = getattr(processing, "tokenizer", processing)
+        ends = {*getattr(self.trainer, "eos_token_ids", [tokenizer.eos_token_id]), tokenizer.pad_token_id} - {None}
+        lengths = mask.sum(1, keepdim=True)
+        last = ids.gather(1, (lengths - 1).clamp(min=0))
+        return (torch.isin(last, torch.tensor(sorted(ends), device=ids.device)) & (lengths > 0))[:, 0]
 
     def _take_hidden(self, tokens):
         hidden, self._hidden = self._hidden, None
@@ -178,6 +186,9 @@ class Seen:
             "seed": trainer.args.seed,
             "iteration": trainer._step // trainer.args.steps_per_generation % trainer.num_iterations,
             "sampling_temperature": trainer.temperature,
+            # TRL's 0 and vLLM's -1 are off.
+            "sampling_top_k": max(trainer.args.top_k or 0, 0),
+            "sampling_top_p": trainer.args.top_p,
             "loss_temperature": trainer.temperature,
             "reduction": self.settings.reduction,
             "denominator": self.settings.denominator,

@@ -131,6 +131,7 @@ def _check(trainer):
         raise ValueError("masks do not know DeepSpeed, which steps by itself and may hold the last layer in pieces (use DDP or FSDP2)")
     if trainer.is_fsdp_enabled and getattr(trainer.accelerator.state.fsdp_plugin, "fsdp_version", 1) != 2:
         raise ValueError('masks do not know FSDP1, which holds the last layer in flat pieces (set fsdp_config={"version": 2})')
+    # TRL 1.0 has it; 1.16 takes no fused loss.
     if getattr(trainer, "use_liger_kernel", False):
         raise ValueError("the fused loss of use_liger_kernel never shows a token's log-probability, so no mask could drop one (switch it off)")
 

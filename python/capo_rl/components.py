@@ -116,6 +116,18 @@ class Component:
         return f"{type(self).__name__}({self.id!r}{keys})"
 
 
+def listed(kind: type, given: Any) -> list[Any]:
+    """What was given as a trainer's components of one kind: an id, an object, or several of either.
+
+    Raises ``ValueError`` for a component of another kind.
+    """
+    found = [kind(each) if isinstance(each, str) else each for each in ([given] if isinstance(given, (str, Component)) else given)]
+    for each in found:
+        if isinstance(each, Component) and not isinstance(each, kind):
+            raise ValueError(f"{each!r} is no {kind.__name__} (give it where components of its kind go)")
+    return found
+
+
 class Decider(Component):
     """What masks and weights have in common."""
 

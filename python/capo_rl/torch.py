@@ -27,8 +27,10 @@ import torch
 
 from . import Batch, CapoWarning, StepControl
 from ._decision import load_states, states
+from ._layer import optimizer_info
 from ._proposal import Proposal, controlled, groups_of, kl_of_change
 from ._step import ranks
+from .components import listed
 
 __all__ = ["AdamW", "Governed", "kl_divergence"]
 
@@ -173,8 +175,7 @@ class Governed(torch.optim.Optimizer):
     ) -> None:
         # Nothing of torch's own: parameters, state and hooks are those of `optimizer`.
         self.optimizer = optimizer
-        given = [control] if isinstance(control, (str, StepControl)) else control
-        self.controls = [StepControl(each) if isinstance(each, str) else each for each in given]
+        self.controls = listed(StepControl, control)
         self.records: dict[str, Any] = {}
         self._measures, self._model, self.steps = [measure, last_layer_kl], model, 0
         trained = [parameter for parameters in groups_of(optimizer, model).values() for parameter in parameters]
@@ -204,7 +205,8 @@ class Governed(torch.optim.Optimizer):
         loss = self.optimizer.step(closure)
         if batch is None:
             one = torch.zeros(1, 1)
-            batch = Batch(one.int(), one == 0, one, step=self.steps)
+            # Gradients were clipped before, if at all.
+            batch = Batch(one.int(), one == 0, one, step=self.steps, optimizer=optimizer_info(self.optimizer, self.steps, max_grad_norm=0.0))
         weights = batch.completion_mask if weights is None else weights
         self.records, _ = controlled(self.controls, proposal, batch, torch.as_tensor(weights))
         self.steps += 1

@@ -34,6 +34,7 @@ from ._decision import Decision, decide, gradient_factor, load_checked, scale_gr
 from ._step import Ranks, joined, over_ranks
 from ._trl_batch import Seen, rows_of
 from ._trl_settings import METHODS, check_hooks, settled, take_adamw
+from .components import listed
 
 __all__ = ["CapoGRPOTrainer"]
 
@@ -45,7 +46,7 @@ class CapoGRPOTrainer(GRPOTrainer):
     """`GRPOTrainer` with masks and weights between sampling and the backward pass, and step controls between the optimizer's step and the new weights.
 
     Args:
-        masks: Ids, such as `"capo.curvature"`, or `capo_rl.Mask` objects; applied in order.
+        masks: Ids, such as `"capo.curvature"`, or `capo_rl.Mask` objects; applied in order. One may stand alone, here and below.
         weights: Ids or `capo_rl.Weight` objects; they multiply, after the masks.
         step_controls: Ids, such as `"governor.kl"`, or `capo_rl.StepControl` objects; each shortens what those before it left of the step.
         mask_denominator: `"kept"`: tokens that stay weigh more; `"original"`: a dropped token is a zero. By default `"kept"` for losses that divide by a
@@ -64,9 +65,9 @@ class CapoGRPOTrainer(GRPOTrainer):
     def __init__(
         self,
         *args,
-        masks: Iterable[str | Mask] = (),
-        weights: Iterable[str | Weight] = (),
-        step_controls: Iterable[str | StepControl] = (),
+        masks: str | Mask | Iterable[str | Mask] = (),
+        weights: str | Weight | Iterable[str | Weight] = (),
+        step_controls: str | StepControl | Iterable[str | StepControl] = (),
         mask_denominator: str | None = None,
         mode: str = "auto",
         second_moment: str = "kept",
@@ -76,9 +77,7 @@ class CapoGRPOTrainer(GRPOTrainer):
     ):
         check_hooks(GRPOTrainer, METHODS)
         super().__init__(*args, **kwargs)
-        self.capo_masks = [Mask(mask) if isinstance(mask, str) else mask for mask in masks]
-        self.capo_weights = [Weight(weight) if isinstance(weight, str) else weight for weight in weights]
-        self.capo_step_controls = [StepControl(control) if isinstance(control, str) else control for control in step_controls]
+        self.capo_masks, self.capo_weights, self.capo_step_controls = listed(Mask, masks), listed(Weight, weights), listed(StepControl, step_controls)
         self.second_moment = second_moment
         # Of the step: whether it is to be decided; what was decided, of whose rows, and whether anything stays; its parts in flight, the micro-batches with their
         # factors, what was told.
@@ -124,13 +123,14 @@ class CapoGRPOTrainer(GRPOTrainer):
         """All components over the step's whole batch; each micro-batch gets its part."""
         started = time.perf_counter()
         parts = [self._seen.scored(inputs) for inputs in micro_batches]
+        own = [part["rows"] for part in parts]
         arrays = self._gathered(joined(parts))
         rows, mask = arrays["rows"], arrays["completion_mask"]
         decision = decide(self._seen.batch(arrays, self._seen.group_size(rows)), mask, self.capo_masks, self.capo_weights)
         of_step = self.capo_settings.together == "step"
         factors = self._factor(mask, decision.keep, decision.weights) if of_step else None
-        for inputs, part in zip(micro_batches, parts, strict=True):
-            place, tokens = torch.searchsorted(rows, part["rows"]), inputs["completion_ids"].shape[1]
+        for inputs, numbers in zip(micro_batches, own, strict=True):
+            place, tokens = torch.searchsorted(rows, numbers), inputs["completion_ids"].shape[1]
             mine = lambda array: array[place][:, :tokens]
             inputs["capo_factor"] = mine(factors) if of_step else self._factor(*map(mine, (mask, decision.keep, decision.weights)))
         self._capo_decision = decision
@@ -155,7 +155,7 @@ class CapoGRPOTrainer(GRPOTrainer):
         started = time.perf_counter()
         arrays, received = over_ranks(arrays)
         order = arrays["rows"].argsort()
-        arrays = {name: array[order].contiguous() for name, array in arrays.items()}
+        arrays = {name: arrays.pop(name)[order] for name in list(arrays)}
         self._add("capo/bytes_gathered", received)
         self._add("capo/gather_seconds", time.perf_counter() - started)
         return arrays
@@ -174,6 +174,8 @@ class CapoGRPOTrainer(GRPOTrainer):
             return factor
 
         self._capo_factors = factors
+        if "capo_factor" not in inputs:
+            self._seen.look()
         try:
             return super()._compute_loss(model, own)
         finally:
@@ -259,18 +261,22 @@ class CapoGRPOTrainer(GRPOTrainer):
         micro, self._capo_micro = self._capo_micro, []
         if self._capo_decision is None:
             return
-        counts = torch.stack([self._capo_decision.mask.sum(), self._capo_decision.keep.sum()])
+        decided = self._capo_decision
+        counts, weighed = torch.stack([decided.mask.sum(), decided.keep.sum()]), decided.weights.sum()
         if self._capo_ranks is not None:
             dist.all_reduce(counts)
+            dist.all_reduce(weighed)
         tokens, kept = counts.tolist()
         self._capo_kept = kept > 0
         self._add("capo/rejected_tokens", tokens - kept)
         self._add("capo/rejection_rate", 1 - kept / max(tokens, 1))
+        self._add("capo/skipped", not kept)
+        if self.capo_weights:
+            self._add("capo/mean_weight", float(weighed) / max(tokens, 1))
         if not kept:
             self._adamw().zero_grad()
-            self._add("capo/skipped", 1)
         elif self.capo_step_controls:
-            self._controls.remember(self._adamw(), [inputs for inputs, _ in micro], self._capo_decision)
+            self._controls.remember(self._adamw(), [inputs for inputs, _ in micro], decided)
 
     def _sums_are_less(self, arrays):
         """Whether sums over this rank's rows are fewer bytes to send than the rows."""

@@ -182,6 +182,26 @@ def test_a_step_that_is_no_number_is_taken_back():
     assert same(model, before) and optimizer.records["governor.kl/scale"] == 0
 
 
+def test_a_control_knows_the_optimizer_without_a_batch():
+    """``auto`` follows a warm-up by the learning rate, and SGD by its momentum."""
+
+    class Sees(Says):
+        def __call__(self, batch, *others):
+            self.batch = batch
+            return super().__call__(batch, *others)
+
+    for make, known in [
+        (lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.8), {"kind": "sgd", "learning_rate": 0.05, "beta1": 0.8}),
+        (adam, {"kind": "adamw", "learning_rate": 5e-3, "beta1": 0.9}),
+    ]:
+        model, control = Policy(), Sees(1.0)
+        optimizer = Governed(make(model), [control], lambda fraction: 0.0)
+        run(model, optimizer, 1)
+        optimizer.param_groups[0]["lr"] /= 2
+        run(model, optimizer, 1)
+        assert {name: control.batch.optimizer[name] for name in known} == known and control.batch.optimizer["steps_taken"] == 1
+
+
 def test_moments_go_back_where_a_control_says_so():
     model = Policy()
     inner = run(model, adam(model), 2)

@@ -7,6 +7,7 @@ import capo_rl
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from capo_rl._layer import optimizer_state  # noqa: E402
+from capo_rl._moments import adam_moments  # noqa: E402
 from capo_rl._proposal import Proposal, groups_of  # noqa: E402
 from capo_rl.torch import Governed, kl_divergence  # noqa: E402
 
@@ -46,3 +47,10 @@ def test_an_optimizer_without_moments_is_told_that_its_target_stays():
     with pytest.warns(capo_rl.CapoWarning, match="the target stays where it begins"):
         scales, proposal, _ = trained(lambda weights: torch.optim.Adagrad(weights, lr=1e-2), 3)
     assert proposal.alignment() is None and len(scales) == 3
+    assert adam_moments({"exp_avg_sq_row": torch.ones(2)}) is adam_moments({"exp_avg_sq": torch.ones(2)}) is None, "Adafactor's of a matrix and of a vector"
+
+
+def test_sgd_without_momentum_is_refused_as_in_host():
+    with pytest.raises(capo_rl.CapoError, match="SGD without momentum does not remember its last step"):
+        trained(lambda weights: torch.optim.SGD(weights, lr=1e-2), 3)
+    assert len(trained(lambda weights: torch.optim.SGD(weights, lr=1e-2, momentum=0.9), 3)[0]) == 3

@@ -23,6 +23,7 @@ def launch(folder, name, *options, ranks=1):
     saved = [torch.load(folder / f"{name}.{rank}", weights_only=False) for rank in range(ranks)]
     for each in saved:
         each["numbers"] = json.loads(each["numbers"])
+        each["said"] = ended.stderr
     return saved if ranks > 1 else saved[0]
 
 
@@ -61,6 +62,7 @@ def whole(folder):
 def test_it_rejects_some_tokens_and_records_why(whole):
     assert len(rates(whole)) == 4 and sum(0 < rate < 1 for rate in rates(whole)) >= 2, rates(whole)
     assert "capo/capo.curvature/m_f_p99" in whole["numbers"][0]
+    assert [line["capo/skipped"] for line in whole["numbers"] if "capo/skipped" in line] == [0.0] * 4, "a mean over steps tells their share"
     assert len(whole["states"][0]) > 1000, "the mask keeps Adam's moments of its own"
 
 
@@ -194,6 +196,12 @@ def test_a_step_of_which_nothing_is_left_changes_nothing(folder):
     assert all(line["capo/skipped"] == 1.0 for line in four["numbers"] if line)
 
 
+def test_a_completion_is_truncated_where_trl_counts_it_as_clipped(folder):
+    """A model with two tokens that end a completion, and an end inside of one, as between two turns."""
+    told = launch(folder, "ends", "masks=truncated", "ends=several", "steps=1")["numbers"][0]
+    assert told["completions/clipped_ratio"] == told["capo/rejection_rate"] == 0.25
+
+
 @pytest.mark.parametrize("loss", ["dapo", "dr_grpo", "bnpo", "cispo", "sapo"])
 def test_losses_and_denominators(folder, loss):
     saved = launch(folder, loss, f"loss={loss}", "steps=2")
@@ -213,6 +221,7 @@ def test_weights_and_adapters(folder, whole):
     soft = launch(folder, "soft", "masks=", "weights=capo", "lr=1e-2")
     plain = launch(folder, "plain", "masks=", "lr=1e-2")
     assert difference(soft, plain) > 0 and not rates(plain)
+    assert all(0 < line["capo/mean_weight"] < 1 for line in soft["numbers"] if "capo/rejection_rate" in line)
     lora = launch(folder, "lora", "lora=1", "steps=2")
     assert len(rates(lora)) == 2
 
@@ -238,6 +247,7 @@ def test_what_cannot_be_right_is_refused(folder, whole):
     assert "(give it the same masks, weights and step controls)" in other
 
 
+FLOOR = "CapoWarning: a step is measured in half precision"
 CONTROLLED = ("masks=", "controls=third", "lr=1e-2")
 
 
@@ -286,6 +296,16 @@ def test_step_controls_go_with_masks_and_adapters(folder):
     assert not of_control(skipped, "scale"), "no step is proposed"
 
 
+def test_steps_are_measured_in_float32_under_autocast(folder):
+    """A step of 1e-6 moves the features less than bf16 rounds them; the loss pass stays TRL's."""
+    plain, half = (launch(folder, f"measured-{bf16}", "masks=", "controls=loose", "lr=1e-6", f"bf16={bf16}") for bf16 in (0, 1))
+    assert of_control(half, "kl") == pytest.approx(of_control(plain, "kl"), rel=0.1) and FLOOR not in half["said"]
+    stock = launch(folder, "stock-half", "masks=", "lr=1e-6", "bf16=1")
+    assert difference(half, stock) == 0 and half["losses"] == stock["losses"], "to the bit"
+    weights = launch(folder, "half-weights", "masks=", "controls=loose", "dtype=bfloat16")
+    assert weights["said"].count(FLOOR) == weights["said"].count("CapoWarning: trained weights are in half precision") == 1
+
+
 def host_run(host, folder, name, *words, **settings):
     """A run of ``host`` that records its batches, and what `as_host.py` finds when TRL trains on them; the run's own numbers."""
     run, batches = folder / f"host-{name}", folder / f"batches-{name}"
@@ -317,6 +337,15 @@ def test_steps_are_measured_and_shortened_as_in_host(folder, host):
     for name in ("governor.kl/kl", "governor.kl/scale"):
         assert len(told) == 6 and found[name] == pytest.approx([line[name] for line in told], rel=1e-5), name
     assert found["apart"] < 1e-6 and found["moved"] > 5e-5
+
+
+def test_one_component_may_stand_alone_and_one_of_another_kind_is_refused():
+    from capo_rl import Mask, StepControl, Weight
+    from capo_rl.components import listed
+
+    assert [each.id for each in listed(Mask, "capo.curvature")] == ["capo.curvature"] and len(listed(Weight, Weight("masks.tis"))) == 1
+    with pytest.raises(ValueError, match="Mask\\('capo.curvature'\\) is no StepControl \\(give it where components of its kind go\\)"):
+        listed(StepControl, ["governor.kl", Mask("capo.curvature")])
 
 
 def test_a_trl_without_what_masks_go_through(monkeypatch):

@@ -50,6 +50,16 @@ def same(whole, first, second):
     assert difference(first, second) == 0
 
 
+def test_a_response_is_truncated_where_its_last_token_ends_none():
+    """The third has an end inside, as between two turns; the fourth no token at all."""
+    from capo_rl.verl._rows import Rows
+
+    responses = [torch.tensor(row, dtype=torch.int64) for row in ([6, 1], [6, 5], [1, 6, 6], [])]
+    data = {"input_ids": [torch.cat([torch.tensor([4, 4]), row]) for row in responses], "responses": responses}
+    rows = Rows({name: torch.nested.as_nested_tensor(value, layout=torch.jagged) for name, value in data.items()})
+    assert rows.truncated([1, 5]).tolist() == [0, 0, 1, 1] and rows.truncated([]).tolist() == [0] * 4
+
+
 def test_two_ranks_decide_the_same(whole, ranks):
     same(whole, *ranks)
 

@@ -23,13 +23,13 @@ import capo_rl
 from capo_rl._step import whole
 from capo_rl.trl import CapoGRPOTrainer
 
-VOCABULARY, EOS = 32, 1
+VOCABULARY, EOS, OTHER_EOS = 32, 1, 5
 MASK = {"fisher_threshold": 7e-4, "hessian_threshold": False, "threads": 1}
 
 
 def options(words):
     chosen = {"steps": 4, "rows": 8, "accumulate": 1, "generations": 4, "per_rollout": 0, "rollouts": 0, "loss": "grpo", "denominator": "", "masks": "capo"}
-    chosen |= {"weights": "", "controls": "", "lr": 1e-3, "resume": "", "save": 0, "folder": "run", "lora": 0, "mode": "auto", "exchange": "arrays", "second_moment": "kept", "fsdp": 0, "optim": "adamw_torch"}
+    chosen |= {"weights": "", "controls": "", "lr": 1e-3, "resume": "", "save": 0, "folder": "run", "lora": 0, "mode": "auto", "exchange": "arrays", "second_moment": "kept", "fsdp": 0, "optim": "adamw_torch", "bf16": 0, "dtype": "float32", "ends": ""}
     for word in words:
         name, _, value = word.partition("=")
         chosen[name] = type(chosen[name])(value)
@@ -65,15 +65,21 @@ def reward(completions, **_):
     return [sum(word in ("w3", "w4", "w5") for word in text.split()) / 4 for text in completions]
 
 
-def rollouts(prompts, trainer, size):
-    """Completions that follow from the prompt, the step, and the place in the rollout or in a group of ``size``."""
+def rollouts(prompts, trainer, size, ends=()):
+    """Completions that follow from the prompt, the step, and the place in the rollout or in a group of ``size``; of four tokens where ``ends`` are given."""
     first, texts = trainer.accelerator.process_index * len(prompts), trainer.processing_class
     found = {"prompt_ids": [], "completion_ids": [], "logprobs": None}
     for place, prompt in enumerate(prompts, first):
         digest = hashlib.sha256(f"{prompt} {place % size if size else place} {trainer.state.global_step}".encode()).digest()
         found["prompt_ids"].append(texts(prompt)["input_ids"])
         found["completion_ids"].append([3 + digest[1 + i] % (4 if digest[30] % 2 else 29) for i in range(3 + digest[0] % 8)] + [EOS])
+        if ends:
+            found["completion_ids"][-1] = [7, 8, *ends[place % len(ends)]]
     return found
+
+
+# The last two tokens of completions: one of two tokens that end them, an end inside of one that was cut off.
+ENDS = {"": (), "several": ([6, EOS], [6, OTHER_EOS], [6, OTHER_EOS], [EOS, 6])}
 
 
 def main():
@@ -96,7 +102,7 @@ def main():
         logging_steps=1,
         report_to=[],
         use_cpu=True,
-        bf16=False,
+        bf16=bool(chosen["bf16"]),
         lr_scheduler_type="constant",
         beta=0.0,
         seed=1,
@@ -114,6 +120,7 @@ def main():
         "host": [capo_rl.Mask("capo.curvature", moments="host", **MASK)],
         "floor": [capo_rl.Mask("masks.probability-floor", min_probability=0.029)],
         "none": [capo_rl.Mask("capo.curvature", fisher_threshold=False, hessian_threshold=False, threads=1)],
+        "truncated": [capo_rl.Mask("masks.truncated")],
         "all": [capo_rl.Mask("masks.probability-floor", min_probability=1.0)],
     }[chosen["masks"]]
     weights = {"": [], "capo": ["capo.curvature-weight"], "tis": ["masks.tis"]}[chosen["weights"]]
@@ -129,13 +136,16 @@ def main():
         from peft import LoraConfig
 
         more["peft_config"] = LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
+    model = sharded(f"{chosen['folder']}-policy") if chosen["fsdp"] else policy().to(getattr(torch, chosen["dtype"]))
+    if chosen["ends"]:
+        model.generation_config.eos_token_id = [EOS, OTHER_EOS]
     trainer = CapoGRPOTrainer(
-        model=sharded(f"{chosen['folder']}-policy") if chosen["fsdp"] else policy(),
+        model=model,
         reward_funcs=reward,
         args=config,
         train_dataset=Dataset.from_dict({"prompt": prompts}),
         processing_class=tokenizer(),
-        rollout_func=lambda prompts, trainer: rollouts(prompts, trainer, chosen["rollouts"] and chosen["generations"]),
+        rollout_func=lambda prompts, trainer: rollouts(prompts, trainer, chosen["rollouts"] and chosen["generations"], ENDS[chosen["ends"]]),
         masks=masks,
         weights=weights,
         step_controls=controls,
@@ -147,7 +157,7 @@ def main():
     )
     trainer.train(resume_from_checkpoint=chosen["resume"] or None)
     model = trainer.accelerator.unwrap_model(trainer.model)
-    numbers = [{name: value for name, value in line.items() if name.startswith("capo/") or name == "grad_norm"} for line in trainer.state.log_history]
+    numbers = [{name: value for name, value in line.items() if name.startswith("capo/") or name in ("grad_norm", "completions/clipped_ratio")} for line in trainer.state.log_history]
     saved = {
         "weights": {name: whole(value.detach()).clone() for name, value in model.state_dict().items()},
         "numbers": json.dumps(numbers),

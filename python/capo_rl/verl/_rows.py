@@ -58,11 +58,11 @@ class Rows:
         return self.padded(self.of(field).float()).sum(1)
 
     def truncated(self, ends: list[int]) -> Tensor:
-        """1 where a response has none of the tokens that end one; zeros where no such is known."""
+        """1 where a response's last token is none of those that end one; zeros where no such is known."""
         if not ends:
             return torch.zeros(len(self.lengths), dtype=torch.uint8)
-        ended = torch.isin(self.responses.cpu(), torch.tensor(ends, dtype=self.responses.dtype))
-        return (self.padded(ended.to(torch.uint8)).sum(1) == 0).to(torch.uint8)
+        last = self.responses.cpu()[self.lengths.cumsum(0) - 1]
+        return (~torch.isin(last, torch.tensor(ends, dtype=last.dtype)) | (self.lengths == 0)).to(torch.uint8)
 
     def keys(self, data: TensorDict) -> tuple[Tensor, Tensor]:
         """Two numbers a row that follow from what is in it: of its prompt, and of all of it."""

@@ -195,7 +195,7 @@ class Seen:
         Completions of a prompt are next to each other, in an order that ranks have no part in.
         """
         unread = {name for input_, names in ARRAYS.items() if input_ not in inputs for name in names}
-        arrays = {name: array for name, array in arrays.items() if name not in unread}
+        arrays = {name: arrays.pop(name) for name in list(arrays) if name not in unread}
         arrays, bytes_ = over_ranks(arrays, self.engine.get_data_parallel_group())
         self.received += bytes_
         order = rows.order(arrays["prompt"], arrays["content"])
