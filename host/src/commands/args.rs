@@ -165,7 +165,7 @@ pub(super) struct TrainArgs {
     #[arg(long)]
     pub(super) allow_more_memory: bool,
     /// Writes the batch of every optimizer step to this folder, for `host replay`: with the last layer and the rollout's context, whatever
-    /// the run's own components ask for.
+    /// the run's own components ask for. A resume goes on with it where it is given again.
     #[arg(long, value_name = "DIR")]
     pub(super) dump_batches: Option<PathBuf>,
     /// Opens everything and says what the run would be and how much memory it takes; nothing is written, no step is taken.
