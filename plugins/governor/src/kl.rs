@@ -13,7 +13,7 @@ pub(crate) const EVERY: u64 = 1;
 /// Weight of a new measurement in the running calibration.
 const NEW: f64 = 0.3;
 /// First bytes of a saved state.
-const STATE: &str = "governor.kl/2 ";
+const STATE: &str = "governor.kl/1 ";
 
 /// Value of the key `target`.
 #[derive(Clone, Copy, Deserialize)]
@@ -130,7 +130,7 @@ impl StepControl for Kl {
             Target::Auto => {
                 let OptimizerInfo { kind, beta1, steps_taken, learning_rate, .. } = batch.optimizer;
                 if kind == OptimizerKind::SGD && beta1 == 0.0 && steps_taken > 0 {
-                    return Err("`target` is \"auto\", but SGD without momentum does not remember its last step (set `train.sgd_momentum`, or nats)".into());
+                    return Err("`target` is \"auto\", but SGD without momentum does not remember its last step (give it a momentum, in host `train.sgd_momentum`, or give `target` nats)".into());
                 }
                 let cosine = ctx.alignment()?;
                 cosine.into_iter().for_each(|cosine| ctx.record("alignment", cosine));
@@ -239,13 +239,13 @@ mod tests {
     #[test]
     fn state_goes_on_where_it_was_saved() {
         let mut first = governor("every = 2");
-        assert_eq!(first.save().unwrap(), b"governor.kl/2 none");
+        assert_eq!(first.save().unwrap(), b"governor.kl/1 none");
         at(0, &mut first, 4e-4, 1e-4);
         let mut second = governor("every = 2");
         second.load(&first.save().unwrap()).unwrap();
         assert_eq!(at(1, &mut first, 1.0, 3e-3).scales, at(1, &mut second, 1.0, 3e-3).scales);
-        for foreign in [&b""[..], b"governor.kl/1 none ", b"governor.kl/2 7ff8000000000000", b"\xff"] {
-            assert!(second.load(foreign).unwrap_err().to_string().contains("no state of `governor.kl/2`"));
+        for foreign in [&b""[..], b"governor.kl/2 none", b"governor.kl/1 7ff8000000000000", b"\xff"] {
+            assert!(second.load(foreign).unwrap_err().to_string().contains("no state of `governor.kl/1`"));
         }
     }
 
