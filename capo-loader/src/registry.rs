@@ -329,16 +329,15 @@ impl Registry {
 
 /// The first number of `table` that is NaN or infinite, with its key.
 fn not_finite(table: &toml::Table) -> Option<(&str, f64)> {
-    let in_value = |value: &toml::Value| -> Option<f64> {
+    fn within(value: &toml::Value) -> Option<f64> {
         match value {
             toml::Value::Float(number) => Some(*number).filter(|number| !number.is_finite()),
-            toml::Value::Array(values) => {
-                values.iter().filter_map(toml::Value::as_float).find(|number| !number.is_finite())
-            }
+            toml::Value::Array(values) => values.iter().find_map(within),
+            toml::Value::Table(table) => table.values().find_map(within),
             _ => None,
         }
-    };
-    table.iter().find_map(|(key, value)| Some((key.as_str(), in_value(value)?)))
+    }
+    table.iter().find_map(|(key, value)| Some((key.as_str(), within(value)?)))
 }
 
 /// The point's name in messages.

@@ -194,7 +194,7 @@ fn a_restored_optimizer_continues_bit_for_bit() {
     }
 }
 
-/// What the optimizer keeps of the last norm.
+/// Moments that the optimizer keeps of the last norm.
 fn moments(optimizer: &Optimizer) -> Vec<Vec<f32>> {
     let state = optimizer.state().unwrap();
     state.iter().filter(|(name, _)| name.ends_with("/model.norm.weight")).map(|(_, kept)| values(kept)).collect()

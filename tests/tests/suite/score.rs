@@ -149,6 +149,7 @@ fn generation_refuses_bad_input() {
     folder.write("prompts.jsonl", "{\"prompt\": 1}\n");
     assert_snapshot!(refused("--input prompts.jsonl"), @"bad row at line 1 of `prompts.jsonl`: expected a JSON object with the text `prompt` (give a `.txt` file for a prompt on each line)");
     assert_snapshot!(refused("--input prompts.jsonl --out ./prompts.jsonl"), @"`--out ./prompts.jsonl` is a file that is read, and would be replaced (choose another name)");
+    assert_snapshot!(folder.refused("eval --model embedded:tiny-arithmetic --benchmark prompts.jsonl --output prompts.jsonl"), @"`--output prompts.jsonl` is a file that is read, and would be replaced (choose another name)");
     assert_snapshot!(refused("1+1= --num-generations 0"), @"`--num-generations` is 0, expected at least 1");
     folder.write("prompts.txt", "\n");
     assert_snapshot!(refused("--input prompts.txt"), @"`prompts.txt` has no prompt (write one on each line)");
