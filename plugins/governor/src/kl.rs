@@ -122,6 +122,13 @@ impl Kl {
     }
 }
 
+/// The policy's entropy in nats per completion token, as the mean of −log p over the sampled tokens; 0 without tokens.
+fn entropy(batch: &Batch) -> f64 {
+    let tokens = batch.completion_mask.iter().zip(batch.logps).filter(|(mask, _)| **mask != 0);
+    let (sum, count) = tokens.fold((0.0, 0), |(sum, count), (_, logp)| (sum - f64::from(*logp), count + 1));
+    sum / f64::from(count.max(1))
+}
+
 impl StepControl for Kl {
     fn control(&mut self, ctx: &mut Ctx, batch: &Batch, update: &mut Update) -> Result<(), PluginError> {
         let kl = self.kl(ctx, batch.step, update)?;
@@ -134,7 +141,7 @@ impl StepControl for Kl {
                 }
                 let cosine = ctx.alignment()?;
                 cosine.into_iter().for_each(|cosine| ctx.record("alignment", cosine));
-                let scale = self.search.take(cosine, kl, learning_rate);
+                let scale = self.search.take(cosine, kl, learning_rate, entropy(batch));
                 ctx.record("share", self.search.share());
                 scale
             }

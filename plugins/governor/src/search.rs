@@ -15,8 +15,10 @@ const CLIP: f64 = 2.0;
 const HELD: u64 = 5;
 /// So many cosines are searched with. Later ones would lower the share on and on: they go to 0 as the policy gets good.
 const SEARCHED: u64 = 30;
-/// KL divergence of the first step that would have more, nats per completion token.
-const START: f64 = 3e-4;
+/// KL divergence of the first step that would have more, as a share of the policy's entropy: a policy that is less certain may move further.
+const START: f64 = 2e-3;
+/// That divergence is no less than this, nats per completion token: some trainers give no log-probabilities.
+const LEAST_START: f64 = 1e-4;
 /// No step has more than so many times the mean KL divergence of those before it.
 const SPIKE: f64 = 10.0;
 /// Share of a new square in the cosines' mean square.
@@ -36,14 +38,14 @@ pub(crate) struct Search {
     steps: u64,
     /// Highest learning rate so far, to which the share refers.
     rate: f64,
-    /// True once a step was shortened to [`START`].
+    /// True once a step was shortened, so that the search began.
     started: bool,
 }
 
 impl Search {
     /// How much of a step is taken: `cosine` is the last step's with this `−gradient`, none at the first; `kl` is of the whole
-    /// step, which has the learning rate `rate`.
-    pub(crate) fn take(&mut self, cosine: Option<f64>, kl: f64, rate: f64) -> f64 {
+    /// step, which has the learning rate `rate`; `entropy` is the policy's, nats per completion token.
+    pub(crate) fn take(&mut self, cosine: Option<f64>, kl: f64, rate: f64, entropy: f64) -> f64 {
         self.refer_to(rate);
         // Before the first step that moves the policy there is none whose direction could be judged.
         if let Some(cosine) = cosine.filter(|_| self.steps > 0) {
@@ -53,8 +55,9 @@ impl Search {
             return 0.0;
         }
         let mut share = self.share();
-        if !self.started && self.cosines <= HELD && share * share * kl > START {
-            (self.log, self.started) = (scale(START, kl).ln(), true);
+        let start = (START * entropy).max(LEAST_START);
+        if !self.started && self.cosines <= HELD && share * share * kl > start {
+            (self.log, self.started) = (scale(start, kl).ln(), true);
             share = self.share();
         }
         let taken = share * share * kl;
@@ -133,10 +136,13 @@ impl Search {
 mod tests {
     use super::*;
 
+    /// An entropy at which the first divergence is 3e-4 nats.
+    const ENTROPY: f64 = 0.15;
+
     /// Shares of steps with one cosine and a whole step of `kl`, from the first on.
     fn shares(cosine: f64, kl: f64, count: usize) -> Vec<f64> {
         let mut search = Search::default();
-        (0..count).map(|at| search.take((at > 0).then_some(cosine), kl, 1e-3)).collect()
+        (0..count).map(|at| search.take((at > 0).then_some(cosine), kl, 1e-3, ENTROPY)).collect()
     }
 
     #[test]
@@ -146,9 +152,18 @@ mod tests {
         // A step that is shorter than that is taken whole, and the first one that is longer begins the search.
         let mut search = Search::default();
         let taken = [(None, 1e-6), (Some(0.1), 5e-6), (Some(0.1), 3.0)];
-        let taken = taken.map(|(cosine, kl)| search.take(cosine, kl, 1e-3));
+        let taken = taken.map(|(cosine, kl)| search.take(cosine, kl, 1e-3, ENTROPY));
         assert_eq!(taken[..2], [1.0; 2]);
         assert!((search.share() / 1e-2 - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_less_certain_policy_begins_with_longer_steps() {
+        let first = |entropy| Search::default().take(None, 1.0, 1e-3, entropy).powi(2);
+        assert!((first(1.5) / 3e-3 - 1.0).abs() < 1e-12);
+        for unknown in [0.0, 1e-9, f64::NAN] {
+            assert!((first(unknown) / LEAST_START - 1.0).abs() < 1e-12);
+        }
     }
 
     #[test]
@@ -174,13 +189,13 @@ mod tests {
     fn a_step_far_beyond_those_before_it_is_shortened() {
         let mut search = Search::default();
         for at in 0..4 {
-            search.take((at > 0).then_some(0.0), 3e-2, 1e-3);
+            search.take((at > 0).then_some(0.0), 3e-2, 1e-3, ENTROPY);
         }
-        assert!((search.take(None, 3.0, 1e-3) / (SPIKE * 3e-4 / 3.0).sqrt() - 1.0).abs() < 1e-12);
-        assert_eq!([f64::NAN, f64::INFINITY].map(|kl| search.take(None, kl, 1e-3)), [0.0; 2]);
+        assert!((search.take(None, 3.0, 1e-3, ENTROPY) / (SPIKE * 3e-4 / 3.0).sqrt() - 1.0).abs() < 1e-12);
+        assert_eq!([f64::NAN, f64::INFINITY].map(|kl| search.take(None, kl, 1e-3, ENTROPY)), [0.0; 2]);
         // One that moves nothing counts for nothing.
         let before = search;
-        assert_eq!((search.take(None, 0.0, 1e-3), search), (before.share(), before));
+        assert_eq!((search.take(None, 0.0, 1e-3, ENTROPY), search), (before.share(), before));
     }
 
     /// Steps of a warm-up are as those at a constant rate, whose length is the rate times the share. A rate of 0 comes before them.
@@ -190,7 +205,7 @@ mod tests {
             let mut search = Search::default();
             let length = |at| {
                 let rate = rates(at);
-                rate * search.take((at > 0).then_some(-0.1), 300.0 * rate * rate, rate)
+                rate * search.take((at > 0).then_some(-0.1), 300.0 * rate * rate, rate, ENTROPY)
             };
             (0..60).map(length).collect::<Vec<f64>>()
         };
@@ -205,7 +220,7 @@ mod tests {
     #[test]
     fn a_state_comes_back_to_the_bit() {
         let mut search = Search::default();
-        let _ = [None, Some(0.03), Some(-0.2)].map(|cosine| search.take(cosine, 0.1, 1e-3));
+        let _ = [None, Some(0.03), Some(-0.2)].map(|cosine| search.take(cosine, 0.1, 1e-3, ENTROPY));
         assert_eq!(Search::load(&search.save()), Some(search));
         for foreign in
             ["", "0", "7ff8000000000000 0 0 0 0 1 1 1", "0 0 0 0 0 31 31 1", "0 0 0 0 0 1 1 2", "0 0 0 0 0 1 1"]
