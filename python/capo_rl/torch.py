@@ -195,7 +195,7 @@ class Governed(torch.optim.Optimizer):
         """One step, as much of it as the controls leave.
 
         Args:
-            batch: The batch behind the gradient, for controls that read one (`StepControl.inputs`).
+            batch: The batch behind the gradient, with the rows of all ranks, for controls that read one: by `StepControl.inputs`, or its log-probabilities, whose entropy ``target="auto"`` begins with.
             weights: ``[B, T]``, what each token weighed in it; all the same without it.
         """
         moments = any(control.restores_moments for control in self.controls)
