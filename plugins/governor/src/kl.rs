@@ -289,6 +289,18 @@ mod tests {
     }
 
     #[test]
+    fn a_search_begins_at_a_share_of_the_entropy_of_the_completions() {
+        let first = |fixture: Fixture| {
+            let update = Measured { kl: 1.0, alignment: f64::NAN, ..Measured::default() };
+            fixture.control(&mut governor("target = \"auto\""), update).unwrap().scales[0].powi(2)
+        };
+        // Padding has no part in it: the mean of three tokens is 2 nats.
+        let sampled = Fixture::new(2, 2).lengths(&[2, 1]).logps(&[-1.0, -2.0, -3.0, -50.0]);
+        assert!((first(sampled) / (0.002 * 2.0) - 1.0).abs() < 1e-12);
+        assert!((first(Fixture::new(1, 2).lengths(&[0])) / 1e-4 - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
     fn values_out_of_bounds_are_refused() {
         let say = |table: &str| testing::step_control::<Kl>(table).err().unwrap().to_string();
         assert_snapshot!(say("target = 0"), @"`target` is 0 (it must be finite and above 0; 1e-5 to 1e-4 nats is usual)");
