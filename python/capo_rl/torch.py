@@ -195,8 +195,12 @@ class Governed(torch.optim.Optimizer):
         """One step, as much of it as the controls leave.
 
         Args:
-            batch: The batch behind the gradient, with the rows of all ranks, for controls that read one: by `StepControl.inputs`, or its log-probabilities, whose entropy ``target="auto"`` begins with.
+            batch: The batch behind the gradient, on each rank the rows of all, for controls that read one (`StepControl.inputs`). ``target="auto"`` begins with the entropy
+                of its log-probabilities.
             weights: ``[B, T]``, what each token weighed in it; all the same without it.
+
+        Raises:
+            ValueError: If ranks took different shares of the step, because their batches differ.
         """
         moments = any(control.restores_moments for control in self.controls)
         measures = [measure and self._over_ranks(measure) for measure in self._measures]
@@ -209,8 +213,19 @@ class Governed(torch.optim.Optimizer):
             batch = Batch(one.int(), one == 0, one, step=self.steps, optimizer=optimizer_info(self.optimizer, self.steps, max_grad_norm=0.0))
         weights = batch.completion_mask if weights is None else weights
         self.records, _ = controlled(self.controls, proposal, batch, torch.as_tensor(weights))
+        self._agree(self.records["step_control/applied"])
         self.steps += 1
         return loss
+
+    def _agree(self, applied: float) -> None:
+        """Refuses shares that differ over ranks: their weights would part without a word."""
+        if ranks() == 1:
+            return
+        shares = torch.tensor([applied, -applied], dtype=torch.float64, device=self.param_groups[0]["params"][0].device)
+        torch.distributed.all_reduce(shares, torch.distributed.ReduceOp.MAX)
+        most, least = shares[0].item(), -shares[1].item()
+        if most - least > 1e-6 * most:
+            raise ValueError(f"ranks took {least:.3g} to {most:.3g} of this step, so their weights differ now (start again, and give `batch` the rows of all ranks on each)")
 
     def _over_ranks(self, measure: Callable[..., Any]) -> Callable[..., float]:
         """The mean over processes, of which all then take as much of the step."""

@@ -300,6 +300,7 @@ from test_governed import IDS, Policy, adam, kl_divergence
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 import capo_rl
+from capo_rl._layer import optimizer_info
 from capo_rl._step import whole
 from capo_rl.torch import Governed
 
@@ -327,6 +328,15 @@ for _ in range(4):
     told.append(optimizer.records)
 states = [state.tolist() for _, state in optimizer.state_dict()["controls"]]
 torch.save({"weights": [whole(p.detach()).clone() for p in model.parameters()], "told": told, "states": states}, f"ranks-{sys.argv[1]}.{rank}")
+# Batches of their own, of which one is twice as uncertain.
+one, model = torch.ones(1, 1), Policy()
+optimizer = Governed(adam(model), capo_rl.StepControl("governor.kl", target="auto"), lambda fraction: 1.0)
+model(ids).sum().backward()
+try:
+    optimizer.step(batch=capo_rl.Batch(one.int(), one == 1, -one * (1 + rank), optimizer=optimizer_info(optimizer.optimizer, 0, max_grad_norm=0.0)))
+    raise AssertionError("the ranks differ")
+except ValueError as error:
+    assert "ranks took 0.0447 to 0.0632 of this step" in str(error), error
 dist.destroy_process_group()
 """
 
