@@ -46,6 +46,7 @@ pub fn resolve(registry: &Registry, mut draft: Draft) -> Result<Resolved> {
         let taken = draft.merge_recipe(&recipe.name, &recipe.toml, recipe.settings)?;
         if !taken.is_empty() {
             sources.push(format!("recipe     {} ({}): {}", recipe.name, recipe.origin.name(), taken.join(", ")));
+            sources.push(format!("           {}", recipe.about));
         }
     }
     let aliases = draft.take_aliases()?;

@@ -32,7 +32,11 @@ register!(
 );
 register!(PreBackwardMask, Mask, "capo.curvature", Mask::ABOUT, Mask::KEYS);
 register!(TokenWeight, CurvatureWeight, "capo.curvature-weight", CurvatureWeight::ABOUT, CurvatureWeight::KEYS);
-recipe!("capo", "GRPO with the curvature mask", include_str!("../recipe.toml"));
+recipe!(
+    "capo",
+    "GRPO with the curvature mask, as published; capo-soft holds at rates where it collapses",
+    include_str!("../recipe.toml")
+);
 recipe!("capo-soft", "GRPO with curvature weights, remembered by the optimizer", include_str!("../soft.toml"));
 
 #[cfg(test)]

@@ -21,5 +21,9 @@ register!(AdvantageEstimator, GroupCentered, "drcapo.advantage", "reward - group
 register!(Objective, Surrogate, "drcapo.objective", "clipped surrogate, sum over a fixed length", Surrogate::KEYS);
 register!(PreBackwardMask, Mask, "drcapo.curvature", Mask::ABOUT, Mask::KEYS);
 register!(TokenWeight, CurvatureWeight, "drcapo.curvature-weight", CurvatureWeight::ABOUT, CurvatureWeight::KEYS);
-recipe!("drcapo", "Dr.GRPO with the curvature mask", include_str!("../recipe.toml"));
+recipe!(
+    "drcapo",
+    "Dr.GRPO with the curvature mask, as published; drcapo-soft holds at rates where it collapses",
+    include_str!("../recipe.toml")
+);
 recipe!("drcapo-soft", "Dr.GRPO with curvature weights, remembered by the optimizer", include_str!("../soft.toml"));

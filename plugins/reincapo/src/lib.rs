@@ -26,5 +26,9 @@ register!(
 );
 register!(PreBackwardMask, Mask, "reincapo.curvature", Mask::ABOUT, Mask::KEYS);
 register!(TokenWeight, CurvatureWeight, "reincapo.curvature-weight", CurvatureWeight::ABOUT, CurvatureWeight::KEYS);
-recipe!("reincapo", "REINFORCE with the curvature mask", include_str!("../recipe.toml"));
+recipe!(
+    "reincapo",
+    "REINFORCE with the curvature mask, as published; a governor holds at rates where it collapses",
+    include_str!("../recipe.toml")
+);
 recipe!("reincapo-soft", "REINFORCE with curvature weights, remembered by the optimizer", include_str!("../soft.toml"));

@@ -67,7 +67,8 @@ fn sources(args: &str) -> (String, toml::Table) {
 
 fn sources_in(folder: &Folder, args: &str) -> (String, toml::Table) {
     let said = folder.said(&format!("train --output-dir run {args} {ONE_STEP}"));
-    let lines = said.lines().filter(|line| line.starts_with("config ") || line.starts_with("recipe "));
+    let lines =
+        said.lines().filter(|line| ["config ", "recipe ", "         "].iter().any(|start| line.starts_with(start)));
     let config = folder.text("run/config.toml");
     (lines.collect::<Vec<_>>().join("\n"), config.parse().unwrap())
 }
@@ -78,6 +79,7 @@ fn a_recipe_sets_what_the_user_did_not() {
     assert_snapshot!(lines, @r#"
     config     the default config; --set recipe, train.max_steps, eval.num_prompts
     recipe     tuned (libtuned.so): advantage, objective, train.learning_rate = 0.0002, train.warmup_ratio = 0.0, train.lr_scheduler_type = "constant", rollout.temperature = 0.8, reward
+               the built-in components at settings of its own
     "#);
     assert_eq!(config["train"]["learning_rate"].as_float(), Some(2e-4));
     assert_eq!(config["rollout"]["temperature"].as_float(), Some(0.8));
@@ -98,6 +100,7 @@ fn a_user_wins_over_a_recipe() {
     assert_snapshot!(lines, @r#"
     config     the default config; --set recipe, train.learning_rate, rollout.temperature, reward, train.max_steps, eval.num_prompts
     recipe     tuned (libtuned.so): advantage, objective, train.warmup_ratio = 0.0, train.lr_scheduler_type = "constant", reward.exact_match.answer_separator = "="
+               the built-in components at settings of its own
     "#);
     assert_eq!(config["train"]["learning_rate"].as_float(), Some(1e-5));
     let reward = config["reward"][0].as_table().unwrap();
@@ -120,6 +123,7 @@ fn a_recipe_of_components_alone_sets_nothing_else() {
     assert_snapshot!(sources("--plugin libtuned.so --set recipe=plain").0, @"
     config     the default config; --set recipe, train.max_steps, eval.num_prompts
     recipe     plain (libtuned.so): advantage, objective
+               components alone
     ");
 }
 
@@ -140,6 +144,7 @@ fn masks_beside_those_of_a_recipe() {
     assert_snapshot!(lines, @"
     config     the default config; --set recipe, mask.drcapo.fisher_threshold, mask.capo.curvature.threads, train.max_steps, eval.num_prompts; --mask drcapo.curvature
     recipe     capo (libcapo.so): advantage, objective, mask
+               GRPO with the curvature mask, as published; capo-soft holds at rates where it collapses
     ");
     let masks = config["mask"].as_array().unwrap();
     assert_eq!(masks.len(), 2);
@@ -170,6 +175,7 @@ fn a_config_of_components_alone_lies_over_the_default() {
     assert_snapshot!(lines, @"
     config     mask.toml over the default config; --set train.max_steps, eval.num_prompts
     recipe     capo (libcapo.so): advantage, objective
+               GRPO with the curvature mask, as published; capo-soft holds at rates where it collapses
     ");
     assert_eq!(config["model"]["model_name_or_path"].as_str(), Some("embedded:tiny-arithmetic"));
     assert_eq!(config["mask"][0]["fisher_threshold"].as_float(), Some(0.5));
