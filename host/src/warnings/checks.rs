@@ -148,6 +148,11 @@ fn finds_its_threshold(window: &Window, component: &str) -> bool {
     window.now(&format!("{component}/threshold")).is_some()
 }
 
+/// True where a step control finds the share of each step by itself, and so records it.
+fn finds_its_share(window: &Window, control: &str) -> bool {
+    window.now(&format!("{control}/share")).is_some()
+}
+
 /// The key that sets how much a component does; `None` for components of others.
 fn threshold(section: &str, component: &str) -> Option<String> {
     let id = component.split('#').next().unwrap_or(component);
@@ -344,11 +349,8 @@ fn weights_small(window: &Window, setup: &Setup) -> Vec<Sign> {
 fn steps_held_back(window: &Window, setup: &Setup) -> Vec<Sign> {
     of_each(window.components(APPLIED), |control| {
         let applied = window.last(&format!("{control}/{APPLIED}"), CONTROLS)?;
-        // A control that finds its own share records it; its learning rate is meant to be too high.
-        if window.now(&format!("{control}/share")).is_some() {
-            return None;
-        }
-        if applied.iter().any(|share| *share >= setup.limits.applied) {
+        // Its learning rate is meant to be too high.
+        if finds_its_share(window, control) || applied.iter().any(|share| *share >= setup.limits.applied) {
             return None;
         }
         let what = format!(
@@ -381,7 +383,11 @@ fn control_idle(window: &Window, setup: &Setup) -> Vec<Sign> {
             "`{control}` has shortened no step in {}: the run is as without it",
             setup.limits.idle_control_steps
         );
-        Some((what, format!("{}, or leave it out", tighten("step_control", control))))
+        let advice = match finds_its_share(window, control) {
+            true => "raise `train.learning_rate`, the highest rate that it can find".to_owned(),
+            false => tighten("step_control", control),
+        };
+        Some((what, format!("{advice}, or leave it out")))
     })
 }
 

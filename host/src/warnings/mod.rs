@@ -127,6 +127,18 @@ mod tests {
     }
 
     #[test]
+    fn a_share_that_finds_itself_can_rise_with_the_rate_alone() {
+        let step = |found: f64| values(&[("a.control/applied", 1.0), ("a.control/share", found)]);
+        let advice = |found: f64| {
+            let mut watch = watch(&[("warnings.idle_control_steps", "1")]);
+            let [finding] = watch.step(1, &step(found)).try_into().unwrap();
+            finding.advice
+        };
+        assert!(advice(1.0).starts_with("raise `train.learning_rate`"));
+        assert!(advice(f64::NAN).starts_with("tighten `a.control`"));
+    }
+
+    #[test]
     fn a_summary_names_masks_that_never_rejected() {
         let mut watch = watch(&[]);
         assert_eq!(watch.closing(), None, "no step, no verdict");
