@@ -74,8 +74,9 @@ fn main() -> Result<()> {
     let mut plain = None;
     for (name, controls) in [
         ("no governor", "[]"),
-        ("an eighth of the batch, every step", "[{use=\"governor.kl\"}]"),
-        ("every = 10", "[{use=\"governor.kl\",every=10}]"),
+        ("a target, measured every step", "[{use=\"governor.kl\",target=3e-5}]"),
+        ("a target, every = 10", "[{use=\"governor.kl\",target=3e-5,every=10}]"),
+        ("auto", "[{use=\"governor.kl\"}]"),
     ] {
         let times = run(&registry, folder.path(), controls)?;
         let (step, control) = (mean(&times, |time| time.0), mean(&times, |time| time.1));

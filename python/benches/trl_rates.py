@@ -87,8 +87,8 @@ def keys(arm):
 
     return {
         "stock": {},
-        "governed": {"step_controls": ["governor.kl"]},
-        "auto": {"step_controls": [capo_rl.StepControl("governor.kl", target="auto")]},
+        "governed": {"step_controls": [capo_rl.StepControl("governor.kl", target=3e-5)]},
+        "auto": {"step_controls": ["governor.kl"]},
         "soft": {"weights": ["capo.curvature-weight"], "second_moment": "kept_and_rejected"},
     }[arm]
 

@@ -14,7 +14,7 @@ same loss is.
 
     optimizer = capo_rl.torch.Governed(torch.optim.AdamW(model.parameters(), lr=1e-3), "governor.kl", measure)
 
-measures each step and takes as much of it as its KL divergence allows. It goes with every optimizer.
+measures each step and takes as much of it as this model can. It goes with every optimizer.
 """
 
 from __future__ import annotations

@@ -327,7 +327,7 @@ def test_a_step_controls_state_goes_on_bit_for_bit():
 
 
 def test_what_a_step_control_is_refused_for():
-    control = capo_rl.StepControl("governor.kl")
+    control = capo_rl.StepControl("governor.kl", target=1e-4)
     with pytest.raises(capo_rl.CapoError, match="`measure.measure_kl` raised RuntimeError: no graph") as error:
         control(small(), WEIGHTS, GROUPS, Measure(fails=RuntimeError("no graph")))
     assert isinstance(error.value.__cause__, RuntimeError)

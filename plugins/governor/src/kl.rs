@@ -6,7 +6,7 @@ use capo_plugin::{OptimizerInfo, OptimizerKind};
 use crate::search::Search;
 use crate::target::{check_target, scale};
 
-pub(crate) const TARGET: f64 = 3e-5;
+pub(crate) const TARGET: &str = "auto";
 pub(crate) const FRACTION: f64 = 0.125;
 pub(crate) const EVERY: u64 = 1;
 
@@ -60,8 +60,7 @@ pub(crate) struct Kl {
 
 impl Default for Kl {
     fn default() -> Self {
-        let (target, search) = (Target::Fixed(TARGET), Search::default());
-        Self { target, fraction: FRACTION, every: EVERY, rho: None, search }
+        Self { target: Target::Auto, fraction: FRACTION, every: EVERY, rho: None, search: Search::default() }
     }
 }
 
@@ -153,7 +152,7 @@ impl StepControl for Kl {
 
     fn validate(&self) -> Result<(), PluginError> {
         if let Target::Fixed(target) = self.target {
-            check_target(target, "1e-5 to 1e-4")?;
+            check_target(target, "1e-5 to 1e-3")?;
         }
         if !(self.fraction > 0.0 && self.fraction <= 1.0) {
             return Err(format!("`fraction` is {} (it must be above 0 and at most 1)", self.fraction).into());
@@ -245,10 +244,10 @@ mod tests {
 
     #[test]
     fn state_goes_on_where_it_was_saved() {
-        let mut first = governor("every = 2");
+        let mut first = governor("target = 1e-4\nevery = 2");
         assert_eq!(first.save().unwrap(), b"governor.kl/1 none");
         at(0, &mut first, 4e-4, 1e-4);
-        let mut second = governor("every = 2");
+        let mut second = governor("target = 1e-4\nevery = 2");
         second.load(&first.save().unwrap()).unwrap();
         assert_eq!(at(1, &mut first, 1.0, 3e-3).scales, at(1, &mut second, 1.0, 3e-3).scales);
         for foreign in [&b""[..], b"governor.kl/2 none", b"governor.kl/1 7ff8000000000000", b"\xff"] {
@@ -258,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_target_that_finds_itself_asks_for_the_alignment_and_keeps_its_search() {
-        assert_eq!([governor("").inputs(), governor("target = \"auto\"").inputs()], [Inputs::NONE, Inputs::ALIGNMENT]);
+        assert_eq!([governor("target = 1e-4").inputs(), governor("").inputs()], [Inputs::NONE, Inputs::ALIGNMENT]);
         let step = |number: u64, governor: &mut StepControlFn| {
             let update =
                 Measured { kl: 0.5, alignment: if number == 0 { f64::NAN } else { 0.1 }, ..Measured::default() };
@@ -273,17 +272,16 @@ mod tests {
             steps_taken: 1,
             ..Fixture::new(1, 1).batch().optimizer
         };
-        let refused =
-            Fixture::new(1, 1).optimizer(forgets).control(&mut governor("target = \"auto\""), Measured::default());
+        let refused = Fixture::new(1, 1).optimizer(forgets).control(&mut governor(""), Measured::default());
         assert!(refused.unwrap_err().to_string().contains("SGD without momentum"));
-        let mut first = governor("target = \"auto\"");
+        let mut first = governor("");
         assert_eq!(step(0, &mut first).1, None);
         let taken: Vec<_> = (1..9).map(|number| step(number, &mut first)).collect();
         assert!(taken.iter().all(|(_, alignment)| *alignment == Some(0.1)) && taken[7].0 > taken[0].0);
         let mut second = governor("target = \"auto\"");
         second.load(&first.save().unwrap()).unwrap();
         assert_eq!(step(9, &mut first), step(9, &mut second));
-        for (mut one, other) in [(governor(""), first), (second, governor(""))] {
+        for (mut one, other) in [(governor("target = 1e-4"), first), (second, governor("target = 1e-4"))] {
             assert!(one.load(&other.save().unwrap()).unwrap_err().to_string().contains("with this `target`"));
         }
     }
@@ -292,7 +290,7 @@ mod tests {
     fn a_search_begins_at_a_share_of_the_entropy_of_the_completions() {
         let first = |fixture: Fixture| {
             let update = Measured { kl: 1.0, alignment: f64::NAN, ..Measured::default() };
-            fixture.control(&mut governor("target = \"auto\""), update).unwrap().scales[0].powi(2)
+            fixture.control(&mut governor(""), update).unwrap().scales[0].powi(2)
         };
         // Padding has no part in it: the mean of three tokens is 2 nats.
         let sampled = Fixture::new(2, 2).lengths(&[2, 1]).logps(&[-1.0, -2.0, -3.0, -50.0]);
@@ -303,7 +301,7 @@ mod tests {
     #[test]
     fn values_out_of_bounds_are_refused() {
         let say = |table: &str| testing::step_control::<Kl>(table).err().unwrap().to_string();
-        assert_snapshot!(say("target = 0"), @"`target` is 0 (it must be finite and above 0; 1e-5 to 1e-4 nats is usual)");
+        assert_snapshot!(say("target = 0"), @"`target` is 0 (it must be finite and above 0; 1e-5 to 1e-3 nats is usual)");
         assert_snapshot!(say("target = \"atuo\""), @r#"`target` is "atuo" (give nats per completion token, or "auto")"#);
         assert_snapshot!(say("target = true"), @r#"`target` is no target (give nats per completion token, or "auto")"#);
         assert_snapshot!(say("fraction = 0"), @"`fraction` is 0 (it must be above 0 and at most 1)");

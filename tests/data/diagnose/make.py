@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 HOST = HERE.parents[2] / "target/release/host"
 CAPO = ["--plugin", "libcapo.so"]
 SOFT = [*CAPO, "--set", "recipe=capo-soft"]
-GOVERNED = ["--plugin", "libgovernor.so"]
+GOVERNED = ["--plugin", "libgovernor.so", "--set", "step_control.governor.kl.target=3e-5"]
 ALWAYS = {"step", "reward", "frac_advantage_zero", "learning_rate"}
 KEPT = {"entropy", "completions/clipped_ratio", "mask/rejection_rate", "mask/rejected_gradient_share", "step/kl"}
 OF_COMPONENTS = ("/rejection_rate", "/weighted_away_gradient_share", "/applied", "-weight/mean")
@@ -39,7 +39,7 @@ RUNS = {
     "weights-small": (75, "3e-4", [*SOFT, "--set", "weight.0.fisher_threshold=1e-18"]),
     "adapter-bound": (75, "1e-3", [*SOFT, "--set", "model.use_peft=true", "--set", "weight.0.fisher_threshold=1e-18"]),
     "governor-tight": (75, "5e-3", GOVERNED),
-    "governor-idle": (75, "1e-4", [*GOVERNED, "--set", "step_control.governor.kl.target=1"]),
+    "governor-idle": (75, "1e-4", [*GOVERNED[:-1], "step_control.governor.kl.target=1"]),
     "mask-idle": (30, "1e-4", ["--plugin", "libmasks.so", "--set", "recipe=dppo"]),
 }
 

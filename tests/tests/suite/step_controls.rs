@@ -152,9 +152,8 @@ fn what_is_measured_fits_together() {
 
 #[test]
 fn threads_change_no_bit() {
-    let governed = format!(
-        "--plugin libgovernor.so --set step_control.0.every=2 --set step_control.0.target=auto {FOUR_STEPS} --set train.measure_step=1"
-    );
+    let governed =
+        format!("--plugin libgovernor.so --set step_control.0.every=2 {FOUR_STEPS} --set train.measure_step=1");
     let one = Folder::new().env("RAYON_NUM_THREADS", "1").env("CANDLE_NUM_THREADS", "1");
     let many = Folder::new().env("RAYON_NUM_THREADS", "3").env("CANDLE_NUM_THREADS", "3");
     one.train("run", &governed).assert_same_files(&many.train("run", &governed));
@@ -162,13 +161,12 @@ fn threads_change_no_bit() {
 
 #[test]
 fn a_resumed_run_goes_on_with_the_same_bits() {
-    let governor = "--plugin libgovernor.so --set step_control.0.every=3 --step-control governor.last-layer";
+    let governor = "--plugin libgovernor.so --set step_control.0.target=3e-5 --set step_control.0.every=3 --step-control governor.last-layer";
     let stateful = told(&["sin=\"stateful\""], "");
-    // Its target moves from the seventh step on.
-    let auto = "--plugin libgovernor.so --set step_control.0.target=auto";
     for (args, steps) in [
         (format!("{governor} {FOUR_STEPS} --set train.max_steps=7 --set train.measure_step=2"), 7),
-        (format!("{auto} {FOUR_STEPS} --set train.max_steps=8"), 8),
+        // The share of the steps moves from the seventh one on.
+        (format!("--plugin libgovernor.so {FOUR_STEPS} --set train.max_steps=8"), 8),
         (stateful, 4),
     ] {
         Folder::new().assert_resumes(&args, 1..steps);
@@ -196,7 +194,8 @@ fn what_breaks_a_rule_is_told() {
 #[test]
 fn governed_steps_keep_to_their_target() {
     let folder = Folder::new();
-    let run = folder.train("run", &format!("--plugin libgovernor.so {FOUR_STEPS} --set train.measure_step=1"));
+    let governor = "--plugin libgovernor.so --set step_control.0.target=3e-5";
+    let run = folder.train("run", &format!("{governor} {FOUR_STEPS} --set train.measure_step=1"));
     let config = run.text("config.toml");
     assert!(config.contains("recipe = \"governed-grpo\"") && config.contains("use = \"governor.kl\""), "{config}");
     assert!(run.metric("governor.kl/kl").iter().all(|&kl| kl > 1e-4), "ungoverned steps are too long");
