@@ -21,7 +21,7 @@ GOVERNED = ["--plugin", "libgovernor.so", "--set", "step_control.governor.kl.tar
 ALWAYS = {"step", "reward", "frac_advantage_zero", "learning_rate"}
 KEPT = {"entropy", "completions/clipped_ratio", "mask/rejection_rate", "mask/rejected_gradient_share", "step/kl"}
 OF_COMPONENTS = ("/rejection_rate", "/weighted_away_gradient_share", "/applied", "-weight/mean")
-SETTINGS = ("train.learning_rate", "train.max_steps", "train.second_moment")
+SETTINGS = ("model.use_peft", "train.learning_rate", "train.max_steps", "train.second_moment")
 
 # Name, steps, learning rate, and what else is said.
 RUNS = {
@@ -60,7 +60,7 @@ def record(run):
     """The text of a file."""
     config = tomllib.loads((run / "config.toml").read_text())
     values = {key: config[key.split(".")[0]].get(key.split(".")[1]) for key in SETTINGS}
-    settings = [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
+    settings = [f"{key} = {json.dumps(value)}" for key, value in values.items() if value not in (None, False)]
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     names = [name for name in lines[1] if is_kept(name, lines[1:])] + ["eval_accuracy"]
     rows = [" ".join(shown(line.get(name)) for name in names) for line in lines]
