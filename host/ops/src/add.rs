@@ -32,17 +32,12 @@ impl Add {
             return layout_error(self.name(), format!("{shape:?} and {other:?} differ"));
         }
         let mut out = vec![T::from_f64(0.0); a.len()];
-        for_rows(
-            &mut out,
-            RUN,
-            #[inline(always)]
-            |run, out| {
-                let (a, b) = (&a[run * RUN..], &b[run * RUN..]);
-                for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
-                    *out = *a + *b;
-                }
-            },
-        );
+        for_rows!(&mut out, RUN, |run, out| {
+            let (a, b) = (&a[run * RUN..], &b[run * RUN..]);
+            for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+                *out = *a + *b;
+            }
+        });
         Ok((out, shape.clone()))
     }
 }

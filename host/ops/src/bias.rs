@@ -30,17 +30,12 @@ impl AddBias {
             return layout_error(self.name(), format!("x {shape:?} does not end in {}", b.len()));
         }
         let mut out = vec![T::from_f64(0.0); x.len()];
-        for_rows(
-            &mut out,
-            b.len(),
-            #[inline(always)]
-            |row, out| {
-                let x = &x[row * b.len()..][..b.len()];
-                for ((out, x), b) in out.iter_mut().zip(x).zip(b) {
-                    *out = *x + *b;
-                }
-            },
-        );
+        for_rows!(&mut out, b.len(), |row, out| {
+            let x = &x[row * b.len()..][..b.len()];
+            for ((out, x), b) in out.iter_mut().zip(x).zip(b) {
+                *out = *x + *b;
+            }
+        });
         Ok((out, shape.clone()))
     }
 }

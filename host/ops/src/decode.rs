@@ -8,7 +8,7 @@ use half::bf16;
 
 use super::decode_rows::DecodeRows;
 use super::kernel::Real;
-use super::kernel::{dot, dtype_error, for_rows_costing, layout_error, maximum, slice, sum};
+use super::kernel::{dot, dtype_error, for_rows, layout_error, maximum, slice, sum};
 use super::{fused, generic, is_rounded, to_dtype};
 
 /// Numbers of a head that are combined at a time, in registers.
@@ -149,19 +149,13 @@ impl CustomOp3 for Attend {
             return layout_error(self.name(), format!("queries {:?} do not fit {:?}", ql.dims(), kl.dims()));
         }
         let mut out = vec![0.0f32; queries.len()];
-        for_rows_costing(
-            &mut out,
-            group,
-            rows.index + 1,
-            #[inline(always)]
-            |run, out| {
-                let (active, head) = (run / kv_heads, run % kv_heads);
-                let base = (rows.cache_rows[active] * kv_heads + head) * tokens;
-                let range = (base + rows.starts[active]) * width..(base + rows.index + 1) * width;
-                let queries = &queries[run * group..][..group];
-                self.group(queries, &keys.part(range.clone()), &values.part(range), width, out);
-            },
-        );
+        for_rows!(&mut out, group, rows.index + 1, |run, out| {
+            let (active, head) = (run / kv_heads, run % kv_heads);
+            let base = (rows.cache_rows[active] * kv_heads + head) * tokens;
+            let range = (base + rows.starts[active]) * width..(base + rows.index + 1) * width;
+            let queries = &queries[run * group..][..group];
+            self.group(queries, &keys.part(range.clone()), &values.part(range), width, out);
+        });
         Ok((CpuStorage::F32(out), ql.shape().clone()))
     }
 }

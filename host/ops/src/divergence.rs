@@ -2,7 +2,7 @@
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
-use super::kernel::{Real, dot, for_rows_costing, layout_error, maximum, slice, sum};
+use super::kernel::{Real, dot, for_rows, layout_error, maximum, slice, sum};
 use super::{fused, generic};
 
 /// Number of logits that are processed at a time.
@@ -130,16 +130,10 @@ impl CustomOp2 for Divergence {
         }
         let (logits, change) = (slice::<f32>(z, zl, self.name())?, slice::<f32>(d, dl, self.name())?);
         let mut out = vec![0.0_f64; rows];
-        for_rows_costing(
-            &mut out,
-            1,
-            4 * vocab,
-            #[inline(always)]
-            |row, out| {
-                let row = row * vocab..(row + 1) * vocab;
-                out[0] = self.row(&logits[row.clone()], &change[row]);
-            },
-        );
+        for_rows!(&mut out, 1, 4 * vocab, |row, out| {
+            let row = row * vocab..(row + 1) * vocab;
+            out[0] = self.row(&logits[row.clone()], &change[row]);
+        });
         Ok((CpuStorage::F64(out), rows.into()))
     }
 }

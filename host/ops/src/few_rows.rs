@@ -104,16 +104,11 @@ impl Products<'_> {
         });
         let in_order = |parts: Vec<f32>| {
             let mut product = vec![0.0; parts.len()];
-            for_rows(
-                &mut product,
-                parts.len() / rows,
-                #[inline(always)]
-                |row, out| {
-                    for (out, part) in out.chunks_mut(share).zip(parts.chunks(share * rows)) {
-                        out.copy_from_slice(&part[row * out.len()..][..out.len()]);
-                    }
-                },
-            );
+            for_rows!(&mut product, parts.len() / rows, |row, out| {
+                for (out, part) in out.chunks_mut(share).zip(parts.chunks(share * rows)) {
+                    out.copy_from_slice(&part[row * out.len()..][..out.len()]);
+                }
+            });
             product
         };
         products.into_iter().map(in_order).collect()
@@ -123,16 +118,11 @@ impl Products<'_> {
 /// The rows of `x` `[M, K]` as `[M / width, K, width]`, padded with rows of zeros.
 fn panels(x: &[f32], inner: usize, width: usize) -> Vec<f32> {
     let mut panels = vec![0.0; (x.len() / inner).next_multiple_of(width) * inner];
-    for_rows(
-        &mut panels,
-        width,
-        #[inline(always)]
-        |line, out| {
-            let (panel, k) = (line / inner, line % inner);
-            let column = x[panel * width * inner + k..].iter().step_by(inner);
-            out.iter_mut().zip(column).for_each(|(out, x)| *out = *x);
-        },
-    );
+    for_rows!(&mut panels, width, |line, out| {
+        let (panel, k) = (line / inner, line % inner);
+        let column = x[panel * width * inner + k..].iter().step_by(inner);
+        out.iter_mut().zip(column).for_each(|(out, x)| *out = *x);
+    });
     panels
 }
 

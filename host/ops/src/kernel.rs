@@ -154,15 +154,28 @@ pub fn layout_error<T>(op: &'static str, what: String) -> Result<T> {
     Err(Error::Msg(format!("{op}: {what}")))
 }
 
-/// Calls `f(row, out_row)` for every row of `width` elements, on several threads if there is enough work.
+/// Calls `|row, out_row| ..` for every row of `width` elements of `out`, on several threads if there is enough work. `cost` is the number
+/// of elementary steps per element of `out`, 1 without it.
 ///
-/// An `#[inline(always)]` `f` is compiled for the machine's widest vectors. The bits do not change, because no operations are fused.
-pub fn for_rows<T: Real>(out: &mut [T], width: usize, f: impl Fn(usize, &mut [T]) + Sync) {
-    for_rows_costing(out, width, 1, f);
+/// The body is compiled for the machine's widest vectors. The bits do not change, because no operations are fused.
+macro_rules! for_rows {
+    ($out:expr, $width:expr, |$row:ident, $part:ident| $body:block) => {
+        for_rows!($out, $width, 1, |$row, $part| $body)
+    };
+    ($out:expr, $width:expr, $cost:expr, |$row:ident, $part:ident| $body:block) => {
+        crate::kernel::run_rows(
+            $out,
+            $width,
+            $cost,
+            #[inline(always)]
+            |$row, $part| $body,
+        )
+    };
 }
+pub(super) use for_rows;
 
-/// Like `for_rows`, for work that costs `cost` elementary steps per element of `out`.
-pub fn for_rows_costing<T: Real>(out: &mut [T], width: usize, cost: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+/// What `for_rows!` calls.
+pub fn run_rows<T: Real>(out: &mut [T], width: usize, cost: usize, f: impl Fn(usize, &mut [T]) + Sync) {
     if out.is_empty() || width == 0 {
         return;
     }

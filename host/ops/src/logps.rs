@@ -4,7 +4,7 @@
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
-use super::kernel::{Real, dtype_error, for_rows_costing, layout_error, maximum, slice};
+use super::kernel::{Real, dtype_error, for_rows, layout_error, maximum, slice};
 use super::{Truncation, generic, has_kernel, truncate};
 
 /// Largest number of logits that exist at one time (64 MiB in f32).
@@ -171,21 +171,15 @@ impl Stats {
         let (rows, vocab) = check(self.name(), logits.1, targets)?;
         let logits = slice::<T>(logits.0, logits.1, self.name())?;
         let mut out = vec![T::from_f64(0.0); 4 * rows];
-        for_rows_costing(
-            &mut out,
-            4,
-            vocab,
-            #[inline(always)]
-            |row, out| {
-                let logits = &logits[row * vocab..][..vocab];
-                let Pass { largest, sum, weighted } = Pass::over(logits, self.temperature);
-                let (action, log_sum) = (logits[targets[row] as usize], sum.ln());
-                out[0] = T::from_f64(action.to_f64() / self.temperature - largest - log_sum);
-                out[1] = T::from_f64(largest + log_sum);
-                out[2] = T::from_f64(log_sum - weighted / sum);
-                out[3] = action;
-            },
-        );
+        for_rows!(&mut out, 4, vocab, |row, out| {
+            let logits = &logits[row * vocab..][..vocab];
+            let Pass { largest, sum, weighted } = Pass::over(logits, self.temperature);
+            let (action, log_sum) = (logits[targets[row] as usize], sum.ln());
+            out[0] = T::from_f64(action.to_f64() / self.temperature - largest - log_sum);
+            out[1] = T::from_f64(largest + log_sum);
+            out[2] = T::from_f64(log_sum - weighted / sum);
+            out[3] = action;
+        });
         Ok((T::to_cpu_storage_owned(out), (rows, 4).into()))
     }
 }
@@ -226,25 +220,19 @@ impl LogitGradient {
         }
         let inverse = T::from_f64(1.0 / self.temperature);
         let mut out = vec![T::from_f64(0.0); logits.len()];
-        for_rows_costing(
-            &mut out,
-            vocab,
-            4,
-            #[inline(always)]
-            |row, out| {
-                let weight = d_logps[row] * inverse;
-                if weight == T::from_f64(0.0) {
-                    return;
-                }
-                let logits = &logits[row * vocab..][..vocab];
-                let (largest, sum) = (maximum(logits), Pass::over(logits, self.temperature).sum);
-                let scale = -weight * T::from_f64(1.0 / sum);
-                for (out, logit) in out.iter_mut().zip(logits) {
-                    *out = scale * ((*logit - largest) * inverse).exp();
-                }
-                out[targets[row] as usize] += weight;
-            },
-        );
+        for_rows!(&mut out, vocab, 4, |row, out| {
+            let weight = d_logps[row] * inverse;
+            if weight == T::from_f64(0.0) {
+                return;
+            }
+            let logits = &logits[row * vocab..][..vocab];
+            let (largest, sum) = (maximum(logits), Pass::over(logits, self.temperature).sum);
+            let scale = -weight * T::from_f64(1.0 / sum);
+            for (out, logit) in out.iter_mut().zip(logits) {
+                *out = scale * ((*logit - largest) * inverse).exp();
+            }
+            out[targets[row] as usize] += weight;
+        });
         Ok((T::to_cpu_storage_owned(out), shape))
     }
 }

@@ -47,18 +47,13 @@ impl RmsNorm {
     fn run<T: Real>(&self, (x, shape): Arg<'_, T>, (w, of_weight): Arg<'_, T>) -> Result<(Vec<T>, Shape)> {
         let width = check(self.name(), shape, of_weight)?;
         let mut out = vec![T::from_f64(0.0); x.len()];
-        for_rows(
-            &mut out,
-            width,
-            #[inline(always)]
-            |row, out| {
-                let x = &x[row * width..][..width];
-                let inverse = inverse_rms(x, self.eps);
-                for ((out, x), w) in out.iter_mut().zip(x).zip(w) {
-                    *out = *x * inverse * *w;
-                }
-            },
-        );
+        for_rows!(&mut out, width, |row, out| {
+            let x = &x[row * width..][..width];
+            let inverse = inverse_rms(x, self.eps);
+            for ((out, x), w) in out.iter_mut().zip(x).zip(w) {
+                *out = *x * inverse * *w;
+            }
+        });
         Ok((out, shape.clone()))
     }
 }
@@ -80,34 +75,24 @@ impl RmsNormBackward {
         let width = check(self.name(), shape, of_weight)?;
         let mut out = vec![T::from_f64(0.0); 2 * x.len()];
         let (dx, terms) = out.split_at_mut(x.len());
-        for_rows(
-            dx,
-            width,
-            #[inline(always)]
-            |row, dx| {
-                let (x, g) = (&x[row * width..][..width], &g[row * width..][..width]);
-                let r = inverse_rms(x, self.eps);
-                for ((dx, g), w) in dx.iter_mut().zip(g).zip(w) {
-                    *dx = *g * *w;
-                }
-                let shift = r * r * dot(dx, x) / T::from_f64(width as f64);
-                for (dx, x) in dx.iter_mut().zip(x) {
-                    *dx = r * (*dx - *x * shift);
-                }
-            },
-        );
-        for_rows(
-            terms,
-            width,
-            #[inline(always)]
-            |row, terms| {
-                let (x, g) = (&x[row * width..][..width], &g[row * width..][..width]);
-                let r = inverse_rms(x, self.eps);
-                for ((term, g), x) in terms.iter_mut().zip(g).zip(x) {
-                    *term = *g * *x * r;
-                }
-            },
-        );
+        for_rows!(dx, width, |row, dx| {
+            let (x, g) = (&x[row * width..][..width], &g[row * width..][..width]);
+            let r = inverse_rms(x, self.eps);
+            for ((dx, g), w) in dx.iter_mut().zip(g).zip(w) {
+                *dx = *g * *w;
+            }
+            let shift = r * r * dot(dx, x) / T::from_f64(width as f64);
+            for (dx, x) in dx.iter_mut().zip(x) {
+                *dx = r * (*dx - *x * shift);
+            }
+        });
+        for_rows!(terms, width, |row, terms| {
+            let (x, g) = (&x[row * width..][..width], &g[row * width..][..width]);
+            let r = inverse_rms(x, self.eps);
+            for ((term, g), x) in terms.iter_mut().zip(g).zip(x) {
+                *term = *g * *x * r;
+            }
+        });
         Ok((out, [&[2], shape.dims()].concat().into()))
     }
 }

@@ -174,17 +174,12 @@ impl Rotate {
         let mut out = vec![T::from_f64(0.0); x.len()];
         // Both layouts are sequences of runs of `width`; `outer` and `inner` are the middle axes of the output.
         let (outer, inner) = if self.inverse { (tokens, heads) } else { (heads, tokens) };
-        for_rows(
-            &mut out,
-            width,
-            #[inline(always)]
-            |run, out| {
-                let (row, middle, last) = (run / (outer * inner), run / inner % outer, run % inner);
-                let token = if self.inverse { middle } else { last };
-                let source = &x[((row * inner + last) * outer + middle) * width..][..width];
-                self.rotate(self.rope.position(row, token), source, out);
-            },
-        );
+        for_rows!(&mut out, width, |run, out| {
+            let (row, middle, last) = (run / (outer * inner), run / inner % outer, run % inner);
+            let token = if self.inverse { middle } else { last };
+            let source = &x[((row * inner + last) * outer + middle) * width..][..width];
+            self.rotate(self.rope.position(row, token), source, out);
+        });
         let turned =
             if self.inverse { (rows, tokens, heads * width).into() } else { (rows, heads, tokens, width).into() };
         Ok((out, turned))

@@ -67,25 +67,20 @@ impl CausalSoftmax {
         let tokens = sizes.tokens;
         let scale = T::from_f64(self.0.scale);
         let mut out = vec![T::from_f64(0.0); scores.len()];
-        for_rows(
-            &mut out,
-            tokens,
-            #[inline(always)]
-            |line, out| {
-                let keys = self.0.keys(line, sizes);
-                if keys.is_empty() {
-                    return;
-                }
-                let scores = &scores[line * tokens..][keys.clone()];
-                let out = &mut out[keys];
-                let largest = maximum(scores);
-                for (out, score) in out.iter_mut().zip(scores) {
-                    *out = (scale * (*score - largest)).exp();
-                }
-                let inverse = T::from_f64(1.0) / sum(out);
-                out.iter_mut().for_each(|out| *out *= inverse);
-            },
-        );
+        for_rows!(&mut out, tokens, |line, out| {
+            let keys = self.0.keys(line, sizes);
+            if keys.is_empty() {
+                return;
+            }
+            let scores = &scores[line * tokens..][keys.clone()];
+            let out = &mut out[keys];
+            let largest = maximum(scores);
+            for (out, score) in out.iter_mut().zip(scores) {
+                *out = (scale * (*score - largest)).exp();
+            }
+            let inverse = T::from_f64(1.0) / sum(out);
+            out.iter_mut().for_each(|out| *out *= inverse);
+        });
         Ok((out, shape.clone()))
     }
 }
@@ -99,19 +94,14 @@ impl CausalSoftmaxBackward {
         let tokens = sizes.tokens;
         let scale = T::from_f64(self.0.scale);
         let mut out = vec![T::from_f64(0.0); p.len()];
-        for_rows(
-            &mut out,
-            tokens,
-            #[inline(always)]
-            |line, out| {
-                let keys = self.0.keys(line, sizes);
-                let (p, g) = (&p[line * tokens..][keys.clone()], &g[line * tokens..][keys.clone()]);
-                let mean = dot(p, g);
-                for ((out, p), g) in out[keys].iter_mut().zip(p).zip(g) {
-                    *out = scale * *p * (*g - mean);
-                }
-            },
-        );
+        for_rows!(&mut out, tokens, |line, out| {
+            let keys = self.0.keys(line, sizes);
+            let (p, g) = (&p[line * tokens..][keys.clone()], &g[line * tokens..][keys.clone()]);
+            let mean = dot(p, g);
+            for ((out, p), g) in out[keys].iter_mut().zip(p).zip(g) {
+                *out = scale * *p * (*g - mean);
+            }
+        });
         Ok((out, shape.clone()))
     }
 }

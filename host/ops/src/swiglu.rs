@@ -32,17 +32,12 @@ impl SwiGlu {
         }
         let one = T::from_f64(1.0);
         let mut out = vec![T::from_f64(0.0); gate.len()];
-        for_rows(
-            &mut out,
-            RUN,
-            #[inline(always)]
-            |run, out| {
-                let (gate, up) = (&gate[run * RUN..], &up[run * RUN..]);
-                for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-                    *out = *gate * *up / (one + (-*gate).exp());
-                }
-            },
-        );
+        for_rows!(&mut out, RUN, |run, out| {
+            let (gate, up) = (&gate[run * RUN..], &up[run * RUN..]);
+            for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+                *out = *gate * *up / (one + (-*gate).exp());
+            }
+        });
         Ok((out, shape.clone()))
     }
 }
@@ -60,29 +55,19 @@ impl SwiGluBackward {
         let one = T::from_f64(1.0);
         let mut out = vec![T::from_f64(0.0); 2 * gate.len()];
         let (d_gate, d_up) = out.split_at_mut(gate.len());
-        for_rows(
-            d_gate,
-            RUN,
-            #[inline(always)]
-            |run, out| {
-                let (gate, up, d) = (&gate[run * RUN..], &up[run * RUN..], &d[run * RUN..]);
-                for (((out, gate), up), d) in out.iter_mut().zip(gate).zip(up).zip(d) {
-                    let s = one / (one + (-*gate).exp());
-                    *out = *d * *up * s * (one + *gate * (one - s));
-                }
-            },
-        );
-        for_rows(
-            d_up,
-            RUN,
-            #[inline(always)]
-            |run, out| {
-                let (gate, d) = (&gate[run * RUN..], &d[run * RUN..]);
-                for ((out, gate), d) in out.iter_mut().zip(gate).zip(d) {
-                    *out = *d * *gate / (one + (-*gate).exp());
-                }
-            },
-        );
+        for_rows!(d_gate, RUN, |run, out| {
+            let (gate, up, d) = (&gate[run * RUN..], &up[run * RUN..], &d[run * RUN..]);
+            for (((out, gate), up), d) in out.iter_mut().zip(gate).zip(up).zip(d) {
+                let s = one / (one + (-*gate).exp());
+                *out = *d * *up * s * (one + *gate * (one - s));
+            }
+        });
+        for_rows!(d_up, RUN, |run, out| {
+            let (gate, d) = (&gate[run * RUN..], &d[run * RUN..]);
+            for ((out, gate), d) in out.iter_mut().zip(gate).zip(d) {
+                *out = *d * *gate / (one + (-*gate).exp());
+            }
+        });
         Ok((out, [&[2], shape.dims()].concat().into()))
     }
 }

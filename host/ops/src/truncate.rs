@@ -23,7 +23,6 @@ pub struct Truncation {
 ///
 /// These logits decide which tokens are excluded. A target may be outside them if it was drawn by an older policy, or in another
 /// precision.
-/// precision.
 pub fn truncate(logits: &Tensor, targets: &Tensor, truncation: Truncation) -> Result<Tensor> {
     let Truncation { temperature, top_k, top_p } = truncation;
     let (rows, vocab) = logits.dims2()?;
