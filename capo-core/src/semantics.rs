@@ -43,150 +43,153 @@ pub struct Semantics {
     pub zero_advantage: ZeroAdvantage,
 }
 
-/// Feature in a token's gradient.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Feature {
-    /// Paper, exact: the token's own feature, whose logits produced it.
-    Aligned,
-    /// Authors: the feature one position later in `[B, T]`, padding included. The last position keeps its own
-    /// feature, because a batch ends there; the released code has one more.
-    Next,
+/// Defines switches: the values with their names in configuration files, the paper's first.
+macro_rules! switches {
+    ($($(#[$about:meta])* pub enum $name:ident { $($(#[$doc:meta])* $value:ident = $text:literal,)+ })+) => {$(
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$doc])* $value,)+
+        }
+
+        impl Switch for $name {
+            const NAMES: &'static [&'static str] = &[$($text),+];
+            const VALUES: &'static [Self] = &[$(Self::$value),+];
+        }
+    )+};
 }
 
-/// Rows over which a token's probabilities sum to 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Probabilities {
-    /// Paper, authors: the sampler's largest logits, renormalised.
-    TopK,
-    /// Exact: the whole vocabulary. Rows that are not kept do not move in any proposal, but their probability counts.
-    /// It is known to the precision of an `f32` logsumexp, about 1e-6.
-    Full,
-}
+switches! {
+    /// Feature in a token's gradient.
+    pub enum Feature {
+        /// Paper, exact: the token's own feature, whose logits produced it.
+        Aligned = "aligned",
+        /// Authors: the feature one position later in `[B, T]`, padding included. The last position keeps its own
+        /// feature, because a batch ends there; the released code has one more.
+        Next = "next",
+    }
 
-/// Divisor of the logits in the probabilities.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Temperature {
-    /// Paper: the sampler's temperature.
-    Sampling,
-    /// Authors: 1.
-    One,
-    /// Exact: the loss's temperature, whose inverse is also a factor of the gradient.
-    Loss,
-}
+    /// Rows over which a token's probabilities sum to 1.
+    pub enum Probabilities {
+        /// Paper, authors: the sampler's largest logits, renormalised.
+        TopK = "top_k",
+        /// Exact: the whole vocabulary. Rows that are not kept do not move in any proposal, but their probability counts.
+        /// It is known to the precision of an `f32` logsumexp, about 1e-6.
+        Full = "full",
+    }
 
-/// Treatment of a sampled token that is not among the top rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OutsideAction {
-    /// Paper, exact: its row is added.
-    Add,
-    /// Authors: its row is left out, so `u = -pi`.
-    LeaveOut,
-}
+    /// Divisor of the logits in the probabilities.
+    pub enum Temperature {
+        /// Paper: the sampler's temperature.
+        Sampling = "sampling",
+        /// Authors: 1.
+        One = "one",
+        /// Exact: the loss's temperature, whose inverse is also a factor of the gradient.
+        Loss = "loss",
+    }
 
-/// Factor of a token's `e_a - pi` in its gradient, and of its curvature in `m_H`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TokenGradient {
-    /// Paper, authors: the advantage.
-    Advantage,
-    /// Exact: minus the loss's derivative by the log-probability. This is the advantage times the importance ratio (0
-    /// where the ratio is clipped), plus a penalty's part.
-    Loss,
-}
+    /// Treatment of a sampled token that is not among the top rows.
+    pub enum OutsideAction {
+        /// Paper, exact: its row is added.
+        Add = "add",
+        /// Authors: its row is left out, so `u = -pi`.
+        LeaveOut = "leave_out",
+    }
 
-/// Weights of tokens in one gradient.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Weights {
-    /// Paper: the mean of the tokens' gradients.
-    TokenMean,
-    /// Authors: in each row, the mean over the tokens whose support contains it.
-    RowMean,
-    /// Exact: the weights of the trainer's loss if the tokens were the whole batch.
-    Loss,
-}
+    /// Factor of a token's `e_a - pi` in its gradient, and of its curvature in `m_H`.
+    pub enum TokenGradient {
+        /// Paper, authors: the advantage.
+        Advantage = "advantage",
+        /// Exact: minus the loss's derivative by the log-probability. This is the advantage times the importance ratio (0
+        /// where the ratio is clipped), plus a penalty's part.
+        Loss = "loss",
+    }
 
-/// Average of curvatures over a subset's tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CurvatureAverage {
-    /// Paper: the mean over tokens.
-    TokenMean,
-    /// Authors: the mean over completions of the mean over their tokens; an empty completion counts as 0.
-    CompletionMean,
-    /// Exact: the weights of the trainer's loss if the tokens were the whole batch.
-    Loss,
-}
+    /// Weights of tokens in one gradient.
+    pub enum Weights {
+        /// Paper: the mean of the tokens' gradients.
+        TokenMean = "token_mean",
+        /// Authors: in each row, the mean over the tokens whose support contains it.
+        RowMean = "row_mean",
+        /// Exact: the weights of the trainer's loss if the tokens were the whole batch.
+        Loss = "loss",
+    }
 
-/// Runs in which the model's own moments advance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MomentUpdate {
-    /// Paper, exact: every run, so that shifts have the same meaning in a run that rejects nothing.
-    EveryRun,
-    /// Authors: runs with a threshold.
-    WithThresholds,
-}
+    /// Average of curvatures over a subset's tokens.
+    pub enum CurvatureAverage {
+        /// Paper: the mean over tokens.
+        TokenMean = "token_mean",
+        /// Authors: the mean over completions of the mean over their tokens; an empty completion counts as 0.
+        CompletionMean = "completion_mean",
+        /// Exact: the weights of the trainer's loss if the tokens were the whole batch.
+        Loss = "loss",
+    }
 
-/// Effect of a step on the moments of rows without a gradient.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UntouchedRows {
-    /// Paper, exact: the moments decay, as in Adam over the whole matrix.
-    Decay,
-    /// Authors: no effect, although the bias correction counts every step.
-    Freeze,
-}
+    /// Runs in which the model's own moments advance.
+    pub enum MomentUpdate {
+        /// Paper, exact: every run, so that shifts have the same meaning in a run that rejects nothing.
+        EveryRun = "every_run",
+        /// Authors: runs with a threshold.
+        WithThresholds = "with_thresholds",
+    }
 
-/// Adam's proposal before any row has moments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EmptyState {
-    /// Paper, exact: Adam's first step, from moments of zero.
-    ZeroMoments,
-    /// Authors: the gradient itself.
-    RawGradient,
-}
+    /// Effect of a step on the moments of rows without a gradient.
+    pub enum UntouchedRows {
+        /// Paper, exact: the moments decay, as in Adam over the whole matrix.
+        Decay = "decay",
+        /// Authors: no effect, although the bias correction counts every step.
+        Freeze = "freeze",
+    }
 
-/// Treatment of a step for which no token was accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RejectedBatch {
-    /// Paper, exact: the step is not counted.
-    NoStep,
-    /// Authors: a step without a gradient, which the bias correction counts; with [`UntouchedRows::Decay`] all rows decay.
-    Counts,
-}
+    /// Adam's proposal before any row has moments.
+    pub enum EmptyState {
+        /// Paper, exact: Adam's first step, from moments of zero.
+        ZeroMoments = "zero_moments",
+        /// Authors: the gradient itself.
+        RawGradient = "raw_gradient",
+    }
 
-/// Precision in which the model's own moments are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StateDtype {
-    /// All presets: 32-bit floats.
-    F32,
-    /// Rounded to `bf16` after every step, as in the released code's runs. All other numbers keep their precision.
-    Bf16,
-}
+    /// Treatment of a step for which no token was accepted.
+    pub enum RejectedBatch {
+        /// Paper, exact: the step is not counted.
+        NoStep = "no_step",
+        /// Authors: a step without a gradient, which the bias correction counts; with [`UntouchedRows::Decay`] all rows decay.
+        Counts = "counts",
+    }
 
-/// Formula of `m_F`, nats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PolicyShift {
-    /// Paper, authors: `½ lr² s²` of the sampled token alone (eq. 9 and 10).
-    Sampled,
-    /// `½ lr² q`: the mean of `½ lr² s²` over the policy, which is the second-order KL divergence.
-    Expected,
-    /// Exact: the KL divergence itself, old policy to new.
-    Kl,
-}
+    /// Precision in which the model's own moments are stored.
+    pub enum StateDtype {
+        /// All presets: 32-bit floats.
+        F32 = "f32",
+        /// Rounded to `bf16` after every step, as in the released code's runs. All other numbers keep their precision.
+        Bf16 = "bf16",
+    }
 
-/// Formula of `m_H`, reward units.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ObjectiveShift {
-    /// Paper, authors: the expansion up to second order (eq. 8 and 10).
-    Quadratic,
-    /// Exact: the change of the ratio surrogate itself, `A (pi'(a) / pi(a) - 1)`.
-    Surrogate,
-}
+    /// Formula of `m_F`, nats.
+    pub enum PolicyShift {
+        /// Paper, authors: `½ lr² s²` of the sampled token alone (eq. 9 and 10).
+        Sampled = "sampled",
+        /// `½ lr² q`: the mean of `½ lr² s²` over the policy, which is the second-order KL divergence.
+        Expected = "expected",
+        /// Exact: the KL divergence itself, old policy to new.
+        Kl = "kl",
+    }
 
-/// Treatment of tokens without a gradient of their own, because their advantage is 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ZeroAdvantage {
-    /// Paper, authors: tested like all others; under Adam, momentum may move them.
-    Test,
-    /// Exact: kept and not counted.
-    Accept,
+    /// Formula of `m_H`, reward units.
+    pub enum ObjectiveShift {
+        /// Paper, authors: the expansion up to second order (eq. 8 and 10).
+        Quadratic = "quadratic",
+        /// Exact: the change of the ratio surrogate itself, `A (pi'(a) / pi(a) - 1)`.
+        Surrogate = "surrogate",
+    }
+
+    /// Treatment of tokens without a gradient of their own, because their advantage is 0.
+    pub enum ZeroAdvantage {
+        /// Paper, authors: tested like all others; under Adam, momentum may move them.
+        Test = "test",
+        /// Exact: kept and not counted.
+        Accept = "accept",
+    }
 }
 
 impl Semantics {
@@ -284,28 +287,3 @@ impl Setting {
         Self { key, names: S::NAMES, index }
     }
 }
-
-macro_rules! switch {
-    ($type:ident, $($name:literal => $value:ident),+) => {
-        impl Switch for $type {
-            const NAMES: &'static [&'static str] = &[$($name),+];
-            const VALUES: &'static [Self] = &[$(Self::$value),+];
-        }
-    };
-}
-
-switch!(Feature, "aligned" => Aligned, "next" => Next);
-switch!(Probabilities, "top_k" => TopK, "full" => Full);
-switch!(Temperature, "sampling" => Sampling, "one" => One, "loss" => Loss);
-switch!(OutsideAction, "add" => Add, "leave_out" => LeaveOut);
-switch!(TokenGradient, "advantage" => Advantage, "loss" => Loss);
-switch!(Weights, "token_mean" => TokenMean, "row_mean" => RowMean, "loss" => Loss);
-switch!(CurvatureAverage, "token_mean" => TokenMean, "completion_mean" => CompletionMean, "loss" => Loss);
-switch!(MomentUpdate, "every_run" => EveryRun, "with_thresholds" => WithThresholds);
-switch!(UntouchedRows, "decay" => Decay, "freeze" => Freeze);
-switch!(EmptyState, "zero_moments" => ZeroMoments, "raw_gradient" => RawGradient);
-switch!(RejectedBatch, "no_step" => NoStep, "counts" => Counts);
-switch!(StateDtype, "f32" => F32, "bf16" => Bf16);
-switch!(PolicyShift, "sampled" => Sampled, "expected" => Expected, "kl" => Kl);
-switch!(ObjectiveShift, "quadratic" => Quadratic, "surrogate" => Surrogate);
-switch!(ZeroAdvantage, "test" => Test, "accept" => Accept);
