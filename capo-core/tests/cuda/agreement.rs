@@ -7,6 +7,7 @@ use capo_core::{
     RejectedBatch, Semantics, StateDtype, Step, Switch, Temperature, TokenGradient, UntouchedRows, Weights,
     ZeroAdvantage,
 };
+use half::{bf16, f16};
 
 use super::streams::run;
 use super::suite::device::{device_arrays, emulator, host_arrays, uploaded};
@@ -42,38 +43,16 @@ impl Stored {
         match dtype {
             Dtype::F32 => Self { features: Features::F32(uploaded(hidden)), hidden: hidden.to_vec() },
             Dtype::Bf16 => {
-                let bits: Vec<u16> = hidden.iter().map(|x| (x.to_bits() >> 16) as u16).collect();
-                let hidden = bits.iter().map(|&bits| f32::from_bits(u32::from(bits) << 16)).collect();
+                let bits: Vec<u16> = hidden.iter().map(|&x| bf16::from_f32(x).to_bits()).collect();
+                let hidden = bits.iter().map(|&bits| bf16::from_bits(bits).to_f32()).collect();
                 Self { features: Features::Bf16(uploaded(&bits)), hidden }
             }
             Dtype::F16 => {
-                let bits: Vec<u16> = hidden.iter().map(|&x| to_f16(x)).collect();
-                let hidden = bits.iter().map(|&bits| from_f16(bits)).collect();
+                let bits: Vec<u16> = hidden.iter().map(|&x| f16::from_f32(x).to_bits()).collect();
+                let hidden = bits.iter().map(|&bits| f16::from_bits(bits).to_f32()).collect();
                 Self { features: Features::F16(uploaded(&bits)), hidden }
             }
         }
-    }
-}
-
-/// The number of these bits.
-fn from_f16(bits: u16) -> f32 {
-    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f32::from(bits & 0x3ff) / 1024.0);
-    let size = if exponent == 0 { fraction * 2f32.powi(-14) } else { (1.0 + fraction) * 2f32.powi(exponent - 15) };
-    if bits >> 15 == 1 { -size } else { size }
-}
-
-/// The bits of the next number towards zero, for `|x| < 65504`.
-fn to_f16(x: f32) -> u16 {
-    let largest = (0..0x7c00u16).collect::<Vec<_>>().partition_point(|&bits| from_f16(bits) <= x.abs()) - 1;
-    largest as u16 | if x < 0.0 { 0x8000 } else { 0 }
-}
-
-#[test]
-fn half_floats_are_read_as_they_are_written() {
-    for (x, bits) in
-        [(0.0, 0), (1.0, 0x3c00), (-2.0, 0xc000), (65504.0, 0x7bff), (5.960_464_5e-8, 1), (0.333_251_95, 0x3555)]
-    {
-        assert_eq!((to_f16(x), from_f16(bits)), (bits, x));
     }
 }
 
