@@ -305,28 +305,11 @@ impl Deref for Lending<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn data() -> ContextData {
-        let prompt = |ids, number, line| PromptContext { ids, number, line };
-        let prompts = [prompt(&[1, 2][..], 7, Some(3)), prompt(&[4][..], 8, None)];
-        let completion = |text, spans, sampler_logps| CompletionContext { text, spans, sampler_logps };
-        let completions = [
-            completion("ab", &[[0, 1], [1, 2]][..], &[-0.5, -1.0][..]),
-            completion("", &[], &[]),
-            completion("\u{e9}", &[[0, 0], [0, 2], [2, 2]], &[-0.1, -0.2, -0.3]),
-            completion("xyz", &[[0, 3]], &[-2.0]),
-        ];
-        let mut data = ContextData::new(3, prompts.into_iter(), completions.into_iter());
-        data.add_reward("exact_match", &[1.0, 0.0, 0.5, 0.0]);
-        data.add_reward("length", &[0.1, 0.2, 0.3, 0.4]);
-        let logps = (0..24).map(|i| if i % 2 == 0 { -0.25 } else { f32::NEG_INFINITY }).collect();
-        data.set_top_k(2, (0..24).collect(), logps);
-        data
-    }
+    use crate::testing::odd_context;
 
     #[test]
     fn what_goes_in_comes_out() {
-        let data = data();
+        let data = odd_context();
         let context = data.lend(5);
         assert_eq!([0, 1, 2, 3].map(|b| context.prompt_ids(b)), [&[1, 2][..], &[1, 2], &[4], &[4]]);
         assert_eq!([0, 3].map(|b| (context.prompt_number(b), context.line(b))), [(7, Some(3)), (8, None)]);
@@ -347,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_part_is_what_its_rows_were() {
-        let (data, part) = (data(), data().part(2..4));
+        let (data, part) = (odd_context(), odd_context().part(2..4));
         let (all, context) = (data.lend(0), part.lend(7));
         for b in 0..2 {
             assert_eq!((context.prompt_ids(b), context.line(b)), (all.prompt_ids(b + 2), all.line(b + 2)));

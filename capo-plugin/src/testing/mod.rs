@@ -48,6 +48,8 @@ pub use measured::Measured;
 pub use observed::{Answer, Input, Observed};
 pub use ranks::{Seat, on_ranks};
 pub use rollout::{RolloutFixture, Scored};
+#[doc(hidden)]
+pub use shapes::odd_context;
 pub use shapes::{batches, rollouts};
 pub use snapshot::{Snapshot, snapshot};
 

@@ -1,7 +1,7 @@
 //! Batches and rollouts that every component should handle.
 
 use super::{Fixture, RolloutFixture};
-use crate::Purpose;
+use crate::{CompletionContext, ContextData, PromptContext, Purpose};
 
 /// Named batches of every kind that a trainer makes, in the order of their steps: completions of different lengths,
 /// tokens sampled by an older policy, a single token, a completion without tokens, and unusual values.
@@ -41,4 +41,25 @@ pub fn rollouts() -> Vec<(&'static str, RolloutFixture)> {
         ("held out", RolloutFixture::new(&["4", "5"]).groups_of(1).purpose(Purpose::EVALUATION)),
     ];
     (0..).zip(named).map(|(step, (name, fixture))| (name, fixture.step(step))).collect()
+}
+
+/// A context of four completions of three tokens for two prompts, with an empty text, a two-byte character and a prompt without a
+/// dataset line. For tests of what carries a context, here and in a loader.
+#[doc(hidden)]
+pub fn odd_context() -> ContextData {
+    let prompt = |ids, number, line| PromptContext { ids, number, line };
+    let prompts = [prompt(&[1, 2][..], 7, Some(3)), prompt(&[4][..], 8, None)];
+    let completion = |text, spans, sampler_logps| CompletionContext { text, spans, sampler_logps };
+    let completions = [
+        completion("ab", &[[0, 1], [1, 2]][..], &[-0.5, -1.0][..]),
+        completion("", &[], &[]),
+        completion("\u{e9}", &[[0, 0], [0, 2], [2, 2]], &[-0.1, -0.2, -0.3]),
+        completion("xyz", &[[0, 3]], &[-2.0]),
+    ];
+    let mut data = ContextData::new(3, prompts.into_iter(), completions.into_iter());
+    data.add_reward("exact_match", &[1.0, 0.0, 0.5, 0.0]);
+    data.add_reward("length", &[0.1, 0.2, 0.3, 0.4]);
+    let logps = (0..24).map(|i| if i % 2 == 0 { -0.25 } else { f32::NEG_INFINITY }).collect();
+    data.set_top_k(2, (0..24).map(|i| i % 16).collect(), logps);
+    data
 }
