@@ -35,22 +35,16 @@ pub(crate) trait Number: NoUninit {
     const DTYPE: Dtype;
 }
 
-impl Number for f32 {
-    const DTYPE: Dtype = Dtype::F32;
+macro_rules! numbers {
+    ($($type:ty: $dtype:ident),*) => {$(
+        impl Number for $type {
+            const DTYPE: Dtype = Dtype::$dtype;
+        }
+    )*};
 }
 
-impl Number for u32 {
-    const DTYPE: Dtype = Dtype::U32;
-}
-
-/// Written as I64, a dtype that every reader of such files supports.
-impl Number for u64 {
-    const DTYPE: Dtype = Dtype::I64;
-}
-
-impl Number for u8 {
-    const DTYPE: Dtype = Dtype::U8;
-}
+// Counts are written as I64, a dtype that every reader of such files supports.
+numbers!(f32: F32, u32: U32, u64: I64, u8: U8);
 
 /// A borrowed array to write to a file. Files are little-endian, as are the machines that this crate is built for.
 pub(crate) struct Array<'a> {
