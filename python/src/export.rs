@@ -14,6 +14,13 @@ pub(crate) fn floats<'py>(py: Python<'py>, dims: Dims, values: &[f32]) -> PyResu
     numpy::array(py, &[dims.completions as usize, dims.tokens as usize], values)
 }
 
+/// Sets items of a dictionary to the fields of a value that have their names.
+macro_rules! set_fields {
+    ($dict:ident of $from:expr => $($field:ident)*) => {
+        $($dict.set_item(stringify!($field), $from.$field)?;)*
+    };
+}
+
 /// The arguments that rebuild a batch in host memory.
 pub(crate) fn to_fields<'py>(py: Python<'py>, view: &View<'_>) -> PyResult<Bound<'py, PyDict>> {
     let (fields, dims) = (PyDict::new(py), view.dims);
@@ -59,15 +66,8 @@ pub(crate) fn to_fields<'py>(py: Python<'py>, view: &View<'_>) -> PyResult<Bound
         large("exp_avg_sq", &state.exp_avg_sq)?;
     }
     fields.set_item("group_size", dims.group_size)?;
-    fields.set_item("step", view.step)?;
-    fields.set_item("max_steps", view.max_steps)?;
-    fields.set_item("iteration", view.iteration)?;
-    fields.set_item("seed", view.seed)?;
-    fields.set_item("sampling_temperature", view.sampling_temperature)?;
-    fields.set_item("sampling_top_k", view.sampling_top_k)?;
-    fields.set_item("sampling_top_p", view.sampling_top_p)?;
-    fields.set_item("loss_temperature", view.loss_temperature)?;
-    fields.set_item("max_completion_length", view.max_completion_length)?;
+    set_fields!(fields of view => step max_steps iteration seed sampling_temperature sampling_top_k sampling_top_p);
+    set_fields!(fields of view => loss_temperature max_completion_length);
     fields.set_item("reduction", view.reduction.name())?;
     fields.set_item("denominator", DENOMINATORS.iter().find(|(_, d)| *d == view.denominator).map(|(name, _)| *name))?;
     fields.set_item("optimizer", optimizer(py, &view.optimizer)?)?;
@@ -77,12 +77,6 @@ pub(crate) fn to_fields<'py>(py: Python<'py>, view: &View<'_>) -> PyResult<Bound
 fn optimizer<'py>(py: Python<'py>, info: &OptimizerInfo) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("kind", OPTIMIZERS.iter().find(|(_, kind)| *kind == info.kind).map(|(name, _)| *name))?;
-    dict.set_item("learning_rate", info.learning_rate)?;
-    dict.set_item("beta1", info.beta1)?;
-    dict.set_item("beta2", info.beta2)?;
-    dict.set_item("eps", info.eps)?;
-    dict.set_item("weight_decay", info.weight_decay)?;
-    dict.set_item("max_grad_norm", info.max_grad_norm)?;
-    dict.set_item("steps_taken", info.steps_taken)?;
+    set_fields!(dict of info => learning_rate beta1 beta2 eps weight_decay max_grad_norm steps_taken);
     Ok(dict)
 }

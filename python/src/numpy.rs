@@ -16,29 +16,21 @@ pub(crate) trait Element: Copy {
     const CODE: u8;
 }
 
-impl Element for f32 {
-    const NAME: &str = "float32";
-    const CODE: u8 = 2;
+macro_rules! elements {
+    ($($type:ty: $name:literal, $code:literal;)*) => {$(
+        impl Element for $type {
+            const NAME: &str = $name;
+            const CODE: u8 = $code;
+        }
+    )*};
 }
 
-impl Element for u32 {
-    const NAME: &str = "uint32";
-    const CODE: u8 = 1;
-}
-
-impl Element for u8 {
-    const NAME: &str = "uint8";
-    const CODE: u8 = 1;
-}
-
-impl Element for f64 {
-    const NAME: &str = "float64";
-    const CODE: u8 = 2;
-}
-
-impl Element for i64 {
-    const NAME: &str = "int64";
-    const CODE: u8 = 0;
+elements! {
+    f32: "float32", 2;
+    f64: "float64", 2;
+    u32: "uint32", 1;
+    u8: "uint8", 1;
+    i64: "int64", 0;
 }
 
 /// A new array of this shape with these values.
