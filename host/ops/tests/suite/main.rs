@@ -14,7 +14,6 @@ mod cuda {
 }
 mod divergence;
 mod draw;
-mod few_rows;
 mod generic;
 mod kernel;
 mod operations;

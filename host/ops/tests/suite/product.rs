@@ -1,6 +1,6 @@
 use candle_core::{DType, Device, Tensor};
 use host_ops::parts::product_of_few_rows_in_bf16;
-use host_ops::product;
+use host_ops::{product, products_of_few_rows};
 
 fn of(shape: (usize, usize), step: f32, dtype: DType) -> Tensor {
     let values = (0..shape.0 * shape.1).map(|i| (i as f32 * step).sin()).collect::<Vec<f32>>();
@@ -16,6 +16,12 @@ fn bits(x: &Tensor) -> Vec<u32> {
     values.into_iter().map(f32::to_bits).collect()
 }
 
+/// NaN if any number is.
+fn largest_difference(a: &Tensor, b: &Tensor) -> f32 {
+    let differences: Vec<f32> = (a - b).unwrap().abs().unwrap().flatten_all().unwrap().to_vec1().unwrap();
+    differences.into_iter().fold(0.0, |largest, x| if x <= largest { largest } else { x })
+}
+
 /// Tests all memory layouts of the operands, and both dtypes.
 #[test]
 fn products_are_those_of_the_rounded_numbers() {
@@ -24,8 +30,7 @@ fn products_are_those_of_the_rounded_numbers() {
             let (a, b) = (of((rows, inner), 0.7, dtypes[0]), of((inner, columns), 0.3, dtypes[1]));
             let expected = rounded(&a).matmul(&rounded(&b)).unwrap();
             let found = product(&a, &b, DType::F32).unwrap();
-            let difference =
-                (&found - &expected).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
+            let difference = largest_difference(&found, &expected);
             assert!(difference <= 1e-5 * (inner as f32).sqrt(), "{rows} x {inner} x {columns}: {difference:e}");
             let turned = |x: &Tensor| x.t().unwrap().contiguous().unwrap().t().unwrap();
             for (a, b) in [(turned(&a), b.clone()), (a.clone(), turned(&b)), (turned(&a), turned(&b))] {
@@ -48,6 +53,17 @@ fn the_number_of_threads_changes_no_bit() {
         bits(&pool.install(|| product(&a, &b, DType::F32)).unwrap())
     };
     assert_eq!(with(1), with(7));
+}
+
+#[test]
+fn few_rows_in_f32_are_those_of_the_matrix_library() {
+    for (rows, inner, outputs) in [(2, 7, 5), (31, 64, 97), (33, 130, 300), (128, 65, 12), (5, 1, 1)] {
+        let (x, weight) = (of((rows, inner), 0.7, DType::F32), of((outputs, inner), 0.3, DType::F32));
+        let expected = x.matmul(&weight.t().unwrap()).unwrap();
+        let [found, again] = products_of_few_rows(&x, [&weight, &weight]).unwrap();
+        assert_eq!(bits(&found), bits(&again));
+        assert!(largest_difference(&found, &expected) <= 1e-5 * (inner as f32).sqrt(), "{rows} x {inner} x {outputs}");
+    }
 }
 
 #[test]
