@@ -249,18 +249,11 @@ impl Semantics {
 
     /// The switches on which the moments depend, in saved form.
     pub(crate) fn of_state(&self) -> [Setting; 10] {
-        [
-            Setting::of("feature", self.feature),
-            Setting::of("probabilities", self.probabilities),
-            Setting::of("temperature", self.temperature),
-            Setting::of("outside_action", self.outside_action),
-            Setting::of("token_gradient", self.token_gradient),
-            Setting::of("moment_input", self.moment_input),
-            Setting::of("moment_update", self.moment_update),
-            Setting::of("untouched_rows", self.untouched_rows),
-            Setting::of("rejected_batch", self.rejected_batch),
-            Setting::of("state_dtype", self.state_dtype),
-        ]
+        macro_rules! settings {
+            ($($key:ident)*) => { [$(Setting::of(stringify!($key), self.$key)),*] };
+        }
+        settings!(feature probabilities temperature outside_action token_gradient moment_input moment_update
+            untouched_rows rejected_batch state_dtype)
     }
 }
 
