@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn parts_come_back_in_order_whatever_the_threads() {
-        for threads in [1, 2, 7] {
+        for threads in [1, 2, 3, 7] {
             for length in [0, 1, 5, 1000] {
                 for most in [usize::MAX, 3] {
                     let parts = map_parts(threads, length, most, usize::MAX, |part| part.collect::<Vec<_>>());
@@ -67,12 +67,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn every_task_is_done_once() {
-        let mut done = vec![0; 100];
-        for_each(3, done.iter_mut().collect(), |count| *count += 1);
-        assert_eq!(done, [1; 100]);
     }
 }
