@@ -29,16 +29,7 @@ point! {
 impl<T: AdvantageEstimator> AdvantageWire for Guarded<T> {
     guarded_inputs!();
 
-    fn estimate(
-        &mut self,
-        host: &mut HostRef<'_>,
-        batch: &WireBatch<'_>,
-        advantages: RSliceMut<'_, f32>,
-    ) -> RResult<(), WireError> {
-        self.call("estimate", |component| {
-            component.estimate(&mut Ctx::new(host), &batch.into(), advantages.into_mut_slice())
-        })
-    }
+    guarded_fill!(estimate(batch: WireBatch, advantages: f32));
 
     guarded_state!();
 }

@@ -44,26 +44,9 @@ point! {
 impl<T: PreBackwardMask> MaskWire for Guarded<T> {
     guarded_inputs!();
 
-    fn mask(
-        &mut self,
-        host: &mut HostRef<'_>,
-        batch: &WireBatch<'_>,
-        keep: RSliceMut<'_, u8>,
-    ) -> RResult<(), WireError> {
-        self.call("mask", |component| component.mask(&mut Ctx::new(host), &batch.into(), keep.into_mut_slice()))
-    }
+    guarded_fill!(mask(batch: WireBatch, keep: u8));
 
-    fn step_end(
-        &mut self,
-        host: &mut HostRef<'_>,
-        batch: &WireBatch<'_>,
-        keep: RSlice<'_, u8>,
-        taken: bool,
-    ) -> RResult<(), WireError> {
-        self.call("step_end", |component| {
-            component.step_end(&mut Ctx::new(host), &batch.into(), keep.as_slice(), taken)
-        })
-    }
+    guarded_step_end!(keep: u8);
 
     guarded_state!();
 }
@@ -89,20 +72,5 @@ impl Mask {
         })
     }
 
-    /// Calls `step_end` with the final `keep` of all masks.
-    ///
-    /// # Errors
-    ///
-    /// The component's own message.
-    pub fn step_end(
-        &mut self,
-        sink: &mut dyn Sink,
-        batch: &Batch<'_>,
-        keep: &[u8],
-        taken: bool,
-    ) -> Result<(), PluginError> {
-        assert_eq!(keep.len(), batch.dims.len(), "`keep` is [B, T]");
-        let keep = RSlice::from_slice(keep);
-        self.call("step_end", sink, batch, |wire, host, seen| wire.step_end(host, seen, keep, taken))
-    }
+    handled_step_end!(keep: u8, "final `keep` of all masks");
 }

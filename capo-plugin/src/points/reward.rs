@@ -31,14 +31,7 @@ point! {
 }
 
 impl<T: Reward> RewardWire for Guarded<T> {
-    fn score(
-        &mut self,
-        host: &mut HostRef<'_>,
-        rollout: &WireRollout<'_>,
-        rewards: RSliceMut<'_, f32>,
-    ) -> RResult<(), WireError> {
-        self.call("score", |component| component.score(&mut Ctx::new(host), &rollout.into(), rewards.into_mut_slice()))
-    }
+    guarded_fill!(score(rollout: WireRollout, rewards: f32));
 
     guarded_state!();
 }

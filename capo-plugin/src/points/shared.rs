@@ -83,6 +83,61 @@ macro_rules! guarded_inputs {
     };
 }
 
+/// The wire's side of a method that fills one array, in a guard.
+macro_rules! guarded_fill {
+    ($method:ident($input:ident: $view:ident, $out:ident: $entry:ty)) => {
+        fn $method(
+            &mut self,
+            host: &mut HostRef<'_>,
+            $input: &$view<'_>,
+            $out: RSliceMut<'_, $entry>,
+        ) -> RResult<(), WireError> {
+            self.call(stringify!($method), |component| {
+                component.$method(&mut Ctx::new(host), &$input.into(), $out.into_mut_slice())
+            })
+        }
+    };
+}
+
+/// The wire's side of a mask's or a weight's `step_end`, in a guard.
+macro_rules! guarded_step_end {
+    ($decided:ident: $entry:ty) => {
+        fn step_end(
+            &mut self,
+            host: &mut HostRef<'_>,
+            batch: &WireBatch<'_>,
+            $decided: RSlice<'_, $entry>,
+            taken: bool,
+        ) -> RResult<(), WireError> {
+            self.call("step_end", |component| {
+                component.step_end(&mut Ctx::new(host), &batch.into(), $decided.as_slice(), taken)
+            })
+        }
+    };
+}
+
+/// `step_end` of a mask's or a weight's handle.
+macro_rules! handled_step_end {
+    ($decided:ident: $entry:ty, $what:literal) => {
+        #[doc = concat!("Calls `step_end` with the ", $what, ".")]
+        ///
+        /// # Errors
+        ///
+        /// The component's own message.
+        pub fn step_end(
+            &mut self,
+            sink: &mut dyn Sink,
+            batch: &Batch<'_>,
+            $decided: &[$entry],
+            taken: bool,
+        ) -> Result<(), PluginError> {
+            assert_eq!($decided.len(), batch.dims.len(), concat!("`", stringify!($decided), "` is [B, T]"));
+            let $decided = RSlice::from_slice($decided);
+            self.call("step_end", sink, batch, |wire, host, seen| wire.step_end(host, seen, $decided, taken))
+        }
+    };
+}
+
 /// Both sides of a point. A plugin registers and builds an implementation of `$trait`; a host asks an image for a
 /// `$handle`. `$answers` are the questions asked at creation, and `$traits` is the allowed declaration.
 macro_rules! point {

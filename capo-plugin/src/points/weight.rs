@@ -72,17 +72,7 @@ impl<T: TokenWeight> WeightWire for Guarded<T> {
         })
     }
 
-    fn step_end(
-        &mut self,
-        host: &mut HostRef<'_>,
-        batch: &WireBatch<'_>,
-        weights: RSlice<'_, f32>,
-        taken: bool,
-    ) -> RResult<(), WireError> {
-        self.call("step_end", |component| {
-            component.step_end(&mut Ctx::new(host), &batch.into(), weights.as_slice(), taken)
-        })
-    }
+    guarded_step_end!(weights: f32);
 
     guarded_state!();
 }
@@ -116,20 +106,5 @@ impl Weight {
         })
     }
 
-    /// Calls `step_end` with the product of all weights.
-    ///
-    /// # Errors
-    ///
-    /// The component's own message.
-    pub fn step_end(
-        &mut self,
-        sink: &mut dyn Sink,
-        batch: &Batch<'_>,
-        weights: &[f32],
-        taken: bool,
-    ) -> Result<(), PluginError> {
-        assert_eq!(weights.len(), batch.dims.len(), "`weights` is [B, T]");
-        let weights = RSlice::from_slice(weights);
-        self.call("step_end", sink, batch, |wire, host, seen| wire.step_end(host, seen, weights, taken))
-    }
+    handled_step_end!(weights: f32, "product of all weights");
 }
