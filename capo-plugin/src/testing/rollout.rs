@@ -48,21 +48,19 @@ pub struct Row {
 
 #[derive(Clone, Debug)]
 struct OwnedCompletion {
-    prompt: String,
+    row: Row,
     text: String,
     ids: Vec<u32>,
     truncated: bool,
-    answer: String,
-    columns: String,
 }
 
 impl OwnedCompletion {
     fn completion(&self) -> Completion<'_> {
-        let mut completion = Completion::new(&self.prompt, &self.text);
+        let mut completion = Completion::new(&self.row.prompt, &self.text);
         completion.ids = &self.ids;
         completion.truncated = self.truncated;
-        completion.answer = &self.answer;
-        completion.columns = &self.columns;
+        completion.answer = &self.row.answer;
+        completion.columns = &self.row.columns;
         completion
     }
 }
@@ -86,13 +84,9 @@ impl RolloutFixture {
 
     /// Completions in groups of `group_size`: the dataset's row of each, its text, and if the length limit cut it off.
     pub(super) fn of<'r>(group_size: usize, completions: impl Iterator<Item = (&'r Row, String, bool)>) -> Self {
-        let row = |(row, text, truncated): (&Row, String, bool)| OwnedCompletion {
-            prompt: row.prompt.clone(),
-            ids: tokens(&text),
-            text,
-            truncated,
-            answer: row.answer.clone(),
-            columns: row.columns.clone(),
+        let row = |(row, text, truncated): (&Row, String, bool)| {
+            let ids = tokens(&text);
+            OwnedCompletion { row: row.clone(), text, ids, truncated }
         };
         Self { purpose: Purpose::TRAINING, step: 0, group_size, rows: completions.map(row).collect() }
     }
@@ -118,19 +112,19 @@ impl RolloutFixture {
     /// Sets the prompts, `[B]`.
     #[must_use]
     pub fn prompts(self, prompts: &[&str]) -> Self {
-        self.each(prompts, |row, prompt| row.prompt = (*prompt).into())
+        self.each(prompts, |one, prompt| one.row.prompt = (*prompt).into())
     }
 
     /// Sets the dataset's answers, `[B]`.
     #[must_use]
     pub fn answers(self, answers: &[&str]) -> Self {
-        self.each(answers, |row, answer| row.answer = (*answer).into())
+        self.each(answers, |one, answer| one.row.answer = (*answer).into())
     }
 
     /// Sets the rows' columns, `[B]`, each a JSON object as text.
     #[must_use]
     pub fn columns(self, columns: &[&str]) -> Self {
-        self.each(columns, |row, columns| row.columns = (*columns).into())
+        self.each(columns, |one, columns| one.row.columns = (*columns).into())
     }
 
     /// Sets `truncated`, `[B]`: true where the length limit cut a completion off.
