@@ -199,20 +199,14 @@ mod tests {
         let docs = keys! { warm_up = 10 => "steps that keep all", max_nats => "largest surprise kept" };
         assert_eq!(check(docs, &both), Ok(()));
         assert_eq!(check(KeyDocs::NONE, &both), Ok(()), "nothing has to be said");
-        assert_eq!(say(docs, &["max_nat"]), "key `warm_up` is described, but nothing reads it (leave it out)");
-        assert_eq!(
+        let said = [
+            say(docs, &["max_nat"]),
             say(keys! { max_nat => "largest" }, &both),
-            "key `max_nat` is described, but nothing reads it (did you mean `max_nats`?)"
-        );
-        assert_eq!(
             say(keys! { max_nats => "largest" }, &both),
-            "key `warm_up` is read, but not described (add it to the list in `register!`)"
-        );
-        assert_eq!(
             say(keys! { max_nats => "largest", max_nats => "again" }, &both),
-            "key `max_nats` is described twice (leave one out)"
-        );
-        assert_eq!(say(keys! { max_nats => " " }, &both), "key `max_nats` is described by \" \" (write one line)");
+            say(keys! { max_nats => " " }, &both),
+        ];
+        assert_eq!(include_str!("keys_refused.txt").lines().collect::<Vec<_>>(), said);
     }
 
     #[test]
@@ -255,19 +249,15 @@ mod tests {
             None,
         ];
         assert_eq!(ranges, expected);
-        assert_eq!(
+        let stray = good.list().remove(0).range.unwrap();
+        let refused = [
             check(keys! { mode = "hard" => "how"; 0.0..1.0 }),
-            Err("key `mode` has a range, but is \"hard\" where a table leaves it out (ranges are for numbers)".into())
-        );
-        let order = "(both ends must be numbers, the first the lower one)";
-        assert_eq!(check(keys! { a => "a"; 50.0..1e-3 }), Err(format!("the range of key `a` is 50.0..0.001 {order}")));
-        assert_eq!(check(keys! { a => "a"; 2..2 }), Err(format!("the range of key `a` is 2.0..2.0 {order}")));
-        assert_eq!(
+            check(keys! { a => "a"; 50.0..1e-3 }),
+            check(keys! { a => "a"; 2..2 }),
             check(keys! { a => "a"; 0.0..f64::INFINITY }),
-            Err(format!("the range of key `a` is 0.0..inf {order}"))
-        );
-        let stray = keys! { a => "a"; 0.0..1.0 }.list().remove(0).range.unwrap();
-        let sentence = "key `a` has a range, but is not described (say what it means)";
-        assert_eq!(check_ranges(&[], &[stray]), Err(sentence.into()));
+            check_ranges(&[], &[stray]),
+        ];
+        let said = refused.map(Result::unwrap_err);
+        assert_eq!(include_str!("ranges_refused.txt").lines().collect::<Vec<_>>(), said);
     }
 }

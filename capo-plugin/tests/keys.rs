@@ -1,5 +1,7 @@
 //! Descriptions of keys that `register!` gives, as a host hears them.
 
+use capo_plugin::abi_keys::KeyInfo;
+use capo_plugin::abi_sweep::SweepRange;
 use capo_plugin::prelude::*;
 use capo_plugin::{Image, KeyDocs, Point, keys, testing};
 
@@ -47,24 +49,13 @@ register!(PreBackwardMask, Plain, "test.shared", "has those of a constant", SHAR
 register!(PreBackwardMask, Flat, "test.flat", "has descriptions only", SHARED,);
 register!(PreBackwardMask, Plain, "test.broken", "has a default that panics", { max_nats = broken() => "never heard" });
 
-/// Name, meaning and default of every key.
-fn docs(point: Point, id: &str) -> Vec<(String, String, Option<String>)> {
-    let docs = Image::own().key_docs(point, id).unwrap();
-    docs.iter().map(|key| (key.name.to_string(), key.about.to_string(), key.default().map(str::to_owned))).collect()
-}
-
-fn key(name: &str, about: &str, default: Option<&str>) -> (String, String, Option<String>) {
-    (name.into(), about.into(), default.map(str::to_owned))
-}
-
 #[test]
 fn keys_are_described_in_the_order_of_their_author() {
-    let max_nats = key("max_nats", "largest surprise kept, nats", None);
-    let share = key("share", "largest share of tokens dropped; no limit when absent", Some("null"));
-    assert_eq!(
-        docs(Point::Mask, "test.described"),
-        [max_nats.clone(), key("warm_up", "steps that keep all", Some("10")), share]
-    );
+    let docs = |point, id| Image::own().key_docs(point, id).unwrap();
+    let max_nats = KeyInfo::required("max_nats", "largest surprise kept, nats");
+    let warm_up = KeyInfo::optional("warm_up", "steps that keep all", &10);
+    let share = KeyInfo::optional("share", "largest share of tokens dropped; no limit when absent", &None::<f32>);
+    assert_eq!(docs(Point::Mask, "test.described"), [max_nats.clone(), warm_up, share]);
     assert_eq!(docs(Point::Mask, "test.shared"), [max_nats]);
     let silent = [(Point::Mask, "test.plain"), (Point::Mask, "test.comma"), (Point::Mask, "test.broken")];
     for (point, id) in silent.into_iter().chain([(Point::Reward, "test.described"), (Point::Mask, "test.none")]) {
@@ -75,9 +66,8 @@ fn keys_are_described_in_the_order_of_their_author() {
 #[test]
 fn ranges_are_told_apart_from_descriptions() {
     let ranges = |id: &str| Image::own().sweeps(Point::Mask, id).unwrap();
-    let told: Vec<_> =
-        ranges("test.described").iter().map(|range| (range.key.to_string(), range.low, range.high)).collect();
-    assert_eq!(told, [("max_nats".to_owned(), 1e-3, 50.0)]);
+    let expected = SweepRange { key: "max_nats".into(), low: 1e-3, high: 50.0, whole: false };
+    assert_eq!(ranges("test.described"), [expected]);
     for id in ["test.plain", "test.shared", "test.broken", "test.none"] {
         assert_eq!(ranges(id), [], "{id}");
     }
