@@ -62,31 +62,13 @@ pub fn write(path: &Path, batch: &Batch<'_>, context: Option<&Lending<'_>>) -> R
     let (b, t) = (batch.dims.completions as usize, batch.dims.tokens as usize);
     let mut arrays = BTreeMap::from([
         ("rewards", Array::new(batch.rewards, &[b])),
-        ("advantages", Array::new(batch.advantages, &[b, t])),
-        ("logps", Array::new(batch.logps, &[b, t])),
         ("completion_ids", Array::new(batch.completion_ids, &[b, t])),
         ("completion_mask", Array::new(batch.completion_mask, &[b, t])),
         ("truncated", Array::new(batch.truncated, &[b])),
     ]);
-    let optional = [
-        ("old_logps", batch.old_logps),
-        ("ref_logps", batch.ref_logps),
-        ("entropy", batch.entropy),
-        ("losses", batch.losses),
-        ("dloss_dlogp", batch.dloss_dlogp),
-    ];
-    arrays.extend(optional.iter().filter_map(|(name, values)| Some((*name, Array::new((*values)?, &[b, t])))));
-    if let Some(last) = &batch.last_layer {
-        arrays.insert("hidden", Array::of(&last.hidden)?);
-        arrays.insert("topk_ids", Array::of(&last.topk_ids)?);
-        arrays.insert("topk_logits", Array::of(&last.topk_logits)?);
-        arrays.insert("logsumexp", Array::of(&last.logsumexp)?);
-        arrays.insert("action_logits", Array::of(&last.action_logits)?);
-    }
-    if let Some(state) = &batch.optimizer_state {
-        arrays.insert("weight", Array::of(&state.weight)?);
-        arrays.insert("exp_avg", Array::of(&state.exp_avg)?);
-        arrays.insert("exp_avg_sq", Array::of(&state.exp_avg_sq)?);
+    arrays.extend(batch.per_token().map(|(name, values)| (name, Array::new(values, &[b, t]))));
+    for (name, tensor) in batch.tensors() {
+        arrays.insert(name, Array::of(&tensor)?);
     }
     let mut metadata = metadata(batch)?;
     if let Some(context) = context {

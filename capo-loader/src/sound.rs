@@ -42,17 +42,8 @@ pub fn check(batch: &Batch<'_>, context: &[(&str, &[u32])]) -> Result<()> {
 
 /// Refuses NaN at a token: every comparison with NaN is false, so masks would decide by it unnoticed.
 fn check_numbers(batch: &Batch<'_>) -> Result<()> {
-    let arrays = [
-        ("logps", Some(batch.logps)),
-        ("advantages", Some(batch.advantages)),
-        ("old_logps", batch.old_logps),
-        ("ref_logps", batch.ref_logps),
-        ("entropy", batch.entropy),
-        ("losses", batch.losses),
-        ("dloss_dlogp", batch.dloss_dlogp),
-    ];
     let tokens = batch.dims.tokens.max(1) as usize;
-    for (name, values) in arrays.into_iter().filter_map(|(name, values)| Some((name, values?))) {
+    for (name, values) in batch.per_token() {
         if let Some(i) = values.iter().zip(batch.completion_mask).position(|(value, mask)| *mask == 1 && value.is_nan())
         {
             let (completion, token) = (i / tokens, i % tokens);

@@ -328,6 +328,35 @@ impl<'a> Batch<'a> {
         }
     }
 
+    /// The arrays of one number per token that the batch has, by name.
+    #[doc(hidden)]
+    pub fn per_token(&self) -> impl Iterator<Item = (&'static str, &'a [f32])> + use<'a> {
+        let arrays = [
+            ("logps", Some(self.logps)),
+            ("advantages", Some(self.advantages)),
+            ("old_logps", self.old_logps),
+            ("ref_logps", self.ref_logps),
+            ("entropy", self.entropy),
+            ("losses", self.losses),
+            ("dloss_dlogp", self.dloss_dlogp),
+        ];
+        arrays.into_iter().filter_map(|(name, values)| Some((name, values?)))
+    }
+
+    /// The tensors that the batch has, by name.
+    #[doc(hidden)]
+    pub fn tensors(&self) -> impl Iterator<Item = (&'static str, Tensor<'a>)> + use<'a> {
+        let layer =
+            self.last_layer.map(|LastLayer { hidden, topk_ids, topk_logits, logsumexp, action_logits, .. }| {
+                let of_tops = [("hidden", hidden), ("topk_ids", topk_ids), ("topk_logits", topk_logits)];
+                of_tops.into_iter().chain([("logsumexp", logsumexp), ("action_logits", action_logits)])
+            });
+        let state = self.optimizer_state.map(|OptimizerState { weight, exp_avg, exp_avg_sq }| {
+            [("weight", weight), ("exp_avg", exp_avg), ("exp_avg_sq", exp_avg_sq)]
+        });
+        layer.into_iter().flatten().chain(state.into_iter().flatten())
+    }
+
     /// This batch with only the optional inputs that `inputs` names: the view for a component that asked for them.
     #[must_use]
     pub fn with_only(mut self, inputs: Inputs) -> Self {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use capo_plugin::prelude::*;
 use capo_plugin::testing::{self, Fixture, Listener, Records};
-use capo_plugin::{ErrorKind, Sink, Tensor};
+use capo_plugin::{Completion, ErrorKind, Sink};
 
 /// Addresses by name; they are below 2^53, so that a number records them exactly.
 type Addresses = BTreeMap<String, usize>;
@@ -28,35 +28,13 @@ fn of<T>(values: &[T]) -> usize {
 
 /// Where everything in `batch` lies, tensors and their shapes included.
 fn addresses(batch: &Batch<'_>) -> Addresses {
-    let arrays = [
-        ("rewards", Some(batch.rewards)),
-        ("advantages", Some(batch.advantages)),
-        ("logps", Some(batch.logps)),
-        ("losses", batch.losses),
-        ("dloss_dlogp", batch.dloss_dlogp),
-        ("old_logps", batch.old_logps().ok()),
-        ("ref_logps", batch.ref_logps().ok()),
-        ("entropy", batch.entropy().ok()),
-    ];
-    let mut found: Vec<(&str, usize)> =
-        arrays.iter().filter_map(|(name, array)| Some((*name, of((*array)?)))).collect();
+    let mut found: Vec<(&str, usize)> = batch.per_token().map(|(name, array)| (name, of(array))).collect();
+    found.push(("rewards", of(batch.rewards)));
     found.push(("completion_ids", of(batch.completion_ids)));
     found.push(("completion_mask", of(batch.completion_mask)));
     found.push(("truncated", of(batch.truncated)));
-    let mut tensor = |name, tensor: Tensor<'_>| found.push((name, tensor.address() as usize));
-    if let Ok(state) = batch.optimizer_state() {
-        tensor("weight", state.weight);
-        tensor("exp_avg", state.exp_avg);
-        tensor("exp_avg_sq", state.exp_avg_sq);
-    }
-    if let Ok(layer) = batch.last_layer() {
-        tensor("hidden", layer.hidden);
-        tensor("topk_ids", layer.topk_ids);
-        tensor("topk_logits", layer.topk_logits);
-        tensor("logsumexp", layer.logsumexp);
-        tensor("action_logits", layer.action_logits);
-        found.push(("shape", of(layer.hidden.shape())));
-    }
+    found.extend(batch.tensors().map(|(name, tensor)| (name, tensor.address() as usize)));
+    found.extend(batch.last_layer().ok().map(|layer| ("shape", of(layer.hidden.shape()))));
     named(&found)
 }
 
@@ -224,18 +202,21 @@ fn what_was_not_asked_for_is_named() {
     }
 }
 
-/// Reports where the texts of the first completion lie.
+/// Where a completion's texts and the rewards lie.
+fn places(first: &Completion<'_>, rewards: &[f32]) -> [usize; 5] {
+    let texts = [first.prompt, first.text, first.columns].map(|text| of(text.as_bytes()));
+    [texts[0], texts[1], texts[2], of(first.ids), of(rewards)]
+}
+
+/// Reports these places of the first completion.
 #[derive(Deserialize)]
 struct Reader {}
 
 impl Reward for Reader {
     fn score(&mut self, ctx: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
-        let first = &rollout.completions[0];
-        ctx.record("prompt", of(first.prompt.as_bytes()) as f64);
-        ctx.record("text", of(first.text.as_bytes()) as f64);
-        ctx.record("ids", of(first.ids) as f64);
-        ctx.record("columns", of(first.columns.as_bytes()) as f64);
-        ctx.record("out", of(rewards) as f64);
+        for place in places(&rollout.completions[0], rewards) {
+            ctx.record("place", place as f64);
+        }
         Ok(())
     }
 }
@@ -246,13 +227,6 @@ fn a_reward_reads_the_hosts_own_texts() {
     let (mut records, mut rewards) = (Records::default(), [0.0; 2]);
     let rollout = fixture.rollout();
     testing::reward::<Reader>("").unwrap().score(&mut records, &rollout, &mut rewards).unwrap();
-    let first = &rollout.completions[0];
-    let mine = [
-        of(first.prompt.as_bytes()),
-        of(first.text.as_bytes()),
-        of(first.ids),
-        of(first.columns.as_bytes()),
-        of(&rewards),
-    ];
+    let mine = places(&rollout.completions[0], &rewards);
     assert_eq!(records.numbers.iter().map(|(_, address)| *address as usize).collect::<Vec<_>>(), mine);
 }

@@ -1,7 +1,7 @@
 //! A recorded batch as numpy arrays and numbers: the arguments that rebuild it.
 
 use capo_loader::batch_file::OPTIMIZERS;
-use capo_plugin::{Batch as View, Dims, OptimizerInfo, Tensor};
+use capo_plugin::{Batch as View, Dims, OptimizerInfo};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -29,41 +29,20 @@ pub(crate) fn to_fields<'py>(py: Python<'py>, view: &View<'_>) -> PyResult<Bound
     fields.set_item("completion_mask", numpy::array(py, &[b, t], view.completion_mask)?)?;
     fields.set_item("truncated", numpy::array(py, &[b], view.truncated)?)?;
     fields.set_item("rewards", numpy::array(py, &[b], view.rewards)?)?;
-    let per_token = [
-        ("logps", Some(view.logps)),
-        ("advantages", Some(view.advantages)),
-        ("losses", view.losses),
-        ("dloss_dlogp", view.dloss_dlogp),
-        ("old_logps", view.old_logps),
-        ("ref_logps", view.ref_logps),
-        ("entropy", view.entropy),
-    ];
-    for (name, values) in per_token {
-        if let Some(values) = values {
-            fields.set_item(name, floats(py, dims, values)?)?;
-        }
+    for (name, values) in view.per_token() {
+        fields.set_item(name, floats(py, dims, values)?)?;
     }
-    let large = |name: &str, tensor: &Tensor<'_>| {
+    for (name, tensor) in view.tensors() {
         let shape: Vec<usize> = tensor.shape().iter().map(|&extent| extent as usize).collect();
         let refused = |error: capo_plugin::PluginError| failed(&error.into());
         let array = match tensor.as_u32() {
             Ok(ids) => numpy::array(py, &shape, ids)?,
             Err(_) => numpy::array(py, &shape, tensor.as_f32().map_err(refused)?)?,
         };
-        fields.set_item(name, array)
-    };
-    if let Some(last) = &view.last_layer {
-        large("hidden", &last.hidden)?;
-        large("topk_ids", &last.topk_ids)?;
-        large("topk_logits", &last.topk_logits)?;
-        large("logsumexp", &last.logsumexp)?;
-        large("action_logits", &last.action_logits)?;
-        fields.set_item("vocab_size", last.vocab_size)?;
+        fields.set_item(name, array)?;
     }
-    if let Some(state) = &view.optimizer_state {
-        large("weight", &state.weight)?;
-        large("exp_avg", &state.exp_avg)?;
-        large("exp_avg_sq", &state.exp_avg_sq)?;
+    if let Some(last) = &view.last_layer {
+        fields.set_item("vocab_size", last.vocab_size)?;
     }
     fields.set_item("group_size", dims.group_size)?;
     set_fields!(fields of view => step max_steps iteration seed sampling_temperature sampling_top_k sampling_top_p);
