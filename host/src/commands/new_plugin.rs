@@ -47,9 +47,10 @@ fn create(args: &NewPluginArgs, point: Point) -> Result<PathBuf> {
         .with_context(|| format!("cannot make a folder in `{}`", dir.display()))?;
     // A folder inside the temporary one, because the temporary folder itself is private to its owner.
     let whole = partial.path().join(name);
-    fs::create_dir_all(whole.join("src")).with_context(|| format!("cannot make `{}`", whole.display()))?;
+    fs::create_dir_all(whole.join("src/snapshots")).with_context(|| format!("cannot make `{}`", whole.display()))?;
     for (file, template) in templates(point) {
-        files::write_atomic(&whole.join(file), fill(template, name, point, &source).as_bytes())?;
+        let [file, text] = [file, template].map(|text| fill(text, name, point, &source));
+        files::write_atomic(&whole.join(file), text.as_bytes())?;
     }
     if capo_plugin.is_none() {
         vendor::write(&whole.join(vendor::FOLDER))?;
@@ -72,31 +73,35 @@ fn library(name: &str) -> String {
     format!("lib{}.so", name.replace('-', "_"))
 }
 
-fn templates(point: Point) -> [(&'static str, &'static str); 5] {
-    let (component, tests) = match point {
-        Point::Reward => {
-            (include_str!("../../templates/reward/lib.rs"), include_str!("../../templates/reward/tests.rs"))
-        }
-        Point::Advantage => {
-            (include_str!("../../templates/advantage/lib.rs"), include_str!("../../templates/advantage/tests.rs"))
-        }
-        Point::Objective => {
-            (include_str!("../../templates/objective/lib.rs"), include_str!("../../templates/objective/tests.rs"))
-        }
-        Point::Mask => (include_str!("../../templates/mask/lib.rs"), include_str!("../../templates/mask/tests.rs")),
-        Point::Weight => {
-            (include_str!("../../templates/weight/lib.rs"), include_str!("../../templates/weight/tests.rs"))
-        }
-        Point::StepControl => {
-            (include_str!("../../templates/step_control/lib.rs"), include_str!("../../templates/step_control/tests.rs"))
-        }
+/// A template's text; its name is that of the file in `templates/`.
+macro_rules! template {
+    ($($name:literal),+) => {
+        include_str!(concat!("../../templates/", $($name),+))
+    };
+}
+
+/// The files of a crate with a component at `point`.
+fn templates(point: Point) -> [(&'static str, &'static str); 6] {
+    macro_rules! of {
+        ($point:literal) => {
+            (template!($point, "/lib.rs"), template!($point, "/tests.rs"), template!($point, "/does_what_it_did.snap"))
+        };
+    }
+    let (component, tests, snapshot) = match point {
+        Point::Reward => of!("reward"),
+        Point::Advantage => of!("advantage"),
+        Point::Objective => of!("objective"),
+        Point::Mask => of!("mask"),
+        Point::Weight => of!("weight"),
+        Point::StepControl => of!("step_control"),
     };
     [
-        (".gitignore", include_str!("../../templates/gitignore")),
-        ("Cargo.toml", include_str!("../../templates/Cargo.toml.in")),
-        ("README.md", include_str!("../../templates/README.md")),
+        (".gitignore", template!("gitignore")),
+        ("Cargo.toml", template!("Cargo.toml.in")),
+        ("README.md", template!("README.md")),
         ("src/lib.rs", component),
         ("src/tests.rs", tests),
+        ("src/snapshots/plugin_name__tests__does_what_it_did.snap", snapshot),
     ]
 }
 
@@ -105,7 +110,7 @@ fn fill(template: &str, name: &str, point: Point, source: &str) -> String {
         .replace("plugin-source", source)
         .replace("plugin-setting", &setting(name, point))
         .replace("plugin-point", flag_name(point))
-        .replace("libplugin_name.so", &library(name))
+        .replace("plugin_name", &name.replace('-', "_"))
         .replace("plugin-name", name)
 }
 

@@ -158,7 +158,7 @@ fn what_it_says() {
     let manifest = std::fs::read_to_string(made.join("Cargo.toml")).unwrap();
     assert!(manifest.contains("capo-plugin = { version = \"1.0\" }"), "{manifest}");
     assert!(names(&made).into_iter().eq([".gitignore", "Cargo.toml", "README.md", "src"]));
-    assert!(names(&made.join("src")).into_iter().eq(["lib.rs", "tests.rs"]));
+    assert!(names(&made.join("src")).into_iter().eq(["lib.rs", "snapshots", "tests.rs"]));
     assert_eq!(names(&folder.path().join("plugins")).len(), 1, "nothing else is left there");
     let source = |name: &str, args: &str| {
         folder.said(&format!("new-plugin {name} {args}"));
