@@ -78,16 +78,7 @@ fn the_examples_are_green_with_their_keys_and_skipped_without() {
         "{report}"
     );
     let (_, mask) = report.split_once("\nmask ").unwrap();
-    assert_snapshot!(mask.lines().take(8).collect::<Vec<_>>().join("\n"), @"
-    example.surprise-cap
-      creation            skipped  it refuses its table: missing field `max_nats` (give its keys as `--set example.surprise-cap.KEY=VALUE`)
-      empty-config        success  it says what is missing: missing field `max_nats`
-      unknown-key         success  it is refused with a sentence
-      key-docs            success  every key is described
-      wrong-type          success  it is refused with a sentence, under each key
-      malformed-config    success  text that is no table is refused with a sentence
-      known-inputs        skipped  the component could not be built
-    ");
+    assert_snapshot!(mask.lines().take(8).collect::<Vec<_>>().join("\n"));
 }
 
 /// The report with one line for neighbouring checks of which the same is said.
@@ -122,77 +113,7 @@ fn a_whole_report() {
         assert!(section.ends_with(&last), "{section}");
     }
     assert_eq!(others.len(), 3);
-    assert_snapshot!(whole.join("\n\n"), @"
-    library BUILD/libmisbehave.so
-      entry-point         success  it loads and offers 1 reward, 1 advantage, 1 objective, 1 mask, 1 weight, 1 step control
-      load-time           success  loading it is N ms of work
-      panic-strategy      success  panics unwind, and end no process
-      unknown-extensions  success  ids that do not exist are answered with none
-      component-ids       success  well formed and unique
-      recipes             success  it carries none
-
-    reward misbehave.reward
-      creation            skipped  it refuses its table: missing field `sin` (give its keys as `--set misbehave.reward.KEY=VALUE`)
-      empty-config        success  it says what is missing: missing field `sin`
-      unknown-key         success  it is refused with a sentence
-      key-docs            success  no key is described (`register!` takes a list, for `host plugins --verbose`)
-      wrong-type          success  it is refused with a sentence, under each key
-      malformed-config    success  text that is no table is refused with a sentence
-      group-of-one to call-time (17): skipped  the component could not be built
-
-    advantage misbehave.advantage
-      creation            success  it is made from the keys given
-      empty-config        success  it says what is missing: missing field `sin`
-      unknown-key         success  it is refused with a sentence
-      key-docs            success  no key is described (`register!` takes a list, for `host plugins --verbose`)
-      wrong-type          success  it is refused with a sentence, under each key
-      malformed-config    success  text that is no table is refused with a sentence
-      known-inputs        success  this host has all that it asks for
-      group-of-one        success  it takes groups of one completion
-      one-token           success  it takes completions of one token
-      one-completion      success  it takes one completion alone
-      rows-of-padding     success  it takes completions that are all padding
-      outputs-finite      success  all finite, and zero on padding, on 9 batches
-      record-names        success  none of 0 names is the host's
-      deterministic       success  two fresh instances give the same bits and states
-      permutation         success  groups in another order give the same outputs in that order
-      padding-content     success  outputs and records do not depend on it
-      save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
-      foreign-state       success  foreign bytes are refused, and change nothing
-      state-growth        success  0, 0 and 0 bytes after 16, 32 and 64 steps
-      key-values          failed   with `bucket = 0` it panicked in `estimate`: attempt to divide by zero (refuse the value in `validate`)
-      panics-contained    success  calls that no host makes do not make it panic
-      threads             success  none is left
-      stdout-quiet        success  nothing was written to standard output
-      call-time           success  a step is N ms of work for 16 completions of 32 tokens
-
-    mask misbehave.mask
-      creation            success  it is made from the keys given
-      empty-config        success  it says what is missing: missing field `sin`
-      unknown-key         success  it is refused with a sentence
-      key-docs            success  no key is described (`register!` takes a list, for `host plugins --verbose`)
-      wrong-type          success  it is refused with a sentence, under each key
-      malformed-config    success  text that is no table is refused with a sentence
-      known-inputs        success  this host has all that it asks for
-      group-of-one        failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
-      one-token           failed   the batch has no entry 0
-      one-completion      failed   set `keep` to 1 at completion 0, token 5, where it was cleared (a mask may only clear)
-      rows-of-padding     failed   set `keep` to 1 at completion 0, token 0, where it was cleared (a mask may only clear)
-      outputs-finite to record-names (2): failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
-      mask-clears-only    failed   set `keep` to 1 at completion 0, token 0, where it was cleared (a mask may only clear)
-      deterministic to permutation (2): failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
-      token-wise          success  it does not say that it decides token by token
-      sums-ranks          success  it does not say that ranks come to one state
-      padding-content to state-growth (4): failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
-      key-values          success  2 other values are taken without a panic, the rest is refused
-      panics-contained    success  calls that no host makes do not make it panic
-      threads to stdout-quiet (2): failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
-      call-time           failed   the batch has no entry 0
-
-    not checked, for want of what the lines above ask for: misbehave.control, misbehave.objective, misbehave.reward, misbehave.weight
-
-    checks: 60 success, 79 skipped, 0 warning, 17 failed, 0 crashed
-    ");
+    assert_snapshot!(whole.join("\n\n"));
 }
 
 #[test]
@@ -214,19 +135,7 @@ fn a_reward_that_reads_columns_of_its_own() {
     let own = "group-of-one one-completion empty-completion odd-columns outputs-finite record-names permutation \
         evaluation key-values call-time fuzz";
     let is_own = |line: &&str| own.split(' ').any(|check| line.trim_start().starts_with(&format!("{check} ")));
-    assert_snapshot!(report.lines().filter(is_own).collect::<Vec<_>>().join("\n"), @"
-    group-of-one        success  it takes groups of one completion
-    one-completion      success  it takes one completion alone
-    empty-completion    success  it takes completions without a character
-    odd-columns         success  rows of any shape are taken, or refused with a sentence (9 were)
-    outputs-finite      success  all finite, on 7 rollouts
-    record-names        success  none of 0 names is the host's
-    permutation         success  groups in another order give the same outputs in that order
-    evaluation          success  rollouts for evaluation change nothing
-    key-values          success  2 other values are taken without a panic, the rest is refused
-    call-time           success  a step is N ms of work for 16 completions
-    fuzz                success  50 random inputs of seed 0, 50 refused with a sentence
-    ");
+    assert_snapshot!(report.lines().filter(is_own).collect::<Vec<_>>().join("\n"));
     folder.write("rows.jsonl", "{\"prompt\": \"1+1=\", \"answer\": 2}\n");
     let outcome = checked("--rows rows.jsonl --only one-completion");
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");
@@ -240,13 +149,7 @@ fn a_reward_that_reads_columns_of_its_own() {
 fn recipes_are_checked() {
     let outcome = Folder::new().host("check libbad_recipes.so --only recipes --only component-ids");
     assert_eq!(outcome.code, Some(1));
-    assert_snapshot!(outcome.stdout, @"
-    library BUILD/libbad_recipes.so
-      component-ids       warning  it offers no component (call `register!`)
-      recipes             failed   recipe `garbled` is not TOML: line 1: unclosed table, expected `]`
-
-    checks: 0 success, 0 skipped, 1 warning, 1 failed, 0 crashed
-    ");
+    assert_snapshot!(outcome.stdout);
 }
 
 #[test]

@@ -38,26 +38,10 @@ fn lines(component: &str, pairs: &str) -> String {
 fn advantages_and_objectives_that_break_a_rule() {
     let sins = "nan outputs-finite, padding rows-of-padding, panic one-token, unknown_input known-inputs, \
         reserved_name record-names, none key-values, none foreign-state";
-    assert_snapshot!(lines("misbehave.advantage", sins), @"
-    nan: outputs-finite failed the advantage is NaN at completion 0, token 0 (it must be finite)
-    padding: rows-of-padding failed the advantage is 0.5 at completion 0, token 0, which is padding (leave padding at 0)
-    panic: one-token failed panicked in `estimate`: estimate panics at step 0
-    unknown_input: known-inputs failed it asks for inputs 0x10000000000, which this host does not know
-    reserved_name: record-names failed recorded `reward`, which is the host's own number here (give it another name)
-    none: key-values failed with `bucket = 0` it panicked in `estimate`: attempt to divide by zero (refuse the value in `validate`)
-    none: foreign-state success foreign bytes are refused, and change nothing
-    ");
+    assert_snapshot!(lines("misbehave.advantage", sins));
     let sins = "nan_loss group-of-one, padding_derivative rows-of-padding, unknown_reduction known-inputs, \
         none gradients, coupled gradients, uncoupled gradients, wrong_sign gradients";
-    assert_snapshot!(lines("misbehave.objective", sins), @"
-    nan_loss: group-of-one failed the loss is NaN at completion 0, token 0 (it must be finite)
-    padding_derivative: rows-of-padding failed the loss's derivative is 0.5 at completion 0, token 0, which is padding (leave padding at 0)
-    unknown_reduction: known-inputs failed component `misbehave.objective` asks for reduction 9, which this host does not know (it knows 0 to 3; use a newer host)
-    none: gradients success finite differences of the losses agree with it at 40 tokens
-    coupled: gradients success finite differences of the losses agree with it at 40 tokens
-    uncoupled: gradients failed `dloss_dlogp` is -0.1726 at completion 0, token 0, where the sum of that completion's losses changes by -0.8631 per nat (return the derivative of that sum, and losses that it is the derivative of)
-    wrong_sign: gradients failed `dloss_dlogp` is 0.8632 at completion 0, token 0, where the sum of that completion's losses changes by -0.8632 per nat (return the derivative of that sum, and losses that it is the derivative of)
-    ");
+    assert_snapshot!(lines("misbehave.objective", sins));
 }
 
 #[test]
@@ -67,24 +51,7 @@ fn rewards_that_break_a_rule() {
         needs_text empty-completion, needs_level odd-columns, needs_level panics-contained, \
         grade deterministic, by_position permutation, forgetful save-load, panic_in_load foreign-state, \
         counts_evaluations evaluation, growing state-growth, hang one-completion";
-    assert_snapshot!(lines("misbehave.reward", sins), @r#"
-    nan: one-completion failed the reward is NaN at completion 0 (it must be finite)
-    infinity: outputs-finite failed the reward is inf at completion 0 (it must be finite)
-    short_tokens: group-of-one failed `record_tokens("short")` got 3 values for a batch of 4 completions (at this point one per completion)
-    reserved_name: record-names failed recorded `mean`, which is the host's own number here (give it another name)
-    error: one-completion skipped it refuses rows that are made up: score gives up (as it was told to) (give a dataset of its kind as `--rows FILE`)
-    panic: one-completion failed panicked in `score`: score panics at step 0
-    needs_text: empty-completion failed panicked in `score`: a text
-    needs_level: odd-columns failed panicked in `score`: a level: PluginError { kind: ErrorKind(0), message: "a prompt's row has no column `level` (the row has no columns)" }
-    needs_level: panics-contained warning on columns that are no JSON: panicked in `score`: a level: PluginError { kind: ErrorKind(0), message: "the prompt's row is not a JSON object: EOF while parsing a value at line 1 column 11" } (contained; return an error)
-    grade: deterministic skipped it refuses rows that are made up: a prompt's row has no column `grade` (the row has `answer`, `level`) (give a dataset of its kind as `--rows FILE`)
-    by_position: permutation warning with the groups in another order, at step 0, `reward` is 2 and 1 at completion 0 (fine only where it draws at random)
-    forgetful: save-load failed after a load in mid-stream step 4 differs: `reward` is 0.5 and 0 at completion 0 (save all that later steps depend on)
-    panic_in_load: foreign-state failed on 1 foreign bytes panicked in `load`: load panics (return an error)
-    counts_evaluations: evaluation failed a rollout for evaluation changes its state (change state where `rollout.purpose` is `Purpose::TRAINING` alone)
-    growing: state-growth warning its state grows with every step: 16777216, 33554432 and 67108864 bytes after 16, 32 and 64 steps
-    hang: one-completion failed it did not come back within 10 s
-    "#);
+    assert_snapshot!(lines("misbehave.reward", sins));
 }
 
 #[test]
@@ -96,33 +63,7 @@ fn masks_that_break_a_rule() {
         sums_twice sums-ranks, reads_padding padding-content, forgetful save-load, \
         first_later permutation, saves_calls deterministic, stateful save-load, stateful foreign-state, \
         growing foreign-state, growing state-growth, stdout stdout-quiet, thread threads";
-    assert_snapshot!(lines("misbehave.mask", sins), @r#"
-    revive: mask-clears-only failed set `keep` to 1 at completion 0, token 0, where it was cleared (a mask may only clear)
-    seven: outputs-finite failed wrote 7 into `keep` at completion 0, token 0 (entries are 0 or 1)
-    short_tokens: one-completion failed `record_tokens("short")` got 6 values for a batch of 7 tokens (B · T, padding included)
-    many_names: one-token failed recorded under more than 1000 names in one call, `name-1000` among them (give a number per token to `record_tokens`)
-    long_name: one-token failed recorded under a name of 1000000 bytes, at most 200 are allowed
-    nan_records: outputs-finite warning the record `nan` is not finite (it becomes null in the metrics)
-    reserved_name: record-names failed recorded `rejection_rate`, which is the host's own number here (give it another name)
-    counts_calls: deterministic failed two fresh instances differ on the same inputs, at step 0: `keep` is 0 and 1 at completion 0, token 0 (draw at random from `seed` and `step` alone)
-    counts_calls: permutation warning with the groups in another order, at step 0, `keep` is 0 and 1 at completion 0, token 0 (fine only where it draws at random)
-    none: token-wise success parts of a batch are decided as the whole is
-    lies_token_wise: token-wise failed it gives 1 to completion 6, token 1 of a whole batch, and 0 where it sees a part, at step 0 (declare `TOKEN_WISE` only where each token is decided by itself)
-    stateful: token-wise failed it saves another state where it saw the batch in parts, at step 0 (change state in `step_end` alone)
-    none: sums-ranks success ranks with parts of a batch come to the state of the whole
-    lies_sums_ranks: sums-ranks failed ranks 0 and 1 save different states after step 0 (declare `SUMS_RANKS` only where `step_end` brings them together)
-    sums_twice: sums-ranks failed after 4 steps on ranks it gives 0 to completion 0, token 0, and 1 after the same on whole batches (a sum over ranks is of what the whole batch would add up)
-    reads_padding: padding-content failed with other values in the padding `keep` is 1 and 0 at completion 0, token 0 (skip tokens whose `completion_mask` is 0)
-    forgetful: save-load failed after a load in mid-stream step 4 differs: `keep` is 0 and 1 at completion 0, token 0 (save all that later steps depend on)
-    first_later: permutation warning with the groups in another order, at step 1, `keep` is 0 and 1 at completion 0, token 0 (fine only where it draws at random)
-    saves_calls: deterministic failed two fresh instances save different states after the same inputs, at step 0 (write what is kept in a fixed order)
-    stateful: save-load success a resumed instance goes on with the same bits (7 bytes of state)
-    stateful: foreign-state success foreign bytes are refused, and change nothing
-    growing: foreign-state warning 2097159 foreign bytes are taken for its state (write what tells them apart)
-    growing: state-growth warning its state grows with every step: 16777216, 33554432 and 67108864 bytes after 16, 32 and 64 steps
-    stdout: stdout-quiet failed it wrote 22 bytes to standard output: "hello from the plugin\n" (use `ctx.warn`)
-    thread: threads failed threads left: 1 after one instance, 2 after two (join them in `drop`)
-    "#);
+    assert_snapshot!(lines("misbehave.mask", sins));
 }
 
 #[test]
@@ -132,20 +73,7 @@ fn masks_that_panic_or_do_not_come_back() {
         panic_in_load foreign-state, panic_in_drop panics-contained, panic_twice creation, \
         panic_on_creation creation, panic_with_bomb one-token, poisoned_lock one-token, abort one-token, \
         exit one-token, hang one-token";
-    assert_snapshot!(lines("misbehave.mask", sins), @"
-    panic: group-of-one failed panicked in `mask`: mask panics at step 0
-    panic_in_step_end: group-of-one failed panicked in `step_end`: step_end panics at step 0
-    panic_in_save: save-load failed panicked in `save`: save panics
-    panic_in_load: foreign-state failed on 1 foreign bytes panicked in `load`: load panics (return an error)
-    panic_in_drop: panics-contained warning it panicked where no call could answer, as in `drop`: drop panics
-    panic_twice: creation failed panicked while it was created: inputs panics
-    panic_on_creation: creation failed panicked while it was created: creation panics
-    panic_with_bomb: one-token failed panicked in `mask`: no message
-    poisoned_lock: one-token failed panicked in `mask`: called `Result::unwrap()` on an `Err` value: PoisonError { .. }
-    abort: one-token crashed its process was ended by signal 6 (SIGABRT)
-    exit: one-token crashed its process ended with exit code 0 before the check was over
-    hang: one-token failed it did not come back within 10 s
-    ");
+    assert_snapshot!(lines("misbehave.mask", sins));
 }
 
 /// The checks share a process, which the second one ends. The third has not run by then, and runs again alone.

@@ -34,31 +34,7 @@ fn without_names_every_mask_that_can_run_does() {
     let masks = format!("{} --plugin libmasks.so", plugins());
     let said = without_times(folder.host(&format!("compare-masks {masks}{}", batches("paper-token-adam"))));
     let (compared, left_out) = said.split_once("\nleft out ").unwrap();
-    assert_snapshot!(compared, @r"
-    4 batches, 231 tokens in 32 completions, mean advantage -0.0136
-    each mask alone; squared gradient norms by the last layer's weight
-
-    #  mask                        rejected         touched         whole          norm²  least p   kept A
-    1  capo.curvature                   183 79.22%       29 90.62%      8 25.00%  98.06%   93.44%   0.0805
-    2  masks.clip-cov                     4  1.73%        4 12.50%      0  0.00%   1.65%    0.00%  -0.0138
-    3  masks.kl-cov                       4  1.73%        4 12.50%      0  0.00%   6.84%   50.00%   0.0098
-    4  masks.probability-floor           16  6.93%       10 31.25%      0  0.00%  16.77%  100.00%  -0.0140
-    5  masks.probability-quantile         4  1.73%        4 12.50%      0  0.00%   4.17%   75.00%  -0.0226
-    6  masks.random                       4  1.73%        4 12.50%      1  3.12%   1.22%    0.00%  -0.0204
-    7  masks.ratio-range                  0  0.00%        0  0.00%      0  0.00%   0.00%        -  -0.0136
-    8  masks.truncated                    0  0.00%        0  0.00%      0  0.00%   0.00%        -  -0.0136
-
-    overlap, %: tokens that both reject, of those that either does
-           1   2   3   4   5   6   7   8
-       1 100   2   2   8   2   2   0   0
-       2   2 100   0   5   0   0   0   0
-       3   2   0 100  11  14   0   0   0
-       4   8   5  11 100  25   0   0   0
-       5   2   0  14  25 100   0   0   0
-       6   2   0   0   0   0 100   0   0
-       7   0   0   0   0   0   0   -   -
-       8   0   0   0   0   0   0   -   -
-    ");
+    assert_snapshot!(compared);
     let left_out = portable(left_out);
     let of = |mask: &str| left_out.lines().find(|line| line.contains(mask)).unwrap();
     assert_snapshot!(of("surprise-cap"), @r#"`example.surprise-cap`: `[[mask]]` with `use = "example.surprise-cap"`: missing field `max_nats`"#);
@@ -73,27 +49,7 @@ fn a_target_is_searched_for_all_masks_at_once() {
     let set = format!("{set} --set mask.misbehave.mask.sin=none");
     let compare = format!("compare-masks {masks} {set} --target-rate 10% --out all.json{batches}");
     let said = without_times(folder.host(&compare));
-    assert_snapshot!(portable(&said), @r"
-    4 batches, 231 tokens in 32 completions, mean advantage -0.0136
-    each mask alone; squared gradient norms by the last layer's weight
-
-    #  mask                   setting  rejected        touched         whole         norm²  least p   kept A
-    1  capo.curvature        3.05e-3*        23 9.96%       10 31.25%      0 0.00%  26.46%   34.78%  -0.0253
-    2  example.surprise-cap      3.48        23 9.96%       16 50.00%      0 0.00%  22.90%  100.00%  -0.0024
-    3  misbehave.mask          no key         0 0.00%        0  0.00%      0 0.00%   0.00%        -  -0.0136
-
-    overlap, %: tokens that both reject, of those that either does
-           1   2   3
-       1 100  21   0
-       2  21 100   0
-       3   0   0   -
-
-    for the target 10%:
-      --set mask.capo.curvature.fisher_threshold=3.05e-3
-      --set mask.example.surprise-cap.max_nats=3.48
-    * `capo.curvature`: the rate does not move one way with `fisher_threshold`: there may be better values between these
-    `misbehave.mask` has no key to search: it ran as it is
-    ");
+    assert_snapshot!(portable(&said));
     // The value that is told is one that a replay rejects as much with.
     let all = folder.json("all.json");
     let found: Vec<&str> = said.lines().filter_map(|line| line.trim().strip_prefix("--set ")).collect();
@@ -123,24 +79,7 @@ fn a_component_may_stand_twice_and_what_is_set_stays() {
     let args = format!("--plugin libcapo.so --config {config} --set mask.0.hessian_threshold=false --target-rate 20%");
     let compare = format!("compare-masks {args}{}", batches("paper-token-sgd"));
     let said = without_times(folder.host(&compare));
-    assert_snapshot!(said, @r"
-    4 batches, 244 tokens in 32 completions, mean advantage -0.0072
-    each mask alone; squared gradient norms by the last layer's weight
-
-    #  mask                  setting  rejected         touched         whole          norm²  least p   kept A
-    1  capo.curvature        1.4e-3*        48 19.67%       21 65.62%      1  3.12%  67.33%   39.58%  -0.0108
-    2  capo.curvature#2  given 0.001       153 62.70%       24 75.00%      8 25.00%  99.39%   73.20%  -0.0685
-
-    overlap, %: tokens that both reject, of those that either does
-           1   2
-       1 100  31
-       2  31 100
-
-    for the target 20%:
-      --set mask.capo.curvature.fisher_threshold=1.4e-3
-    * `capo.curvature`: the rate does not move one way with `fisher_threshold`: there may be better values between these
-    `capo.curvature#2` ran with `fisher_threshold = 0.001`, which was given
-    ");
+    assert_snapshot!(said);
     assert_eq!(without_times(folder.host(&compare)), said, "the same inputs, the same words");
 }
 

@@ -94,12 +94,5 @@ fn thresholds_of_weights_are_swept_like_those_of_masks() {
     folder.train("run", &format!("{CURVATURE} {FOUR_STEPS} --dump-batches batches"));
     let sweep = "--sweep weight.0.fisher_threshold=1e-8..1e-2:3 batches/batch-000000.safetensors";
     let outcome = folder.host(&format!("replay {CURVATURE} {sweep}")).succeeded();
-    insta::assert_snapshot!(outcome.stdout.trim_end(), @"
-    `weight.0.fisher_threshold` over 1 batch, 552 tokens
-
-      fisher_threshold    rejected     rate  mean weight
-                  1e-8           0    0.00%        1.000
-                  1e-5           0    0.00%        1.000
-                  1e-2           0    0.00%        1.000
-    ");
+    insta::assert_snapshot!(outcome.stdout.trim_end());
 }
