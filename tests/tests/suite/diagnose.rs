@@ -6,8 +6,6 @@ use insta::assert_snapshot;
 use serde_json::{Map, Value, json};
 use tests::Folder;
 
-use crate::refused;
-
 /// A folder with the run that `tests/data/diagnose` has under `name`.
 fn recorded(name: &str) -> Folder {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("data/diagnose/{name}.txt"));
@@ -108,13 +106,4 @@ fn a_limit_of_0_is_silence() {
     };
     assert!(off(&folder, "reward_fall").contains("no_signal"));
     assert!(off(&folder, "no_signal_steps").ends_with("     nothing that the checks know of\n"));
-}
-
-#[test]
-fn limits_that_cannot_be_are_refused() {
-    let refused = |set: &str| refused(&format!("--set warnings.{set}"));
-    assert_snapshot!(refused("reward_fall=1.5"), @"the settings of `--set` do not fit together: `warnings.reward_fall` is 1.5 (it must be between 0 and 1)");
-    assert_snapshot!(refused("kl_ratio=-1"), @"the settings of `--set` do not fit together: `warnings.kl_ratio` is -1 (it must be finite, 0 or more)");
-    assert_snapshot!(refused("no_signal_steps=1000"), @"the settings of `--set` do not fit together: `warnings.no_signal_steps` is 1000 (it must be between 0 and 256)");
-    assert_snapshot!(refused("entrpy=1"), @"`[warnings]` of `--set`: unknown key `entrpy` (did you mean `entropy`?)");
 }

@@ -166,23 +166,6 @@ fn a_mask_that_needs_the_heads_moments_is_refused() {
 }
 
 #[test]
-fn settings() {
-    assert_snapshot!(refused("--set model.lora_rank=4"), @"`[model]` of `--set`: unknown key `lora_rank` (did you mean `lora_r`?)");
-    assert_snapshot!(refused("--set model.lora_r=4"), @"the settings of the default config and `--set model.lora_r` do not fit together: `model.lora_r` is 4, but no adapter is trained (set `model.use_peft` to `true`, or remove it)");
-    assert_snapshot!(refused(&format!("{LORA} --set model.lora_r=0")), @"the settings of `--set` do not fit together: `model.lora_r` is 0 (it must be at least 1)");
-    assert_snapshot!(refused(&format!("{LORA} --set model.lora_r=2000000")), @"the settings of `--set` do not fit together: `model.lora_r` is 2000000 (it must be at most 1048576)");
-    assert_snapshot!(refused(&format!("{LORA} --set model.lora_alpha=0")), @"the settings of `--set` do not fit together: `model.lora_alpha` is 0 (it must be finite and above 0; twice the rank is usual)");
-    assert_snapshot!(refused(&format!("{LORA} --set model.lora_dropout=1")), @"the settings of `--set` do not fit together: `model.lora_dropout` is 1 (it must be 0 or more and less than 1; 0 is off)");
-    assert_snapshot!(refused(&format!("{LORA} --set model.lora_target_modules=q_proj")), @r#"the settings of `--set` do not fit together: `model.lora_target_modules` is `q_proj` (write `all-linear`, or a list of names as in `["q_proj"]`)"#);
-    assert_snapshot!(refused(&format!("{LORA} --set model.lora_target_modules=7")), @"`[model]` of `--set`: expected `all-linear` or a list of names, in `lora_target_modules`");
-    assert_snapshot!(refused(&format!("{LORA} --set model.lora_target_modules=[]")), @"`model.lora_target_modules` names no module (name one or more of `q_proj`, `k_proj`, `v_proj`, `o_proj`, `gate_proj`, `up_proj`, `down_proj`, or write `all-linear`)");
-    assert_snapshot!(refused(&format!("{LORA} --set model.lora_target_modules=[\"q_proj\",\"c_attn\"]")), @"`model.lora_target_modules` has `c_attn`, which no matrix of the model is called (name one or more of `q_proj`, `k_proj`, `v_proj`, `o_proj`, `gate_proj`, `up_proj`, `down_proj`, or write `all-linear`)");
-    assert_snapshot!(refused(&format!("{LORA} --set model.lora_target_modules=[\"lm_head\"]")), @"`model.lora_target_modules` has `lm_head`, but `lm_head` cannot be a target: embedding and head stay as they are, which is what masks and step controls reckon with (leave it out)");
-    assert_snapshot!(refused(&format!("{LORA} --set model.lora_target_modules=[\"model.embed_tokens\"]")), @"`model.lora_target_modules` has `model.embed_tokens`, but `embed_tokens` cannot be a target: embedding and head stay as they are, which is what masks and step controls reckon with (leave it out)");
-    assert_snapshot!(refused(&format!("{LORA} --set model.fresh_weights=true")), @"the settings of `--set` do not fit together: `model.fresh_weights` and `model.use_peft` are both true, but an adapter belongs to weights that a file holds (set one of them to `false`)");
-}
-
-#[test]
 fn settings_of_an_adapters_folder() {
     let folder = Folder::new();
     let run = folder.train("run", &format!("{LORA} {ONE_STEP}"));

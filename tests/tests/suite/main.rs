@@ -1,7 +1,7 @@
 //! Whole-project tests: `host` as a user runs it, each time in a fresh folder.
 //!
-//! Sentences and numbers are inline snapshots. After a change that is meant, `cargo insta test --accept -p tests` writes the
-//! new ones into these files; read the difference before committing it.
+//! Sentences and numbers are inline snapshots, longer texts are files in `snapshots/`. After a change that is meant,
+//! `cargo insta test --accept -p tests` writes the new ones; read the difference before committing it.
 
 mod algorithms;
 mod benchmarks;
@@ -43,6 +43,7 @@ mod optimizers;
 mod paper;
 mod read_models;
 mod recipes;
+mod refused;
 mod replay;
 mod report;
 mod resume;

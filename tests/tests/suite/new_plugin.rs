@@ -180,16 +180,7 @@ fn what_it_says() {
 fn what_it_refuses() {
     let folder = Folder::new();
     let refused = |args: &str| folder.refused(&format!("new-plugin {args}"));
-    assert_snapshot!(refused("Calm"), @"`Calm` is no name of a crate: it holds `C` (use lowercase letters, digits, `-` and `_`, a letter first)");
-    assert_snapshot!(refused("9lives"), @"`9lives` is no name of a crate: it does not start with a letter (use lowercase letters, digits, `-` and `_`, a letter first)");
-    assert_snapshot!(refused("calm.mask"), @"`calm.mask` is no name of a crate: it holds `.` (use lowercase letters, digits, `-` and `_`, a letter first)");
-    assert_snapshot!(refused("../calm"), @"`../calm` is no name of a crate: it holds `.` (use lowercase letters, digits, `-` and `_`, a letter first)");
-    assert_snapshot!(refused("match"), @"`match` is taken by Rust or by a dependency (choose another name)");
-    assert_snapshot!(refused("capo_plugin"), @"`capo_plugin` is taken by Rust or by a dependency (choose another name)");
     assert_snapshot!(refused(&"a".repeat(65)), @"the plugin's name has 65 characters (at most 64)");
-    assert_snapshot!(refused("calm --capo-plugin ."), @"`--capo-plugin .` is not the folder of `capo-plugin` (give the one with its Cargo.toml)");
-    assert_snapshot!(refused("calm --capo-plugin nowhere/capo-plugin"), @"`--capo-plugin nowhere/capo-plugin` is neither a folder nor a version nor a git URL (give a path to `capo-plugin`, a version such as `1.0`, or a URL such as `https://...`)");
-    assert_snapshot!(refused("calm --capo-plugin 1.0.0.0"), @"`--capo-plugin 1.0.0.0` is neither a folder nor a version nor a git URL (give a path to `capo-plugin`, a version such as `1.0`, or a URL such as `https://...`)");
     assert_snapshot!(refused("calm --point filter").lines().next().unwrap(), @"invalid value 'filter' for '--point <POINT>'");
     folder.write("taken/file", "");
     assert_snapshot!(refused("taken"), @"`taken` exists already (choose another name, or another `--dir`)");

@@ -42,24 +42,6 @@ fn config_with(advantage: &str, objective: &str) -> String {
     format!("{base}\n[advantage]\nuse = \"{advantage}\"\n\n[objective]\nuse = \"{objective}\"\n")
 }
 
-#[test]
-fn unknown_recipes() {
-    assert_snapshot!(refused("--set recipe=grop"), @"recipe `grop` is unknown (did you mean `grpo`? a plugin's recipe needs its `--plugin`)");
-    assert_snapshot!(refused("--set recipe=zzz"), @"recipe `zzz` is unknown (known: `bnpo`, `cispo`, `dapo`, `dr_grpo`, `grpo`, `gspo`, `luspo`, `reinforce`, `reinforce_plus_plus`, `reinforce_plus_plus_baseline`, `rloo`, `sapo`, `vespo`; a plugin's recipe needs its `--plugin`)");
-    // The plugin that has it is not loaded.
-    assert_snapshot!(refused("--set recipe=capo"), @"recipe `capo` is unknown (did you mean `sapo`? a plugin's recipe needs its `--plugin`)");
-    assert_snapshot!(refused("--set recipe=7"), @"`recipe` in `--set` is 7 (give a recipe's name as a string)");
-}
-
-#[test]
-fn recipes_that_are_wrong() {
-    assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=meddling"), @"recipe `meddling` has a section `model` (it may hold `advantage`, `objective`, `mask`, `weight`, `step_control`)");
-    assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=overreaching"), @"recipe `overreaching` has a section `data` (it may hold `advantage`, `objective`, `mask`, `weight`, `step_control`, `train`, `rollout`, `reward`)");
-    assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=garbled"), @"recipe `garbled` is not TOML: line 1: unclosed table, expected `]`");
-    assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=absent"), @"`[objective]` names `absent.objective`, which no loaded image offers (known here: `bnpo.objective`, `cispo.objective`, `dapo.objective`, `dr_grpo.objective`, `grpo.objective`, `gspo.objective`, `luspo.objective`, `reinforce.objective`, `rloo.objective`, `sapo.objective`, `vespo.objective`; a plugin's components need its `--plugin`)");
-    assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=incomplete"), @r#"`[objective]` is missing from the default config, and no recipe fills it in (name a component with `use = "..."`, or take a whole recipe with `recipe = "grpo"`)"#);
-}
-
 /// The lines of a run's header that say where its settings came from, and its config.
 fn sources(args: &str) -> (String, toml::Table) {
     sources_in(&Folder::new(), args)
@@ -128,15 +110,6 @@ fn a_recipe_of_components_alone_sets_nothing_else() {
 }
 
 #[test]
-fn settings_that_no_recipe_may_have() {
-    let refused = |recipe: &str| refused(&format!("--plugin libtuned.so --set recipe={recipe}"));
-    assert_snapshot!(refused("greedy"), @"recipe `greedy` sets `train.output_dir` (where a run goes is for its user to say)");
-    assert_snapshot!(refused("slipped"), @"`[train]` of recipe `slipped`: unknown key `learning_rat` (did you mean `learning_rate`?)");
-    assert_snapshot!(refused("confused"), @r#"`[rollout]` of recipe `confused`: invalid type: string "many", expected usize, in `top_k`"#);
-    assert_snapshot!(refused("single"), @"`[reward]` in recipe `single` is one table (write `[[reward]]`)");
-}
-
-#[test]
 fn masks_beside_those_of_a_recipe() {
     let both = "--plugin libcapo.so --plugin libdrcapo.so --set recipe=capo --mask drcapo.curvature";
     let (lines, config) =
@@ -158,13 +131,6 @@ fn masks_beside_those_of_a_recipe() {
     assert!(config["mask"][0].get("fisher_threshold").is_none());
     let (_, config) = sources("--set reward.exact_match.weight=2.0");
     assert_eq!(config["reward"][0]["weight"].as_float(), Some(2.0));
-}
-
-#[test]
-fn masks_that_are_not_there() {
-    assert_snapshot!(refused("--mask capo.curvature"), @"`[[mask]]` names `capo.curvature`, which no loaded image offers (no mask is built in: load a plugin with `--plugin`)");
-    assert_snapshot!(refused("--set mask.capo.threads=1"), @"`--set mask.capo.threads=...`: this run has no mask (add one with `--mask ID`; `host plugins` lists those on offer)");
-    assert_snapshot!(refused("--plugin libcapo.so --mask grpo.advantage"), @"`[[mask]]` names `grpo.advantage`, which is offered at the advantage point (move it to `[advantage]`)");
 }
 
 #[test]

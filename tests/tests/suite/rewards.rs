@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 use tests::{Folder, RunDir, to_json_lines};
 
-use crate::{FOUR_STEPS, ONE_STEP, refused};
+use crate::{FOUR_STEPS, ONE_STEP};
 
 const PLUGIN: &str = "--plugin librewarding.so";
 
@@ -184,14 +184,6 @@ fn state_goes_into_checkpoints() {
 
 #[test]
 fn sentences() {
-    let refused = |table: &str| refused(&format!("{PLUGIN} --set reward=[{table}]"));
-    assert_snapshot!(refused("{use=\"rewarding.leveled\"}"), @"`[[reward]]` names `rewarding.leveled`, which no loaded image offers (did you mean `rewarding.levelled`?)");
-    assert_snapshot!(refused("{use=\"rewarding.levelled\",wieght=1}"), @r#"`[[reward]]` with `use = "rewarding.levelled"`: unknown key `wieght` (did you mean `weight`?)"#);
-    assert_snapshot!(refused("{use=\"rewarding.levelled\",levle=\"easy\"}"), @r#"`[[reward]]` with `use = "rewarding.levelled"`: unknown key `levle` (did you mean `level`?)"#);
-    assert_snapshot!(refused("{use=\"rewarding.levelled\",weight=\"much\"}"), @r#"`weight` of reward `rewarding.levelled` in `--set` is "much" (give a number)"#);
-    assert_snapshot!(refused("{use=\"rewarding.levelled\",weight=inf}"), @"`weight` of reward `rewarding.levelled` is inf, expected a finite number");
-    assert_snapshot!(refused("{use=\"grpo.advantage\"}"), @"`[[reward]]` names `grpo.advantage`, which is offered at the advantage point (move it to `[advantage]`)");
-    assert_snapshot!(Folder::new().refused("train --set advantage.use=exact_match"), @"`[advantage]` names `exact_match`, which is offered at the reward point (move it to `[[reward]]`)");
     let column = folder(&LEVELLED.replace("easy", "hard"));
     let rows = column.text("train.jsonl");
     column.write("train.jsonl", rows.replace("\"level\"", "\"grade\""));

@@ -1,0 +1,51 @@
+//! What is refused in a fresh folder, and how: `tests/data/refused/TOPIC.txt` has arguments of `host`, one refusal on each line, and
+//! `snapshots/suite__refused__TOPIC.snap` has the error message below each.
+//!
+//! `INSTA_UPDATE=always cargo test -p tests refused` writes the messages again; read the difference before committing it.
+
+use std::path::Path;
+
+use insta::assert_snapshot;
+use tests::Folder;
+
+/// The lines of a topic, below each its error message. Headings and comments, which begin with `#`, stay as they are.
+fn answers(topic: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("data/refused/{topic}.txt"));
+    let answer = |line: &str| {
+        // What a failed test shows last is what was not refused.
+        println!("{line}");
+        let is_text = line.is_empty() || line.starts_with('#');
+        if is_text { format!("{line}\n") } else { format!("{line}\n    {}\n", Folder::new().refused(line)) }
+    };
+    tests::text(&file).lines().map(answer).collect()
+}
+
+#[test]
+fn config() {
+    assert_snapshot!(answers("config"));
+}
+
+#[test]
+fn device() {
+    assert_snapshot!(answers("device"));
+}
+
+#[test]
+fn lora() {
+    assert_snapshot!(answers("lora"));
+}
+
+#[test]
+fn new_plugin() {
+    assert_snapshot!(answers("new_plugin"));
+}
+
+#[test]
+fn recipes() {
+    assert_snapshot!(answers("recipes"));
+}
+
+#[test]
+fn rewards() {
+    assert_snapshot!(answers("rewards"));
+}
