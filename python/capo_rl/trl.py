@@ -34,10 +34,11 @@ from ._decision import Decision, decide, gradient_factor, load_checked, scale_gr
 from ._metrics import check, metrics
 from ._step import Ranks, joined, over_ranks
 from ._trl_batch import Seen, rows_of
+from ._trl_reward import reward_func
 from ._trl_settings import METHODS, check_hooks, settled, take_adamw
 from .components import listed
 
-__all__ = ["CapoGRPOTrainer"]
+__all__ = ["CapoGRPOTrainer", "reward_func"]
 
 STATE = "capo_masks.pt"
 SUMS = ("capo/seconds", "capo/gather_seconds", "capo/bytes_gathered")
