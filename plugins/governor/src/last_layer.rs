@@ -164,36 +164,36 @@ mod tests {
 
     #[test]
     fn does_what_it_did() {
-        assert_snapshot!(Snapshot::default().digits(3).of(&mut governor("target = 1e-6")), @r"
+        assert_snapshot!(Snapshot::default().digits(3).of(&mut governor("target = 4e-7")), @r"
         ragged: B 4, T 5, G 2
-          scale of embedding = 6.84e-1
-          scale of block.0 = 6.84e-1
-          scale of last_layer = 6.84e-1
-          predicted_kl = 2.14e-6
-          scale = 6.84e-1
+          scale of embedding = 5.86e-1
+          scale of block.0 = 5.86e-1
+          scale of last_layer = 5.86e-1
+          predicted_kl = 1.17e-6
+          scale = 5.86e-1
         stale: B 3, T 4, G 3
-          scale of embedding = 7.41e-1
-          scale of block.0 = 7.41e-1
-          scale of last_layer = 7.41e-1
-          predicted_kl = 1.82e-6
-          scale = 7.41e-1
+          scale of embedding = 6.46e-1
+          scale of block.0 = 6.46e-1
+          scale of last_layer = 6.46e-1
+          predicted_kl = 9.58e-7
+          scale = 6.46e-1
         one token: B 2, T 1, G 2
-          scale of embedding = 8.88e-1
-          scale of block.0 = 8.88e-1
-          scale of last_layer = 8.88e-1
-          predicted_kl = 1.27e-6
-          scale = 8.88e-1
+          scale of embedding = 9.15e-1
+          scale of block.0 = 9.15e-1
+          scale of last_layer = 9.15e-1
+          predicted_kl = 4.78e-7
+          scale = 9.15e-1
         without tokens: B 3, T 3, G 3
-          scale of embedding = 8.00e-1
-          scale of block.0 = 8.00e-1
-          scale of last_layer = 8.00e-1
-          predicted_kl = 1.56e-6
-          scale = 8.00e-1
+          scale of embedding = 8.61e-1
+          scale of block.0 = 8.61e-1
+          scale of last_layer = 8.61e-1
+          predicted_kl = 5.39e-7
+          scale = 8.61e-1
         far: B 2, T 3, G 2
           scale of embedding = 1.00e0
           scale of block.0 = 1.00e0
           scale of last_layer = 1.00e0
-          predicted_kl = 4.53e-7
+          predicted_kl = 3.88e-7
           scale = 1.00e0
         ");
     }

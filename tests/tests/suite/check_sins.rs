@@ -92,7 +92,7 @@ fn masks_that_break_a_rule() {
     let sins = "revive mask-clears-only, seven outputs-finite, short_tokens one-completion, many_names one-token, \
         long_name one-token, nan_records outputs-finite, reserved_name record-names, \
         counts_calls deterministic, counts_calls permutation, none token-wise, \
-        lies_token_wise token-wise, stateful token-wise, none sums-ranks, lies_sums_ranks sums-ranks, \
+        lies_token_wise token-wise, drops_equals token-wise, stateful token-wise, none sums-ranks, lies_sums_ranks sums-ranks, \
         sums_twice sums-ranks, reads_padding padding-content, forgetful save-load, \
         first_later permutation, saves_calls deterministic, stateful save-load, stateful foreign-state, \
         growing foreign-state, growing state-growth, stdout stdout-quiet, thread threads";
@@ -108,6 +108,7 @@ fn masks_that_break_a_rule() {
     counts_calls: permutation warning with the groups in another order, at step 0, `keep` is 0 and 1 at completion 0, token 0 (fine only where it draws at random)
     none: token-wise success parts of a batch are decided as the whole is
     lies_token_wise: token-wise failed it gives 1 to completion 6, token 1 of a whole batch, and 0 where it sees a part, at step 0 (declare `TOKEN_WISE` only where each token is decided by itself)
+    drops_equals: token-wise failed it gives 0 to completion 5, token 0 of a whole batch, and 1 where it sees a part, at step 0 (declare `TOKEN_WISE` only where each token is decided by itself)
     stateful: token-wise failed it saves another state where it saw the batch in parts, at step 0 (change state in `step_end` alone)
     none: sums-ranks success ranks with parts of a batch come to the state of the whole
     lies_sums_ranks: sums-ranks failed ranks 0 and 1 save different states after step 0 (declare `SUMS_RANKS` only where `step_end` brings them together)
