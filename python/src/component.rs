@@ -40,28 +40,20 @@ impl Handle {
             Self::StepControl(control) => control.inputs(),
         }
     }
+}
 
-    fn save(&self) -> Result<Vec<u8>, PluginError> {
-        match self {
-            Self::Reward(reward) => reward.save(),
-            Self::Advantage(advantage) => advantage.save(),
-            Self::Objective(objective) => objective.save(),
-            Self::Mask(mask) => mask.save(),
-            Self::Weight(weight) => weight.save(),
-            Self::StepControl(control) => control.save(),
+/// The same call at every point.
+macro_rules! at_any_point {
+    ($handle:expr, $component:ident => $call:expr) => {
+        match $handle {
+            Handle::Reward($component) => $call,
+            Handle::Advantage($component) => $call,
+            Handle::Objective($component) => $call,
+            Handle::Mask($component) => $call,
+            Handle::Weight($component) => $call,
+            Handle::StepControl($component) => $call,
         }
-    }
-
-    fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
-        match self {
-            Self::Reward(reward) => reward.load(state),
-            Self::Advantage(advantage) => advantage.load(state),
-            Self::Objective(objective) => objective.load(state),
-            Self::Mask(mask) => mask.load(state),
-            Self::Weight(weight) => weight.load(state),
-            Self::StepControl(control) => control.load(state),
-        }
-    }
+    };
 }
 
 /// One component; users see the classes `capo_rl.Mask` and its siblings.
@@ -233,13 +225,16 @@ impl Component {
 
     /// State for a checkpoint.
     fn save<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let state = self.with(py, |handle| handle.save())?.map_err(|error| broken(&error))?;
+        let state = self
+            .with(py, |handle| at_any_point!(handle, component => component.save()))?
+            .map_err(|error| broken(&error))?;
         Ok(PyBytes::new(py, &state))
     }
 
     /// Restores a saved state.
     fn load(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {
-        self.with(py, |handle| handle.load(state))?.map_err(|error| broken(&error))
+        self.with(py, |handle| at_any_point!(handle, component => component.load(state)))?
+            .map_err(|error| broken(&error))
     }
 }
 
