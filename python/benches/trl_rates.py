@@ -87,8 +87,8 @@ def keys(arm):
 
     return {
         "stock": {},
-        "governed": {"step_controls": [capo_rl.StepControl("governor.kl", target=3e-5)]},
-        "auto": {"step_controls": ["governor.kl"]},
+        "governed": {"step_controls": [capo_rl.StepControl("governor.kl", target=3e-5)], "component_metrics": "all"},
+        "auto": {"step_controls": ["governor.kl"], "component_metrics": "all"},
         "soft": {"weights": ["capo.curvature-weight"], "second_moment": "kept_and_rejected"},
     }[arm]
 

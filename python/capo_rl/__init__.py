@@ -11,6 +11,7 @@ from ._native import CapoError, CapoWarning
 
 _native.carried_in(_Path(__file__).parent / "plugins")
 
+from ._metrics import metrics  # noqa: E402
 from .batch import Batch, load_batch, save_batch  # noqa: E402
 from .components import Advantage, Collective, Mask, Measurements, Objective, Reward, StepControl, Weight  # noqa: E402
 from .plugins import Plugins  # noqa: E402
@@ -30,6 +31,7 @@ __all__ = [
     "StepControl",
     "Weight",
     "load_batch",
+    "metrics",
     "replay",
     "save_batch",
 ]

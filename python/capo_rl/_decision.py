@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from . import Batch, Mask, Weight
+from ._metrics import named, reports
 from .components import Collective, Component
 
 
@@ -28,18 +29,20 @@ class Decision:
     rows: Optional[Tensor] = None
 
 
-def decide(batch: Batch, mask: Tensor, masks: Iterable[Mask], weights: Iterable[Weight]) -> Decision:
+def decide(batch: Batch, mask: Tensor, masks: Sequence[Mask], weights: Sequence[Weight]) -> Decision:
     """Shows ``batch`` to the masks, in their order, and then to the weights, which multiply; ``mask`` ``[B, T]`` are the tokens of completions."""
     keep, records = mask.cpu(), {}
-    for each in masks:
+    tokens = max(int(keep.sum()), 1)
+    for name, each in named(masks):
+        before = int(keep.sum())
         keep, told = each(batch, keep=keep)
-        records |= told
+        records |= reports(name, each, told, {"rejection_rate": (before - int(keep.sum())) / tokens})
     keep = torch.as_tensor(keep)
     given = keep.float()
-    for each in weights:
+    for name, each in named(weights):
         one, told = each(batch, keep)
+        records |= reports(name, each, told, {"mean": float(one.sum()) / max(int(keep.sum()), 1)})
         given = given * torch.as_tensor(one)
-        records |= told
     keep = keep * (given > 0).to(keep.dtype)
     return Decision(batch, mask, keep.to(mask.device), given.to(mask.device), records)
 

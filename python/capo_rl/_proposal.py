@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Optional
 
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from . import Batch, CapoWarning, StepControl
+from ._metrics import named, reports
 from ._moments import adam_moments
 from ._step import reshard
 from .components import Records
@@ -237,17 +238,17 @@ class Proposal:
         return total
 
 
-def controlled(controls: Iterable[StepControl], proposal: Proposal, batch: Batch, weights: Tensor) -> tuple[Records, bool]:
+def controlled(controls: Sequence[StepControl], proposal: Proposal, batch: Batch, weights: Tensor) -> tuple[Records, bool]:
     """Shows the step to the controls, each as those before it left it, and shortens it as each says; what was reported, and whether there was a step.
 
     ``weights`` ``[B, T]`` are what each token weighed in the gradient. There was none where nothing of it is left and a control gives the moments back.
     """
     records: Records = {}
     left, restores = 1.0, False
-    for control in controls:
+    for name, control in named(controls):
         scales, told = control(batch, weights.detach().float().cpu(), proposal.sizes, proposal)
         applied = proposal.scale(scales)
-        records |= told | {f"{control.id}/applied": applied}
+        records |= reports(name, control, told, {"applied": applied})
         left, restores = left * applied, restores or control.restores_moments
     records["step_control/applied"] = left
     if left == 0 and restores:

@@ -91,7 +91,10 @@ class Component:
         return frozenset(self._native.inputs)
 
     def state_dict(self) -> dict[str, Any]:
-        """Its state for a checkpoint: ``{"component": id, "state": bytes}``."""
+        """Its state for a checkpoint: ``{"component": id, "state": bytes}``.
+
+        Raises ``CapoError`` in a signal handler or a callback that runs in the middle of its own call, whose step is half done.
+        """
         return {"component": self.id, "state": self._native.save()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

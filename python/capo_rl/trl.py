@@ -31,12 +31,14 @@ from trl import GRPOTrainer
 from . import Mask, StepControl, Weight
 from ._control import Controls
 from ._decision import Decision, decide, gradient_factor, load_checked, scale_gradient, states, step_end
+from ._metrics import check, metrics
 from ._step import Ranks, joined, over_ranks
 from ._trl_batch import Seen, rows_of
+from ._trl_reward import reward_func
 from ._trl_settings import METHODS, check_hooks, settled, take_adamw
 from .components import listed
 
-__all__ = ["CapoGRPOTrainer"]
+__all__ = ["CapoGRPOTrainer", "reward_func"]
 
 STATE = "capo_masks.pt"
 SUMS = ("capo/seconds", "capo/gather_seconds", "capo/bytes_gathered")
@@ -57,6 +59,7 @@ class CapoGRPOTrainer(GRPOTrainer):
         exchange: What travels between ranks at the end of a step in flight: `"arrays"`, what masks read; `"sums"`, what they add up of their own rows; or
             `"auto"`, whichever is fewer bytes.
         last_layer_top_k: How many of the largest logits masks of the last layer see.
+        component_metrics: What the components report, for TRL's log: `"main"`, the few numbers that say how a run goes, or `"all"`.
 
     Raises:
         ValueError: For a combination that cannot be right, in a sentence.
@@ -73,12 +76,14 @@ class CapoGRPOTrainer(GRPOTrainer):
         second_moment: str = "kept",
         exchange: str = "auto",
         last_layer_top_k: int = 50,
+        component_metrics: str = "main",
         **kwargs,
     ):
         check_hooks(GRPOTrainer, METHODS)
+        check(component_metrics)
         super().__init__(*args, **kwargs)
         self.capo_masks, self.capo_weights, self.capo_step_controls = listed(Mask, masks), listed(Weight, weights), listed(StepControl, step_controls)
-        self.second_moment = second_moment
+        self.second_moment, self.component_metrics = second_moment, component_metrics
         # Of the step: whether it is to be decided; what was decided, of whose rows, and whether anything stays; its parts in flight, the micro-batches with their
         # factors, what was told.
         self._capo_due, self._capo_decision, self._capo_ranks, self._capo_kept = False, None, None, False
@@ -135,7 +140,7 @@ class CapoGRPOTrainer(GRPOTrainer):
             inputs["capo_factor"] = mine(factors) if of_step else self._factor(*map(mine, (mask, decision.keep, decision.weights)))
         self._capo_decision = decision
         decision.rows = rows
-        self._tell(decision.records, started)
+        self._tell(decision.records, started, mask.cpu())
 
     def _decide_inflight(self, inputs, logps, entropies):
         """All components over one micro-batch, of which this forward pass is."""
@@ -144,7 +149,7 @@ class CapoGRPOTrainer(GRPOTrainer):
         mask = part["completion_mask"]
         decision = decide(self._seen.batch(part), mask, self.capo_masks, self.capo_weights)
         self._capo_parts.append(part | {"keep": decision.keep, "weights": decision.weights})
-        self._tell(decision.records, started)
+        self._tell(decision.records, started, mask.cpu())
         return self._factor(mask, decision.keep, decision.weights)
 
     def _factor(self, mask, keep, weights):
@@ -303,7 +308,8 @@ class CapoGRPOTrainer(GRPOTrainer):
         taken = self._capo_kept and not self.accelerator.optimizer_step_was_skipped
         if taken and self.capo_step_controls:
             told, taken = self._controls.apply()
-            self._tell(told | {"control_seconds": time.perf_counter() - started}, started)
+            self._tell(told, started)
+            self._add("capo/control_seconds", time.perf_counter() - started)
             started = time.perf_counter()
         step_end(decision, self.capo_masks, self.capo_weights, taken, ranks)
         if ranks is not None:
@@ -315,10 +321,9 @@ class CapoGRPOTrainer(GRPOTrainer):
             self._metrics["train"][name].append(float(of_step))
         self._capo_told = {}
 
-    def _tell(self, records, started):
-        for name, value in records.items():
-            if isinstance(value, int | float):
-                self._add(f"capo/{name}", value)
+    def _tell(self, records, started, mask=None):
+        for name, value in metrics(records, mask, self.component_metrics).items():
+            self._add(f"capo/{name}", value)
         self._add("capo/seconds", time.perf_counter() - started)
 
     def _add(self, name, value):

@@ -1,6 +1,6 @@
 //! Methods of a Python object that a component calls during its work.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::OnceLock;
 
 use capo_plugin::abi_alignment::Alignment;
 use capo_plugin::{Measurements, PluginError};
@@ -14,7 +14,7 @@ pub(crate) struct Callback {
     name: &'static str,
     object: Py<PyAny>,
     /// The first exception that a callback raised.
-    raised: Mutex<Option<PyErr>>,
+    raised: OnceLock<PyErr>,
 }
 
 impl Callback {
@@ -29,14 +29,13 @@ impl Callback {
                 )));
             }
         }
-        Ok(Self { name, object: object.clone().unbind(), raised: Mutex::new(None) })
+        Ok(Self { name, object: object.clone().unbind(), raised: OnceLock::new() })
     }
 
     /// A component's error. If the object raised an exception, that is the error's cause. An exception that should
     /// end the program, such as `KeyboardInterrupt`, is returned itself.
     pub(crate) fn broken(&self, py: Python<'_>, error: &PluginError) -> PyErr {
-        let raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match raised {
+        match self.raised.get().map(|raised| raised.clone_ref(py)) {
             Some(raised) if !raised.is_instance_of::<PyException>(py) => raised,
             cause => {
                 let error = broken(error);
@@ -55,7 +54,7 @@ impl Callback {
         Python::attach(|py| {
             call(self.object.bind(py)).map_err(|raised| {
                 let sentence = format!("`{}.{method}` raised {}", self.name, raised.to_string().replace('\n', " "));
-                self.raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(raised);
+                drop(self.raised.set(raised));
                 PluginError::failed(sentence)
             })
         })

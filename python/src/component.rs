@@ -1,7 +1,5 @@
 //! A live component: the methods of every point, with Python's lock released during a call.
 
-use std::sync::{MutexGuard, PoisonError};
-
 use capo_loader::lend::Lender;
 use capo_plugin::{
     Advantage, Completion, Connection, Dims, Inputs, Mask, MaskTraits, ObjectiveFn, ParameterGroup, PluginError,
@@ -17,7 +15,7 @@ use crate::callback::{Callback, Measure};
 use crate::collective::Collective;
 use crate::dlpack::Lent;
 use crate::error::broken;
-use crate::fork::Forked;
+use crate::lock::Lock;
 use crate::numpy;
 use crate::records::Records;
 
@@ -42,28 +40,20 @@ impl Handle {
             Self::StepControl(control) => control.inputs(),
         }
     }
+}
 
-    fn save(&self) -> Result<Vec<u8>, PluginError> {
-        match self {
-            Self::Reward(reward) => reward.save(),
-            Self::Advantage(advantage) => advantage.save(),
-            Self::Objective(objective) => objective.save(),
-            Self::Mask(mask) => mask.save(),
-            Self::Weight(weight) => weight.save(),
-            Self::StepControl(control) => control.save(),
+/// The same call at every point.
+macro_rules! at_any_point {
+    ($handle:expr, $component:ident => $call:expr) => {
+        match $handle {
+            Handle::Reward($component) => $call,
+            Handle::Advantage($component) => $call,
+            Handle::Objective($component) => $call,
+            Handle::Mask($component) => $call,
+            Handle::Weight($component) => $call,
+            Handle::StepControl($component) => $call,
         }
-    }
-
-    fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
-        match self {
-            Self::Reward(reward) => reward.load(state),
-            Self::Advantage(advantage) => advantage.load(state),
-            Self::Objective(objective) => objective.load(state),
-            Self::Mask(mask) => mask.load(state),
-            Self::Weight(weight) => weight.load(state),
-            Self::StepControl(control) => control.load(state),
-        }
-    }
+    };
 }
 
 /// One component; users see the classes `capo_rl.Mask` and its siblings.
@@ -74,7 +64,7 @@ pub(crate) struct Component {
     weighs: bool,
     /// True if the component's methods may read the batch's optimizer.
     reads_optimizer: bool,
-    handle: Forked<Handle>,
+    handle: Lock<Handle>,
 }
 
 /// A result array, and the reports.
@@ -91,19 +81,16 @@ impl Component {
     /// Rule that reduces an objective's losses to one number; `None` for a rule that this revision cannot name, and at other points.
     #[getter]
     fn reduction(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
-        self.claim(py)?;
-        let reduction = py.detach(|| match &*self.lock() {
+        self.with(py, |handle| match handle {
             Handle::Objective(objective) => objective.reduction().name(),
             _ => None,
-        });
-        Ok(reduction)
+        })
     }
 
     /// True for a step control that restores the optimizer's moments when nothing of a step is applied.
     #[getter]
     fn restores_moments(&self, py: Python<'_>) -> PyResult<bool> {
-        self.claim(py)?;
-        Ok(py.detach(|| matches!(&*self.lock(), Handle::StepControl(control) if control.restores_moments())))
+        self.with(py, |handle| matches!(handle, Handle::StepControl(control) if control.restores_moments()))
     }
 
     /// `keep` after the mask, and the reports.
@@ -179,8 +166,12 @@ impl Component {
         let (mut scales, mut measure) = (vec![1.0; groups.len()], &Measure::new(measure)?);
         let groups: Vec<_> =
             groups.iter().map(|(name, parameters)| ParameterGroup { name, parameters: *parameters }).collect();
-        let asked = py.detach(|| self.lock().inputs()).contains(Inputs::ALIGNMENT);
-        let alignment = asked.then(|| measure.alignment()).transpose().map_err(|error| measure.0.broken(py, &error))?;
+        let alignment = self
+            .inputs
+            .contains(Inputs::ALIGNMENT)
+            .then(|| measure.alignment())
+            .transpose()
+            .map_err(|error| measure.0.broken(py, &error))?;
         let heard = Records::lending(alignment);
         let records = self.call_back(py, batch, None, (heard, Some(&measure.0)), |handle, sink| match handle {
             Handle::StepControl(control) => {
@@ -220,13 +211,12 @@ impl Component {
 
     /// Rewards, and the reports.
     fn score<'py>(&self, py: Python<'py>, rollout: RolloutArguments) -> PyResult<Answer<'py>> {
-        self.claim(py)?;
         let mut rewards = vec![0.0; rollout.completions.len()];
         let mut records = Records::default();
-        let outcome = py.detach(|| match &mut *self.lock() {
+        let outcome = self.with(py, |handle| match handle {
             Handle::Reward(reward) => reward.score(&mut records, &rollout.view(), &mut rewards),
             _ => Ok(()),
-        });
+        })?;
         let shape = [rewards.len()];
         let records = records.to_dict(py, &shape)?;
         outcome.map_err(|error| broken(&error))?;
@@ -235,15 +225,16 @@ impl Component {
 
     /// State for a checkpoint.
     fn save<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        self.claim(py)?;
-        let state = py.detach(|| self.lock().save()).map_err(|error| broken(&error))?;
+        let state = self
+            .with(py, |handle| at_any_point!(handle, component => component.save()))?
+            .map_err(|error| broken(&error))?;
         Ok(PyBytes::new(py, &state))
     }
 
     /// Restores a saved state.
     fn load(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {
-        self.claim(py)?;
-        py.detach(|| self.lock().load(state)).map_err(|error| broken(&error))
+        self.with(py, |handle| at_any_point!(handle, component => component.load(state)))?
+            .map_err(|error| broken(&error))
     }
 }
 
@@ -256,16 +247,12 @@ impl Component {
             Handle::StepControl(_) => inputs.contains(Inputs::LAST_LAYER) || inputs.contains(Inputs::OPTIMIZER_STATE),
             _ => false,
         };
-        Self { id: id.to_owned(), inputs, weighs, reads_optimizer, handle: Forked::new(handle) }
+        Self { id: id.to_owned(), inputs, weighs, reads_optimizer, handle: Lock::new(handle) }
     }
 
-    fn claim(&self, py: Python<'_>) -> PyResult<()> {
-        self.handle.claim(py, &format!("component `{}`", self.id))
-    }
-
-    /// Waits for the running call. Python's lock must not be held, because that call may need it.
-    fn lock(&self) -> MutexGuard<'_, Handle> {
-        self.handle.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Result of `work` with the component, after the calls that run.
+    fn with<R: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut Handle) -> R + Send) -> PyResult<R> {
+        self.handle.with(py, &format!("component `{}`", self.id), work)
     }
 
     fn check(&self, batch: &Batch) -> PyResult<()> {
@@ -295,12 +282,11 @@ impl Component {
         (mut records, back): (Records, Option<&Callback>),
         call: impl FnOnce(&mut Handle, &mut dyn Sink) -> Result<(), PluginError> + Send,
     ) -> PyResult<Bound<'py, PyDict>> {
-        self.claim(py)?;
-        let outcome = py.detach(|| {
+        let outcome = self.with(py, |handle| {
             let ranks = collective.map(Connection::new);
             let mut sink = Lender { sink: &mut records, context: batch.lend(), ranks };
-            call(&mut self.lock(), &mut sink)
-        });
+            call(handle, &mut sink)
+        })?;
         let records = records.to_dict(py, &extents(batch.dims()));
         outcome.map_err(|error| back.map_or_else(|| broken(&error), |back| back.broken(py, &error)))?;
         records

@@ -1,7 +1,7 @@
 //! Loaded plugins, and their components and recipes.
 
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use capo_loader::listing;
@@ -16,10 +16,10 @@ use pyo3::prelude::*;
 
 use crate::component::{Component, Handle};
 use crate::error::failed;
-use crate::fork::Forked;
+use crate::lock::Lock;
 
 /// Sets of open libraries. Each set is opened once per process, because libraries are never unloaded.
-static OPEN: Forked<Vec<Arc<registry::Registry>>> = Forked::new(Vec::new());
+static OPEN: Lock<Vec<Arc<registry::Registry>>> = Lock::new(Vec::new());
 
 /// Plugins by their files; users see the class `capo_rl.Plugins`.
 #[pyclass(frozen, module = "capo_rl._native")]
@@ -30,9 +30,9 @@ impl Registry {
     /// Opens the plugins `names`, or without names the plugins that came with this package.
     #[new]
     fn new(py: Python<'_>, names: Vec<PathBuf>, unsafe_path: bool) -> PyResult<Self> {
-        OPEN.claim(py, "the opening of plugins")?;
         let trust = Trust { unsafe_path, known: None };
-        py.detach(|| open(names, &trust)).map(Self).map_err(|error| failed(&error))
+        let opened = OPEN.with(py, "the opening of plugins", |known| open(known, names, &trust))?;
+        opened.map(Self).map_err(|error| failed(&error))
     }
 
     /// The available components and recipes, as lines for users.
@@ -103,14 +103,17 @@ impl Registry {
 }
 
 /// The plugins `names`, or those that came with this package. Files that are already open are not opened again.
-fn open(names: Vec<PathBuf>, trust: &Trust) -> Result<Arc<registry::Registry>> {
+fn open(
+    open: &mut Vec<Arc<registry::Registry>>,
+    names: Vec<PathBuf>,
+    trust: &Trust,
+) -> Result<Arc<registry::Registry>> {
     let names = if names.is_empty() { find::carried() } else { names };
     ensure!(
         !names.is_empty(),
         "this installation of `capo_rl` carries no plugins (install its wheel, or name a `plugin`)"
     );
     let files = names.iter().map(|name| trust.check(name)).collect::<Result<Vec<_>>>()?;
-    let mut open = OPEN.inner.lock().unwrap_or_else(PoisonError::into_inner);
     let same = |known: &&Arc<registry::Registry>| {
         let plugins = known.plugins();
         plugins.len() == files.len()

@@ -75,6 +75,7 @@ def main():
             disable_tqdm=True,
         ),
         **({"step_controls": [capo_rl.StepControl("governor.kl", fraction=1.0)]} if how == "governed" else {"masks": ["capo.curvature"], "second_moment": how}),
+        component_metrics="all",
         last_layer_top_k=before.config.vocab_size,
     )
     trainer.train()

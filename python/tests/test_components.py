@@ -285,6 +285,20 @@ def test_the_samplers_most_likely_tokens():
         capo_rl.Mask("masks.dppo-topk-tv")(batch.replace(sampler_topk_ids=None, sampler_topk_logps=None))
 
 
+def test_what_a_trainer_logs_of_the_reports():
+    from capo_rl._metrics import named
+
+    records = {"a.mask/m_f": np.array([[1.0, 3.0, 99.0]]), "a.mask/rows": 2, "a.mask/threshold": 0.5, "step_control/applied": 1.0}
+    tokens = np.array([[1, 1, 0]])
+    assert capo_rl.metrics(records, tokens) == {"a.mask/m_f/mean": 2.0, "a.mask/threshold": 0.5, "step_control/applied": 1.0}
+    assert capo_rl.metrics(records, tokens, "all") == capo_rl.metrics(records, tokens) | {"a.mask/m_f/max": 3.0, "a.mask/rows": 2.0}
+    for without in (None, 0 * tokens):
+        assert "a.mask/m_f/mean" not in capo_rl.metrics(records, without, "all"), "a mean of nothing is none"
+    with pytest.raises(ValueError, match="component_metrics is 'few' \\(use \"main\" or \"all\"\\)"):
+        capo_rl.metrics(records, tokens, "few")
+    assert [name for name, _ in named([capo_rl.Mask("masks.mis"), capo_rl.Mask("masks.truncated"), capo_rl.Mask("masks.mis")])] == ["masks.mis", "masks.truncated", "masks.mis#2"]
+
+
 class Measure:
     """A step of which everything is known; `fails` raises what it is given in place of measuring."""
 

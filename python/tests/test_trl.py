@@ -66,6 +66,18 @@ def test_it_rejects_some_tokens_and_records_why(whole):
     assert len(whole["states"][0]) > 1000, "the mask keeps Adam's moments of its own"
 
 
+def test_a_few_metrics_of_each_component_are_logged_by_default(folder, whole):
+    of_components = lambda saved: {name for name in saved["numbers"][0] if name.startswith(("capo/capo.curvature", "capo/masks.", "capo/governor."))}
+    few = launch(folder, "few", "masks=several", "controls=kl", "mode=ahead", "metrics=main", "steps=1")
+    names = {"capo.curvature": ("rejection_rate", "m_f/mean", "kl/mean"), "masks.entropy-quantile": ("rejection_rate",), "masks.icepop": ("rejection_rate",), "governor.kl": ("kl", "applied")}
+    assert of_components(few) == {f"capo/{component}/{name}" for component, each in names.items() for name in each}
+    assert {"capo/rejection_rate", "capo/skipped", "capo/seconds", "capo/step_control/applied"} < set(few["numbers"][0])
+    first = whole["numbers"][0]
+    assert len(of_components(whole)) > 30 and first["capo/capo.curvature/rejection_rate"] == pytest.approx(first["capo/rejection_rate"])
+    assert 0 < first["capo/capo.curvature/m_f/mean"] <= first["capo/capo.curvature/m_f_p99"] <= first["capo/capo.curvature/m_f/max"]
+    assert refused(folder, "metrics=some") == "ValueError: component_metrics is 'some' (use \"main\" or \"all\")"
+
+
 WAYS = {
     "split": (1, ["accumulate=2"]),
     "ranks": (2, []),

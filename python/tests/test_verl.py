@@ -42,6 +42,15 @@ def test_it_rejects_some_tokens_and_records_why(whole):
     assert len(whole["states"][0]) > 1000, "the mask keeps Adam's moments of its own"
 
 
+def test_a_few_metrics_of_each_component_are_logged_by_default(folder, whole):
+    launch(folder, "few-ahead", AHEAD, "steps=1", "metrics=", "controls=half", "--", "few-inflight", "mode=inflight", "steps=1", "metrics=", "controls=half")
+    names = {"capo.curvature/rejection_rate", "capo.curvature/m_f/mean", "capo.curvature/kl/mean", "governor.kl/kl", "governor.kl/applied"}
+    for name in ("few-ahead", "few-inflight"):
+        told = saved(folder, name)["numbers"][0]
+        assert {metric for metric in told if metric.startswith(("capo/capo.", "capo/governor."))} == {f"capo/{metric}" for metric in names}
+    assert whole["numbers"][0]["capo/capo.curvature/rejection_rate"] == pytest.approx(whole["numbers"][0]["capo/rejection_rate"])
+
+
 def same(whole, first, second):
     assert first["seen"] == second["seen"] == whole["seen"], "the same rows in the same order"
     assert rates(first) == rates(whole) and kept(first, second) == kept(whole)
@@ -171,8 +180,9 @@ def in_verl():
 @pytest.mark.parametrize(
     "capo, actor, said",
     [
-        ({"mask": []}, {}, "`capo.mask` is unknown (known: masks, weights, step_controls, mask_denominator, mode, second_moment, last_layer_top_k)"),
+        ({"mask": []}, {}, "`capo.mask` is unknown (known: masks, weights, step_controls, mask_denominator, mode, second_moment, last_layer_top_k, component_metrics)"),
         ({"masks": "capo.curvature"}, {}, "`capo.masks` is 'capo.curvature' (it must be a list, such as `[capo.curvature]`)"),
+        ({"component_metrics": "some"}, {}, "`capo.component_metrics` is 'some' (use `main`, `all`)"),
         ({"mode": "later"}, {}, "`capo.mode` is 'later' (use `auto`, `ahead`, `inflight`)"),
         ({"second_moment": True}, {}, "`capo.second_moment` is True (use `kept`, `kept_and_rejected`)"),
         (

@@ -29,7 +29,7 @@ MASK = {"fisher_threshold": 7e-4, "hessian_threshold": False, "threads": 1}
 
 def options(words):
     chosen = {"steps": 4, "rows": 8, "accumulate": 1, "generations": 4, "per_rollout": 0, "rollouts": 0, "loss": "grpo", "denominator": "", "masks": "capo"}
-    chosen |= {"weights": "", "controls": "", "lr": 1e-3, "resume": "", "save": 0, "folder": "run", "lora": 0, "mode": "auto", "exchange": "arrays", "second_moment": "kept", "fsdp": 0, "optim": "adamw_torch", "bf16": 0, "dtype": "float32", "ends": ""}
+    chosen |= {"weights": "", "controls": "", "lr": 1e-3, "resume": "", "save": 0, "folder": "run", "lora": 0, "mode": "auto", "exchange": "arrays", "second_moment": "kept", "fsdp": 0, "optim": "adamw_torch", "bf16": 0, "dtype": "float32", "ends": "", "metrics": "all"}
     for word in words:
         name, _, value = word.partition("=")
         chosen[name] = type(chosen[name])(value)
@@ -153,6 +153,7 @@ def main():
         mode=chosen["mode"],
         exchange=chosen["exchange"],
         second_moment=chosen["second_moment"],
+        component_metrics=chosen["metrics"],
         **more,
     )
     trainer.train(resume_from_checkpoint=chosen["resume"] or None)

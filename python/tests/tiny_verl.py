@@ -73,7 +73,7 @@ class Asks:
 def options(words):
     chosen = {"steps": 4, "rows": 8, "micro": 4, "generations": 4, "strategy": "fsdp2", "masks": "capo", "resume": "", "save": 0, "layout": "nested", "mini": 1, "seed": 0}
     chosen |= {"tied": 0, "set": [], "ray": 0, "weights": "", "epochs": 1, "reference": "", "reference_fields": "response_mask", "external": "", "without": "", "holes": 0, "entropy": 0, "dtype": "fp32"}
-    chosen |= {"controls": "", "mode": "auto", "second_moment": "kept", "lr": 1e-3, "by_hand": 0, "path": 0, "width": 32, "vocabulary": VOCABULARY, "tokens": 0, "infer": 0}
+    chosen |= {"controls": "", "mode": "auto", "second_moment": "kept", "lr": 1e-3, "by_hand": 0, "path": 0, "width": 32, "vocabulary": VOCABULARY, "tokens": 0, "infer": 0, "metrics": "all"}
     for word in words:
         name, _, value = word.partition("=")
         if name == "set":
@@ -116,6 +116,7 @@ def configured(folder, chosen):
         *([f"+actor_rollout_ref.actor.capo.step_controls={CONTROLS[chosen['controls']]}"] if chosen["controls"] else []),
         f"+actor_rollout_ref.actor.capo.mode={chosen['mode']}",
         f"+actor_rollout_ref.actor.capo.second_moment={chosen['second_moment']}",
+        *([f"+actor_rollout_ref.actor.capo.component_metrics={chosen['metrics']}"] if chosen["metrics"] else []),
         *([f"actor_rollout_ref.model.external_lib={chosen['external']}"] if chosen["external"] else []),
         *chosen["set"],
     ]

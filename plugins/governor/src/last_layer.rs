@@ -164,6 +164,6 @@ mod tests {
 
     #[test]
     fn does_what_it_did() {
-        assert_snapshot!(Snapshot::default().digits(3).of(&mut governor("target = 1e-6")));
+        assert_snapshot!(Snapshot::default().digits(3).of(&mut governor("target = 4e-7")));
     }
 }

@@ -11,6 +11,7 @@ from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.config import FSDPActorConfig
 
 from .. import Mask, StepControl, Weight
+from .._metrics import CHOICES
 from ..torch import SECOND_MOMENTS
 
 #: verl's `loss_agg_mode` by the reductions of plugins. Under the first two a mask may change what is divided by.
@@ -18,7 +19,7 @@ REDUCTIONS = {"token-mean": "token_mean", "seq-mean-token-mean": "completion_mea
 KEPT = ("token-mean", "seq-mean-token-mean")
 VENDOR = "VERL_ENGINE_VENDOR"
 MODES = ("auto", "ahead", "inflight")
-KEYS = ("masks", "weights", "step_controls", "mask_denominator", "mode", "second_moment", "last_layer_top_k")
+KEYS = ("masks", "weights", "step_controls", "mask_denominator", "mode", "second_moment", "last_layer_top_k", "component_metrics")
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Settings:
     last_layer_top_k: int
     seed: int
     loss_scale_factor: int | None
+    component_metrics: str
 
     def components(self) -> tuple[list[Mask], list[Weight], list[StepControl]]:
         """All of them, opened."""
@@ -69,6 +71,7 @@ class CapoActorConfig(FSDPActorConfig):
     ``capo.second_moment``: ``kept_and_rejected``: Adam's second moment takes in the gradient of what was rejected too, see ``capo_rl.torch.AdamW``.
     ``capo.mask_denominator``: ``kept``, tokens that stay weigh more, or ``original``, a dropped token is a zero. By default ``kept`` where verl's loss allows it.
     ``capo.last_layer_top_k``: how many of the largest logits masks of the last layer see; 50.
+    ``capo.component_metrics``: what the components report, for verl's log: ``main``, the few numbers that say how a run goes, or ``all``.
 
     Raises ``ValueError`` for a combination that cannot be right.
     """
@@ -101,7 +104,7 @@ def _checked(config: CapoActorConfig) -> Settings:
         raise ValueError(f"actor.strategy is `{config.strategy}`, an engine that shows masks no whole step (use `fsdp2` or `fsdp`)")
     if config.fsdp_config.ulysses_sequence_parallel_size > 1:
         raise ValueError("masks need whole sequences on a rank (set ulysses_sequence_parallel_size to 1)")
-    aggregation = config.loss_agg_mode
+    component_metrics, aggregation = _one_of(CHOICES, "component_metrics", table), config.loss_agg_mode
     if aggregation not in REDUCTIONS:
         raise ValueError(f"loss_agg_mode `{aggregation}` is none that plugins know (known: {', '.join(REDUCTIONS)})")
     if controls:
@@ -110,7 +113,7 @@ def _checked(config: CapoActorConfig) -> Settings:
         _check_trainer(config, f"second_moment `{second_moment}`")
         _check_adamw(config, second_moment)
     denominator, others = _denominator(asked, aggregation), (config.rollout_n, top_k, config.data_loader_seed, config.loss_scale_factor)
-    return Settings(masks, weights, controls, mode, second_moment, denominator, REDUCTIONS[aggregation], *others)
+    return Settings(masks, weights, controls, mode, second_moment, denominator, REDUCTIONS[aggregation], *others, component_metrics)
 
 
 def _one_of(known: tuple[str, ...], name: str, table: dict[str, Any]) -> str:

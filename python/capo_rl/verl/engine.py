@@ -32,7 +32,9 @@ from verl.workers.utils.losses import ppo_loss
 
 from .._control import Controls
 from .._decision import Decision, decide, gradient_factor, load_checked, scale_gradient, states, step_end
+from .._metrics import metrics
 from .._step import Arrays, Ranks, joined, ranks
+from ..components import Records
 from . import _rows as rows
 from ._seen import Seen
 
@@ -159,7 +161,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         arrays = self._seen.gathered(own, self._seen.needed)
         decision = decide(self._seen.batch(arrays, of_step=True), arrays["completion_mask"], self.capo_masks, self.capo_weights)
         decision.rows = arrays["rows"]
-        self._tell(decision.records)
+        self._tell(decision.records, arrays["completion_mask"].cpu())
         self._decided(data, decision, {}, torch.stack([decision.mask.sum(), decision.keep.sum()]))
         self._add("seconds", time.perf_counter() - started)
 
@@ -184,7 +186,7 @@ class CapoEngine(FSDPEngineWithLMHead):
                 found.pop("entropy", None)
             decision = decide(self._seen.batch(part, of_step=False), part["completion_mask"], self.capo_masks, self.capo_weights)
             self._parts.append(part | {"keep": decision.keep, "weights": decision.weights})
-            self._tell(decision.records)
+            self._tell(decision.records, part["completion_mask"].cpu())
             seconds += time.perf_counter() - started
             return self._factor(decision) if self._deciders() else None
 
@@ -303,13 +305,13 @@ class CapoEngine(FSDPEngineWithLMHead):
         norm, told, taken = self._stepped(), {}, False
         if math.isfinite(norm):
             told, taken = self._controls.apply()
-        self._tell(told | {"control_seconds": time.perf_counter() - started})
+        self._tell(told)
+        self._add("control_seconds", time.perf_counter() - started)
         return norm, taken
 
-    def _tell(self, records: dict[str, Any]) -> None:
-        for name, value in records.items():
-            if isinstance(value, (int, float)):
-                self._add(name, value)
+    def _tell(self, records: Records, mask: Optional[Tensor] = None) -> None:
+        for name, value in metrics(records, mask, self.capo.component_metrics).items():
+            self._add(name, value)
 
     def _add(self, name: str, value: float) -> None:
         self._told.setdefault(name, []).append(float(value))

@@ -59,7 +59,7 @@ fn masks_that_break_a_rule() {
     let sins = "revive mask-clears-only, seven outputs-finite, short_tokens one-completion, many_names one-token, \
         long_name one-token, nan_records outputs-finite, reserved_name record-names, \
         counts_calls deterministic, counts_calls permutation, none token-wise, \
-        lies_token_wise token-wise, stateful token-wise, none sums-ranks, lies_sums_ranks sums-ranks, \
+        lies_token_wise token-wise, drops_equals token-wise, stateful token-wise, none sums-ranks, lies_sums_ranks sums-ranks, \
         sums_twice sums-ranks, reads_padding padding-content, forgetful save-load, \
         first_later permutation, saves_calls deterministic, stateful save-load, stateful foreign-state, \
         growing foreign-state, growing state-growth, stdout stdout-quiet, thread threads";

@@ -1,0 +1,89 @@
+"""A plugin's reward as one of the functions that TRL calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Optional, Union
+
+from .components import Reward
+
+#: What TRL hands to a reward function beside the dataset's columns.
+OF_TRL = ("trainer_state", "log_extra", "log_metric", "environments")
+
+
+def reward_func(
+    reward: Union[str, Reward], answer: Optional[str] = "answer", max_completion_length: Optional[int] = None
+) -> Callable[..., list[Optional[float]]]:
+    """``reward`` as an entry of ``reward_funcs``; TRL logs it under its id.
+
+    Args:
+        reward: An id, such as ``"math"``, or a `capo_rl.Reward` with its keys.
+        answer: The dataset's column that a completion is compared with; a row without a value there gets no reward (None). ``None`` for a reward that reads no answer.
+        max_completion_length: The trainer's, for a reward that looks at the limit; a completion of so many tokens then counts as cut off.
+
+    Of a conversation, a completion's text is its last message of the assistant, and a prompt's text is all of its messages. The reward also sees the other columns, but for those that
+    JSON cannot hold.
+
+    Raises:
+        CapoError: For an unknown id.
+        ValueError: When it is called, if the dataset has no such column.
+        TypeError: For an answer that is neither text nor a number.
+    """
+    reward = Reward(reward) if isinstance(reward, str) else reward
+
+    def func(
+        prompts: list[Any], completions: list[Any], completion_ids: Optional[list[list[int]]] = None, trainer_state: Any = None, **columns: Any
+    ) -> list[Optional[float]]:
+        if answer is not None and answer not in columns:
+            raise ValueError(f"`{reward.id}` compares with the column `{answer}`, which the dataset does not have (name the column: `answer=...`, or `answer=None` for a reward that reads none)")
+        answers = columns[answer] if answer is not None else [""] * len(completions)
+        rows = [row for row, value in enumerate(answers) if value is not None]
+        columns = {name: values for name, values in columns.items() if name not in OF_TRL and _is_json(values)}
+        ids = None if completion_ids is None else [completion_ids[row] for row in rows]
+        cut = None if ids is None or max_completion_length is None else [len(each) >= max_completion_length for each in ids]
+        of_run = {} if trainer_state is None else {"step": trainer_state.global_step, "max_steps": trainer_state.max_steps}
+        scored, _ = reward(
+            [_text(prompts[row]) for row in rows],
+            [_text(completions[row], "assistant") for row in rows],
+            answers=[_answer(answer, answers[row]) for row in rows],
+            columns=[{name: values[row] for name, values in columns.items()} for row in rows],
+            completion_ids=ids,
+            truncated=cut,
+            max_completion_length=max_completion_length,
+            **of_run,
+        )
+        found: list[Optional[float]] = [None] * len(completions)
+        for row, value in zip(rows, scored.tolist(), strict=True):
+            found[row] = value
+        return found
+
+    func.__name__ = reward.id
+    return func
+
+
+def _answer(column: Optional[str], value: Any) -> str:
+    if not isinstance(value, (str, int, float)):
+        raise TypeError(f"an answer in the column `{column}` is of type `{type(value).__name__}` (it must be text or a number)")
+    return str(value)
+
+
+def _text(given: Any, role: Optional[str] = None) -> str:
+    """A string as it is; of messages the last one of ``role``, or all."""
+    if isinstance(given, str):
+        return given
+    texts = [_content(message.get("content")) for message in given if role in (None, message["role"])]
+    return "\n".join(texts) if role is None else texts[-1] if texts else ""
+
+
+def _content(content: Any) -> str:
+    """A message's text; of one in parts, with images, the text among them."""
+    return content if isinstance(content, str) else "".join(part.get("text") or "" for part in content or ())
+
+
+def _is_json(values: Any) -> bool:
+    """False for what only TRL itself can use, such as images."""
+    try:
+        return bool(json.dumps(values, allow_nan=False))
+    except (TypeError, ValueError):
+        return False

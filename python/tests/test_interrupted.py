@@ -1,0 +1,120 @@
+"""A component that is asked for its state, or called, by the thread that is inside one of its calls: a signal handler, a callback, a `__del__`."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+from conftest import batches, mask_of, small
+from test_components import GROUPS, WEIGHTS, Measure
+
+import capo_rl
+
+SENTENCE = "is inside a call of this very thread, which waits for what runs now (in a signal handler set a flag, and save the state after the step)"
+
+
+class Interrupted(Measure):
+    """Runs `then` while it measures."""
+
+    def __init__(self, then):
+        super().__init__()
+        self.then = then
+
+    def measure_kl(self, fraction):
+        self.then()
+        return super().measure_kl(fraction)
+
+
+class Ranks:
+    """The first of two ranks; runs `then` while it sums."""
+
+    rank, size = 0, 2
+
+    def __init__(self, then):
+        self.then = then
+
+    def all_reduce_sum(self, array):
+        self.then()
+
+    def all_gather(self, array):
+        return [array, array]
+
+
+def governed(then):
+    """A control that measures while `then` runs; its call."""
+    control = capo_rl.StepControl("governor.kl", target=1e-4)
+    return control, lambda: control(small(), WEIGHTS, GROUPS, Interrupted(lambda: then(control)))
+
+
+def summed(then):
+    """The same with a mask that sums over ranks at a step's end."""
+    mask, batch = mask_of("paper-token-adam"), capo_rl.load_batch(batches("paper-token-adam")[0])
+    keep, _ = mask(batch)
+    return mask, lambda: mask.step_end(batch, keep, True, Ranks(lambda: then(mask)))
+
+
+def by_signal(ask):
+    """Asks in a handler that Python runs in the middle of the call."""
+
+    def then(component):
+        signal.signal(signal.SIGALRM, lambda *_: ask(component))
+        signal.setitimer(signal.ITIMER_REAL, 1e-3)
+        signal.pause()
+
+    return then
+
+
+def by_del(ask):
+    """Asks where an object goes, whose exceptions Python swallows."""
+
+    def then(component):
+        class Gone:
+            def __del__(self):
+                told.append(refused(lambda: ask(component)))
+
+        told = []
+        Gone()
+        raise capo_rl.CapoError(told[0])
+
+    return then
+
+
+def refused(call):
+    try:
+        call()
+    except capo_rl.CapoError as error:
+        return str(error)
+    return "nothing was refused"
+
+
+CALLS = {"a step control": governed, "a sum over ranks": summed}
+WAYS = {"callback": lambda ask: ask, "signal": by_signal, "del": by_del}
+ASKS = {
+    "its state": lambda component: component.state_dict(),
+    "a state for it": lambda component: component.load_state_dict({"component": component.id, "state": b""}),
+    "a question": lambda component: component._native.restores_moments,
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("way", WAYS)
+def test_it_is_refused_at_once(call, way):
+    # In a process of its own, which a deadlock would not outlive.
+    program = f"import sys; sys.path.insert(0, {sys.path[0]!r}); import test_interrupted; test_interrupted.asked({call!r}, {way!r})"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+
+
+def asked(call, way):
+    others = capo_rl.StepControl("governor.kl", target=1e-4)
+    for ask in ASKS.values():
+
+        def then(component):
+            # What no call is in is read as ever.
+            assert others.state_dict()["state"] == b"governor.kl/1 none"
+            WAYS[way](ask)(component)
+
+        component, interrupted = CALLS[call](then)
+        told = refused(interrupted)
+        assert f"component `{component.id}` {SENTENCE}" in told, told
+        assert component.state_dict()["component"] == component.id, "it goes on"
