@@ -25,7 +25,9 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
     run.dump_batches(args.dump_batches.as_deref()).map_err(Failure::Input)?;
     let mut report = Report::new(started, run.config.train.max_steps, run.progress.step);
     report.opening(&run, &run.dir, &sources);
-    report.resuming(&run);
+    if args.resume.is_some() {
+        report.resuming(&run);
+    }
     if run.progress.step >= run.config.train.max_steps {
         report.say("this run has done all its steps");
         return Ok(());

@@ -74,6 +74,16 @@ const OF_STEP_CONTROLS: [&str; 1] = [APPLIED];
 /// Names of the metrics that the host records for each reward.
 const OF_REWARDS: [&str; 2] = ["mean", "std"];
 
+/// Names of the metrics that show at a glance what a mask, a weight or a step control does: rejected tokens or the mean weight, the
+/// threshold, the mean predicted shift, what was applied of a step, and its KL divergence.
+const MAIN: [&str; 7] = [REJECTION_RATE, MEAN_WEIGHT, "threshold", "m_f/mean", APPLIED, "kl", "kl/mean"];
+
+/// True if `name` is a main metric, or none of the masks, weights and step controls `components`.
+pub fn is_main(name: &str, components: &[String]) -> bool {
+    let mut own = components.iter().filter_map(|component| name.strip_prefix(component)?.strip_prefix('/'));
+    own.all(|name| MAIN.contains(&name))
+}
+
 /// Full name of the metric `name` of `component`. The advantage estimator and the objective, one each per run, have names without a
 /// prefix.
 pub fn metric_name(point: Point, component: &str, name: &str) -> String {
