@@ -4,6 +4,8 @@ use capo_plugin::Point;
 
 /// A mask's share of rejected tokens. The host records it in addition to the mask's own metrics.
 pub const REJECTION_RATE: &str = "rejection_rate";
+/// Share of the tokens that all masks rejected.
+pub const REJECTED: &str = "mask/rejection_rate";
 /// Share of rejected tokens among all tokens of the run so far.
 pub const REJECTED_SO_FAR: &str = "rejected_so_far";
 /// Share of the gradient that the rejected tokens carried.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
-use super::REJECTED;
 use super::terminal::{grouped, note, percent};
+use crate::metrics::names::REJECTED;
 use crate::model::sampled;
 
 /// A line at the end of standard error that changes with every step; nothing if standard error is not a terminal.

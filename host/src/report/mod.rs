@@ -23,8 +23,8 @@ use crate::config::TrainConfig;
 use crate::exam::Right;
 use crate::metrics;
 use crate::metrics::names::{
-    BELOW_ONE, GRAD_NORM_UNMASKED, MEAN_WEIGHT, REJECTED_GRAD_NORM, REJECTED_GRADIENT, REJECTED_SO_FAR, REJECTION_RATE,
-    SECOND_PASS_COMPLETIONS, WEIGHTED_AWAY, ZERO_ADVANTAGE, metric_name,
+    BELOW_ONE, GRAD_NORM_UNMASKED, MEAN_WEIGHT, REJECTED, REJECTED_GRAD_NORM, REJECTED_GRADIENT, REJECTED_SO_FAR,
+    REJECTION_RATE, SECOND_PASS_COMPLETIONS, WEIGHTED_AWAY, ZERO_ADVANTAGE, metric_name,
 };
 use crate::model::device::{self, Dtype};
 use crate::model::{Adapter, Targets};
@@ -54,8 +54,6 @@ pub struct Report {
 
 /// Metrics of a step's line, as means over the steps since the last one: a single step's rewards are noise.
 const SHOWN: [&str; 4] = ["reward", "entropy", "grad_norm", REJECTED];
-/// Share of the tokens that all masks rejected.
-const REJECTED: &str = "mask/rejection_rate";
 /// Stages that are timed, but are not part of a step.
 const OUTSIDE: [&str; 2] = [EVAL, "checkpoint"];
 const EVAL: &str = "eval";

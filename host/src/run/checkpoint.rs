@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::progress::{Progress, RecoveryPoint, States};
 use super::states;
-use super::{Resources, Run, directory};
+use super::{Resources, Run};
 use crate::config::Config;
 use crate::data::{Tokenizer, fingerprint};
 use crate::folder;
@@ -101,7 +101,7 @@ pub fn write(run: &Run, by_time: bool) -> Result<Option<Written>> {
     if by_time {
         // An earlier one is deleted after this one is in place.
         let replaces = steps(&run.dir)?.into_iter().any(|step| is_by_time(&run.dir, step));
-        directory::check_room(&run.dir, run.checkpoint_bytes(), if replaces { 1 } else { 2 })?;
+        folder::check_room(&run.dir, run.checkpoint_bytes(), if replaces { 1 } else { 2 })?;
     }
     write_point(run, &RecoveryPoint::of(run), &States::save(run)?, by_time).map(Some)
 }
