@@ -142,6 +142,21 @@ mod tests {
     }
 
     #[test]
+    fn a_card_has_no_path_of_this_machine() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = |model: &str, rows: &str| {
+            format!(
+                "[model]\nmodel_name_or_path = \"{model}\"\n\n[data]\ndataset_name = [\"{rows}\", \"hub/name\"]\nsystem_prompt = \"/no_think\""
+            )
+        };
+        let given = settings("/home/me/models--a--b/snapshots/1", "/home/me/x.jsonl");
+        std::fs::write(folder.path().join(CONFIG_FILE), given).unwrap();
+        std::fs::write(folder.path().join(METRICS_FILE), "").unwrap();
+        let card = of_run(folder.path(), 1).unwrap();
+        assert!(card.contains(&settings("a/b", "x.jsonl")) && !card.contains("/home"), "{card}");
+    }
+
+    #[test]
     fn a_license_is_what_the_base_says() {
         let folder = tempfile::tempdir().unwrap();
         let files = ModelFiles::Directory(folder.path().to_owned());

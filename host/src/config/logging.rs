@@ -89,11 +89,6 @@ impl LoggingConfig {
             ("logging.logging_steps", self.logging_steps),
             ("logging.completions_steps", self.completions_steps),
         ])?;
-        if self.component_metrics == ComponentMetrics::All && self.report_to.is_empty() {
-            bail!(
-                "`logging.component_metrics` is `all`, but there is no tracker, and `metrics.jsonl` has all of them anyway (set `logging.report_to`, or remove it)"
-            );
-        }
         let silenced = first(&[
             ("completions_steps", self.completions_steps != 1),
             ("num_completions", self.num_completions > 0),

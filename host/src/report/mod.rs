@@ -6,6 +6,7 @@ pub mod html;
 mod live;
 pub mod page;
 pub mod terminal;
+mod words;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,16 +20,15 @@ use capo_plugin::{Inputs, Point};
 
 use crate::adamw::SecondMoment;
 use crate::benchmark;
-use crate::config::TrainConfig;
 use crate::exam::Right;
 use crate::metrics;
 use crate::metrics::names::{
     BELOW_ONE, GRAD_NORM_UNMASKED, MEAN_WEIGHT, REJECTED, REJECTED_GRAD_NORM, REJECTED_GRADIENT, REJECTED_SO_FAR,
     REJECTION_RATE, SECOND_PASS_COMPLETIONS, WEIGHTED_AWAY, ZERO_ADVANTAGE, metric_name,
 };
+use crate::model::Adapter;
 use crate::model::device::{self, Dtype};
-use crate::model::{Adapter, Targets};
-use crate::optim::{OptimizerName, StepOutcome};
+use crate::optim::StepOutcome;
 use crate::run::{Progress, Resources, Run, best, checkpoint};
 use crate::stages::backward::Reduced;
 use crate::stages::batch::StepBatch;
@@ -116,10 +116,10 @@ impl Report {
             let dtype = candle_core::DType::from(config.sampler_dtype());
             self.say(&format!("sampler    {}", dtype.as_str()));
         }
-        if let Some(optimizer) = describe_optimizer(&config.train) {
+        if let Some(optimizer) = words::optimizer(&config.train) {
             self.say(&format!("optimizer  {optimizer}"));
         }
-        self.say(&format!("saves      {}", describe_saving(&config.train)));
+        self.say(&format!("saves      {}", words::saving(&config.train)));
         self.say(&format!(
             "run        {} ({} steps of {} completions, seed {})",
             dir.display(),
@@ -144,7 +144,7 @@ impl Report {
     fn adapter(&self, resources: &Resources, adapter: &Adapter) {
         let (trained, frozen) = (adapter.params().element_count(), resources.policy.weights().element_count());
         let (trained, all) = (grouped(trained as u64), grouped((trained + frozen) as u64));
-        self.say(&format!("lora       {}; trainable {trained} of {all}", adapter_settings(adapter)));
+        self.say(&format!("lora       {}; trainable {trained} of {all}", words::adapter(adapter)));
         // Neither the advantage nor the objective predicts a step.
         let components = asked(&resources.components).skip(2).filter(|(_, inputs)| inputs.contains(Inputs::LAST_LAYER));
         let looking = components.map(|(id, _)| id).collect::<Vec<_>>().join(", ");
@@ -308,43 +308,6 @@ impl Report {
 fn held_out(accuracy: Option<f64>, reward: Option<f64>) -> Option<String> {
     let accuracy = accuracy.map(|accuracy| format!("accuracy {:.1}%", 100.0 * accuracy));
     accuracy.or_else(|| reward.map(|reward| format!("reward {reward:.3}")))
-}
-
-fn adapter_settings(adapter: &Adapter) -> String {
-    let config = adapter.config();
-    let targets = match &config.targets {
-        Targets::OfFamily => "q_proj, v_proj".to_owned(),
-        Targets::AllLinear => "all-linear".to_owned(),
-        Targets::Named(names) => names.join(", "),
-        Targets::Pattern(pattern) => pattern.clone(),
-    };
-    let root = if config.rslora { ", divided by the root of the rank" } else { "" };
-    format!("rank {}, alpha {}{root}, dropout {}, of {targets}", config.r, config.alpha, config.dropout)
-}
-
-/// Description of when a run is saved.
-fn describe_saving(train: &TrainConfig) -> String {
-    let every = |count: f64, unit: &str| match count {
-        0.0 => None,
-        1.0 => Some(format!("every {unit}")),
-        count => Some(format!("every {count} {unit}s")),
-    };
-    let times = [every(train.save_steps as f64, "step"), every(train.save_minutes, "minute")];
-    match times.into_iter().flatten().collect::<Vec<_>>().join(" and ") {
-        none if none.is_empty() => "at the end alone: a run that is killed begins again at step 1".to_owned(),
-        often => format!("{often}, and at the end"),
-    }
-}
-
-/// Description of the optimizer, unless it is plain AdamW.
-fn describe_optimizer(train: &TrainConfig) -> Option<String> {
-    match (train.optimizer, train.second_moment) {
-        (OptimizerName::AdamW, SecondMoment::Kept) => None,
-        (OptimizerName::AdamW, SecondMoment::KeptAndRejected) => {
-            Some("adamw, its second moment of kept and rejected gradients".to_owned())
-        }
-        (OptimizerName::Sgd, _) => Some(format!("sgd, momentum {}", train.sgd_momentum)),
-    }
 }
 
 pub fn record_rollout(run: &mut Run, rollout: &SampledRollout) {

@@ -42,13 +42,13 @@ fn runs_that_went_well_are_left_alone() {
 #[test]
 fn a_reward_that_fell_and_why() {
     assert_snapshot!(said("too-fast"), @"
-    too-fast: finished after step 75 of 75, reward 0.604 -> 0.000, held-out accuracy 50.80% -> 0.78%, best 50.80% after step 0
+    too-fast: finished after step 75 of 75, reward 0.273 -> 0.000, held-out accuracy 50.80% -> 0.78%, best 50.80% after step 0
       1. after 32 of steps 39 to 75: the mean reward of 10 steps fell from 0.273, after step 10, to 0.017
          try `train.learning_rate=3.3e-4`, a third, or limit each step: `--plugin libgovernor.so --step-control governor.kl`
          docs/stability.md, check `reward_fell`
     ");
     assert_snapshot!(said("mask-undone"), @"
-    mask-undone: finished after step 100 of 100, reward 0.604 -> 0.167, held-out accuracy 50.80% -> 36.70%, best 63.30% after step 25
+    mask-undone: finished after step 100 of 100, reward 0.517 -> 0.273, held-out accuracy 50.80% -> 36.70%, best 63.30% after step 25
       1. after 30 of steps 60 to 97: the mean reward of 10 steps fell from 0.529, after step 32, to 0.248
          try `train.learning_rate=1.0e-4`, a third, or limit each step: `--plugin libgovernor.so --step-control governor.kl`
          docs/stability.md, check `reward_fell`
@@ -79,7 +79,7 @@ fn steps_that_teach_nothing() {
          docs/objectives.md, check `no_signal`
     ");
     assert_snapshot!(said("entropy-gone"), @"
-    entropy-gone: finished after step 75 of 75, reward -0.479 -> -0.042
+    entropy-gone: finished after step 75 of 75, reward -0.443 -> -0.042
       1. after steps 23 to 75: the policy is sure of every token: entropy 9.7e-3 nats in the last 10 steps, and 98% of completions teach nothing
          stop here where the answers are right, else begin again with `train.entropy_coef` above 0 or a lower rate
          docs/first-real-run.md, check `entropy_gone`
@@ -88,7 +88,7 @@ fn steps_that_teach_nothing() {
          docs/objectives.md, check `no_signal`
     ");
     assert_snapshot!(said("cut-off"), @"
-    cut-off: finished after step 30 of 30, reward 0.333 -> 0.000, held-out accuracy 22.70% -> 25.00%, best 25.00% after step 30
+    cut-off: finished after step 30 of 30, reward 0.250 -> 0.231, held-out accuracy 22.70% -> 25.00%, best 25.00% after step 30
       1. after steps 10 to 30: the length limit cut off 62% of the completions of the last 10 steps, which end without an answer
          raise `rollout.max_completion_length`, or drop them: `--plugin libmasks.so --mask masks.truncated`
          docs/masks.md, check `cut_off`
@@ -98,25 +98,25 @@ fn steps_that_teach_nothing() {
 #[test]
 fn components_that_do_too_much() {
     assert_snapshot!(said("mask-rejects-much"), @"
-    mask-rejects-much: finished after step 20 of 20, reward 0.604 -> 0.375, held-out accuracy 50.80% -> 49.20%, best 50.80% after step 0
+    mask-rejects-much: finished after step 20 of 20, reward 0.523 -> 0.475, held-out accuracy 50.80% -> 49.20%, best 50.80% after step 0
       1. after steps 5 to 20: `capo.curvature` rejected 28% of the tokens of the last 5 steps
          raise `mask.capo.curvature.fisher_threshold`, or lower `train.learning_rate`
          docs/first-real-run.md, check `mask_rejects_much`
     ");
     assert_snapshot!(said("weights-small"), @"
-    weights-small: finished after step 75 of 75, reward 0.604 -> 0.646, held-out accuracy 50.80% -> 50.80%, best 50.80% after step 0
+    weights-small: finished after step 75 of 75, reward 0.519 -> 0.502, held-out accuracy 50.80% -> 50.80%, best 50.80% after step 0
       1. after steps 20 to 75: `capo.curvature-weight` let tokens count 0.02 on average in the last 20 steps, so that little is learned
          raise `weight.capo.curvature-weight.fisher_threshold`, tenfold at first
          docs/first-real-run.md, check `weights_small`
     ");
     assert_snapshot!(said("adapter-bound"), @"
-    adapter-bound: finished after step 75 of 75, reward 0.604 -> 0.646, held-out accuracy 50.80% -> 50.80%, best 50.80% after step 0
+    adapter-bound: finished after step 75 of 75, reward 0.519 -> 0.502, held-out accuracy 50.80% -> 50.80%, best 50.80% after step 0
       1. after steps 20 to 75: `capo.curvature-weight` let tokens count 0.01 on average in the last 20 steps, so that little is learned
          set `weight.capo.curvature-weight.fisher_threshold` to `auto`: the default was found on whole models, and an adapter's m_F are larger
          docs/first-real-run.md, check `weights_small`
     ");
     assert_snapshot!(said("governor-tight"), @"
-    governor-tight: finished after step 75 of 75, reward 0.604 -> 0.812, held-out accuracy 50.80% -> 98.40%, best 98.40% after step 75
+    governor-tight: finished after step 75 of 75, reward 0.550 -> 0.690, held-out accuracy 50.80% -> 98.40%, best 98.40% after step 75
       1. after steps 50 to 75: `governor.kl` left 0.8% of the length of the last 50 steps: the rate is far above what its target allows
          lower `train.learning_rate`, or, where the reward hardly rises, raise `step_control.governor.kl.target`
          docs/first-real-run.md, check `steps_held_back`
@@ -126,13 +126,13 @@ fn components_that_do_too_much() {
 #[test]
 fn components_that_do_nothing() {
     assert_snapshot!(said("mask-idle"), @"
-    mask-idle: finished after step 30 of 30, reward 0.604 -> 0.583, held-out accuracy 50.80% -> 92.20%, best 92.20% after step 30
+    mask-idle: finished after step 30 of 30, reward 0.612 -> 0.677, held-out accuracy 50.80% -> 92.20%, best 92.20% after step 30
       1. after steps 20 to 30: `masks.dppo-tv` has rejected no token in 20 steps: the run is as without it
          tighten `masks.dppo-tv`, whose keys `host plugins --verbose` lists, or leave it out
          docs/masks.md, check `mask_idle`
     ");
     assert_snapshot!(said("governor-idle"), @"
-    governor-idle: finished after step 75 of 75, reward 0.604 -> 0.833, held-out accuracy 50.80% -> 96.90%, best 96.90% after step 75
+    governor-idle: finished after step 75 of 75, reward 0.615 -> 0.683, held-out accuracy 50.80% -> 96.90%, best 96.90% after step 75
       1. after steps 50 to 75: `governor.kl` has shortened no step in 50: the run is as without it
          lower `step_control.governor.kl.target`, or leave it out
          docs/first-real-run.md, check `control_idle`
@@ -142,7 +142,7 @@ fn components_that_do_nothing() {
 #[test]
 fn a_step_that_went_far() {
     assert_snapshot!(said("kl-jump"), @"
-    kl-jump: finished after step 160 of 160, reward 0.604 -> 0.688, held-out accuracy 50.80% -> 97.70%, best 97.70% after step 150
+    kl-jump: finished after step 160 of 160, reward 0.625 -> 0.679, held-out accuracy 50.80% -> 97.70%, best 97.70% after step 150
       1. after step 156: this step moved the policy by 1.5e-2 nats per token, 114 times the median of the steps before at this rate
          should the reward fall after it: try `train.learning_rate=3.3e-5`, a third, or limit each step: `--plugin libgovernor.so --step-control governor.kl`
          docs/stability.md, check `kl_jump`
@@ -178,7 +178,7 @@ fn a_warning_is_told_once_and_a_resume_goes_on_counting() {
     }
     folder.said("report whole --out report.html");
     let page = folder.text("report.html");
-    assert!(page.contains("whole, after steps 3 to 7: `masks.dppo-tv` has rejected no token in 3 steps"));
+    assert!(page.contains("whole, after steps 3 to 7: <code>masks.dppo-tv</code> has rejected no token in 3 steps"));
 }
 
 #[test]

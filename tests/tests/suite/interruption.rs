@@ -64,26 +64,6 @@ fn killed() {
 }
 
 #[test]
-fn what_a_run_says_of_its_checkpoints() {
-    let folder = Folder::new();
-    let saves = |set: &str| {
-        let said = folder.said(&format!("train --dry-run {set}"));
-        said.lines().find_map(|line| line.strip_prefix("saves      ")).unwrap().to_owned()
-    };
-    for (set, expected) in [
-        ("", "every 100 steps and every 10 minutes, and at the end"),
-        ("--set train.save_steps=0", "every 10 minutes, and at the end"),
-        ("--set train.save_steps=1 --set train.save_minutes=1", "every step and every minute, and at the end"),
-        (
-            "--set train.save_steps=0 --set train.save_minutes=0",
-            "at the end alone: a run that is killed begins again at step 1",
-        ),
-    ] {
-        assert_eq!(saves(set), expected);
-    }
-}
-
-#[test]
 fn interrupted() {
     let folder = Folder::new();
     let whole = folder.train("whole", THIRTY_STEPS);

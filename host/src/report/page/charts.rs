@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::catalog::{self, Found};
 use super::groups::Group;
 use super::series::{Columns, Series};
-use crate::report::found::FoundRun;
+use crate::report::found::{Column, FoundRun};
 
 /// Largest count of numbers in all series together, which limits the page's size; then the smallest and largest limit per series.
 const NUMBERS: usize = 400_000;
@@ -32,9 +32,15 @@ struct Line {
 pub fn data(runs: &[FoundRun], groups: &[Group]) -> Value {
     let names: BTreeSet<&str> = runs.iter().flat_map(|run| run.lines.columns.keys()).map(String::as_str).collect();
     let mut found = catalog::find(&names);
-    let own: Vec<bool> = (0..found.len()).map(|at| !is_repeated(&found, at, runs)).collect();
-    let mut own = own.into_iter();
-    found.retain(|_| own.next() != Some(false));
+    // The only reward repeats the reward, the reward of held-out prompts their accuracy, and the only mask what all reject.
+    let mut seen = Vec::new();
+    found.retain(|Found { section, metrics, .. }| {
+        let [(_, name, _)] = &metrics[..] else { return true };
+        let columns: Vec<&Column> = runs.iter().map(|run| run.lines.column(name)).collect();
+        let is_new = !seen.contains(&(*section, columns.clone()));
+        seen.push((*section, columns));
+        is_new
+    });
     let bucket = Buckets::of(runs, &found);
     let mut columns: Vec<Columns<'_>> = runs.iter().map(|run| Columns::new(&run.lines)).collect();
     let charts: Vec<Value> = found.iter().map(|found| chart(found, runs, &mut columns, &bucket)).collect();
@@ -45,19 +51,6 @@ pub fn data(runs: &[FoundRun], groups: &[Group]) -> Value {
         "bucket": bucket.width,
         "charts": charts,
     })
-}
-
-/// True if a chart shows what one before it does: the part of the only reward, the held-out reward where it is the accuracy, and what the only
-/// mask rejects.
-fn is_repeated(found: &[Found], at: usize, runs: &[FoundRun]) -> bool {
-    let single = |found: &Found| found.metrics.first().filter(|_| found.metrics.len() == 1).map(|one| one.1.clone());
-    let Found { chart, section, .. } = &found[at];
-    let is_part = chart.title.contains('*') || chart.metrics[0].0 == "eval_reward";
-    let is_only =
-        found.iter().filter(|other| other.chart.title == chart.title && other.section == *section).count() == 1;
-    let Some(own) = single(&found[at]).filter(|_| is_part && is_only) else { return false };
-    let same = |name: String| runs.iter().all(|run| run.lines.column(&name) == run.lines.column(&own));
-    found[..at].iter().filter(|earlier| earlier.section == *section).filter_map(single).any(same)
 }
 
 fn chart(found: &Found, runs: &[FoundRun], columns: &mut [Columns<'_>], buckets: &Buckets) -> Value {
