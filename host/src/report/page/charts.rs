@@ -30,7 +30,9 @@ struct Line {
 
 /// The charts, with their runs.
 pub fn data(runs: &[FoundRun], groups: &[Group]) -> Value {
-    let names: BTreeSet<&str> = runs.iter().flat_map(|run| run.lines.columns.keys()).map(String::as_str).collect();
+    let is_masked = runs.iter().any(|run| run.setting("mask.0.use").is_some());
+    let names = runs.iter().flat_map(|run| run.lines.columns.keys()).map(String::as_str);
+    let names: BTreeSet<&str> = names.filter(|name| is_masked || !name.starts_with("mask/")).collect();
     let mut found = catalog::find(&names);
     // The only reward repeats the reward, the reward of held-out prompts their accuracy, and the only mask what all reject.
     let mut seen = Vec::new();
