@@ -119,11 +119,9 @@ mod tests {
         let cases = [
             (NEW, &[][..], job, None),
             (NEW, &[("", "1000")], "0::/\n", Some(400)),
-            (NEW, &[("slurm/job/step", "max")], job, None),
             (NEW, &[("slurm/job/step", "100")], job, Some(0)),
             (NEW, &[("slurm/job/step", "max"), ("slurm", "900")], job, Some(300)),
             (NEW, &[("slurm/job/step", "1000"), ("slurm/job", "800"), ("slurm", "900")], job, Some(200)),
-            (NEW, &[("slurm/job/step", "800"), ("slurm", "1000")], job, Some(200)),
             (NEW, &[("other", "800"), ("", "1000")], job, Some(400)),
             (
                 OLD,

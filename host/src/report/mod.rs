@@ -216,9 +216,8 @@ impl Report {
 
     /// Prints how long the rest of the run takes at the pace of its steps so far in this process.
     fn pace(&self, run: &Run) {
-        let (step, steps) = (run.progress.step, run.config.train.max_steps);
+        let (step, steps, times) = (run.progress.step, run.config.train.max_steps, run.metrics.total_times());
         let begun = step - self.steps;
-        let times = run.metrics.total_times();
         let of = |stage: &str| times.get(stage).map_or(0.0, Duration::as_secs_f64);
         let in_steps = times.values().map(Duration::as_secs_f64).sum::<f64>() - OUTSIDE.map(of).iter().sum::<f64>();
         let evaluated = run.config.evaluations(begun..step) + u64::from(begun == 0);

@@ -19,20 +19,10 @@ const FEWEST: [usize; 2] = [16, 64];
 /// Least duration of the measurement, seconds.
 const LEAST: f64 = 0.3;
 
-/// Seconds of a run's parts if every completion has its full length.
-struct Pace {
-    /// Name and seconds of each part of a step.
-    step: [(&'static str, f64); 4],
-    /// Seconds of one evaluation.
-    evaluation: f64,
-    /// Number of prompt and completion tokens of a step.
-    tokens: usize,
-}
-
 /// Lines for the run's header: the time of the whole run, and of each part of a step.
 pub fn lines(resources: &mut Resources, estimate: &Estimate) -> Vec<String> {
-    let Pace { step: parts, evaluation, tokens } = match measure(resources, estimate) {
-        Ok(pace) => pace,
+    let (parts, evaluation) = match measure(resources, estimate) {
+        Ok(measured) => measured,
         Err(error) => return vec![format!("time       not measured: {error:#}")],
     };
     let (config, steps) = (&resources.config, resources.config.train.max_steps);
@@ -44,6 +34,7 @@ pub fn lines(resources: &mut Resources, estimate: &Estimate) -> Vec<String> {
         all += evaluation * count as f64;
         evaluated = format!(" and {count} evaluations of {}", duration(evaluation));
     }
+    let tokens = config.sizes.step * (estimate.prompt_tokens + config.rollout.max_completion_length);
     let (all, step, tokens) = (duration(all), duration(step), grouped(tokens as u64));
     let first = format!(
         "time       about {all} if every completion has its full length ({tokens} tokens a step): {steps} steps of {step}{evaluated}"
@@ -52,8 +43,9 @@ pub fn lines(resources: &mut Resources, estimate: &Estimate) -> Vec<String> {
     std::iter::once(first).chain(parts).collect()
 }
 
-/// Measures the model. The optimizer takes steps of rate 0, so the weights stay as they are.
-fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<Pace> {
+/// Seconds of each part of a step, and of an evaluation, if every completion has its full length. The optimizer takes steps of rate 0, so the
+/// weights stay as they are.
+fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<([(&'static str, f64); 4], f64)> {
     ensure!(!resources.policy.is_counted(), "the model has no weights here");
     ensure!(estimate::free(resources).is_none_or(|free| estimate.bytes() <= free), "a step does not fit into memory");
     let Resources { config, policy, optimizer, needs, components, reference, held_out, benchmarks, .. } = resources;
@@ -64,7 +56,7 @@ fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<Pace> {
 
     // A training pass of some rows, as long as those of the run or shorter.
     let (rows, short) = ((most[0] / length).clamp(1, micro), length.min(most[0]));
-    let completion_len = (short * tokens / length).clamp(1, short - 1);
+    let completion_len = (short * tokens / length).clamp(1, short.max(2) - 1);
     let (ids, starts, numbers) = (vec![0; rows * short], vec![0; rows], Sequences::numbered(rows));
     let sequences = Sequences { ids, starts, prompt_len: short - completion_len, completion_len, numbers };
     let d_logps = vec![1e-3; rows * completion_len];
@@ -107,24 +99,21 @@ fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<Pace> {
         lap(4)?;
         Ok(seconds)
     };
-    let begun = Instant::now();
-    let (mut seconds, mut sums, mut count) = (pass()?, [0.0; 5], 0.0);
+    let (begun, mut seconds) = (Instant::now(), pass()?);
     // The first of several quick ones also starts threads and touches new memory.
     while begun.elapsed().as_secs_f64() < LEAST {
-        pass()?.iter().zip(&mut sums).for_each(|(seconds, sum)| *sum += seconds);
-        count += 1.0;
-        seconds = sums.map(|sum| sum / count);
+        seconds = pass()?;
     }
-
     let [one, several, forward, backward, optimizer] = seconds;
     let [forward, backward] = [forward, backward].map(|seconds| seconds / (rows * short) as f64);
     let draw = (several - one).max(0.0) / (drawn * few) as f64;
-    let answers =
-        |prompts: usize, completions: usize| (prompts * prompt) as f64 * forward + (completions * tokens) as f64 * draw;
+    let answers = |prompts: usize, completions: usize| {
+        prompts as f64 * prompt as f64 * forward + completions as f64 * tokens as f64 * draw
+    };
     // Activations that are not kept are computed again. A rollout for several steps, and a reference, have passes of their own.
     let several = f64::from(u8::from(micro < sizes.step));
     let [_, (_, activations), _] = policy.training_bytes(Shape { rows: sizes.step, prompt, tokens }, false, false);
-    let kept = (train.activation_budget << 20) as f64 / activations as f64;
+    let kept = train.activation_budget as f64 * f64::from(1 << 20) / activations as f64;
     let old = if sizes.steps_per_rollout > 1 { 1.0 / train.num_iterations as f64 } else { 0.0 };
     let passes = 1.0 + several * (1.0 - kept).max(0.0) + old + f64::from(u8::from(reference.is_some()));
     let measured = held_out.len() + benchmarks.iter().map(Benchmark::answers).sum::<usize>();
@@ -135,5 +124,5 @@ fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<Pace> {
         ("backward passes", all * backward),
         ("the optimizer", optimizer),
     ];
-    Ok(Pace { step, evaluation: answers(measured, measured), tokens: sizes.step * length })
+    Ok((step, answers(measured, measured)))
 }
