@@ -107,8 +107,10 @@ fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<([(&'static
     let [one, several, forward, backward, optimizer] = seconds;
     let [forward, backward] = [forward, backward].map(|seconds| seconds / (rows * short) as f64);
     let draw = (several - one).max(0.0) / (drawn * few) as f64;
+    // Before the first draws come the prompts, and copies of the weights.
     let answers = |prompts: usize, completions: usize| {
-        prompts as f64 * prompt as f64 * forward + completions as f64 * tokens as f64 * draw
+        let first = if completions > 0 { one } else { 0.0 };
+        first + prompts as f64 * prompt as f64 * forward + completions as f64 * tokens as f64 * draw
     };
     // Activations that are not kept are computed again. A rollout for several steps, and a reference, have passes of their own.
     let several = f64::from(u8::from(micro < sizes.step));
