@@ -55,15 +55,27 @@ fn free(meminfo: &str) -> Option<u64> {
     entry("MemAvailable")?.checked_add(entry("SwapFree").unwrap_or(0))
 }
 
-/// Bytes that the limit of this process's control group leaves, for version 2 or 1.
+/// Bytes that the limits of this process's control group and of the groups above it leave, for version 2 or 1.
 fn group() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    tightest(Path::new("/sys/fs/cgroup"), &groups)
+}
+
+/// The least that a control group leaves: the process's own, or one above it, whose limit covers all groups within. `groups` is the text of
+/// `/proc/self/cgroup`, and `root` the folder of all groups.
+fn tightest(root: &Path, groups: &str) -> Option<u64> {
     const NEW: [&str; 3] = ["memory.max", "memory.current", "inactive_file"];
     const OLD: [&str; 3] = ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"];
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
-    let root = Path::new("/sys/fs/cgroup");
-    let folders = [(root.join(own), NEW), (root.to_owned(), NEW), (root.join("memory"), OLD)];
-    folders.iter().find_map(|(folder, names)| left(folder, *names))
+    let own = |controllers: &dyn Fn(&str) -> bool| {
+        let mut lines = groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(":/"));
+        lines.find(|(names, _)| controllers(names)).map_or("", |(_, own)| own)
+    };
+    let (new, old) = (own(&|names| names.is_empty()), own(&|names| names.split(',').any(|name| name == "memory")));
+    [(root.to_owned(), new, NEW), (root.join("memory"), old, OLD)]
+        .iter()
+        // The last ancestor is the root itself. In a container the path may be the machine's, of which only the root exists here.
+        .flat_map(|(root, own, names)| Path::new(own).ancestors().filter_map(|path| left(&root.join(path), *names)))
+        .min()
 }
 
 /// Limit less usage, from the files of a control group. File pages not used lately do not count as usage, for the kernel frees them.
@@ -99,14 +111,36 @@ mod tests {
     }
 
     #[test]
-    fn what_a_control_group_leaves() {
-        let folder = tempfile::tempdir().unwrap();
-        let names = ["memory.max", "memory.current", "inactive_file"];
-        for (limit, expected) in [("max", None), ("1000", Some(400)), ("100", Some(0))] {
-            let files =
-                [(names[0], limit), (names[1], "700"), ("memory.stat", "anon 600\ninactive_file 100\nactive_file 5\n")];
-            files.iter().for_each(|(name, text)| fs::write(folder.path().join(name), text).unwrap());
-            assert_eq!(left(folder.path(), names), expected, "{limit}");
+    fn what_control_groups_leave() {
+        const NEW: [&str; 2] = ["memory.max", "memory.current"];
+        const OLD: [&str; 2] = ["memory.limit_in_bytes", "memory.usage_in_bytes"];
+        let job = "0::/slurm/job/step\n";
+        // Limits of folders, of which each uses 700 bytes with 100 of files that the kernel gives up.
+        let cases = [
+            (NEW, &[][..], job, None),
+            (NEW, &[("", "1000")], "0::/\n", Some(400)),
+            (NEW, &[("slurm/job/step", "100")], job, Some(0)),
+            (NEW, &[("slurm/job/step", "max"), ("slurm", "900")], job, Some(300)),
+            (NEW, &[("slurm/job/step", "1000"), ("slurm/job", "800"), ("slurm", "900")], job, Some(200)),
+            (NEW, &[("other", "800"), ("", "1000")], job, Some(400)),
+            (
+                OLD,
+                &[("memory/a/b", "9223372036854771712"), ("memory/a", "800")],
+                "5:cpu:/z\n4:hugetlb,memory:/a/b\n0::/x\n",
+                Some(200),
+            ),
+            (OLD, &[("memory", "800")], "4:memory:/machine/docker\n", Some(200)),
+        ];
+        for (files, limits, groups, expected) in cases {
+            let root = tempfile::tempdir().unwrap();
+            for (folder, limit) in limits {
+                let folder = root.path().join(folder);
+                fs::create_dir_all(&folder).unwrap();
+                let stat = "anon 600\ninactive_file 100\ntotal_inactive_file 100\nactive_file 5\n";
+                let texts = [(files[0], *limit), (files[1], "700"), ("memory.stat", stat)];
+                texts.iter().for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
+            }
+            assert_eq!(tightest(root.path(), groups), expected, "{limits:?} {groups}");
         }
     }
 

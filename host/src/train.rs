@@ -34,12 +34,14 @@ pub fn train(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: 
 fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &AtomicBool) -> Result<()> {
     let (max_steps, max_time) = (run.config.train.max_steps, run.config.train.max_time);
     let started = Instant::now();
+    let mut saved = started;
     if run.progress.step == 0 {
         eval::record_before(run)?;
         best::check(run)?;
         report.started(run)?;
     }
     while run.progress.step < max_steps && best::ending(run).is_none() {
+        let begun = Instant::now();
         recovery_point::remember(run);
         let mut rollout = sample(run)?;
         let mut outputs = rollout.outputs.take();
@@ -60,16 +62,27 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
         let out_of_time = max_time > 0.0 && started.elapsed().as_secs_f64() >= max_time;
         let stopped =
             stop.load(Ordering::Relaxed) || stop_after.is_some_and(|limit| run.progress.step >= limit) || out_of_time;
+        let lasts = stopped || checkpoint::is_due(run) || best::ending(run).is_some();
+        // The next rollout is taken to last as long as this one: after it, more than the promised time would be at risk.
+        let by_time = !lasts && checkpoint::is_due_by_time(run, saved.elapsed() + begun.elapsed());
         // The checkpoint precedes the report of the step, which includes the time for writing it.
-        let written = if stopped || checkpoint::is_due(run) || best::ending(run).is_some() {
+        let written = if lasts || by_time {
             let _timer = run.metrics.timer("checkpoint");
-            checkpoint::write(run)
+            checkpoint::write(run, by_time)
         } else {
             Ok(None)
         };
         report.step(run)?;
-        if let Some(written) = written? {
-            checkpoint::appear(run, &written)?;
+        let kept = match written {
+            Ok(Some(written)) => checkpoint::appear(run, &written),
+            written => written.map(drop),
+        };
+        match kept {
+            Err(error) if by_time => report.warn(&format!("no checkpoint after step {}: {error:#}", run.progress.step)),
+            kept => kept?,
+        }
+        if lasts || by_time {
+            saved = Instant::now();
         }
         if stopped {
             break;

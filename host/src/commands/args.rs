@@ -168,7 +168,7 @@ pub(super) struct TrainArgs {
     /// the run's own components ask for. A resume goes on with it where it is given again.
     #[arg(long, value_name = "DIR")]
     pub(super) dump_batches: Option<PathBuf>,
-    /// Opens everything and says what the run would be and how much memory it takes; nothing is written, no step is taken.
+    /// Opens everything and says what the run would be, how much memory and how long it takes; nothing is written, no step is taken.
     #[arg(long, conflicts_with_all = ["resume", "dump_batches"])]
     pub(super) dry_run: bool,
     /// Stops once this many steps are done, at the end of a rollout, with a checkpoint.

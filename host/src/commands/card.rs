@@ -34,7 +34,7 @@ pub(super) fn of_run(dir: &Path, step: u64) -> Result<String> {
     let from = from.with_context(|| format!("`{}` names no model", path.display()))?.to_owned();
     let license = embedded::model_files(&from).ok().as_ref().and_then(license);
     let mut card = head(&from, license.as_deref());
-    let name = base_id(&from).or_else(|| Some(Path::new(&from).file_name()?.to_str()?.to_owned())).unwrap_or(from);
+    let name = short(&from);
     let method = settings.get("recipe").and_then(Value::as_str).map_or(String::new(), |recipe| format!(" of {recipe}"));
     let _ = write!(card, "# {name} after step {step}{method}\n\n| setting | value |\n|---|---|\n");
     for point in ["advantage", "objective", "mask", "weight", "step_control", "reward"] {
@@ -55,6 +55,10 @@ pub(super) fn of_run(dir: &Path, step: u64) -> Result<String> {
             let _ = writeln!(card, "| {metric} | {value:.4} |");
         }
     }
+    let mut paths = Vec::new();
+    collect_paths(&Value::Table(settings), &mut paths);
+    let quoted = |text: &str| Value::String(text.to_owned()).to_string();
+    let text = paths.iter().fold(text, |text, path| text.replace(&quoted(path), &quoted(&short(path))));
     let _ = write!(card, "\n## Settings\n\n```toml\n{}\n```\n", text.trim_end());
     Ok(card)
 }
@@ -90,6 +94,23 @@ fn base_id(name: &str) -> Option<String> {
     folder.map(|folder| folder.replacen("--", "/", 1))
 }
 
+/// A model's or a file's name without the folders of one machine: the id of a snapshot, else the last part of a path.
+fn short(path: &str) -> String {
+    base_id(path).or_else(|| Some(Path::new(path).file_name()?.to_str()?.to_owned())).unwrap_or_else(|| path.to_owned())
+}
+
+/// Adds the absolute paths among the settings to `paths`.
+fn collect_paths(value: &Value, paths: &mut Vec<String>) {
+    match value {
+        Value::String(text) if Path::new(text).is_absolute() && text.matches('/').count() > 1 => {
+            paths.push(text.clone())
+        }
+        Value::Array(values) => values.iter().for_each(|value| collect_paths(value, paths)),
+        Value::Table(table) => table.values().for_each(|value| collect_paths(value, paths)),
+        _ => {}
+    }
+}
+
 /// The license in the base model's own card; `None` if the card names none.
 fn license(base: &ModelFiles) -> Option<String> {
     let card = base.contains("README.md").then(|| base.read("README.md").ok()).flatten()?;
@@ -118,6 +139,21 @@ mod tests {
         let snapshot = "/home/a/.cache/huggingface/hub/models--Qwen--Qwen2.5-0.5B/snapshots/0123";
         assert_eq!(base_id(snapshot).as_deref(), Some("Qwen/Qwen2.5-0.5B"));
         assert_eq!(base_id("embedded:tiny-arithmetic"), None);
+    }
+
+    #[test]
+    fn a_card_has_no_path_of_this_machine() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = |model: &str, rows: &str| {
+            format!(
+                "[model]\nmodel_name_or_path = \"{model}\"\n\n[data]\ndataset_name = [\"{rows}\", \"hub/name\"]\nsystem_prompt = \"/no_think\""
+            )
+        };
+        let given = settings("/home/me/models--a--b/snapshots/1", "/home/me/x.jsonl");
+        std::fs::write(folder.path().join(CONFIG_FILE), given).unwrap();
+        std::fs::write(folder.path().join(METRICS_FILE), "").unwrap();
+        let card = of_run(folder.path(), 1).unwrap();
+        assert!(card.contains(&settings("a/b", "x.jsonl")) && !card.contains("/home"), "{card}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::args::DiagnoseArgs;
 use super::runs::found;
-use crate::report::found::{Diagnosis, FoundRun, Summary, diagnose};
+use crate::report::found::{Diagnosis, FoundRun, REWARDS, Summary, diagnose};
 use crate::report::terminal::{percent, say, warn};
 
 #[derive(Serialize)]
@@ -31,18 +31,17 @@ pub(super) fn run(args: &DiagnoseArgs) -> Result<()> {
 
 /// A line about the run, and three about each finding.
 fn lines(run: &FoundRun, Verdict { summary, findings }: &Verdict) -> Vec<String> {
-    let ends = |name: &str| {
-        let mut numbers = run.lines.column(name).numbers().map(|(_, value)| value);
-        let first = numbers.next()?;
-        Some((first, numbers.next_back().unwrap_or(first)))
-    };
+    let ends = |name: &str, most| run.lines.column(name).ends(most);
     let of = summary.max_steps.map_or_else(String::new, |max_steps| format!(" of {max_steps}"));
     let mut head = format!("{}: {} after step {}{of}", summary.name, summary.status, summary.step);
-    if let Some((first, last)) = ends("reward") {
+    if let Some((first, last)) = ends("reward", REWARDS) {
         head.push_str(&format!(", reward {first:.3} -> {last:.3}"));
     }
+    if let Some((first, last)) = ends("eval_reward", 1).filter(|_| summary.accuracy.is_none()) {
+        head.push_str(&format!(", held-out reward {first:.3} -> {last:.3}"));
+    }
     if let (Some((first, last)), Some(best), Some(step)) =
-        (ends("eval_accuracy"), summary.best_accuracy, summary.best_step)
+        (ends("eval_accuracy", 1), summary.best_accuracy, summary.best_step)
     {
         let (first, last, best) = (percent(first), percent(last), percent(best));
         head.push_str(&format!(", held-out accuracy {first} -> {last}, best {best} after step {step}"));

@@ -60,7 +60,7 @@ const NONE: &str = "-";
 
 fn lines(runs: &[Summary]) -> Vec<String> {
     let heads = [
-        "run", "status", "steps", "recipe", "seed", "rate", "accuracy", "best", "reward", "rejected", "time", "model",
+        "run", "status", "steps", "recipe", "seed", "rate", "held-out", "best", "reward", "rejected", "time", "model",
         "data",
     ];
     let mut table: Vec<Vec<String>> = vec![heads.map(str::to_owned).to_vec()];
@@ -85,7 +85,7 @@ fn cells(run: &Summary) -> Vec<String> {
         text(&run.recipe),
         run.seed.map_or_else(none, |seed| seed.to_string()),
         run.learning_rate.map_or_else(none, |rate| format!("{rate:e}")),
-        share(run.accuracy),
+        run.held_out().unwrap_or_else(none),
         best.map_or_else(none, |(best, step)| format!("{} at {step}", percent(best))),
         run.reward.map_or_else(none, |reward| format!("{reward:.3}")),
         share(run.rejected),

@@ -14,7 +14,7 @@ use super::failure::Failure;
 use crate::config::{self, Config, Draft, Resolved};
 use crate::report::{Report, terminal};
 use crate::run::estimate::{self, Estimate};
-use crate::run::{AbsentWeights, CONFIG_FILE, Resources, Run, best, directory, provenance};
+use crate::run::{AbsentWeights, CONFIG_FILE, Resources, Run, best, directory, pace, provenance};
 use crate::train::train;
 
 pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
@@ -25,7 +25,9 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
     run.dump_batches(args.dump_batches.as_deref()).map_err(Failure::Input)?;
     let mut report = Report::new(started, run.config.train.max_steps, run.progress.step);
     report.opening(&run, &run.dir, &sources);
-    report.resuming(&run);
+    if args.resume.is_some() {
+        report.resuming(&run);
+    }
     if run.progress.step >= run.config.train.max_steps {
         report.say("this run has done all its steps");
         return Ok(());
@@ -76,7 +78,8 @@ fn check_memory(args: &TrainArgs, resources: &mut Resources) -> Result<()> {
 fn dry_run(args: &TrainArgs, started: Instant) -> Result<()> {
     let (config, registry, sources) = settings(args)?;
     let (mut resources, dir) = Run::prepare(config, &registry, AbsentWeights::Counted)?;
-    let lines = Estimate::of(&mut resources)?.lines(&resources);
+    let estimate = Estimate::of(&mut resources)?;
+    let lines = [estimate.lines(&resources), pace::lines(&mut resources, &estimate)].concat();
     let dir = dir.unwrap_or_else(|| directory::free(&resources.name()));
     let report = Report::new(started, resources.config.train.max_steps, 0);
     report.opening(&resources, &dir, &sources);

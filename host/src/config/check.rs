@@ -60,6 +60,7 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
         ("train.sgd_momentum", train.sgd_momentum, 1.0 - f64::EPSILON),
         ("train.max_grad_norm", train.max_grad_norm, f64::MAX),
         ("train.entropy_coef", train.entropy_coef, f64::MAX),
+        ("train.save_minutes", train.save_minutes, f64::MAX),
     ])?;
     optimizer(train)?;
     // Weights are f32: a smaller number rounds to 0, and a weight without gradients would become 0 / 0.

@@ -15,6 +15,9 @@ pub struct LoggingConfig {
     /// Trackers that receive the metrics besides `metrics.jsonl`.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "one_or_several")]
     pub report_to: Vec<Tracker>,
+    /// Metrics of masks, weights and step controls that trackers receive: the `main` ones, or `all`. `metrics.jsonl` has all.
+    #[serde(skip_serializing_if = "is_default")]
+    pub component_metrics: ComponentMetrics,
     /// True if completions and their rewards are written to `completions.jsonl`, or to files in `completions/`.
     pub log_completions: bool,
     /// Interval in steps between steps whose completions are written, each at the beginning of a rollout. The first step is one of them.
@@ -42,6 +45,17 @@ pub enum Tracker {
     Tensorboard,
 }
 
+/// Metrics of components for trackers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ComponentMetrics {
+    /// Those that show at a glance what a component does.
+    #[default]
+    Main,
+    /// All that a component records.
+    All,
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CompletionsFormat {
@@ -57,6 +71,7 @@ impl Default for LoggingConfig {
         Self {
             logging_steps: 10,
             report_to: Vec::new(),
+            component_metrics: ComponentMetrics::Main,
             log_completions: false,
             completions_steps: 1,
             num_completions: 0,

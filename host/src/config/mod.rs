@@ -19,6 +19,7 @@ mod sizes;
 mod train;
 mod warnings;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -33,7 +34,7 @@ use crate::reward::{self, RewardConfig};
 pub use data::{DataConfig, Format, SourceConfig};
 pub use draft::{Appended, Draft, component_timeout};
 pub use eval::{ANSWERS_AT_ONCE, BenchmarkConfig, EvalConfig, TEST};
-pub use logging::{CompletionsFormat, LoggingConfig, Tracker};
+pub use logging::{CompletionsFormat, ComponentMetrics, LoggingConfig, Tracker};
 pub use model::{ModelConfig, TargetModules};
 use omission::{in_full, is_default};
 pub use recipe::{Resolved, resolve};
@@ -101,6 +102,14 @@ impl Config {
     /// Refuses invalid benchmarks, and an `eval.reward` that the run does not have.
     pub fn check_eval(&self) -> Result<()> {
         self.eval.check(&reward::names(&self.reward))
+    }
+
+    /// Number of evaluations after the steps of `range`, which begins with the number of steps done before it.
+    pub fn evaluations(&self, range: Range<u64>) -> u64 {
+        let (every, last) = (self.eval.eval_steps, self.train.max_steps);
+        let regular = |step: u64| step.checked_div(every).unwrap_or(0);
+        let at_the_end = range.end >= last && regular(last) * every < last;
+        regular(range.end) - regular(range.start) + u64::from(at_the_end)
     }
 
     /// Floating-point type of the sampler.

@@ -96,7 +96,11 @@ pub struct TrainConfig {
     pub measure_step: u64,
     /// Interval in optimizer steps between checkpoints; 0 writes one only at the end.
     pub save_steps: u64,
-    /// Number of checkpoints to keep; older ones are deleted. 0 keeps all.
+    /// Minutes between checkpoints by time, of which the newest is kept; 0 turns them off. They are written at the end of a rollout, and so
+    /// limit what a killed run loses to this time, or to a rollout that takes longer.
+    #[serde(skip_serializing_if = "is_default_minutes")]
+    pub save_minutes: f64,
+    /// Number of checkpoints to keep, besides one by time; older ones are deleted. 0 keeps all.
     pub save_total_limit: usize,
     /// Evaluation metric that determines the best checkpoint, which is kept.
     pub metric_for_best_model: Option<String>,
@@ -146,6 +150,13 @@ pub enum LossDistribution {
 /// Default of `train.activation_budget`, in MiB.
 const ACTIVATION_BUDGET: u64 = 1024;
 
+/// Default of `train.save_minutes`.
+const SAVE_MINUTES: f64 = 10.0;
+
+fn is_default_minutes(value: &f64) -> bool {
+    may_be_left_out(*value == SAVE_MINUTES)
+}
+
 fn is_default_budget(value: &u64) -> bool {
     may_be_left_out(*value == ACTIVATION_BUDGET)
 }
@@ -193,6 +204,7 @@ impl Default for TrainConfig {
             last_layer_top_k: 0,
             measure_step: 0,
             save_steps: 0,
+            save_minutes: SAVE_MINUTES,
             save_total_limit: 0,
             metric_for_best_model: None,
             greater_is_better: None,

@@ -34,6 +34,8 @@ pub struct Metrics {
     path: PathBuf,
     /// TensorBoard's event file, if the user asks for it.
     pub events: Option<EventFile>,
+    /// Masks, weights and step controls of which trackers are told the main metrics alone.
+    pub brief: Vec<String>,
     /// Checks of every step for warnings, if the metrics belong to a run.
     pub watch: Option<Watch>,
     /// Sum and number of the values recorded for each name since the last flush.
@@ -73,6 +75,7 @@ impl Metrics {
         Metrics {
             path,
             events: None,
+            brief: Vec::new(),
             watch: None,
             values: BTreeMap::new(),
             held: BTreeMap::new(),
@@ -159,7 +162,8 @@ impl Metrics {
             self.warnings.push(format!("step {step}: {}", finding.line()));
         }
         files::append_line(&self.path, &serde_json::to_string(&Line { step, values: &values })?)?;
-        self.events.as_mut().map_or(Ok(()), |events| events.write(step, values.iter()))?;
+        let told = values.iter().filter(|(name, _)| names::is_main(name, &self.brief));
+        self.events.as_mut().map_or(Ok(()), |events| events.write(step, told))?;
         Ok(Flushed { values, warnings: std::mem::take(&mut self.warnings) })
     }
 }

@@ -4,6 +4,8 @@ use capo_plugin::Point;
 
 /// A mask's share of rejected tokens. The host records it in addition to the mask's own metrics.
 pub const REJECTION_RATE: &str = "rejection_rate";
+/// Share of the tokens that all masks rejected.
+pub const REJECTED: &str = "mask/rejection_rate";
 /// Share of rejected tokens among all tokens of the run so far.
 pub const REJECTED_SO_FAR: &str = "rejected_so_far";
 /// Share of the gradient that the rejected tokens carried.
@@ -73,6 +75,16 @@ const OF_WEIGHTS: [&str; 3] = [MEAN_WEIGHT, BELOW_ONE, WEIGHTED_AWAY];
 const OF_STEP_CONTROLS: [&str; 1] = [APPLIED];
 /// Names of the metrics that the host records for each reward.
 const OF_REWARDS: [&str; 2] = ["mean", "std"];
+
+/// Names of the metrics that show at a glance what a mask, a weight or a step control does: rejected tokens or the mean weight, the
+/// threshold, the mean predicted shift, what was applied of a step, and its KL divergence.
+const MAIN: [&str; 7] = [REJECTION_RATE, MEAN_WEIGHT, "threshold", "m_f/mean", APPLIED, "kl", "kl/mean"];
+
+/// True if `name` is a main metric, or none of the masks, weights and step controls `components`.
+pub fn is_main(name: &str, components: &[String]) -> bool {
+    let mut own = components.iter().filter_map(|component| name.strip_prefix(component)?.strip_prefix('/'));
+    own.all(|name| MAIN.contains(&name))
+}
 
 /// Full name of the metric `name` of `component`. The advantage estimator and the objective, one each per run, have names without a
 /// prefix.

@@ -1,14 +1,16 @@
 //! The line on a terminal that shows a run's progress and its remaining time.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::io::IsTerminal;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
 use super::terminal::{grouped, note, percent};
+use crate::metrics::names::REJECTED;
 use crate::model::sampled;
 
 /// A line at the end of standard error that changes with every step; nothing if standard error is not a terminal.
@@ -31,15 +33,15 @@ impl Live {
         self.bar.suspend(say);
     }
 
-    /// Shows the metrics of `step`.
-    pub(super) fn step(&mut self, step: u64, values: &BTreeMap<String, f64>) {
+    /// Shows the metrics of `step`, and the means of some since the last line.
+    pub(super) fn step(&mut self, step: u64, means: &BTreeMap<&str, f64>, values: &BTreeMap<String, f64>) {
         let tokens = values.get("num_tokens").copied().unwrap_or(0.0);
         let (since, before) = *self.first.get_or_insert_with(|| (Instant::now(), tokens));
         let seconds = since.elapsed().as_secs_f64();
         let speed = (tokens > before && seconds > 0.0).then(|| (tokens - before) / seconds);
         self.accuracy = values.get("eval_accuracy").copied().or(self.accuracy);
         self.bar.set_position(step);
-        self.bar.set_message(message(values, self.accuracy, speed));
+        self.bar.set_message(message(means, self.accuracy, speed));
     }
 
     /// Removes the line.
@@ -52,8 +54,14 @@ impl Live {
 fn bar(all: u64, done: u64) -> ProgressBar {
     let bar = if std::io::stderr().is_terminal() {
         // Without colours, so that the line looks equal on every terminal.
-        let style = ProgressStyle::with_template("{bar:16} {pos}/{len}  {eta} left  {wide_msg}");
-        ProgressBar::new(all).with_position(done).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        let style = ProgressStyle::with_template("{bar:16} {pos}/{len}  {left}{wide_msg}");
+        // Before the first step of this process nothing is known.
+        let left = move |state: &ProgressState, line: &mut dyn Write| {
+            let left = (state.pos() > done).then(|| format!("{:#} left  ", HumanDuration(state.eta())));
+            let _ = line.write_str(&left.unwrap_or_default());
+        };
+        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar()).with_key("left", left);
+        ProgressBar::new(all).with_position(done).with_style(style)
     } else {
         ProgressBar::hidden()
     };
@@ -104,13 +112,13 @@ impl Drop for Answered {
     }
 }
 
-/// Text of the line: metrics of a step, the newest `accuracy`, and tokens per second.
-fn message(values: &BTreeMap<String, f64>, accuracy: Option<f64>, speed: Option<f64>) -> String {
-    let value = |name: &str| values.get(name).copied().filter(|value| value.is_finite());
+/// Text of the line: `means` of metrics, the newest `accuracy`, and tokens per second.
+fn message(means: &BTreeMap<&str, f64>, accuracy: Option<f64>, speed: Option<f64>) -> String {
+    let value = |name: &str| means.get(name).copied().filter(|value| value.is_finite());
     let parts = [
         value("reward").map(|reward| format!("reward {reward:.3}")),
         accuracy.map(|accuracy| format!("accuracy {:.1}%", 100.0 * accuracy)),
-        value("mask/rejection_rate").map(|rate| format!("rejected {}", percent(rate))),
+        value(REJECTED).map(|rate| format!("rejected {}", percent(rate))),
         speed.map(|speed| format!("{} tokens/s", grouped(speed as u64))),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join("  ")
@@ -122,10 +130,9 @@ mod tests {
 
     #[test]
     fn the_line_says_what_is_known() {
-        let values = [("reward", 0.5), ("mask/rejection_rate", 0.0125)].map(|(name, value)| (name.to_owned(), value));
-        let values: BTreeMap<String, f64> = values.into();
+        let values = BTreeMap::from([("reward", 0.5), (REJECTED, 0.0125)]);
         let all = "reward 0.500  accuracy 75.0%  rejected 1.25%  12,345 tokens/s";
         assert_eq!(message(&values, Some(0.75), Some(12345.6)), all);
-        assert_eq!(message(&BTreeMap::from([("reward".to_owned(), f64::NAN)]), None, None), "");
+        assert_eq!(message(&BTreeMap::from([("reward", f64::NAN)]), None, None), "");
     }
 }

@@ -6,7 +6,9 @@ pub mod html;
 mod live;
 pub mod page;
 pub mod terminal;
+mod words;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -18,16 +20,15 @@ use capo_plugin::{Inputs, Point};
 
 use crate::adamw::SecondMoment;
 use crate::benchmark;
-use crate::config::TrainConfig;
 use crate::exam::Right;
 use crate::metrics;
 use crate::metrics::names::{
-    BELOW_ONE, GRAD_NORM_UNMASKED, MEAN_WEIGHT, REJECTED_GRAD_NORM, REJECTED_GRADIENT, REJECTED_SO_FAR, REJECTION_RATE,
-    SECOND_PASS_COMPLETIONS, WEIGHTED_AWAY, ZERO_ADVANTAGE, metric_name,
+    BELOW_ONE, GRAD_NORM_UNMASKED, MEAN_WEIGHT, REJECTED, REJECTED_GRAD_NORM, REJECTED_GRADIENT, REJECTED_SO_FAR,
+    REJECTION_RATE, SECOND_PASS_COMPLETIONS, WEIGHTED_AWAY, ZERO_ADVANTAGE, metric_name,
 };
+use crate::model::Adapter;
 use crate::model::device::{self, Dtype};
-use crate::model::{Adapter, Targets};
-use crate::optim::{OptimizerName, StepOutcome};
+use crate::optim::StepOutcome;
 use crate::run::{Progress, Resources, Run, best, checkpoint};
 use crate::stages::backward::Reduced;
 use crate::stages::batch::StepBatch;
@@ -46,19 +47,36 @@ pub struct Report {
     first_step: Option<Duration>,
     last_step: Instant,
     steps: u64,
+    /// Sum and number of the values of each of [`SHOWN`] since the last line.
+    since: BTreeMap<&'static str, (f64, u32)>,
     live: Live,
 }
+
+/// Metrics of a step's line, as means over the steps since the last one: a single step's rewards are noise.
+const SHOWN: [&str; 4] = ["reward", "entropy", "grad_norm", REJECTED];
+/// Stages that are timed, but are not part of a step.
+const OUTSIDE: [&str; 2] = [EVAL, "checkpoint"];
+const EVAL: &str = "eval";
+/// Number of steps after which a run says how long it takes.
+const PACED: u64 = 3;
+/// Least duration that is said, seconds.
+const LONG: f64 = 60.0;
 
 impl Report {
     /// A report of a process that started at `started`, for a run of `steps` steps of which `done` are done.
     pub fn new(started: Instant, steps: u64, done: u64) -> Self {
         let live = Live::new(steps, done);
-        Self { started, first_step: None, last_step: Instant::now(), steps: 0, live }
+        Self { started, first_step: None, last_step: Instant::now(), steps: 0, since: BTreeMap::new(), live }
     }
 
     /// Prints a separate line above the live one.
     pub fn say(&self, line: &str) {
         self.live.aside(|| say(line));
+    }
+
+    /// Prints a warning above the live line.
+    pub fn warn(&self, warning: &str) {
+        self.live.aside(|| terminal::warn(warning));
     }
 
     /// Prints the header of a run in `dir`; `sources` are lines about the origin of the settings.
@@ -98,9 +116,10 @@ impl Report {
             let dtype = candle_core::DType::from(config.sampler_dtype());
             self.say(&format!("sampler    {}", dtype.as_str()));
         }
-        if let Some(optimizer) = describe_optimizer(&config.train) {
+        if let Some(optimizer) = words::optimizer(&config.train) {
             self.say(&format!("optimizer  {optimizer}"));
         }
+        self.say(&format!("saves      {}", words::saving(&config.train)));
         self.say(&format!(
             "run        {} ({} steps of {} completions, seed {})",
             dir.display(),
@@ -112,8 +131,9 @@ impl Report {
 
     /// Adds to the header where a run resumes, and with which changes.
     pub fn resuming(&self, run: &Run) {
-        if run.progress.step > 0 {
-            self.say(&format!("resuming   after step {}", run.progress.step));
+        match run.progress.step {
+            0 => self.say("resuming   at step 1 again: the run has no checkpoint"),
+            step => self.say(&format!("resuming   after step {step}")),
         }
         if !run.changed.is_empty() {
             self.say(&format!("changed    {}", run.changed.join(", ")));
@@ -124,7 +144,7 @@ impl Report {
     fn adapter(&self, resources: &Resources, adapter: &Adapter) {
         let (trained, frozen) = (adapter.params().element_count(), resources.policy.weights().element_count());
         let (trained, all) = (grouped(trained as u64), grouped((trained + frozen) as u64));
-        self.say(&format!("lora       {}; trainable {trained} of {all}", adapter_settings(adapter)));
+        self.say(&format!("lora       {}; trainable {trained} of {all}", words::adapter(adapter)));
         // Neither the advantage nor the objective predicts a step.
         let components = asked(&resources.components).skip(2).filter(|(_, inputs)| inputs.contains(Inputs::LAST_LAYER));
         let looking = components.map(|(id, _)| id).collect::<Vec<_>>().join(", ");
@@ -159,41 +179,62 @@ impl Report {
         let flushed = run.metrics.flush(step)?;
         self.steps += 1;
         self.first_step.get_or_insert_with(|| self.started.elapsed());
-        self.live.step(step, &flushed.values);
-        for warning in &flushed.warnings {
-            self.live.aside(|| terminal::warn(warning));
-        }
-        let every = run.config.logging.logging_steps;
         let value = |name: &str| flushed.values.get(name).copied();
+        let is_masked = !run.components.masks.is_empty();
+        for name in SHOWN.into_iter().filter(|name| is_masked || *name != REJECTED) {
+            if let Some(value) = value(name) {
+                let (sum, count) = self.since.entry(name).or_default();
+                (*sum, *count) = (*sum + value, *count + 1);
+            }
+        }
+        let means = self.since.iter().map(|(name, (sum, count))| (*name, sum / f64::from(*count)));
+        let means: BTreeMap<&str, f64> = means.collect();
+        self.live.step(step, &means, &flushed.values);
+        flushed.warnings.iter().for_each(|warning| self.warn(warning));
+        let every = run.config.logging.logging_steps;
         let last = step == run.config.train.max_steps;
         let measured = benchmark::shown(&flushed.values);
         if step == 1 || last || step.is_multiple_of(every) || value("eval_reward").is_some() || measured.is_some() {
-            let number = |name: &str| value(name).map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
-            let mut line = format!(
-                "step {step:>4}  reward {}  entropy {}  grad_norm {}  rejected {}",
-                number("reward"),
-                number("entropy"),
-                number("grad_norm"),
-                percent(value("mask/rejection_rate").unwrap_or(0.0))
-            );
+            let number = |name: &str| means.get(name).map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
+            let mut line = format!("step {step:>4}");
+            SHOWN[..3].iter().for_each(|name| line.push_str(&format!("  {name} {}", number(name))));
+            if let Some(rejected) = means.get(REJECTED) {
+                line.push_str(&format!("  rejected {}", percent(*rejected)));
+            }
             if let Some(held_out) = held_out(value("eval_accuracy"), value("eval_reward")) {
                 line.push_str(&format!("  held-out {}", held_out.trim_start_matches("accuracy ")));
             }
             line.push_str(&measured.unwrap_or_default());
             self.say(&line);
+            self.since.clear();
+        }
+        if self.steps == PACED {
+            self.pace(run);
         }
         Ok(())
+    }
+
+    /// Prints how long the rest of the run takes at the pace of its steps so far in this process.
+    fn pace(&self, run: &Run) {
+        let (step, steps, times) = (run.progress.step, run.config.train.max_steps, run.metrics.total_times());
+        let begun = step - self.steps;
+        let of = |stage: &str| times.get(stage).map_or(0.0, Duration::as_secs_f64);
+        let in_steps = times.values().map(Duration::as_secs_f64).sum::<f64>() - OUTSIDE.map(of).iter().sum::<f64>();
+        let evaluated = run.config.evaluations(begun..step) + u64::from(begun == 0);
+        let evaluation = of(EVAL) / evaluated.max(1) as f64;
+        let rest = (steps - step) as f64 * in_steps / self.steps as f64
+            + run.config.evaluations(step..steps) as f64 * evaluation;
+        if rest >= LONG {
+            let (rest, left) = (terminal::duration(rest), steps - step);
+            self.say(&format!(
+                "time       about {rest} for the {left} steps that are left, at the pace of the first {PACED}"
+            ));
+        }
     }
 
     pub fn closing(&self, run: &Run) {
         self.live.end();
         let progress = &run.progress;
-        let shown = |accuracy, reward| {
-            let shown = held_out(accuracy, reward).unwrap_or_else(|| "-".to_owned());
-            shown.trim_start_matches("accuracy ").trim_start_matches("reward ").to_owned()
-        };
-        let known = progress.accuracy.is_some() || progress.held_out_reward.is_none();
-        let title = if known { "held-out accuracy " } else { "held-out reward   " };
         let ending = best::ending(run);
         let finished = progress.step >= run.config.train.max_steps || ending.is_some();
         self.say("");
@@ -204,22 +245,25 @@ impl Report {
             self.say(&format!("best checkpoint    step {}, {metric} {:.4}", best.step, best.value));
         }
         if finished {
-            self.say(&format!(
-                "{title} {} -> {}  ({} prompts, greedy)",
-                shown(progress.accuracy_before.filter(|_| known), progress.held_out_reward_before.filter(|_| !known)),
-                shown(progress.accuracy, progress.held_out_reward),
-                run.held_out.len()
-            ));
+            let known = progress.accuracy.is_some();
+            let before = progress.accuracy_before.filter(|_| known);
+            let before = held_out(before, progress.held_out_reward_before).unwrap_or_else(|| "-".to_owned());
+            if let Some(after) = held_out(progress.accuracy, progress.held_out_reward)
+                && let Some((what, after)) = after.split_once(' ')
+            {
+                let before = before.trim_start_matches(what).trim_start();
+                self.say(&format!("held-out {what:<9} {before} -> {after}  ({} prompts, greedy)", run.held_out.len()));
+            }
         } else {
             self.say(&format!("stopped after step {} of {}", progress.step, run.config.train.max_steps));
         }
-        self.say(&format!(
-            "tokens rejected    {} of {} ({}); steps skipped {}",
-            grouped(progress.rejected_tokens),
-            grouped(progress.completion_tokens),
-            percent(progress.rejected_share()),
-            progress.skipped_steps
-        ));
+        let (tokens, skipped) = (grouped(progress.completion_tokens), progress.skipped_steps);
+        if run.components.masks.is_empty() {
+            self.say(&format!("tokens             {tokens}; steps skipped {skipped}"));
+        } else {
+            let (rejected, share) = (grouped(progress.rejected_tokens), percent(progress.rejected_share()));
+            self.say(&format!("tokens rejected    {rejected} of {tokens} ({share}); steps skipped {skipped}"));
+        }
         if let Some(line) = run.metrics.watch.as_ref().and_then(Watch::closing).filter(|_| finished) {
             self.say(&line);
         }
@@ -242,15 +286,14 @@ impl Report {
         let times = run.metrics.total_times();
         let mut stages: Vec<(&str, f64)> = times.iter().map(|(stage, time)| (*stage, time.as_secs_f64())).collect();
         stages.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let outside = ["eval", "checkpoint"];
-        let in_steps: f64 = stages.iter().filter(|(stage, _)| !outside.contains(stage)).map(|(_, time)| time).sum();
+        let in_steps: f64 = stages.iter().filter(|(stage, _)| !OUTSIDE.contains(stage)).map(|(_, time)| time).sum();
         let first = self.first_step.map_or(0.0, |time| time.as_secs_f64());
         let per_step = in_steps / self.steps.max(1) as f64;
         self.say(&format!(
             "time               {total:.1} s; first step done after {first:.2} s; {per_step:.3} s per step"
         ));
         for (stage, time) in stages {
-            let share = if outside.contains(&stage) {
+            let share = if OUTSIDE.contains(&stage) {
                 "outside the steps".to_owned()
             } else {
                 format!("{:>5.1}% of a step", 100.0 * time / in_steps.max(f64::MIN_POSITIVE))
@@ -264,29 +307,6 @@ impl Report {
 fn held_out(accuracy: Option<f64>, reward: Option<f64>) -> Option<String> {
     let accuracy = accuracy.map(|accuracy| format!("accuracy {:.1}%", 100.0 * accuracy));
     accuracy.or_else(|| reward.map(|reward| format!("reward {reward:.3}")))
-}
-
-fn adapter_settings(adapter: &Adapter) -> String {
-    let config = adapter.config();
-    let targets = match &config.targets {
-        Targets::OfFamily => "q_proj, v_proj".to_owned(),
-        Targets::AllLinear => "all-linear".to_owned(),
-        Targets::Named(names) => names.join(", "),
-        Targets::Pattern(pattern) => pattern.clone(),
-    };
-    let root = if config.rslora { ", divided by the root of the rank" } else { "" };
-    format!("rank {}, alpha {}{root}, dropout {}, of {targets}", config.r, config.alpha, config.dropout)
-}
-
-/// Description of the optimizer, unless it is plain AdamW.
-fn describe_optimizer(train: &TrainConfig) -> Option<String> {
-    match (train.optimizer, train.second_moment) {
-        (OptimizerName::AdamW, SecondMoment::Kept) => None,
-        (OptimizerName::AdamW, SecondMoment::KeptAndRejected) => {
-            Some("adamw, its second moment of kept and rejected gradients".to_owned())
-        }
-        (OptimizerName::Sgd, _) => Some(format!("sgd, momentum {}", train.sgd_momentum)),
-    }
 }
 
 pub fn record_rollout(run: &mut Run, rollout: &SampledRollout) {
@@ -322,7 +342,7 @@ pub fn record_step(
     metrics.record("loss", reduced.loss);
     metrics.record(ZERO_ADVANTAGE, untaught);
     metrics.record("learning_rate", learning_rate);
-    metrics.record(&format!("mask/{REJECTION_RATE}"), share(rejected));
+    metrics.record(REJECTED, share(rejected));
     metrics.record(&format!("mask/{REJECTED_SO_FAR}"), run.progress.rejected_share());
     metrics.record(&format!("mask/{REJECTED_GRADIENT}"), reduced.rejected.iter().sum());
     metrics.record("step_skipped", f64::from(u8::from(!taken)));

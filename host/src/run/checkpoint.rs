@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::Tensor;
@@ -37,6 +38,9 @@ struct Saved {
     components: Vec<String>,
     /// Ids of reward components, in the order of their files.
     rewards: Vec<String>,
+    /// True for a checkpoint by time, which the next checkpoint replaces.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    by_time: bool,
     /// Hash of the training data; `None` for generated data, and in older checkpoints without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     data: Option<String>,
@@ -50,6 +54,12 @@ pub fn is_due(run: &Run) -> bool {
     let (step, every) = (run.progress.step, run.config.train.save_steps);
     let is_best = run.progress.best.is_some_and(|best| best.step == step);
     step >= run.config.train.max_steps || (every > 0 && step.is_multiple_of(every)) || is_best
+}
+
+/// True if a checkpoint by time is due, when a kill could cost the work of `at_risk`.
+pub fn is_due_by_time(run: &Run, at_risk: Duration) -> bool {
+    let minutes = run.config.train.save_minutes;
+    minutes > 0.0 && at_risk.as_secs_f64() >= 60.0 * minutes
 }
 
 /// Directory of the checkpoint for the current step.
@@ -66,18 +76,34 @@ fn name(step: u64) -> String {
     format!("step-{step:06}")
 }
 
+/// True if the checkpoint of `step` of the run in `dir` is one by time.
+fn is_by_time(dir: &Path, step: u64) -> bool {
+    progress(&path(dir, step)).is_ok_and(|saved| saved.by_time)
+}
+
+/// The progress file of the checkpoint in the folder `dir`.
+fn progress(dir: &Path) -> Result<Saved> {
+    Ok(serde_json::from_slice(&SealedFolder::open(dir)?.read(PROGRESS_FILE)?)?)
+}
+
 /// A checkpoint whose files are written, but which is not yet in place.
 pub struct Written {
     step: u64,
     new: NewFolder,
 }
 
-/// Writes the files of a checkpoint of the current step, at the end of a rollout; `None` if this checkpoint exists.
-pub fn write(run: &Run) -> Result<Option<Written>> {
+/// Writes the files of a checkpoint of the current step, at the end of a rollout; `None` if this checkpoint exists. One `by_time` is refused
+/// if it takes the room of the checkpoint at the end of the run.
+pub fn write(run: &Run, by_time: bool) -> Result<Option<Written>> {
     if dir(run).exists() {
         return Ok(None);
     }
-    write_point(run, &RecoveryPoint::of(run), &States::save(run)?).map(Some)
+    if by_time {
+        // An earlier one is deleted after this one is in place.
+        let replaces = steps(&run.dir)?.into_iter().any(|step| is_by_time(&run.dir, step));
+        folder::check_room(&run.dir, run.checkpoint_bytes(), if replaces { 1 } else { 2 })?;
+    }
+    write_point(run, &RecoveryPoint::of(run), &States::save(run)?, by_time).map(Some)
 }
 
 /// Writes a checkpoint of the recovery point, if the components' states at that point are still available.
@@ -89,22 +115,22 @@ pub fn save_last(run: &mut Run) -> Result<()> {
     };
     match states {
         Some(states) => {
-            let written = write_point(run, &point, &states)?;
+            let written = write_point(run, &point, &states, false)?;
             appear(run, &written)
         }
         None => Ok(()),
     }
 }
 
-fn write_point(run: &Run, point: &RecoveryPoint, states: &States) -> Result<Written> {
+fn write_point(run: &Run, point: &RecoveryPoint, states: &States, by_time: bool) -> Result<Written> {
     let folder = run.dir.join(FOLDER);
     let new =
         NewFolder::in_folder(&folder).with_context(|| format!("cannot make a checkpoint in `{}`", folder.display()))?;
-    fill(run, point, states, new.path())?;
+    fill(run, point, states, by_time, new.path())?;
     Ok(Written { step: point.progress.step, new })
 }
 
-/// Moves the checkpoint into place, then deletes old ones beyond `train.save_total_limit`.
+/// Moves the checkpoint into place, then deletes old ones as [`prune`] says.
 pub fn appear(run: &Run, Written { step, new }: &Written) -> Result<()> {
     let cannot = || format!("cannot rename a checkpoint to `{}`", path(&run.dir, *step).display());
     new.appear_as(Path::new(&name(*step))).with_context(cannot)?;
@@ -112,14 +138,14 @@ pub fn appear(run: &Run, Written { step, new }: &Written) -> Result<()> {
     prune(&run.dir, &run.config, &run.progress)
 }
 
-fn fill(run: &Run, point: &RecoveryPoint, states: &States, dir: &Path) -> Result<()> {
+fn fill(run: &Run, point: &RecoveryPoint, states: &States, by_time: bool, dir: &Path) -> Result<()> {
     folder::fill(dir, &run.policy, &run.model_files)?;
     save_tensors(&dir.join(OPTIMIZER_FILE), run.optimizer.state()?, None)?;
     states.write(dir)?;
     let ids = |states: &[(String, Vec<u8>)]| states.iter().map(|(id, _)| id.clone()).collect();
     let (components, rewards) = (ids(&states.components), ids(&states.rewards));
     let data = run.dataset.fingerprint().map(str::to_owned);
-    let saved = Saved { progress: point.progress.clone(), components, rewards, data, measured: measured(run) };
+    let saved = Saved { progress: point.progress.clone(), components, rewards, by_time, data, measured: measured(run) };
     files::write_atomic(&dir.join(PROGRESS_FILE), &serde_json::to_vec_pretty(&saved)?)?;
     SealedFolder::seal(dir)
 }
@@ -149,18 +175,20 @@ pub fn newest(dir: &Path) -> Result<u64> {
 pub fn best(dir: &Path, step: u64) -> Result<Option<u64>> {
     let path = path(dir, step);
     let damaged = || format!("checkpoint `{}` cannot be used", path.display());
-    let saved = SealedFolder::open(&path).and_then(|folder| folder.read(PROGRESS_FILE)).with_context(damaged)?;
-    let saved: Saved = serde_json::from_slice(&saved).with_context(damaged)?;
-    Ok(saved.progress.best.map(|best| best.step))
+    Ok(progress(&path).with_context(damaged)?.progress.best.map(|best| best.step))
 }
 
-/// Deletes the oldest checkpoints beyond `train.save_total_limit`, but never the best.
+/// Deletes the checkpoints by time before the newest checkpoint. Of the others, deletes the oldest beyond `train.save_total_limit`, but never
+/// the best.
 fn prune(dir: &Path, config: &Config, progress: &Progress) -> Result<()> {
     let (limit, steps) = (config.train.save_total_limit, steps(dir)?);
-    let surplus = if limit == 0 { 0 } else { steps.len().saturating_sub(limit) };
+    let newest = steps.last().copied();
+    let (by_time, others): (Vec<u64>, Vec<u64>) = steps.into_iter().partition(|step| is_by_time(dir, *step));
+    let surplus = if limit == 0 { 0 } else { others.len().saturating_sub(limit) };
     let best = progress.best.map(|best| best.step);
-    let old = steps[..surplus].iter().filter(|step| Some(**step) != best);
-    old.copied().try_for_each(|step| folders::delete(&path(dir, step)))
+    let replaced = by_time.into_iter().filter(|step| Some(*step) != newest);
+    let old = others[..surplus].iter().copied().filter(|step| Some(*step) != best);
+    replaced.chain(old).try_for_each(|step| folders::delete(&path(dir, step)))
 }
 
 /// State of a resumed run besides its resources. The default is a run's beginning.

@@ -7,11 +7,12 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::files;
 use capo_loader::folders::{self, NewFolder};
-use capo_loader::{LoadedPlugin, batch_file, memory};
+use capo_loader::{LoadedPlugin, batch_file};
 use capo_plugin::Inputs;
 
 use super::lock::{self, Lock};
 use super::{CONFIG_FILE, METRICS_FILE, Run, checkpoint, provenance};
+use crate::folder;
 use crate::metrics::completions::COMPLETIONS_FILE;
 
 /// Beginning of the names of TensorBoard's files.
@@ -60,21 +61,6 @@ fn is_blank(dir: &Path) -> bool {
         && !lock::is_at_work(dir)
 }
 
-/// Refuses a disk without room for `bytes` in `dir`, or in its nearest existing ancestor. A disk of unknown free space is accepted.
-fn check_room(dir: &Path, bytes: u64) -> Result<()> {
-    let there = dir.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
-    let Ok(disk) = rustix::fs::statvfs(there) else { return Ok(()) };
-    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-    ensure!(
-        bytes <= free,
-        "a checkpoint of this run takes {}, and {} are free on the disk of `{}` (make room, or choose another `train.output_dir`)",
-        memory::text(bytes.into()),
-        memory::text(free.into()),
-        dir.display()
-    );
-    Ok(())
-}
-
 /// Directory of a new run called `name` for which no folder is given.
 pub fn free(name: &str) -> PathBuf {
     let numbered = (2_u32..).map(|number| format!("{name}-{number}"));
@@ -94,7 +80,7 @@ pub fn make(
     let (parent, given) = dir.map_or_else(|| Ok((RUNS.into(), name.into())), folders::split)?;
     let cannot = |dir: &Path| format!("cannot make the run directory `{}`", dir.display());
     let first = || cannot(dir.unwrap_or(&parent.join(&given)));
-    check_room(&parent, checkpoint).with_context(first)?;
+    folder::check_room(&parent, checkpoint, 1).with_context(first)?;
     let new = NewFolder::in_folder(&parent).with_context(first)?;
     let lock = fill(new.path(), settings, plugins).with_context(first)?;
     if let Some(blank) = dir.filter(|dir| is_blank(dir)) {
@@ -174,19 +160,5 @@ impl Run {
             self.dump = Some(dir.to_owned());
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_disk_without_room_is_told() {
-        let folder = tempfile::tempdir().unwrap();
-        let absent = folder.path().join("absent/run");
-        check_room(&absent, 1).unwrap();
-        let sentence = check_room(&absent, u64::MAX).unwrap_err().to_string();
-        assert!(sentence.starts_with("a checkpoint of this run takes 16777216.0 TiB, and "), "{sentence}");
     }
 }

@@ -93,7 +93,7 @@ impl Estimate {
 }
 
 /// Bytes that the run may use, including those that it uses now; `None` if unknown, or if the run is on a GPU.
-fn free(resources: &Resources) -> Option<u128> {
+pub fn free(resources: &Resources) -> Option<u128> {
     let free = memory::available().filter(|_| resources.config.train.device == device::CPU)?;
     Some(u128::from(free) + u128::from(memory::resident().unwrap_or(0)))
 }

@@ -7,6 +7,7 @@ pub mod directory;
 pub mod estimate;
 mod lock;
 mod open;
+pub mod pace;
 mod progress;
 pub mod provenance;
 pub mod recovery_point;

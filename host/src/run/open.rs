@@ -6,13 +6,14 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use capo_loader::component_names;
 use capo_loader::files;
 use capo_loader::registry::Registry;
 
 use super::checkpoint::Loaded;
 use super::lock::Lock;
 use super::{AbsentWeights, CONFIG_FILE, METRICS_FILE, Resources, Run, checkpoint, directory, provenance, settings};
-use crate::config::{Config, Tracker};
+use crate::config::{ComponentMetrics, Config, Tracker};
 use crate::metrics::completions::{COMPLETIONS_FILE, Completions};
 use crate::metrics::{EventFile, Metrics, journal};
 use crate::report::found::Lines;
@@ -41,10 +42,8 @@ impl Run {
     /// Starts a run of `resources` in `dir`, or in a directory named after the run.
     pub fn begin(resources: Resources, dir: Option<PathBuf>, registry: &Registry) -> Result<Self> {
         let settings = toml::to_string(&resources.config)?;
-        let parameters = resources.policy.params().element_count() as u64;
-        let checkpoint = 4 * parameters + resources.optimizer.bytes() as u64;
-        let (dir, lock) =
-            directory::make(dir.as_deref(), &resources.name(), &settings, registry.plugins(), checkpoint)?;
+        let (name, checkpoint) = (resources.name(), resources.checkpoint_bytes());
+        let (dir, lock) = directory::make(dir.as_deref(), &name, &settings, registry.plugins(), checkpoint)?;
         resources.watchdog.place().started(&dir);
         Self::at(resources, (dir, lock), Loaded::default(), 0)
     }
@@ -95,6 +94,11 @@ impl Run {
         metrics.watch = Some(watch);
         if config.logging.report_to.contains(&Tracker::Tensorboard) {
             metrics.events = Some(EventFile::begin(&dir, first)?);
+            if config.logging.component_metrics == ComponentMetrics::Main {
+                let Config { mask, weight, step_control, .. } = config;
+                metrics.brief =
+                    [mask, weight, step_control].into_iter().flat_map(|list| component_names(list)).collect();
+            }
         }
         Ok(Self {
             resources,

@@ -58,6 +58,11 @@ impl Resources {
         format!("{}-seed{}", self.config.recipe.as_deref().unwrap_or("run"), self.config.train.seed)
     }
 
+    /// Size of a checkpoint without the components' states, bytes.
+    pub fn checkpoint_bytes(&self) -> u64 {
+        4 * self.policy.params().element_count() as u64 + self.optimizer.bytes() as u64
+    }
+
     /// Opens all resources, without writing.
     pub(super) fn open(config: Config, registry: &Registry, absent: AbsentWeights) -> Result<Self> {
         let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());

@@ -105,6 +105,9 @@ fn a_dry_run_says_what_a_run_takes_and_writes_nothing() {
         "run        runs/capo-seed42 (4 steps of 48 completions",
         "memory     about ",
         "  the optimizer's moments",
+        "time       about ",
+        " if every completion has its full length (1,536 tokens a step): 4 steps of ",
+        " and 2 evaluations of ",
         "max_steps = 4",
     ] {
         assert!(told.contains(words), "no `{words}` in\n{told}");

@@ -92,7 +92,7 @@ fn a_warning_is_told_once_and_a_resume_goes_on_counting() {
     }
     folder.said("report whole --out report.html");
     let page = folder.text("report.html");
-    assert!(page.contains("whole, after steps 3 to 7: `masks.dppo-tv` has rejected no token in 3 steps"));
+    assert!(page.contains("whole, after steps 3 to 7: <code>masks.dppo-tv</code> has rejected no token in 3 steps"));
 }
 
 #[test]

@@ -37,16 +37,30 @@ pub(crate) fn kill(mut child: Child) {
 #[test]
 fn killed() {
     let folder = Folder::new();
-    let args = THIRTY_STEPS.replace("save_steps=0", "save_steps=1");
-    let whole = folder.train("whole", &args);
-    let killed = folder.run_dir("killed");
-    // Killed twice, at points that nobody chose.
-    for (command, steps) in [(format!("train --output-dir killed {args}"), 3), ("train --resume killed".into(), 15)] {
-        let mut child = start(&folder, &command);
-        wait_for(&mut child, &killed, steps);
-        kill(child);
+    let whole = folder.train("whole", &format!("{THIRTY_STEPS} --set train.save_minutes=0"));
+    assert_eq!(whole.checkpoints(), [30]);
+    // The bits do not depend on when a run is saved, and what is kept in the end does not depend on checkpoints by time.
+    let by_time = "--set train.save_minutes=0.0001";
+    for (name, saves, kept) in [
+        ("steps", "--set train.save_steps=1 --set train.save_total_limit=2".to_owned(), vec![29, 30]),
+        ("time", by_time.to_owned(), vec![30]),
+        ("both", format!("{by_time} --set train.save_steps=10 --set train.save_total_limit=2"), vec![20, 30]),
+    ] {
+        let killed = folder.run_dir(name);
+        // Killed twice, at points that nobody chose.
+        let begin = format!("train --output-dir {name} {THIRTY_STEPS} {saves}");
+        for (command, steps) in [(begin, 3), (format!("train --resume {name}"), 15)] {
+            let mut child = start(&folder, &command);
+            wait_for(&mut child, &killed, steps);
+            kill(child);
+            // A rollout takes longer than the interval: no more than one is lost.
+            let (checkpoints, done) = (killed.checkpoints(), killed.text("metrics.jsonl").lines().count() as u64);
+            assert!(checkpoints.last().is_some_and(|newest| newest + 1 >= done), "{checkpoints:?} of {done}");
+            assert!(checkpoints.len() <= kept.len() + 2, "{checkpoints:?}");
+        }
+        folder.resume(name).assert_same_files(&whole);
+        assert_eq!(killed.checkpoints(), kept);
     }
-    folder.resume("killed").assert_same_files(&whole);
 }
 
 #[test]

@@ -136,6 +136,14 @@ fn a_state_that_grows_without_bound() {
     let outcome = folder.attempt("run", &args(Point::Mask));
     assert_snapshot!(outcome.failed(), @"the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.mask`: its state takes 3 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)");
     assert_eq!(folder.run_dir("run").checkpoints(), [1, 2]);
+    // A checkpoint by time that cannot be written does not end the run, and the one before it stays.
+    let by_time = "--set train.save_steps=0 --set train.save_minutes=0.0001";
+    let outcome = folder.attempt("by_time", &format!("{} {by_time}", args(Point::Mask)));
+    assert_eq!(folder.run_dir("by_time").checkpoints(), [2]);
+    assert_snapshot!(outcome.stderr, @"
+    warning: no checkpoint after step 3: component `misbehave.mask`: its state takes 3 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)
+    error: the run stopped after step 4 (`host train --resume by_time` goes on from the checkpoint of step 2): component `misbehave.mask`: its state takes 4 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)
+    ");
     // Meant to be so large after all.
     folder.replace("run/config.toml", "component_state_limit = 2", "component_state_limit = 0");
     folder.said("train --resume run --allow-changed-config");

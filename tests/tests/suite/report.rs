@@ -62,7 +62,6 @@ fn a_browser_draws_what_the_runs_wrote() {
         ("Gradient norm", ", kept", "grad_norm"),
         ("Policy KL per step", ", measured", "step/kl"),
         ("Rejected tokens", "", "mask/rejection_rate"),
-        ("Reward: exact_match", "", "rewards/exact_match/mean"),
         ("Policy shift m_F of the batch", ", kept tokens", "capo.curvature/masked_m_f_batch"),
         ("Objective shift m_H of the batch", ", all tokens", "capo.curvature/m_h_batch"),
         ("Rejected, by reason", ", Hessian", "capo.curvature/rejected_hessian"),
@@ -80,6 +79,11 @@ fn a_browser_draws_what_the_runs_wrote() {
                 assert_close(y.get(step).copied(), *value, &format!("{title} of {title_of_run}, step {step}"));
             }
         }
+    }
+    let titles: Vec<&str> =
+        found["runs"].as_array().unwrap().iter().filter_map(|chart| chart["title"].as_str()).collect();
+    for repeated in ["Reward: exact_match", "Held-out reward", "Held-out reward: exact_match"] {
+        assert!(!titles.contains(&repeated), "{titles:?}");
     }
     let [first, second] = [metric(&runs[0], "reward"), metric(&runs[1], "reward")];
     let [y, low, high] = ["y", "low", "high"].map(|column| drawn(&found["seeds"], "Reward", "capo", column));

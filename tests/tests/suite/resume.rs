@@ -163,5 +163,7 @@ fn a_damaged_checkpoint_may_be_deleted() {
     // Without any checkpoint a run starts again.
     folder.train("bare", &format!("{args} --stop-after 2"));
     std::fs::remove_dir_all(folder.path().join("bare/checkpoints")).unwrap();
-    folder.resume("bare").assert_same_files(&whole);
+    let said = folder.said("train --resume bare");
+    assert!(said.contains("resuming   at step 1 again: the run has no checkpoint\n"), "{said}");
+    folder.run_dir("bare").assert_same_files(&whole);
 }

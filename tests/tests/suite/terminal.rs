@@ -78,6 +78,22 @@ fn output_that_cannot_be_written_is_a_failure() {
 }
 
 #[test]
+fn a_line_has_the_means_since_the_one_before() {
+    let folder = Folder::new();
+    let args = "--set train.max_steps=7 --set logging.logging_steps=3 --set eval.num_prompts=0";
+    let said = folder.said(&format!("train --output-dir run {args}"));
+    let rewards = folder.run_dir("run").metric("reward");
+    for (step, steps) in [(1, 0..1), (3, 1..3), (6, 3..6), (7, 6..7)] {
+        let mean = rewards[steps.clone()].iter().sum::<f64>() / steps.len() as f64;
+        assert!(said.contains(&format!("step {step:>4}  reward {mean:.3}  entropy ")), "{said}");
+    }
+    // Without a mask nothing is rejected, and without held-out prompts there is nothing to compare.
+    assert!(!said.contains("rejected") && !said.contains("held-out"), "{said}");
+    let long = folder.said(&format!("train --output-dir long {args} --set train.max_steps=100000 --stop-after 3"));
+    assert!(long.contains(" for the 99997 steps that are left, at the pace of the first 3\n"), "{long}");
+}
+
+#[test]
 fn errors_that_cannot_be_written_are_no_panic() {
     let folder = Folder::new();
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();

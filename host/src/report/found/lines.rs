@@ -40,6 +40,14 @@ impl Column {
         self.rows.iter().map(|row| *row as usize).zip(self.values.iter().copied()).filter(|(_, value)| !value.is_nan())
     }
 
+    /// Means of the first and of the last `most` numbers, or of either half where there are fewer. `None` without a number.
+    pub fn ends(&self, most: usize) -> Option<(f64, f64)> {
+        let numbers: Vec<f64> = self.numbers().map(|(_, value)| value).collect();
+        let count = most.min(numbers.len().div_ceil(2));
+        let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+        (count > 0).then(|| (mean(&numbers[..count]), mean(&numbers[numbers.len() - count..])))
+    }
+
     /// The last value that is not NaN.
     pub fn last(&self) -> Option<f64> {
         self.numbers().next_back().map(|(_, value)| value)
@@ -141,6 +149,12 @@ mod tests {
         assert_eq!(lines.column("kl").numbers().collect::<Vec<_>>(), [(2, 0.25)]);
         assert_eq!(lines.column("kl").rows, [1, 2]);
         assert_eq!(lines.column("absent").last(), None);
+        let column = Column { rows: (0..6).collect(), values: vec![1.0, 3.0, 8.0, f64::NAN, 5.0, 7.0] };
+        assert_eq!(
+            [1, 2, 9].map(|most| column.ends(most)),
+            [Some((1.0, 7.0)), Some((2.0, 6.0)), Some((4.0, 20.0 / 3.0))]
+        );
+        assert_eq!(lines.column("absent").ends(2), None);
         assert_eq!(lines.running_sum("t"), [0.0, 2.0, 5.0]);
         assert_eq!(lines.remark(false), None);
     }

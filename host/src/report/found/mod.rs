@@ -17,7 +17,7 @@ use crate::run::{CONFIG_FILE, METRICS_FILE, is_at_work, settings};
 pub use completions::{Row, completions};
 pub use diagnosis::{Diagnosis, diagnose};
 pub use lines::{Column, Lines};
-pub use summary::Summary;
+pub use summary::{REWARDS, Summary};
 
 /// A run in a directory. Reading it changes nothing.
 #[derive(Debug)]

@@ -3,6 +3,10 @@
 use serde::Serialize;
 
 use super::FoundRun;
+use crate::report::terminal::percent;
+
+/// Number of steps at either end of a run whose mean reward is told.
+pub const REWARDS: usize = 10;
 
 /// A run in one row. Unknown values are absent.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -33,9 +37,11 @@ pub struct Summary {
     pub best_accuracy: Option<f64>,
     /// The step after which the best accuracy was measured.
     pub best_step: Option<u64>,
-    /// The newest mean reward.
+    /// The newest mean reward of held-out prompts.
+    pub held_out_reward: Option<f64>,
+    /// Mean reward of the last [`REWARDS`] steps: one step's is noise.
     pub reward: Option<f64>,
-    /// Rejected tokens ÷ completion tokens, of the whole run.
+    /// Rejected tokens ÷ completion tokens, of the whole run; absent without a mask.
     pub rejected: Option<f64>,
     /// Number of prompt and completion tokens so far.
     pub num_tokens: Option<f64>,
@@ -46,6 +52,11 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// The newest quality of answers to held-out prompts: the share of right ones, else the mean reward.
+    pub fn held_out(&self) -> Option<String> {
+        self.accuracy.map(percent).or_else(|| self.held_out_reward.map(|reward| format!("{reward:.3}")))
+    }
+
     pub fn of(run: &FoundRun) -> Self {
         let (step, max_steps) = (run.lines.steps.last().copied().unwrap_or(0), run.whole("train.max_steps"));
         let status = match max_steps {
@@ -71,8 +82,9 @@ impl Summary {
             accuracy: accuracies().next_back().map(|(_, value)| value),
             best_accuracy: best.map(|(_, value)| value),
             best_step: best.map(|(row, _)| run.lines.steps[row]),
-            reward: run.lines.column("reward").last(),
-            rejected: run.lines.column("mask/rejected_so_far").last(),
+            held_out_reward: run.lines.column("eval_reward").last(),
+            reward: run.lines.column("reward").ends(REWARDS).map(|(_, last)| last),
+            rejected: run.lines.column("mask/rejected_so_far").last().filter(|_| run.setting("mask.0.use").is_some()),
             num_tokens: run.lines.column("num_tokens").last(),
             seconds: run.lines.running_sum("step_time").pop().unwrap_or(0.0),
             remarks: run.remarks.clone(),

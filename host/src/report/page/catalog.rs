@@ -138,9 +138,13 @@ pub const SECTIONS: &[(&str, &[Chart])] = &[
         ],
     ),
     (
-        "Completions",
+        "Lengths",
         &[
-            linear("Length", "tokens", &[("completions/mean_length", "mean"), ("completions/max_length", "longest")]),
+            linear(
+                "Length of completions",
+                "tokens",
+                &[("completions/mean_length", "mean"), ("completions/max_length", "longest")],
+            ),
             linear("Cut off by the length limit", "share of completions", &[("completions/clipped_ratio", "")]),
         ],
     ),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::catalog::{self, Found};
 use super::groups::Group;
 use super::series::{Columns, Series};
-use crate::report::found::FoundRun;
+use crate::report::found::{Column, FoundRun};
 
 /// Largest count of numbers in all series together, which limits the page's size; then the smallest and largest limit per series.
 const NUMBERS: usize = 400_000;
@@ -30,8 +30,19 @@ struct Line {
 
 /// The charts, with their runs.
 pub fn data(runs: &[FoundRun], groups: &[Group]) -> Value {
-    let names: BTreeSet<&str> = runs.iter().flat_map(|run| run.lines.columns.keys()).map(String::as_str).collect();
-    let found = catalog::find(&names);
+    let is_masked = runs.iter().any(|run| run.setting("mask.0.use").is_some());
+    let names = runs.iter().flat_map(|run| run.lines.columns.keys()).map(String::as_str);
+    let names: BTreeSet<&str> = names.filter(|name| is_masked || !name.starts_with("mask/")).collect();
+    let mut found = catalog::find(&names);
+    // The only reward repeats the reward, the reward of held-out prompts their accuracy, and the only mask what all reject.
+    let mut seen = Vec::new();
+    found.retain(|Found { section, metrics, .. }| {
+        let [(_, name, _)] = &metrics[..] else { return true };
+        let columns: Vec<&Column> = runs.iter().map(|run| run.lines.column(name)).collect();
+        let is_new = !seen.contains(&(*section, columns.clone()));
+        seen.push((*section, columns));
+        is_new
+    });
     let bucket = Buckets::of(runs, &found);
     let mut columns: Vec<Columns<'_>> = runs.iter().map(|run| Columns::new(&run.lines)).collect();
     let charts: Vec<Value> = found.iter().map(|found| chart(found, runs, &mut columns, &bucket)).collect();

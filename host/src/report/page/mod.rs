@@ -30,7 +30,7 @@ pub fn html(runs: &[FoundRun]) -> String {
     let data = charts::data(runs, &groups);
     let (completions, remarks) = tokens::data(runs);
     let remarks: String =
-        remarks.iter().map(|remark| format!("<p class=\"note\">{}</p>\n", tables::shown(remark))).collect();
+        remarks.iter().map(|remark| format!("<p class=\"note\">{}</p>\n", tables::sentence(remark))).collect();
     let scripts: String = SCRIPTS.iter().map(|script| format!("<script>\n{script}</script>\n")).collect();
     let title = match runs {
         [run] => tables::shown(&run.name),

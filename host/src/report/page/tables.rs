@@ -16,6 +16,17 @@ pub fn shown(text: &str) -> String {
     escape(&terminal::escape(text))
 }
 
+/// A sentence in HTML, of which the parts in backticks are set as code.
+pub fn sentence(text: &str) -> String {
+    let mut parts = text.split('`');
+    let first = shown(parts.next().unwrap_or_default());
+    let code = |(at, part): (usize, &str)| match at % 2 {
+        0 => format!("<code>{}</code>", shown(part)),
+        _ => shown(part),
+    };
+    first + &parts.enumerate().map(code).collect::<String>()
+}
+
 /// A table that scrolls where it is too wide; `class` is an attribute or empty.
 pub fn table(class: &str, heads: &str, rows: &str) -> String {
     format!(
@@ -36,18 +47,18 @@ pub fn line(class: &str, title: &str, cells: &str) -> String {
 /// The table with a row per run.
 pub fn overview(runs: &[FoundRun]) -> String {
     let heads =
-        ["run", "recipe", "seed", "status", "steps", "accuracy", "best", "reward", "rejected", "tokens", "time"];
+        ["run", "held-out", "best", "reward", "steps", "status", "recipe", "seed", "rejected", "tokens", "time"];
     let heads: String = heads.into_iter().map(head).collect();
     let rows: String = runs.iter().map(|run| row(&Summary::of(run))).collect();
     let remarks = runs.iter().flat_map(|run| run.remarks.iter().map(move |remark| (run, remark)));
     let remarks: String = remarks
-        .map(|(run, remark)| format!("<p class=\"note\">{}: {}</p>\n", shown(&run.name), shown(remark)))
+        .map(|(run, remark)| format!("<p class=\"note\">{}: {}</p>\n", shown(&run.name), sentence(remark)))
         .collect();
     let found = runs.iter().flat_map(|run| diagnose(run).into_iter().map(move |diagnosis| (run, diagnosis)));
     let found: String = found
         .map(|(run, diagnosis)| {
             let line = format!("{}, {}: {}", run.name, diagnosis.when(), diagnosis.finding.line());
-            format!("<p class=\"note\">{}</p>\n", shown(&line))
+            format!("<p class=\"note\">{}</p>\n", sentence(&line))
         })
         .collect();
     table("", &heads, &rows) + &remarks + &found
@@ -55,21 +66,21 @@ pub fn overview(runs: &[FoundRun]) -> String {
 
 fn row(run: &Summary) -> String {
     let none = || NONE.to_owned();
-    let share = |share: Option<f64>| share.map_or_else(none, percent);
     let of = run.max_steps.map_or_else(String::new, |max_steps| format!(" <small>of {}</small>", grouped(max_steps)));
     let best = match (run.best_accuracy, run.best_step) {
         (Some(best), Some(step)) => format!("{} <small>step {}</small>", percent(best), grouped(step)),
         _ => none(),
     };
+    // What a narrow screen shows without scrolling comes first.
     let cells = [
-        run.recipe.as_deref().map_or_else(none, shown),
-        run.seed.map_or_else(none, |seed| seed.to_string()),
-        run.status.to_owned(),
-        format!("{}{of}", grouped(run.step)),
-        share(run.accuracy),
+        run.held_out().unwrap_or_else(none),
         best,
         run.reward.map_or_else(none, |reward| format!("{reward:.3}")),
-        share(run.rejected),
+        format!("{}{of}", grouped(run.step)),
+        run.status.to_owned(),
+        run.recipe.as_deref().map_or_else(none, shown),
+        run.seed.map_or_else(none, |seed| seed.to_string()),
+        run.rejected.map_or_else(none, percent),
         run.num_tokens.map_or_else(none, |tokens| grouped(tokens as u64)),
         duration(run.seconds),
     ];
@@ -103,7 +114,7 @@ mod tests {
     use crate::report::found::Lines;
 
     fn run(name: &str, seed: &str) -> FoundRun {
-        let remarks = vec!["line 3 is damaged".to_owned()];
+        let remarks = vec!["`<i>` of line 3 is `damaged".to_owned()];
         let settings = [("train.seed", seed), ("recipe", "\"<b>\"")];
         FoundRun { remarks, ..FoundRun::of(name, &settings, Lines::default()) }
     }
@@ -116,7 +127,13 @@ mod tests {
         assert!(apart.contains("<th scope=\"row\">train.seed</th><td>1</td><td>2</td>"), "{apart}");
         assert!(same.contains("<th scope=\"row\">recipe</th><td>&quot;&lt;b&gt;&quot;</td></tr>"), "{same}");
         let overview = overview(&runs);
-        assert!(overview.contains("<th scope=\"row\">one\\u202e</th><td>&lt;b&gt;</td><td>1</td>"), "{overview}");
-        assert!(overview.contains("<p class=\"note\">&lt;two&gt;: line 3 is damaged</p>"), "{overview}");
+        assert!(overview.contains("<th scope=\"row\">one\\u202e</th><td>–</td>"), "{overview}");
+        assert!(overview.contains("<td>stopped</td><td>&lt;b&gt;</td><td>1</td>"), "{overview}");
+        assert!(
+            overview.contains(
+                "<p class=\"note\">&lt;two&gt;: <code>&lt;i&gt;</code> of line 3 is <code>damaged</code></p>"
+            ),
+            "{overview}"
+        );
     }
 }

@@ -1,0 +1,61 @@
+//! Settings in words, for the header of a run.
+
+use crate::adamw::SecondMoment;
+use crate::config::TrainConfig;
+use crate::model::{Adapter, Targets};
+use crate::optim::OptimizerName;
+
+/// An adapter's settings.
+pub fn adapter(adapter: &Adapter) -> String {
+    let config = adapter.config();
+    let targets = match &config.targets {
+        Targets::OfFamily => "q_proj, v_proj".to_owned(),
+        Targets::AllLinear => "all-linear".to_owned(),
+        Targets::Named(names) => names.join(", "),
+        Targets::Pattern(pattern) => pattern.clone(),
+    };
+    let root = if config.rslora { ", divided by the root of the rank" } else { "" };
+    format!("rank {}, alpha {}{root}, dropout {}, of {targets}", config.r, config.alpha, config.dropout)
+}
+
+/// Description of when a run is saved.
+pub fn saving(train: &TrainConfig) -> String {
+    let every = |count: f64, unit: &str| match count {
+        0.0 => None,
+        1.0 => Some(format!("every {unit}")),
+        count => Some(format!("every {count} {unit}s")),
+    };
+    let times = [every(train.save_steps as f64, "step"), every(train.save_minutes, "minute")];
+    match times.into_iter().flatten().collect::<Vec<_>>().join(" and ") {
+        none if none.is_empty() => "at the end alone: a run that is killed begins again at step 1".to_owned(),
+        often => format!("{often}, and at the end"),
+    }
+}
+
+/// Description of the optimizer, unless it is plain AdamW.
+pub fn optimizer(train: &TrainConfig) -> Option<String> {
+    match (train.optimizer, train.second_moment) {
+        (OptimizerName::AdamW, SecondMoment::Kept) => None,
+        (OptimizerName::AdamW, SecondMoment::KeptAndRejected) => {
+            Some("adamw, its second moment of kept and rejected gradients".to_owned())
+        }
+        (OptimizerName::Sgd, _) => Some(format!("sgd, momentum {}", train.sgd_momentum)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn when_a_run_is_saved() {
+        for (save_steps, save_minutes, expected) in [
+            (100, 10.0, "every 100 steps and every 10 minutes, and at the end"),
+            (0, 2.5, "every 2.5 minutes, and at the end"),
+            (1, 1.0, "every step and every minute, and at the end"),
+            (0, 0.0, "at the end alone: a run that is killed begins again at step 1"),
+        ] {
+            assert_eq!(saving(&TrainConfig { save_steps, save_minutes, ..TrainConfig::default() }), expected);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Estimates how long a run takes, from a small rollout and a small training pass of its model on this machine.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use host_ops::rng;
+
+use super::Resources;
+use super::estimate::{self, Estimate};
+use crate::benchmark::Benchmark;
+use crate::model::{Generation, Gradients, SamplingParams, Sequences, Shape};
+use crate::report::terminal::{duration, grouped};
+use crate::stages::control;
+
+/// Number of weights × tokens of a measured pass: less than a second of two cores.
+const WORK: usize = 20_000_000_000;
+/// Least numbers of tokens of a training pass, and of rows that are sampled at once.
+const FEWEST: [usize; 2] = [16, 64];
+/// Least duration of the measurement, seconds.
+const LEAST: f64 = 0.3;
+
+/// Lines for the run's header: the time of the whole run, and of each part of a step.
+pub fn lines(resources: &mut Resources, estimate: &Estimate) -> Vec<String> {
+    let (parts, evaluation) = match measure(resources, estimate) {
+        Ok(measured) => measured,
+        Err(error) => return vec![format!("time       not measured: {error:#}")],
+    };
+    let (config, steps) = (&resources.config, resources.config.train.max_steps);
+    let step: f64 = parts.iter().map(|(_, seconds)| seconds).sum();
+    let (mut all, mut evaluated) = (step * steps as f64, String::new());
+    if evaluation > 0.0 {
+        // The first comes before training.
+        let count = 1 + config.evaluations(0..steps);
+        all += evaluation * count as f64;
+        evaluated = format!(" and {count} evaluations of {}", duration(evaluation));
+    }
+    let tokens = config.sizes.step * (estimate.prompt_tokens + config.rollout.max_completion_length);
+    let (all, step, tokens) = (duration(all), duration(step), grouped(tokens as u64));
+    let first = format!(
+        "time       about {all} if every completion has its full length ({tokens} tokens a step): {steps} steps of {step}{evaluated}"
+    );
+    let parts = parts.iter().map(|(name, seconds)| format!("  {name:<32} {:>10}", duration(*seconds)));
+    std::iter::once(first).chain(parts).collect()
+}
+
+/// Seconds of each part of a step, and of an evaluation, if every completion has its full length. The optimizer takes steps of rate 0, so the
+/// weights stay as they are.
+fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<([(&'static str, f64); 4], f64)> {
+    ensure!(!resources.policy.is_counted(), "the model has no weights here");
+    ensure!(estimate::free(resources).is_none_or(|free| estimate.bytes() <= free), "a step does not fit into memory");
+    let Resources { config, policy, optimizer, needs, components, reference, held_out, benchmarks, .. } = resources;
+    let (train, rollout, sizes) = (&config.train, &config.rollout, config.sizes);
+    let (prompt, tokens) = (estimate.prompt_tokens, rollout.max_completion_length);
+    let (length, micro) = (prompt + tokens, train.per_device_train_batch_size.min(sizes.step));
+    let most = FEWEST.map(|fewest| fewest.max(WORK / policy.weights().element_count()));
+
+    // A training pass of some rows, as long as those of the run or shorter.
+    let (rows, short) = ((most[0] / length).clamp(1, micro), length.min(most[0]));
+    let completion_len = (short * tokens / length).clamp(1, short.max(2) - 1);
+    let (ids, starts, numbers) = (vec![0; rows * short], vec![0; rows], Sequences::numbered(rows));
+    let sequences = Sequences { ids, starts, prompt_len: short - completion_len, completion_len, numbers };
+    let d_logps = vec![1e-3; rows * completion_len];
+    let wants = control::needs(*needs, &components.step_controls, train.measure_step > 0).wants();
+    // As many rows as the run samples at once, for a few tokens in the middle of their completions.
+    let drawn = config.cached_completions().min(most[1]);
+    let few = (most[1] / drawn).clamp(1, tokens.max(3) - 2);
+    let prompts = vec![vec![0; (prompt + tokens.saturating_sub(few) / 2).min(most[0])]; drawn];
+    let sampler = policy.share().with_dtype(config.sampler_dtype().into());
+    let (temperature, top_p) = (f64::from(rollout.temperature), f64::from(rollout.top_p));
+    let mut generation = Generation {
+        sampling: SamplingParams { temperature, top_k: rollout.top_k, top_p },
+        max_completion_length: 1,
+        eos_ids: Vec::new(),
+        logps: false,
+        sampler_logps: false,
+        top_k: 0,
+        max_num_seqs: 0,
+    };
+    // Seconds of the first draw, of it and some more, of a forward pass, a backward pass, and a step.
+    let mut pass = || -> Result<[f64; 5]> {
+        let (mut seconds, mut gradients) = ([0.0; 5], Gradients::default());
+        let mut begun = Instant::now();
+        let mut lap = |at: usize| -> Result<()> {
+            policy.device().synchronize()?;
+            seconds[at] = std::mem::replace(&mut begun, Instant::now()).elapsed().as_secs_f64();
+            Ok(())
+        };
+        for (at, tokens) in [1, 1 + few].into_iter().enumerate() {
+            generation.max_completion_length = tokens;
+            sampler.generate(&prompts, &generation, &mut vec![rng::stream(0, "pace", &[]); drawn])?;
+            lap(at)?;
+        }
+        let forward = policy.forward(&sequences, train.loss_temperature)?;
+        forward.outputs(&wants)?;
+        lap(2)?;
+        forward.finish(&d_logps, None, &mut gradients)?;
+        lap(3)?;
+        optimizer.step(policy.params(), &gradients, None, 0.0, train.max_grad_norm)?;
+        lap(4)?;
+        Ok(seconds)
+    };
+    let (begun, mut seconds) = (Instant::now(), pass()?);
+    // The first of several quick ones also starts threads and touches new memory.
+    while begun.elapsed().as_secs_f64() < LEAST {
+        seconds = pass()?;
+    }
+    let [one, several, forward, backward, optimizer] = seconds;
+    let [forward, backward] = [forward, backward].map(|seconds| seconds / (rows * short) as f64);
+    let draw = (several - one).max(0.0) / (drawn * few) as f64;
+    // Before the first draws come the prompts, and copies of the weights.
+    let answers = |prompts: usize, completions: usize| {
+        let first = if completions > 0 { one } else { 0.0 };
+        first + prompts as f64 * prompt as f64 * forward + completions as f64 * tokens as f64 * draw
+    };
+    // Activations that are not kept are computed again. A rollout for several steps, and a reference, have passes of their own.
+    let several = f64::from(u8::from(micro < sizes.step));
+    let [_, (_, activations), _] = policy.training_bytes(Shape { rows: sizes.step, prompt, tokens }, false, false);
+    let kept = train.activation_budget as f64 * f64::from(1 << 20) / activations as f64;
+    let old = if sizes.steps_per_rollout > 1 { 1.0 / train.num_iterations as f64 } else { 0.0 };
+    let passes = 1.0 + several * (1.0 - kept).max(0.0) + old + f64::from(u8::from(reference.is_some()));
+    let measured = held_out.len() + benchmarks.iter().map(Benchmark::answers).sum::<usize>();
+    let all = (sizes.step * length) as f64;
+    let step = [
+        ("sampling", answers(sizes.prompts, sizes.rollout) / sizes.steps_per_rollout as f64),
+        ("forward passes", passes * all * forward),
+        ("backward passes", all * backward),
+        ("the optimizer", optimizer),
+    ];
+    Ok((step, answers(measured, measured)))
+}
