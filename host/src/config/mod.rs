@@ -86,6 +86,24 @@ impl Config {
         rewards.into_iter().chain(others).chain(lists).collect()
     }
 
+    /// Sentences about masks, weights and step controls that are named more than once.
+    pub fn named_twice(&self) -> Vec<String> {
+        let lists = [
+            ("mask", "mask", &self.mask, "a token counts only where each of them keeps it"),
+            ("weight", "weight", &self.weight, "a token counts by the product of their weights"),
+            ("step control", "step_control", &self.step_control, "each shortens what the one before left of a step"),
+        ];
+        let recipe = self.recipe.as_deref().unwrap_or("none");
+        let of = |(kind, section, list, effect): (&str, &str, &Vec<ComponentConfig>, &str)| {
+            let again = component_names(list).into_iter().find_map(|name| Some(name.split_once('#')?.0.to_owned()))?;
+            Some(format!(
+                "the {kind} `{again}` is named more than once: {effect} (the recipe is `{recipe}`, which may bring one; leave out what is not meant, `[[{section}]]` or `--{}`)",
+                section.replace('_', "-")
+            ))
+        };
+        lists.into_iter().filter_map(of).collect()
+    }
+
     /// All settings as TOML, also those that a run's file leaves out. A line lists the settings that have no value.
     pub fn in_full(&self) -> Result<String> {
         let text = in_full(|| toml::to_string(self))?;

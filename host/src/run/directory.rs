@@ -125,6 +125,14 @@ fn fill(dir: &Path, settings: &str, plugins: Vec<LoadedPlugin>) -> Result<Lock> 
 /// Locks the directory of a run that continues, and removes leftovers of an interruption.
 pub fn reopen(dir: &Path) -> Result<Lock> {
     if !dir.join(CONFIG_FILE).is_file() {
+        if let Some(run) = checkpoint::run_of(dir) {
+            bail!(
+                "`{}` is a checkpoint of the run `{run}` (`--resume {run}` goes on from the newest, of step {})",
+                dir.display(),
+                checkpoint::newest(run)?,
+                run = run.display()
+            );
+        }
         bail!(
             "`{}` is not a run directory: it has no `{CONFIG_FILE}` (give the folder that `host train` printed)",
             dir.display()

@@ -1,4 +1,4 @@
-//! Groups runs into series: runs of one series differ only in the seed.
+//! Groups runs into series: runs of one series differ only in the seed. Of several runs with one seed the longest counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::report::found::FoundRun;
 pub struct Group {
     /// Name that distinguishes the group from the others.
     pub name: String,
-    /// Indices of the group's runs.
+    /// Indices of the group's runs, one for each seed.
     pub runs: Vec<usize>,
 }
 
@@ -26,7 +26,7 @@ pub fn group(runs: &[FoundRun]) -> Vec<Group> {
         // Runs whose settings cannot be read form no series.
         let same = |group: &&mut Group| !of.is_empty() && settings[group.runs[0]] == *of;
         match groups.iter_mut().find(same) {
-            Some(group) => group.runs.push(at),
+            Some(group) => add(runs, group, at),
             None => groups.push(Group { name: String::new(), runs: vec![at] }),
         }
     }
@@ -39,6 +39,16 @@ pub fn group(runs: &[FoundRun]) -> Vec<Group> {
         group.name = names.find(|name| used.insert(name.clone())).unwrap_or(name);
     }
     groups
+}
+
+/// Adds a run to its group. It takes the place of a shorter run with its seed, since equal runs are no more evidence than one.
+fn add(runs: &[FoundRun], group: &mut Group, at: usize) {
+    let (seed, length) = (|at: usize| runs[at].whole("train.seed"), |at: usize| runs[at].lines.steps.len());
+    match group.runs.iter_mut().find(|other| seed(**other) == seed(at)) {
+        Some(other) if length(*other) < length(at) => *other = at,
+        Some(_) => {}
+        None => group.runs.push(at),
+    }
 }
 
 fn told(run: &FoundRun) -> BTreeMap<&str, &str> {
