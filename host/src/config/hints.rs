@@ -60,9 +60,36 @@ fn rows() -> impl Iterator<Item = [&'static str; 3]> {
 
 /// The text without the addresses of its links.
 fn plain(text: &str) -> String {
-    let parts = text.split("](").enumerate();
-    let rest = |(at, part): (usize, &str)| {
-        if at == 0 { part.to_owned() } else { part.split_once(')').map_or("", |(_, rest)| rest).to_owned() }
-    };
-    parts.map(rest).collect::<String>().replace('[', "")
+    let Some((before, after)) = text.split_once("](") else { return text.to_owned() };
+    let (before, word) = before.rsplit_once('[').unwrap_or((before, ""));
+    format!("{before}{word}{}", plain(after.split_once(')').map_or("", |(_, rest)| rest)))
+}
+
+#[cfg(test)]
+mod tests {
+    use capo_loader::registry::Registry;
+
+    use super::super::aliases::aliases_of;
+    use super::*;
+
+    /// Names in the tables are those of the hints; the places that they name exist.
+    #[test]
+    fn every_name_of_the_tables_has_a_place_or_a_reason() {
+        let registry = Registry::open(&[]).unwrap();
+        let offered = |key: &str| registry.offers().iter().any(|offer| offer.keys.iter().any(|known| known == key));
+        let is_name = |name: &&str| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        let names: Vec<&str> =
+            rows().flat_map(|[names, ..]| names.split('`').skip(1).step_by(2)).filter(is_name).collect();
+        assert!(names.len() > 130, "{} names", names.len());
+        for name in names {
+            let advice = advice(name).unwrap_or_else(|| panic!("nothing is said of `{name}`"));
+            for (section, key) in advice.split('`').filter_map(|part| part.split_once('.')) {
+                let of_components = ["mask", "weight"].into_iter().flat_map(aliases_of).any(|alias| alias == key);
+                let known =
+                    sections().into_iter().find(|(known, _)| *known == section).map(|(_, keys)| keys.contains(&key));
+                let is_offered = !["advantage", "objective"].contains(&section) || offered(key);
+                assert!(known.unwrap_or(is_offered) || of_components, "`{name}`: no `{section}.{key}`: {advice}");
+            }
+        }
+    }
 }

@@ -89,16 +89,16 @@ impl Config {
     /// Sentences about masks, weights and step controls that are named more than once.
     pub fn named_twice(&self) -> Vec<String> {
         let lists = [
-            ("mask", "mask", &self.mask, "a token counts only where each of them keeps it"),
-            ("weight", "weight", &self.weight, "a token counts by the product of their weights"),
-            ("step control", "step_control", &self.step_control, "each shortens what the one before left of a step"),
+            ("mask", &self.mask, "a token counts only where each of them keeps it"),
+            ("weight", &self.weight, "a token counts by the product of their weights"),
+            ("step control", &self.step_control, "each shortens what the one before left of a step"),
         ];
-        let recipe = self.recipe.as_deref().unwrap_or("none");
-        let of = |(kind, section, list, effect): (&str, &str, &Vec<ComponentConfig>, &str)| {
+        let of = |(point, list, effect): (&str, &Vec<ComponentConfig>, &str)| {
             let again = component_names(list).into_iter().find_map(|name| Some(name.split_once('#')?.0.to_owned()))?;
+            let recipe =
+                self.recipe.iter().map(|recipe| format!("; the recipe `{recipe}` may bring one")).collect::<String>();
             Some(format!(
-                "the {kind} `{again}` is named more than once: {effect} (the recipe is `{recipe}`, which may bring one; leave out what is not meant, `[[{section}]]` or `--{}`)",
-                section.replace('_', "-")
+                "the {point} `{again}` is named more than once: {effect} (leave out what is not meant{recipe})"
             ))
         };
         lists.into_iter().filter_map(of).collect()

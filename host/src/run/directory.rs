@@ -38,8 +38,9 @@ pub fn check_free(dir: &Path) -> Result<()> {
 }
 
 fn exists_already(dir: &Path) -> String {
-    let dir = dir.display();
-    format!("`train.output_dir` `{dir}` exists already (choose another, or go on with `--resume {dir}`)")
+    let (shown, is_run) = (dir.display(), dir.join(provenance::FILE).is_file());
+    let resume = if is_run { format!(", or go on with `--resume {shown}`") } else { String::new() };
+    format!("`train.output_dir` `{shown}` exists already (choose another{resume})")
 }
 
 /// True if the run in `dir` has done no step and no process works in it. A new run may then replace it without loss.

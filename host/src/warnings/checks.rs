@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-use super::advice::{self, Advice, id};
+use super::advice::{self, Advice, Way, advise, id};
 use super::setup::Setup;
 use super::window::{REWARDS, Window, mean};
 use crate::metrics::names::{APPLIED, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE, WEIGHTED_AWAY, ZERO_ADVANTAGE};
@@ -97,8 +97,13 @@ pub(super) fn find(window: &Window, setup: &Setup) -> Vec<Finding> {
 }
 
 /// A sign about the run as a whole.
-fn of_run(what: String, advice: Vec<Advice>) -> Vec<Sign> {
-    vec![Sign { component: None, what, advice }]
+fn of_run<const N: usize>(what: String, advice: [Option<Advice>; N]) -> Vec<Sign> {
+    vec![Sign { component: None, what, advice: known(advice) }]
+}
+
+/// The advice for which the run's settings say enough.
+fn known<const N: usize>(advice: [Option<Advice>; N]) -> Vec<Advice> {
+    advice.into_iter().flatten().collect()
 }
 
 /// A sign for each component for which `sign` returns one.
@@ -169,17 +174,18 @@ fn fall(window: &Window, setup: &Setup) -> Option<String> {
 }
 
 fn reward_fell(window: &Window, setup: &Setup) -> Vec<Sign> {
-    fall(window, setup).map_or_else(Vec::new, |what| of_run(what, advice::shorter_steps(setup)))
+    fall(window, setup).map_or_else(Vec::new, |what| of_run(what, [advice::lower_rate(setup), advice::govern(setup)]))
 }
 
 fn mask_undone(window: &Window, setup: &Setup) -> Vec<Sign> {
+    let forgets = !setup.is("train.optimizer", "sgd") && !setup.is("train.second_moment", "kept_and_rejected");
     let share = window.mean(&format!("mask/{REJECTED_GRADIENT}"), MEANS);
-    let Some(share) = share.filter(|share| setup.forgets() && *share > MOST_OF_THE_GRADIENT) else { return Vec::new() };
+    let Some(share) = share.filter(|share| forgets && *share > MOST_OF_THE_GRADIENT) else { return Vec::new() };
     let what = format!(
         "masks took {:.0}% of the squared gradient; Adam's second moment shrank with it, so that the steps stayed as long",
         100.0 * share
     );
-    of_run(what, vec![advice::both_moments()])
+    of_run(what, [advise(Way::BothMoments, [])])
 }
 
 fn all_rejected(window: &Window, setup: &Setup) -> Vec<Sign> {
@@ -191,7 +197,7 @@ fn all_rejected(window: &Window, setup: &Setup) -> Vec<Sign> {
     let most = window.components(REJECTION_RATE).into_iter().max_by(|a, b| rate(a).total_cmp(&rate(b)));
     let by = most.as_ref().map_or_else(String::new, |most| format!(", most by `{most}`"));
     let what = format!("every token was rejected in the last {WHOLE} steps{by}, so that nothing is learned");
-    of_run(what, most.and_then(|most| advice::less_rejection(setup, &most)).into_iter().collect())
+    of_run(what, [most.and_then(|most| advice::less_rejection(setup, &most))])
 }
 
 fn entropy_gone(window: &Window, setup: &Setup) -> Vec<Sign> {
@@ -205,7 +211,7 @@ fn entropy_gone(window: &Window, setup: &Setup) -> Vec<Sign> {
         "the policy is sure of every token: entropy {entropy:.1e} nats in the last {MEANS} steps, and {:.0}% of completions teach nothing",
         100.0 * alike
     );
-    of_run(what, [advice::explore(setup)].into_iter().chain(advice::lower_rate(setup)).collect())
+    of_run(what, [advice::explore(setup), advice::lower_rate(setup)])
 }
 
 fn cut_off(window: &Window, setup: &Setup) -> Vec<Sign> {
@@ -216,7 +222,7 @@ fn cut_off(window: &Window, setup: &Setup) -> Vec<Sign> {
         "the length limit cut off {:.0}% of the completions of the last {MEANS} steps, which end without an answer",
         100.0 * share
     );
-    of_run(what, advice::whole_completions(setup))
+    of_run(what, [advice::longer(setup), advice::drop_truncated(setup)])
 }
 
 fn no_signal(window: &Window, setup: &Setup) -> Vec<Sign> {
@@ -231,7 +237,8 @@ fn no_signal(window: &Window, setup: &Setup) -> Vec<Sign> {
     let what = format!(
         "the completions of each prompt earned alike in the last {steps} steps, {reward:.3} on average ({first:.3} in the first step), so that rewards taught nothing"
     );
-    of_run(what, advice::signal(setup))
+    let slower = advice::lower_rate(setup).filter(|_| reward < first);
+    of_run(what, [slower, advice::answers(setup), advice::resample(setup)])
 }
 
 fn kl_jump(window: &Window, setup: &Setup) -> Vec<Sign> {
@@ -251,7 +258,7 @@ fn kl_jump(window: &Window, setup: &Setup) -> Vec<Sign> {
     let what = format!(
         "this step moved the policy by {kl:.1e} nats per token, {ratio:.0} times the median of the steps before at this rate; the reward may fall after it"
     );
-    of_run(what, advice::shorter_steps(setup))
+    of_run(what, [advice::lower_rate(setup), advice::govern(setup)])
 }
 
 fn mask_rejects_much(window: &Window, setup: &Setup) -> Vec<Sign> {
@@ -264,7 +271,7 @@ fn mask_rejects_much(window: &Window, setup: &Setup) -> Vec<Sign> {
         }
         let what =
             format!("`{mask}` rejected {:.0}% of the tokens of the last {REJECTIONS} steps", 100.0 * mean(&rates));
-        Some((what, [advice::loosen(setup, "mask", mask)].into_iter().chain(advice::lower_rate(setup)).collect()))
+        Some((what, known([advice::loosen(setup, "mask", mask), advice::lower_rate(setup)])))
     })
 }
 
@@ -275,7 +282,7 @@ fn weights_small(window: &Window, setup: &Setup) -> Vec<Sign> {
             "`{weight}` let tokens count {mean:.2} on average in the last {WEIGHTS} steps, so that little is learned"
         );
         let is_small = mean < setup.limits.weight_mean && !finds_its_threshold(window, weight);
-        is_small.then(|| (what, vec![advice::weight_bound(setup, weight)]))
+        is_small.then(|| (what, known([advice::weight_bound(setup, weight)])))
     })
 }
 
@@ -291,11 +298,11 @@ fn steps_held_back(window: &Window, setup: &Setup) -> Vec<Sign> {
         let loosen = advice::loosen(setup, "step_control", control);
         // Nothing is known of how others decide, so the rate may have no part in it.
         Some(if id(control).starts_with("governor.") {
-            let advice = advice::lower_rate(setup).into_iter().chain([loosen]).collect();
-            (format!("{left}: the rate is far above what its target allows"), advice)
+            let what = format!("{left}: the rate is far above what its target allows");
+            (what, known([advice::lower_rate(setup), loosen]))
         } else {
-            let advice = [loosen].into_iter().chain(advice::leave_out(setup, "step_control")).collect();
-            (format!("{left}, so that little is learned: that control holds the run back"), advice)
+            let what = format!("{left}, so that little is learned: that control holds the run back");
+            (what, known([loosen, advise(Way::LeaveOut, [])]))
         })
     })
 }
@@ -307,8 +314,7 @@ fn mask_idle(window: &Window, setup: &Setup) -> Vec<Sign> {
             "`{mask}` has rejected no token in {} steps: the run is as without it",
             setup.limits.idle_mask_steps
         );
-        let tighten = advice::tighten(setup, "mask", mask);
-        Some((what, [tighten].into_iter().chain(advice::leave_out(setup, "mask")).collect()))
+        Some((what, known([advice::tighten(setup, "mask", mask), advise(Way::LeaveOut, [])])))
     })
 }
 
@@ -321,9 +327,9 @@ fn control_idle(window: &Window, setup: &Setup) -> Vec<Sign> {
         );
         let advice = match finds_its_share(window, control) {
             true => advice::raise_rate(setup),
-            false => Some(advice::tighten(setup, "step_control", control)),
+            false => advice::tighten(setup, "step_control", control),
         };
-        Some((what, advice.into_iter().chain(advice::leave_out(setup, "step_control")).collect()))
+        Some((what, known([advice, advise(Way::LeaveOut, [])])))
     })
 }
 

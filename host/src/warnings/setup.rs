@@ -15,7 +15,7 @@ pub struct Setup {
     /// Section `[warnings]`.
     pub(super) limits: WarningsConfig,
     /// Number of the model's positions; `None` if it is unknown.
-    pub(super) positions: Option<u64>,
+    pub(super) positions: Option<f64>,
     settings: BTreeMap<String, String>,
     plugins: Vec<LoadedPlugin>,
 }
@@ -30,7 +30,7 @@ impl Setup {
         // A model that cannot be read has its own error.
         let files = setup.text("model.model_name_or_path").and_then(|model| embedded::model_files(model).ok());
         let model = files.and_then(|files| Config::load(&files).ok());
-        Self { positions: model.map(|model| model.max_position_embeddings as u64), ..setup }
+        Self { positions: model.map(|model| model.max_position_embeddings as f64), ..setup }
     }
 
     /// `train.learning_rate`; `None` if it is unknown or 0.
@@ -38,16 +38,7 @@ impl Setup {
         self.number("train.learning_rate").filter(|rate| *rate > 0.0)
     }
 
-    /// True if the optimizer's second moment contains only the gradients of kept tokens.
-    pub(super) fn forgets(&self) -> bool {
-        !self.is("train.optimizer", "sgd") && !self.is("train.second_moment", "kept_and_rejected")
-    }
-
     pub(super) fn number(&self, key: &str) -> Option<f64> {
-        self.settings.get(key)?.parse().ok()
-    }
-
-    pub(super) fn whole(&self, key: &str) -> Option<u64> {
         self.settings.get(key)?.parse().ok()
     }
 
@@ -71,11 +62,6 @@ impl Setup {
     pub(super) fn key(&self, section: &str, name: &str, key: &str) -> Option<&str> {
         let number = self.names(section).iter().position(|known| known == name)?;
         self.settings.get(&format!("{section}.{number}.{key}")).map(String::as_str)
-    }
-
-    /// True if `train.loss_factors` names the component.
-    pub(super) fn multiplies_the_loss(&self, name: &str) -> bool {
-        self.text("train.loss_factors").is_some_and(|names| names.contains(&format!("\"{name}\"")))
     }
 
     /// The plugin with the component `id`, as `--plugin` takes it.

@@ -1,4 +1,4 @@
-//! What `host` advises works: each way out is taken from a run that was advised to take it, and what an error says to give is given.
+//! What `host` advises works: each way out is taken from a run that is advised to, and what an error says to give is given.
 
 use std::collections::BTreeSet;
 
@@ -19,15 +19,19 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// Lines of metrics for a list of `[number of steps, values]`.
-fn metrics(steps: &Value) -> String {
-    let steps = steps.as_array().unwrap().iter().flat_map(|part| vec![&part[1]; part[0].as_u64().unwrap() as usize]);
-    let line = |(step, values): (usize, &Value)| {
-        let mut line = values.clone();
-        line["step"] = step.into();
-        format!("{line}\n")
+/// Lines of metrics from a list of `[number of steps, values, ...]`, whose values take turns.
+fn metrics(case: &Value) -> String {
+    let list = |value: &Value| value.as_array().unwrap().clone();
+    let steps = list(&case["steps"]).into_iter().flat_map(|part| {
+        let part = list(&part);
+        let count = part[0].as_u64().unwrap() as usize;
+        part[1..].iter().cycle().take(count).cloned().collect::<Vec<_>>()
+    });
+    let line = |(step, mut values): (u64, Value)| {
+        values["step"] = step.into();
+        format!("{values}\n")
     };
-    (1..).zip(steps).map(line).collect()
+    (case["from"].as_u64().unwrap_or(1)..).zip(steps).map(line).collect()
 }
 
 /// A check whose finding no run here has, or a way out that none of them is shown, fails the test: add a line to `runs.jsonl`.
@@ -38,14 +42,13 @@ fn every_way_out_works_on_the_run_that_is_shown_it() {
         let (folder, about, args) = (Folder::new(), &case["about"], case["run"].as_str().unwrap());
         folder.write("components.toml", data("components.toml"));
         let run = folder.train("run", &format!("{TWO_STEPS} {args}"));
-        folder.write("run/metrics.jsonl", metrics(&case["steps"]));
-        let plugins: String = args
-            .split("--plugin ")
-            .skip(1)
-            .map(|rest| format!("--plugin {} ", rest.split(' ').next().unwrap()))
-            .collect();
+        folder.write("run/metrics.jsonl", metrics(&case));
+        let plugins =
+            args.split(' ').filter(|word| word.ends_with(".so")).map(|library| format!("--plugin {library} "));
+        let again = format!("--config run/config.toml {} --dry-run", plugins.collect::<String>());
         let found = diagnose(&FoundRun::read(run.path()).unwrap());
-        assert!(!found.is_empty(), "{about}: nothing is found");
+        let checks_found = found.iter().map(|found| format!("{} {}", found.first, found.finding.check));
+        assert_eq!(case["found"], checks_found.collect::<Value>(), "{about}");
         for finding in found.into_iter().map(|found| found.finding) {
             checks.insert(finding.check);
             for advice in &finding.advice {
@@ -55,36 +58,36 @@ fn every_way_out_works_on_the_run_that_is_shown_it() {
                         folder.said(command);
                         continue;
                     }
-                    for given in [args, &format!("--config run/config.toml {plugins}")] {
-                        let outcome = folder.attempt("next", &format!("{TWO_STEPS} {given} {change}"));
+                    // What is added to the run's own command, and to its settings.
+                    for given in [args, &again] {
+                        let outcome = folder.host(&format!("train {TWO_STEPS} {given} {change}"));
                         assert_eq!(outcome.code, Some(0), "{about}: {change}: {outcome:#?}");
-                        let again =
+                        let is_new =
                             outcome.stderr.contains("more than once") && !about.as_str().unwrap().contains("twice");
-                        assert!(!again, "{about}: {change}: {}", outcome.stderr);
-                        std::fs::remove_dir_all(folder.path().join("next")).unwrap();
+                        assert!(!is_new, "{about}: {change}: {}", outcome.stderr);
                     }
                 }
             }
         }
     }
-    assert_eq!(taken.into_iter().collect::<Vec<_>>(), Way::ALL);
+    assert!(taken.into_iter().eq(Way::ALL.iter().map(|(way, _)| *way)));
     assert_eq!(checks.len(), rank("every check comes before what is none"));
 }
 
 #[test]
 fn what_an_error_says_to_give_is_enough() {
     for args in data("refused.txt").lines() {
-        let (folder, mut given) = (Folder::new(), args.to_owned());
-        let sentence = folder.refused(&format!("train {TWO_STEPS} {given}"));
-        for _ in 0..2 {
-            let outcome = folder.attempt("run", &format!("{TWO_STEPS} {given}"));
+        let (folder, mut given) = (Folder::new(), format!("{TWO_STEPS} {args} "));
+        for more in 0.. {
+            let outcome = folder.attempt("run", &given);
             if outcome.code == Some(0) {
+                assert!(more > 0, "{args} is not refused");
                 break;
             }
             let sentence = outcome.refused();
-            let change = quoted(&sentence).filter(|part| part.starts_with("--") && !given.contains(part)).last();
-            given.push_str(&format!(" {}", change.unwrap_or_else(|| panic!("{given}: {sentence}"))));
+            let is_new = |part: &&str| part.starts_with("--") && !given.contains(&format!("{part} "));
+            let change = quoted(&sentence).filter(is_new).last().unwrap_or_else(|| panic!("{given}: {sentence}"));
+            given = format!("{given}{change} ");
         }
-        assert!(folder.path().join("run/checkpoints").exists(), "{args}: {sentence}");
     }
 }

@@ -1,5 +1,7 @@
 //! Which recipe a run takes, and sentences about recipes.
 
+use std::collections::BTreeSet;
+
 use insta::assert_snapshot;
 use tests::Folder;
 
@@ -22,7 +24,6 @@ fn without_a_plugin_it_is_grpo_and_with_one_it_is_the_plugins() {
 
 #[test]
 fn two_recipes_need_a_choice() {
-    assert_snapshot!(refused("--plugin libcapo.so --plugin libdrcapo.so"), @"the plugins carry 2 recipes, `capo` and `drcapo`, and the config does not choose (add `--set recipe=capo`, or name `[advantage]` and `[objective]` in a config)");
     assert_snapshot!(chosen("--plugin libcapo.so --plugin libdrcapo.so --set recipe=capo"), @r#""capo", "capo.advantage""#);
     let components = "--set advantage.use=drcapo.advantage --set objective.use=capo.objective";
     let folder = Folder::new();
@@ -43,21 +44,14 @@ fn config_with(advantage: &str, objective: &str) -> String {
 }
 
 #[test]
-fn unknown_recipes() {
-    assert_snapshot!(refused("--set recipe=grop"), @"recipe `grop` is unknown (did you mean `grpo`? a plugin's recipe needs its `--plugin`)");
-    assert_snapshot!(refused("--set recipe=zzz"), @"recipe `zzz` is unknown (known: `bnpo`, `cispo`, `dapo`, `dr_grpo`, `grpo`, `gspo`, `luspo`, `reinforce`, `reinforce_plus_plus`, `reinforce_plus_plus_baseline`, `rloo`, `sapo`, `vespo`; a plugin's recipe needs its `--plugin`)");
-    // The plugin that has it is not loaded.
-    assert_snapshot!(refused("--set recipe=capo"), @"recipe `capo` is unknown (did you mean `sapo`? a plugin's recipe needs its `--plugin`)");
-    assert_snapshot!(refused("--set recipe=7"), @"`recipe` in `--set` is 7 (give a recipe's name as a string)");
-}
-
-#[test]
-fn recipes_that_are_wrong() {
-    assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=meddling"), @"recipe `meddling` has a section `model` (it may hold `advantage`, `objective`, `mask`, `weight`, `step_control`)");
-    assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=overreaching"), @"recipe `overreaching` has a section `data` (it may hold `advantage`, `objective`, `mask`, `weight`, `step_control`, `train`, `rollout`, `reward`)");
-    assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=garbled"), @"recipe `garbled` is not TOML: line 1: unclosed table, expected `]`");
-    assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=absent"), @"`[objective]` names `absent.objective`, which no loaded image offers (known here: `bnpo.objective`, `cispo.objective`, `dapo.objective`, `dr_grpo.objective`, `grpo.objective`, `gspo.objective`, `luspo.objective`, `reinforce.objective`, `rloo.objective`, `sapo.objective`, `vespo.objective`; a plugin's components need its `--plugin`)");
-    assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=incomplete"), @r#"`[objective]` is missing from the default config, and no recipe fills it in (name a component with `use = "..."`, or take a whole recipe with `recipe = "grpo"`)"#);
+fn recipes_of_the_plugins_that_come_with_host() {
+    for (library, recipes) in host::algorithms::OF_PLUGINS {
+        let listed = Folder::new().said(&format!("plugins --plugin {library} --json"));
+        let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+        let offered = listed["recipes"].as_array().unwrap().iter().filter(|recipe| !recipe["origin"].is_null());
+        let names: BTreeSet<&str> = offered.map(|recipe| recipe["name"].as_str().unwrap()).collect();
+        assert_eq!(names, recipes.iter().copied().collect(), "{library}");
+    }
 }
 
 /// The lines of a run's header that say where its settings came from, and its config.
@@ -152,19 +146,26 @@ fn masks_beside_those_of_a_recipe() {
     assert_eq!(masks[1]["use"].as_str(), Some("drcapo.curvature"));
     assert_eq!(masks[1]["fisher_threshold"].as_float(), Some(0.5));
     // The recipe's mask named once more is another instance.
-    let (_, config) =
-        sources("--plugin libcapo.so --mask capo.curvature --set mask.capo.curvature#2.fisher_threshold=0.25");
+    let twice = "--plugin libcapo.so --mask capo.curvature --set mask.capo.curvature#2.fisher_threshold=0.25";
+    let (_, config) = sources(twice);
+    for (args, sentence) in [
+        (twice, "the mask `capo.curvature` is named more than once: a token counts only where each of them keeps it"),
+        (
+            "--plugin libgovernor.so --step-control governor.kl",
+            "the step control `governor.kl` is named more than once: each shortens what",
+        ),
+        (
+            "--plugin libmasks.so --set recipe=icepop --weight masks.tis",
+            "the weight `masks.tis` is named more than once: a token counts by the product",
+        ),
+    ] {
+        let warned = Folder::new().host(&format!("train {args} --dry-run")).succeeded().stderr;
+        assert!(warned.starts_with(&format!("warning: {sentence}")) && warned.contains("; the recipe `"), "{warned}");
+    }
     assert_eq!(config["mask"][1]["fisher_threshold"].as_float(), Some(0.25));
     assert!(config["mask"][0].get("fisher_threshold").is_none());
     let (_, config) = sources("--set reward.exact_match.weight=2.0");
     assert_eq!(config["reward"][0]["weight"].as_float(), Some(2.0));
-}
-
-#[test]
-fn masks_that_are_not_there() {
-    assert_snapshot!(refused("--mask capo.curvature"), @"`[[mask]]` names `capo.curvature`, which no loaded image offers (no mask is built in: load a plugin with `--plugin`)");
-    assert_snapshot!(refused("--set mask.capo.threads=1"), @"`--set mask.capo.threads=...`: this run has no mask (add one with `--mask ID`; `host plugins` lists those on offer)");
-    assert_snapshot!(refused("--plugin libcapo.so --mask grpo.advantage"), @"`[[mask]]` names `grpo.advantage`, which is offered at the advantage point (move it to `[advantage]`)");
 }
 
 #[test]

@@ -99,6 +99,23 @@ mod tests {
         assert_eq!(names(&runs), expected);
     }
 
+    /// An equal run is no more evidence; the longer of two counts.
+    #[test]
+    fn one_run_counts_for_a_seed() {
+        let of = |name, seed, steps: u64| {
+            let lines: String = (1..=steps).map(|step| format!("{{\"step\":{step}}}\n")).collect();
+            FoundRun::of(
+                name,
+                &[("train.seed", seed), ("train.max_steps", "4")],
+                Lines::parse(lines.as_bytes()).unwrap(),
+            )
+        };
+        let runs = [of("a", "42", 2), of("again", "42", 4), of("copy", "42", 4)];
+        assert_eq!(names(&runs), [("again".into(), vec![1])]);
+        let runs = [of("a", "42", 4), of("again", "42", 4), of("b", "1", 4)];
+        assert_eq!(names(&runs), [("a and another seed".into(), vec![0, 2])]);
+    }
+
     #[test]
     fn runs_without_settings_stay_apart() {
         assert_eq!(names(&[run("a", &[]), run("a", &[])]), [("a".into(), vec![0]), ("a (2)".into(), vec![1])]);
