@@ -148,6 +148,10 @@ impl Writer {
         }
         let (length, completion) = (ids.len(), self.generation.max_completion_length);
         ensure!(
+            length < positions,
+            "a prompt has {length} tokens, and the model {positions} positions (shorten the prompt)"
+        );
+        ensure!(
             length.saturating_add(completion) <= positions,
             "a prompt has {length} tokens, which with `--max-completion-length` {completion} are more than the model's {positions} positions (lower it, or shorten the prompt)"
         );

@@ -83,7 +83,7 @@ mod tests {
         assert!(names.len() > 130, "{} names", names.len());
         for name in names {
             let advice = advice(name).unwrap_or_else(|| panic!("nothing is said of `{name}`"));
-            for (section, key) in advice.split('`').filter_map(|part| part.split_once('.')) {
+            for (section, key) in advice.split(['`', ' ']).filter_map(|word| word.split_once('.')) {
                 let of_components = ["mask", "weight"].into_iter().flat_map(aliases_of).any(|alias| alias == key);
                 let known =
                     sections().into_iter().find(|(known, _)| *known == section).map(|(_, keys)| keys.contains(&key));

@@ -65,10 +65,11 @@ fn recipe<'r>(registry: &'r Registry, name: &str) -> Result<&'r OfferedRecipe> {
     })
 }
 
-/// Refuses keys of advantage and objective that are settings elsewhere, and says where.
+/// Refuses keys of a built-in advantage or objective that are settings elsewhere, and says where.
 fn check_keys(config: &Config, registry: &Registry) -> Result<()> {
     for (section, component) in [("advantage", &config.advantage), ("objective", &config.objective)] {
-        let offer = registry.offers().into_iter().find(|offer| offer.id == component.id && !offer.keys.is_empty());
+        let of = |offer: &&Offer| offer.id == component.id && offer.origin == Origin::BuiltIn;
+        let offer = registry.offers().into_iter().find(of);
         let is_unknown = |key: &&String| offer.is_some_and(|offer| !offer.keys.contains(key));
         let advice = |key: &String| Some((key.clone(), hints::advice(key)?));
         if let Some((key, advice)) = component.table.keys().filter(is_unknown).find_map(advice) {

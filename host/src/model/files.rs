@@ -177,13 +177,14 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Error {
 /// What a model's folder has in the place of the absent file at `path`, and the way out.
 fn absent(path: &Path) -> Option<String> {
     let (dir, name) = (path.parent()?, path.file_name()?.to_str()?);
-    let mut names: Vec<String> =
-        dir.read_dir().ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+    // A link of the Hub's cache may lead nowhere.
+    let there = dir.read_dir().ok()?.flatten().filter(|entry| entry.path().exists());
+    let mut names: Vec<String> = there.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();
     let first = |starts: &[&str]| names.iter().find(|name| starts.iter().any(|start| name.starts_with(start)));
     let shown = dir.display();
     let write = |class: &str| {
-        format!("write it anew in Python: `transformers.{class}.from_pretrained(\"{shown}\").save_pretrained(\"NEW\")`")
+        format!("write it anew in Python: `{class}.from_pretrained(\"{shown}\").save_pretrained(\"{shown}\")`")
     };
     // Of a cache that was filled in part, its folder tells the id.
     let id = dir.ancestors().find_map(|dir| dir.file_name()?.to_str()?.strip_prefix("models--"));
@@ -192,14 +193,21 @@ fn absent(path: &Path) -> Option<String> {
         |id| format!("fetch the rest with `host download {}`", id.replacen("--", "/", 1)),
     );
     let (is_weights, is_tokenizer) = (name.ends_with(".safetensors"), name == "tokenizer.json");
-    let others = first(&["pytorch_model", "adapter_model", "tf_model", "flax_model"]).filter(|_| is_weights);
+    let weights =
+        [("pytorch_model", "transformers.AutoModelForCausalLM"), ("adapter_model", "peft.AutoPeftModelForCausalLM")];
+    let others = weights.iter().find_map(|(start, class)| Some((first(&[start]).filter(|_| is_weights)?, class)));
     let vocabulary = first(&["tokenizer.model", "spiece.model", "vocab."]).filter(|_| is_tokenizer);
-    Some(if let Some(checkpoint) = first(&["checkpoints"]).filter(|_| names.iter().any(|name| name == "config.toml")) {
-        format!("`{shown}` is a run: name one of its checkpoints, in `{}`", dir.join(checkpoint).display())
-    } else if let Some(other) = others {
-        format!("its weights are in `{other}`, and only safetensors are read: {}", write("AutoModelForCausalLM"))
+    Some(if first(&["provenance.json"]).is_some() {
+        match first(&["checkpoints"]) {
+            Some(folder) => {
+                format!("`{shown}` is a run: name one of its checkpoints, in `{}`", dir.join(folder).display())
+            }
+            None => format!("`{shown}` is a run that has no checkpoint yet"),
+        }
+    } else if let Some((other, class)) = others {
+        format!("its weights are in `{other}`, and only safetensors are read: {}", write(class))
     } else if let Some(other) = vocabulary {
-        format!("its tokenizer is in `{other}` alone: {}", write("AutoTokenizer"))
+        format!("its tokenizer is in `{other}` alone: {}", write("transformers.AutoTokenizer"))
     } else if is_weights && names.iter().any(|name| name.ends_with(".safetensors.index.json")) {
         format!("the index names it, so the download is not whole: {fetch}")
     } else if names.is_empty() {

@@ -160,9 +160,9 @@ fn generation_refuses_bad_input() {
     let refused = |args: &str| folder.refused(&format!("generate --model embedded:tiny-arithmetic {args}"));
     // Without a length, completions may be as long as the model's positions allow.
     folder.said("generate --model embedded:tiny-arithmetic 1+1= 123+456=");
-    assert_snapshot!(refused(&"1".repeat(64)), @"a prompt has 64 tokens, which with `--max-completion-length` 1 are more than the model's 64 positions (lower it, or shorten the prompt)");
+    assert_snapshot!(refused(&"1".repeat(64)), @"a prompt has 64 tokens, and the model 64 positions (shorten the prompt)");
     assert_snapshot!(refused("1+x="), @"cannot encode `1+x=`: the tokenizer has no id for `x`");
-    assert_snapshot!(refused("1+1="), @"a prompt has 4 tokens, which with `--max-completion-length` 256 are more than the model's 64 positions (lower it, or shorten the prompt)");
+    assert_snapshot!(refused("1+1= --max-completion-length 64"), @"a prompt has 4 tokens, which with `--max-completion-length` 64 are more than the model's 64 positions (lower it, or shorten the prompt)");
     assert_snapshot!(refused("1+1= --max-completion-length 0"), @"`max_completion_length` is 0, expected at least 1");
     assert_snapshot!(refused("1+1= --temperature -1 --max-completion-length 3"), @"`temperature` is -1, expected 0 or more (0 is greedy)");
     assert_snapshot!(refused("--input absent"), @"cannot read `absent`: No such file or directory (os error 2)");
