@@ -2,16 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use host::report::found::{FoundRun, diagnose};
+use host::report::found::{Diagnosis, FoundRun, diagnose};
 use host::warnings::{Way, rank};
 use serde_json::Value;
-use tests::artifacts::workspace;
-use tests::{Folder, json_lines, text};
+use tests::{Folder, artifacts, json_lines, text};
 
 const TWO_STEPS: &str = "--set train.max_steps=2 --set eval.num_prompts=0 --set train.per_device_train_batch_size=16";
 
 fn data(name: &str) -> String {
-    text(&workspace().join("tests/data/advice").join(name))
+    text(&artifacts::workspace().join("tests/data/advice").join(name))
 }
 
 /// What a text has in backticks.
@@ -37,7 +36,7 @@ fn metrics(case: &Value) -> String {
 /// A check whose finding no run here has, or a way out that none of them is shown, fails the test: add a line to `runs.jsonl`.
 #[test]
 fn every_way_out_works_on_the_run_that_is_shown_it() {
-    let (mut taken, mut checks) = (BTreeSet::new(), BTreeSet::new());
+    let (mut taken, mut checks, mut said) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
     for case in json_lines(&data("runs.jsonl")) {
         let (folder, about, args) = (Folder::new(), &case["about"], case["run"].as_str().unwrap());
         folder.write("components.toml", data("components.toml"));
@@ -47,8 +46,12 @@ fn every_way_out_works_on_the_run_that_is_shown_it() {
             args.split(' ').filter(|word| word.ends_with(".so")).map(|library| format!("--plugin {library} "));
         let again = format!("--config run/config.toml {} --dry-run", plugins.collect::<String>());
         let found = diagnose(&FoundRun::read(run.path()).unwrap());
-        let checks_found = found.iter().map(|found| format!("{} {}", found.first, found.finding.check));
-        assert_eq!(case["found"], checks_found.collect::<Value>(), "{about}");
+        said.push(format!("{args}: {}", about.as_str().unwrap()));
+        said.extend(
+            found
+                .iter()
+                .map(|Diagnosis { finding, first, .. }| format!("  {first} {}: {}", finding.check, finding.line())),
+        );
         for finding in found.into_iter().map(|found| found.finding) {
             checks.insert(finding.check);
             for advice in &finding.advice {
@@ -70,6 +73,7 @@ fn every_way_out_works_on_the_run_that_is_shown_it() {
             }
         }
     }
+    insta::assert_snapshot!("advice", said.join("\n").replace(&*artifacts::folder().to_string_lossy(), "BUILD"));
     assert!(taken.into_iter().eq(Way::ALL.iter().map(|(way, _)| *way)));
     assert_eq!(checks.len(), rank("every check comes before what is none"));
 }
