@@ -24,7 +24,7 @@ pub fn carried() -> Vec<PathBuf> {
     CARRIED.get().map(|folder| libraries(folder)).unwrap_or_default()
 }
 
-/// Paths to try for a plugin, in this order: as given, `./`, each folder of `$CAPO_PLUGIN_PATH`, beside the executable, in the folder
+/// Paths to try for a plugin's file or its crate's name, in this order: as given, `./`, each folder of `$CAPO_PLUGIN_PATH`, beside the executable, in the folder
 /// of plugins that came with the program, in the folder of installed plugins.
 ///
 /// Places that the user names come first. Installed plugins come last, so that none takes the place of a plugin that came with the
@@ -38,7 +38,22 @@ fn candidates(name: &Path) -> Vec<PathBuf> {
     let beside = env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
     let came_along = beside.into_iter().chain(CARRIED.get().cloned());
     let folders = std::iter::once(PathBuf::from(".")).chain(listed_folders()).chain(came_along).chain(data_folder());
-    folders.map(|folder| folder.join(name)).collect()
+    let names: Vec<PathBuf> = std::iter::once(name.to_owned()).chain(library(name)).collect();
+    let folders: Vec<PathBuf> = folders.collect();
+    names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name))).collect()
+}
+
+/// File name of the library of a crate, as `libcapo.so` of `capo`; `None` for the name of a file.
+fn library(name: &Path) -> Option<PathBuf> {
+    let name = name.to_str().filter(|name| !name.contains('.'))?.replace('-', "_");
+    Some(format!("{}{name}{}", env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX).into())
+}
+
+/// File name of a plugin that can be found and whose name says that it has the component `id`, as `libcapo.so` of `capo.curvature`.
+pub(crate) fn carrier(id: &str) -> Option<String> {
+    let vendor = id.split('.').next().filter(|vendor| !vendor.contains(['/', '\\']))?;
+    let library = library(Path::new(vendor)).filter(|library| find(library).is_ok())?;
+    Some(library.display().to_string())
 }
 
 /// Returns the folders of `$CAPO_PLUGIN_PATH`.

@@ -11,6 +11,7 @@ use capo_plugin::{
     Advantage, Component, Image, Inputs, Mask, MaskTraits, ObjectiveFn, Point, StepControlFn, Weight, Wired, nearest,
 };
 
+use crate::find;
 use crate::offer::{self, Offer, OfferedRecipe, Origin};
 use crate::open;
 use crate::tables::{Choice, ComponentConfig, component_names};
@@ -67,8 +68,9 @@ impl Registry {
         let watch = |seconds| Watchdog::over_plugins(seconds, files.iter().map(shown).collect());
         let watchdog = seconds.map_or_else(Watchdog::off, watch);
         for file in files {
+            // What a user adds to a command may name a plugin again.
             if registry.plugins.iter().any(|other| other.path == file.path) {
-                bail!("plugin `{}` is given twice (leave one out)", file.path.display());
+                continue;
             }
             let open = || registry.add(open::load_bytes(&file.path, &file.bytes)?, &Origin::File(file.path.clone()));
             watchdog.watch(&shown(&file), "open", open)?;
@@ -312,10 +314,13 @@ impl Registry {
         let Some(offer) = self.offers.iter().find(|offer| offer.id == id) else {
             let here = || self.offers().into_iter().filter(|offer| offer.point == point).map(|offer| offer.id.as_str());
             let known = here().collect::<Vec<_>>().join("`, `");
-            let hint = match nearest(id, here()) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None if known.is_empty() => format!("no {} is built in: load a plugin with `--plugin`", words(point)),
-                None => format!("known here: `{known}`; a plugin's components need its `--plugin`"),
+            let hint = match (nearest(id, here()), find::carrier(id)) {
+                (Some(near), _) => format!("did you mean `{near}`?"),
+                (None, Some(library)) => format!("give `--plugin {library}`"),
+                (None, None) if known.is_empty() => {
+                    format!("no {} is built in: load a plugin with `--plugin`", words(point))
+                }
+                (None, None) => format!("known here: `{known}`; a plugin's components need its `--plugin`"),
             };
             bail!("`{section}` names `{id}`, which no loaded image offers ({hint})");
         };

@@ -101,8 +101,9 @@ fn split_pin(name: &Path) -> Result<(PathBuf, Option<String>)> {
     let hexadecimal = pin.bytes().all(|byte| byte.is_ascii_hexdigit());
     ensure!(
         pin.len() == 64 && hexadecimal,
-        "`--plugin {}` is not pinned to a SHA-256: `{pin}` is not 64 hexadecimal digits (`host plugins --hash` prints them)",
-        name.display()
+        "`--plugin {}` is not pinned to a SHA-256: `{pin}` is not 64 hexadecimal digits (`host plugins --hash --plugin {}` prints them)",
+        name.display(),
+        file
     );
     Ok((PathBuf::from(file), Some(pin.to_ascii_lowercase())))
 }

@@ -9,6 +9,19 @@ use capo_plugin::{recipe, register};
 /// The recipe of a run that names none and loads no plugin with a recipe.
 pub const DEFAULT_RECIPE: &str = "grpo";
 
+/// Advantages that compare the completions of each prompt, those of the plugins that come with `host` included.
+pub const GROUP_ADVANTAGES: [&str; 5] =
+    ["grpo.advantage", "dr_grpo.advantage", "rloo.advantage", "capo.advantage", "drcapo.advantage"];
+
+/// Recipes of the plugins that come with `host`.
+pub const OF_PLUGINS: [(&str, &[&str]); 5] = [
+    ("libcapo.so", &["capo", "capo-soft"]),
+    ("libdrcapo.so", &["drcapo", "drcapo-soft"]),
+    ("libreincapo.so", &["reincapo", "reincapo-soft"]),
+    ("libgovernor.so", &["governed-grpo"]),
+    ("libmasks.so", &["dppo", "dppo-kl", "ipo", "icepop", "deepseek-v3.2"]),
+];
+
 /// Registers a component that has keys, which its type lists.
 macro_rules! keyed {
     ($point:ident, $id:literal, $type:ty, $about:literal) => {

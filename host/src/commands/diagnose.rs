@@ -50,7 +50,9 @@ fn lines(run: &FoundRun, Verdict { summary, findings }: &Verdict) -> Vec<String>
     for (number, diagnosis) in (1..).zip(findings) {
         let finding = &diagnosis.finding;
         lines.push(format!("{number:>3}. {}: {}", diagnosis.when(), finding.what));
-        lines.push(format!("     {}", finding.advice));
+        if !finding.advice.is_empty() {
+            lines.push(format!("     {}", finding.advice()));
+        }
         lines.push(format!("     {}, check `{}`", finding.page, finding.check));
     }
     if findings.is_empty() {

@@ -11,7 +11,6 @@ use sha2::{Digest, Sha256};
 
 use super::answers::Answers;
 use super::args::EvalArgs;
-use super::export;
 use super::failure::Failure;
 use super::output;
 use crate::benchmark::{self, Benchmark, HELD_OUT, Outcome};
@@ -45,14 +44,6 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
     measure(open, answers).map_err(Failure::Run)
 }
 
-/// The folder of the run that `model` is, or is a checkpoint of.
-fn run_of(model: &str) -> Option<&Path> {
-    let dir = Path::new(model);
-    let is_checkpoints = |folder: &&Path| folder.file_name().is_some_and(|name| name == checkpoint::FOLDER);
-    let runs = [Some(dir), dir.parent().filter(is_checkpoints).and_then(Path::parent)];
-    runs.into_iter().flatten().find(|run| export::is_run(run))
-}
-
 fn open(args: &EvalArgs) -> Result<Open> {
     if let Some(path) = &args.output {
         files::check_replaceable(path)?;
@@ -61,7 +52,11 @@ fn open(args: &EvalArgs) -> Result<Open> {
     }
     let registry = args.config.open(&args.plugins)?;
     // A run is measured with the settings of its training.
-    let run = args.model.as_deref().filter(|_| args.config.config.is_none()).and_then(run_of);
+    let run = args
+        .model
+        .as_deref()
+        .filter(|_| args.config.config.is_none())
+        .and_then(|model| checkpoint::run_of(Path::new(model)));
     let settings = run.map(|run| run.join(CONFIG_FILE)).or_else(|| args.config.config.clone());
     let draft = Draft::read(settings.as_deref(), config::DEFAULT, &args.config.set)?;
     let names_data = run.is_some() || draft.names_data() || !args.benchmark.is_empty();
@@ -82,8 +77,7 @@ fn open(args: &EvalArgs) -> Result<Open> {
         "`model.fresh_weights` is true: there is no model to measure (name one with `--model`)"
     );
     let named = args.model.as_deref().unwrap_or(&config.model.model_name_or_path);
-    let chosen = export::chosen(named, None)?;
-    let model = chosen.map_or_else(|| named.to_owned(), |(checkpoint, _)| checkpoint.display().to_string());
+    let model = checkpoint::model_of(named)?;
     let files = config.data.amend(embedded::model_files(&model)?)?;
     ensure!(
         names_data || model.starts_with(EMBEDDED),

@@ -48,16 +48,19 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
         let generation = generation(args, &tokenizer);
         generation.check()?;
         let chat = args.open_chat(&files)?;
-        let writer = Writer { policy, tokenizer, generation, chat: chat.is_some() };
+        let mut writer = Writer { policy, tokenizer, generation, chat: chat.is_some() };
         let texts = match &args.input {
             Some(path) => read(path, chat.as_ref())?,
             None => args.prompts.iter().map(|text| written(text, chat.as_ref())).collect::<Result<_>>()?,
         };
         let prompts = texts.into_iter().map(|text| writer.encode(text)).collect::<Result<Vec<_>>>()?;
         let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
+        let length =
+            args.max_completion_length.unwrap_or(256.min(writer.policy.config().max_position_embeddings - longest));
+        writer.generation.max_completion_length = length;
         let rows = prompts.len().saturating_mul(args.num_generations).min(args.batch_size);
         let rows = if args.out.is_some() { rows } else { 1 };
-        writer.policy.check_cache(rows, longest + args.max_completion_length)?;
+        writer.policy.check_cache(rows, longest + length)?;
         if let Some(sentence) = suggestion(&files)? {
             terminal::note(&sentence);
         }
@@ -81,7 +84,8 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
 fn generation(args: &GenerateArgs, tokenizer: &Tokenizer) -> Generation {
     Generation {
         sampling: SamplingParams { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p },
-        max_completion_length: args.max_completion_length,
+        // Without a length, each prompt must leave room for a token.
+        max_completion_length: args.max_completion_length.unwrap_or(1),
         eos_ids: tokenizer.eos_ids().to_vec(),
         logps: false,
         sampler_logps: false,
@@ -143,6 +147,10 @@ impl Writer {
             bail!("token id {id} is outside the model's vocabulary of {vocab} (use the model's tokenizer)");
         }
         let (length, completion) = (ids.len(), self.generation.max_completion_length);
+        ensure!(
+            length < positions,
+            "a prompt has {length} tokens, and the model {positions} positions (shorten the prompt)"
+        );
         ensure!(
             length.saturating_add(completion) <= positions,
             "a prompt has {length} tokens, which with `--max-completion-length` {completion} are more than the model's {positions} positions (lower it, or shorten the prompt)"

@@ -8,10 +8,12 @@ use clap::Args;
 use crate::data::{Chat, ChatOptions};
 use crate::model::device::{self, CPU, Dtype};
 use crate::model::{ModelFiles, Policy, embedded};
+use crate::run::checkpoint;
 
 #[derive(Args)]
 pub(super) struct ModelArgs {
-    /// The model: a Hugging Face folder, a GGUF file, the id of one that is cached, a checkpoint, or `embedded:tiny-arithmetic`.
+    /// The model: a Hugging Face folder, a GGUF file, the id of one that is cached, a run, which means its best checkpoint, another checkpoint, or
+    /// `embedded:tiny-arithmetic`.
     #[arg(long, value_name = "DIR")]
     model: String,
     /// Where the model computes: `cpu`, or `cuda:N` in a host built with CUDA.
@@ -25,7 +27,7 @@ pub(super) struct ModelArgs {
 impl ModelArgs {
     /// The files of the model, and the model.
     pub(super) fn open(&self) -> Result<(ModelFiles, Policy)> {
-        let files = embedded::model_files(&self.model)?;
+        let files = embedded::model_files(&checkpoint::model_of(&self.model)?)?;
         let device = device::open(&self.device, self.dtype)?;
         let policy = Policy::load(&files, &device)?.with_dtype(self.dtype.into());
         Ok((files, policy))
@@ -60,9 +62,9 @@ pub(super) struct GenerateArgs {
     /// Completions per prompt.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) num_generations: usize,
-    /// Longest completion, tokens.
-    #[arg(long, value_name = "N", default_value_t = 256)]
-    pub(super) max_completion_length: usize,
+    /// Longest completion, tokens. [default: 256, or what the longest prompt leaves of the model's positions]
+    #[arg(long, value_name = "N")]
+    pub(super) max_completion_length: Option<usize>,
     /// Divides the logits; 0 takes the most likely token.
     #[arg(long, value_name = "T", default_value_t = 1.0, allow_negative_numbers = true)]
     pub(super) temperature: f64,

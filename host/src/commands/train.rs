@@ -105,9 +105,10 @@ fn settings(args: &TrainArgs) -> Result<(Config, Registry, Vec<String>)> {
     Ok((config, registry, sources))
 }
 
-/// Lines of a run's header about the origin of its settings and about unused plugins.
+/// Lines of a run's header about the origin of its settings and about unused plugins. Warns of components that are named twice.
 fn sources(resolved: &Resolved, registry: &Registry) -> Vec<String> {
     let config = &resolved.config;
+    config.named_twice().iter().for_each(|sentence| terminal::warn(sentence));
     let unused = registry.unused(&config.component_ids(), config.recipe.as_deref());
     let unused = unused.into_iter().map(|sentence| format!("plugin     {sentence}"));
     resolved.sources.iter().cloned().chain(unused).collect()

@@ -1,11 +1,12 @@
 //! Limits on single settings and on combinations of settings.
 
 use anyhow::{Result, bail, ensure};
-use capo_loader::component_names;
+use capo_loader::{ComponentConfig, component_names};
 
 use super::limits::{at_least_one, at_most, first, from_zero};
 use super::{Config, DataConfig, Format, LossDistribution, RolloutConfig, Sizes, TEST, TrainConfig, datasets};
 use crate::adamw::SecondMoment;
+use crate::algorithms::GROUP_ADVANTAGES;
 use crate::data::{Arithmetic, Filter};
 use crate::exam::Right;
 use crate::model::device::{CPU, Dtype};
@@ -83,6 +84,7 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     score_at_sampling(config, &sizes)?;
     best_model(config, &sizes)?;
     dynamic_sampling(rollout)?;
+    groups_of_one(config)?;
     loss_factors(config)?;
     ensure!(
         train.loss_distribution == LossDistribution::Full || rollout.temperature == train.loss_temperature as f32,
@@ -189,6 +191,17 @@ fn dynamic_sampling(rollout: &RolloutConfig) -> Result<()> {
     ensure!(
         most == RolloutConfig::default().max_num_gen_batches,
         "`rollout.max_num_gen_batches` is {most}, but `rollout.filter_groups` is off, and each rollout is sampled once (turn it on, or remove it)"
+    );
+    Ok(())
+}
+
+/// Refuses groups of one where the advantage compares the completions of each prompt: it would be 0 throughout.
+fn groups_of_one(config: &Config) -> Result<()> {
+    let ComponentConfig { id, table } = &config.advantage;
+    let baseline = table.get("baseline").and_then(toml::Value::as_str);
+    ensure!(
+        config.rollout.num_generations > 1 || !(GROUP_ADVANTAGES.contains(&id.as_str()) || baseline == Some("group")),
+        "`rollout.num_generations` is 1, but `{id}` compares the completions of each prompt (use 2 or more, or an advantage that does not: `--set recipe=reinforce`)"
     );
     Ok(())
 }

@@ -190,7 +190,7 @@ impl Draft {
     pub fn only(&self, known: &[&str]) -> Result<()> {
         let set = self.sets.iter().filter_map(|(path, _)| path.split('.').next());
         if let Some(unknown) = self.table.keys().map(String::as_str).chain(set).find(|key| !known.contains(key)) {
-            bail!("{}: {}", self.origin(&[unknown]), capo_plugin::unknown_key(unknown, known));
+            bail!("{}: {}", self.origin(&[unknown]), hints::unknown_section(unknown, known));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Advice about an unknown key: the section that has the key, or the setting with the same effect.
+//! Advice about an unknown key: the section that has the key, or what docs/from-trl.md has in its place.
 
 use super::{DataConfig, EvalConfig, LoggingConfig, ModelConfig, RolloutConfig, TrainConfig, WarningsConfig};
 
@@ -16,17 +16,8 @@ pub(super) fn sections() -> [(&'static str, &'static [&'static str]); 7] {
     .map(|(section, keys)| (section, keys.unwrap_or_default()))
 }
 
-/// Names of settings in other trainers, and the settings to use here.
-const ELSEWHERE: [(&str, &str); 8] = [
-    ("num_train_epochs", "training is counted in optimizer steps: set `train.max_steps`"),
-    ("warmup_steps", "set `train.warmup_ratio`, the share of `train.max_steps`"),
-    ("bf16", "set `train.dtype` to `bf16`"),
-    ("fp16", "set `train.dtype` to `bf16`"),
-    ("beta", "set `objective.beta`"),
-    ("epsilon", "set `objective.epsilon`"),
-    ("reward_weights", "set `weight` in each `[[reward]]`"),
-    ("run_name", "set `train.output_dir`"),
-];
+/// The page whose tables have the names of settings in TRL.
+const FROM_TRL: &str = include_str!("../../../docs/from-trl.md");
 
 /// Error message about the key `typed` of `[section]`, whose keys are `known`.
 pub(super) fn unknown_key(section: &str, typed: &str, known: &[&str]) -> String {
@@ -36,8 +27,69 @@ pub(super) fn unknown_key(section: &str, typed: &str, known: &[&str]) -> String 
     advice.map_or_else(|| capo_plugin::unknown_key(typed, known), |advice| format!("unknown key `{typed}` ({advice})"))
 }
 
-fn advice(typed: &str) -> Option<String> {
+/// Error message about the section `typed`, which may be a key outside of its section; the sections are `known`.
+pub(super) fn unknown_section(typed: &str, known: &[&str]) -> String {
+    let advice = advice(typed).map(|advice| format!("unknown key `{typed}` ({advice})"));
+    advice.unwrap_or_else(|| capo_plugin::unknown_key(typed, known))
+}
+
+/// Where the setting `typed` is, or what has its effect.
+pub(super) fn advice(typed: &str) -> Option<String> {
     let other = sections().into_iter().find(|(_, keys)| keys.contains(&typed));
-    let named = || ELSEWHERE.iter().find(|(name, _)| *name == typed).map(|(_, advice)| (*advice).to_owned());
-    other.map(|(section, _)| format!("it is in `[{section}]`: `{section}.{typed}`")).or_else(named)
+    let at = |section: &str, more: &str| format!("it is in `[{section}]`: `{section}.{typed}`{more}");
+    if let Some((section, _)) = other {
+        return Some(at(section, ""));
+    }
+    let [_, here, differs] =
+        rows().find(|[names, ..]| names.split('`').skip(1).step_by(2).any(|name| name == typed))?;
+    Some(match (here, here.strip_prefix("the same in `[").and_then(|rest| rest.split_once("]`"))) {
+        (_, Some((section, more))) => at(section, more),
+        ("", None) => format!("{}; docs/from-trl.md", plain(differs)),
+        (here, None) => format!("here: {}; docs/from-trl.md", plain(here)),
+    })
+}
+
+/// The rows of the tables: TRL's names, what is here, what differs.
+fn rows() -> impl Iterator<Item = [&'static str; 3]> {
+    let row = |line: &'static str| {
+        let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
+        Some([cells.next()?, cells.next()?, cells.next()?])
+    };
+    FROM_TRL.lines().filter_map(row)
+}
+
+/// The text without the addresses of its links.
+fn plain(text: &str) -> String {
+    let Some((before, after)) = text.split_once("](") else { return text.to_owned() };
+    let (before, word) = before.rsplit_once('[').unwrap_or((before, ""));
+    format!("{before}{word}{}", plain(after.split_once(')').map_or("", |(_, rest)| rest)))
+}
+
+#[cfg(test)]
+mod tests {
+    use capo_loader::registry::Registry;
+
+    use super::super::aliases::aliases_of;
+    use super::*;
+
+    /// Names in the tables are those of the hints; the places that they name exist.
+    #[test]
+    fn every_name_of_the_tables_has_a_place_or_a_reason() {
+        let registry = Registry::open(&[]).unwrap();
+        let offered = |key: &str| registry.offers().iter().any(|offer| offer.keys.iter().any(|known| known == key));
+        let is_name = |name: &&str| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        let names: Vec<&str> =
+            rows().flat_map(|[names, ..]| names.split('`').skip(1).step_by(2)).filter(is_name).collect();
+        assert!(names.len() > 130, "{} names", names.len());
+        for name in names {
+            let advice = advice(name).unwrap_or_else(|| panic!("nothing is said of `{name}`"));
+            for (section, key) in advice.split(['`', ' ']).filter_map(|word| word.split_once('.')) {
+                let of_components = ["mask", "weight"].into_iter().flat_map(aliases_of).any(|alias| alias == key);
+                let known =
+                    sections().into_iter().find(|(known, _)| *known == section).map(|(_, keys)| keys.contains(&key));
+                let is_offered = !["advantage", "objective"].contains(&section) || offered(key);
+                assert!(known.unwrap_or(is_offered) || of_components, "`{name}`: no `{section}.{key}`: {advice}");
+            }
+        }
+    }
 }

@@ -87,6 +87,24 @@ impl Config {
         rewards.into_iter().chain(others).chain(lists).collect()
     }
 
+    /// Sentences about masks, weights and step controls that are named more than once.
+    pub fn named_twice(&self) -> Vec<String> {
+        let lists = [
+            ("mask", &self.mask, "a token counts only where each of them keeps it"),
+            ("weight", &self.weight, "a token counts by the product of their weights"),
+            ("step control", &self.step_control, "each shortens what the one before left of a step"),
+        ];
+        let of = |(point, list, effect): (&str, &Vec<ComponentConfig>, &str)| {
+            let again = component_names(list).into_iter().find_map(|name| Some(name.split_once('#')?.0.to_owned()))?;
+            let recipe =
+                self.recipe.iter().map(|recipe| format!("; the recipe `{recipe}` may bring one")).collect::<String>();
+            Some(format!(
+                "the {point} `{again}` is named more than once: {effect} (leave out what is not meant{recipe})"
+            ))
+        };
+        lists.into_iter().filter_map(of).collect()
+    }
+
     /// All settings as TOML, also those that a run's file leaves out. A line lists the settings that have no value.
     pub fn in_full(&self) -> Result<String> {
         let text = in_full(|| toml::to_string(self))?;

@@ -1,15 +1,15 @@
 //! Chooses the recipe that fills in the components that a config leaves open.
 
-use anyhow::{Result, bail};
-use capo_loader::offer::{Offer, Origin};
+use anyhow::{Result, anyhow, bail};
+use capo_loader::offer::{Offer, OfferedRecipe, Origin};
 use capo_loader::registry::Registry;
 use capo_loader::{component_names, tables};
 use toml::{Table, Value};
 
 use super::aliases::Alias;
 use super::draft::{COMPONENT_SECTIONS, read_section, to_reward};
-use super::{Config, Draft, RolloutConfig, TrainConfig};
-use crate::algorithms::DEFAULT_RECIPE;
+use super::{Config, Draft, RolloutConfig, TrainConfig, hints};
+use crate::algorithms::{DEFAULT_RECIPE, OF_PLUGINS};
 
 /// The sections for which a recipe may set defaults.
 const DEFAULT_SECTIONS: [&str; 3] = ["train", "rollout", "reward"];
@@ -37,7 +37,7 @@ impl Resolved {
 /// recipe is the only one that a plugin offers, else the built-in default.
 pub fn resolve(registry: &Registry, mut draft: Draft) -> Result<Resolved> {
     let chosen = match draft.recipe()? {
-        Some(name) => Some(registry.recipe(name)?),
+        Some(name) => Some(recipe(registry, name)?),
         None if ["advantage", "objective"].iter().all(|section| draft.table.contains_key(*section)) => None,
         None => Some(registry.default_recipe(DEFAULT_RECIPE)?),
     };
@@ -52,8 +52,31 @@ pub fn resolve(registry: &Registry, mut draft: Draft) -> Result<Resolved> {
     let aliases = draft.take_aliases()?;
     sources.extend(aliases.iter().map(Alias::line));
     let mut config = draft.finish()?;
+    check_keys(&config, registry)?;
     add_loss_factors(&mut config, registry, &aliases);
     Ok(Resolved { config, sources, aliases })
+}
+
+/// The recipe called `name`; an error names the plugin that brings it.
+fn recipe<'r>(registry: &'r Registry, name: &str) -> Result<&'r OfferedRecipe> {
+    registry.recipe(name).map_err(|error| {
+        let library = OF_PLUGINS.iter().find(|(_, recipes)| recipes.contains(&name));
+        library.map_or(error, |(library, _)| anyhow!("recipe `{name}` is of a plugin (give `--plugin {library}`)"))
+    })
+}
+
+/// Refuses keys of a built-in advantage or objective that are settings elsewhere, and says where.
+fn check_keys(config: &Config, registry: &Registry) -> Result<()> {
+    for (section, component) in [("advantage", &config.advantage), ("objective", &config.objective)] {
+        let of = |offer: &&Offer| offer.id == component.id && offer.origin == Origin::BuiltIn;
+        let offer = registry.offers().into_iter().find(of);
+        let is_unknown = |key: &&String| offer.is_some_and(|offer| !offer.keys.contains(key));
+        let advice = |key: &String| Some((key.clone(), hints::advice(key)?));
+        if let Some((key, advice)) = component.table.keys().filter(is_unknown).find_map(advice) {
+            bail!("`[{section}]` with `use = \"{}\"`: unknown key `{key}` ({advice})", component.id);
+        }
+    }
+    Ok(())
 }
 
 /// Adds the components of TRL's settings to `train.loss_factors`. The objective must be TRL's, or have TRL's key for the level of its

@@ -75,7 +75,9 @@ pub(super) fn numbered(table: &Table, section: &str, path: &str) -> Result<Strin
             _ => format!("add one with `--{} ID`", section.replace('_', "-")),
         };
         let what = section.replace('_', " ");
-        bail!("`--set {path}=...`: this run has no {what} ({advice}; `host plugins` lists those on offer)");
+        bail!(
+            "`--set {path}=...`: this run has no {what} ({advice}; `host plugins --plugin LIB` lists those of a plugin)"
+        );
     }
     if rest.starts_with(|c: char| c.is_ascii_digit()) {
         return Ok(path.to_owned());

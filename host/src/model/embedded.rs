@@ -1,6 +1,6 @@
 //! The base model embedded in the executable.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -36,13 +36,17 @@ pub fn model_files(model_name_or_path: &str) -> Result<ModelFiles> {
         return Ok(ModelFiles::Gguf(Arc::new(Gguf::open(&path)?)));
     }
     if !path.is_dir() {
-        if let (true, true, Some(cache)) =
-            (model_name_or_path.contains('/'), hub::is_id(model_name_or_path), hub::cache())
+        if let (true, true, false, Some(cache)) =
+            (model_name_or_path.contains('/'), hub::is_id(model_name_or_path), path.exists(), hub::cache())
         {
             bail!(
                 "no model `{model_name_or_path}`: neither a directory nor in the cache of the Hugging Face Hub, `{}` (fetch it with `host download {model_name_or_path}`)",
                 cache.display()
             );
+        }
+        if let Some(folder) = path.parent().filter(|_| path.is_file()) {
+            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+            bail!("no model `{model_name_or_path}`: it is a file (name its folder, `{}`)", folder.display());
         }
         bail!(
             "no model `{model_name_or_path}`: neither an embedded one nor a directory (embedded: `{TINY_ARITHMETIC}`; a directory holds `config.json`, `model.safetensors` and `tokenizer.json`)"

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{Cursor, Read, Seek};
+use std::io::{Cursor, ErrorKind, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,6 +12,9 @@ use capo_loader::manifest::SealedFolder;
 use serde_json::{Map, Value};
 
 use super::gguf::Gguf;
+
+/// Name of the file with a model's architecture.
+const CONFIG: &str = "config.json";
 
 /// A readable and seekable source of a file's bytes.
 pub trait Source: Read + Seek {}
@@ -148,7 +151,7 @@ impl ModelFiles {
     fn holder(&self, name: &str) -> &Self {
         match self {
             Self::Adapter { own, base } => {
-                let of_base = name == "config.json" || name.starts_with("model.safetensors");
+                let of_base = name == CONFIG || name.starts_with("model.safetensors");
                 if !of_base && own.contains(name) { own } else { base }
             }
             whole => whole,
@@ -166,5 +169,59 @@ fn size(path: &Path) -> Result<u64> {
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Error {
-    anyhow!("cannot read `{}`: {error} (give a Hugging Face model directory)", path.display())
+    let hint = if error.kind() == ErrorKind::NotFound { absent(path) } else { None };
+    let hint = hint.unwrap_or_else(|| "give a Hugging Face model directory".to_owned());
+    anyhow!("cannot read `{}`: {error} ({hint})", path.display())
+}
+
+/// What a model's folder has in the place of the absent file at `path`, and the way out.
+fn absent(path: &Path) -> Option<String> {
+    let (dir, name) = (path.parent()?, path.file_name()?.to_str()?);
+    // A link of the Hub's cache may lead nowhere.
+    let there = dir.read_dir().ok()?.flatten().filter(|entry| entry.path().exists());
+    let mut names: Vec<String> = there.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    let first = |starts: &[&str]| names.iter().find(|name| starts.iter().any(|start| name.starts_with(start)));
+    let shown = dir.display();
+    let write = |class: &str| {
+        format!("write it anew in Python: `{class}.from_pretrained(\"{shown}\").save_pretrained(\"{shown}\")`")
+    };
+    // Of a cache that was filled in part, its folder tells the id.
+    let id = dir.ancestors().find_map(|dir| dir.file_name()?.to_str()?.strip_prefix("models--"));
+    let fetch = id.map_or_else(
+        || "fetch the model again, whole".to_owned(),
+        |id| format!("fetch the rest with `host download {}`", id.replacen("--", "/", 1)),
+    );
+    let (is_weights, is_tokenizer) = (name.ends_with(".safetensors"), name == "tokenizer.json");
+    let weights =
+        [("pytorch_model", "transformers.AutoModelForCausalLM"), ("adapter_model", "peft.AutoPeftModelForCausalLM")];
+    let others = weights.iter().find_map(|(start, class)| Some((first(&[start]).filter(|_| is_weights)?, class)));
+    let vocabulary = first(&["tokenizer.model", "spiece.model", "vocab."]).filter(|_| is_tokenizer);
+    Some(if first(&["provenance.json"]).is_some() {
+        match first(&["checkpoints"]) {
+            Some(folder) => {
+                format!("`{shown}` is a run: name one of its checkpoints, in `{}`", dir.join(folder).display())
+            }
+            None => format!("`{shown}` is a run that has no checkpoint yet"),
+        }
+    } else if let Some((other, class)) = others {
+        format!("its weights are in `{other}`, and only safetensors are read: {}", write(class))
+    } else if let Some(other) = vocabulary {
+        format!("its tokenizer is in `{other}` alone: {}", write("transformers.AutoTokenizer"))
+    } else if is_weights && names.iter().any(|name| name.ends_with(".safetensors.index.json")) {
+        format!("the index names it, so the download is not whole: {fetch}")
+    } else if names.is_empty() {
+        format!("the folder is empty: {fetch}")
+    } else if id.is_some() || names.iter().any(|name| [CONFIG, "tokenizer.json"].contains(&name.as_str())) {
+        format!("the folder has {} and no `{name}`: {fetch}", listed(&names))
+    } else {
+        format!("the folder has {}: give a Hugging Face model directory", listed(&names))
+    })
+}
+
+/// The first of these names.
+fn listed(names: &[String]) -> String {
+    const MOST: usize = 5;
+    let more = if names.len() > MOST { ", …" } else { "" };
+    format!("`{}`{more}", names[..names.len().min(MOST)].join("`, `"))
 }

@@ -178,6 +178,44 @@ pub fn best(dir: &Path, step: u64) -> Result<Option<u64>> {
     Ok(progress(&path).with_context(damaged)?.progress.best.map(|best| best.step))
 }
 
+/// True if `dir` holds a run with checkpoints.
+fn is_run(dir: &Path) -> bool {
+    dir.join(super::CONFIG_FILE).is_file() && dir.join(FOLDER).is_dir()
+}
+
+/// The folder of the run that `dir` is, or is a checkpoint of.
+pub fn run_of(dir: &Path) -> Option<&Path> {
+    let is_checkpoints = |folder: &&Path| folder.file_name().is_some_and(|name| name == FOLDER);
+    let runs = [Some(dir), dir.parent().filter(is_checkpoints).and_then(Path::parent)];
+    runs.into_iter().flatten().find(|run| is_run(run))
+}
+
+/// The checkpoint of the run `model` at `step`, by default the best or else the newest, and its step. `None` if the model is no run.
+pub fn chosen(model: &str, step: Option<u64>) -> Result<Option<(PathBuf, u64)>> {
+    let dir = Path::new(model);
+    if !is_run(dir) {
+        ensure!(step.is_none(), "`{model}` is no run, and so has no steps to choose from (remove `--step`)");
+        return Ok(None);
+    }
+    let steps = steps(dir)?;
+    let newest = *steps.last().with_context(|| format!("the run `{model}` has no checkpoint yet"))?;
+    let step = match step {
+        Some(step) => step,
+        None => best(dir, newest)?.unwrap_or(newest),
+    };
+    ensure!(
+        steps.contains(&step),
+        "the run `{model}` has no checkpoint of step {step} (it has those of {})",
+        steps.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+    );
+    Ok(Some((path(dir, step), step)))
+}
+
+/// The model that `model` names: a run's chosen checkpoint, or `model` itself.
+pub fn model_of(model: &str) -> Result<String> {
+    Ok(chosen(model, None)?.map_or_else(|| model.to_owned(), |(checkpoint, _)| checkpoint.display().to_string()))
+}
+
 /// Deletes the checkpoints by time before the newest checkpoint. Of the others, deletes the oldest beyond `train.save_total_limit`, but never
 /// the best.
 fn prune(dir: &Path, config: &Config, progress: &Progress) -> Result<()> {

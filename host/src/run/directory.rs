@@ -39,8 +39,9 @@ pub fn check_free(dir: &Path) -> Result<()> {
 }
 
 fn exists_already(dir: &Path) -> String {
-    let dir = dir.display();
-    format!("`train.output_dir` `{dir}` exists already (choose another, or go on with `--resume {dir}`)")
+    let (shown, is_run) = (dir.display(), dir.join(provenance::FILE).is_file());
+    let resume = if is_run { format!(", or go on with `--resume {shown}`") } else { String::new() };
+    format!("`train.output_dir` `{shown}` exists already (choose another{resume})")
 }
 
 /// True if the run in `dir` has done no step and no process works in it. A new run may then replace it without loss.
@@ -111,6 +112,14 @@ fn fill(dir: &Path, settings: &str, plugins: Vec<LoadedPlugin>) -> Result<Lock> 
 /// Locks the directory of a run that continues, and removes leftovers of an interruption.
 pub fn reopen(dir: &Path) -> Result<Lock> {
     if !dir.join(CONFIG_FILE).is_file() {
+        if let Some(run) = checkpoint::run_of(dir) {
+            bail!(
+                "`{}` is a checkpoint of the run `{run}` (`--resume {run}` goes on from the newest, of step {})",
+                dir.display(),
+                checkpoint::newest(run)?,
+                run = run.display()
+            );
+        }
         bail!(
             "`{}` is not a run directory: it has no `{CONFIG_FILE}` (give the folder that `host train` printed)",
             dir.display()

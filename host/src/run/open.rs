@@ -86,7 +86,7 @@ impl Run {
         journal::cut(&path, progress.step)?;
         let completions = Completions::new(&dir, &config.logging, config.sizes.steps_per_rollout);
         completions.cut(progress.step)?;
-        let mut watch = Watch::new(Setup::of(&settings::keys(&toml::to_string(config)?)?));
+        let mut watch = Watch::new(Setup::of(&settings::keys(&toml::to_string(config)?)?, provenance::latest(&dir)?));
         // If the lines cannot be read, a warning may appear twice.
         let lines = Lines::read(&path).unwrap_or_default();
         lines.rows().for_each(|(step, values)| watch.recall(step, &values));

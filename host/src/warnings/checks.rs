@@ -1,11 +1,10 @@
 //! The checks, the most serious first. `[warnings]` has their limits; docs/stability.md explains each.
 
-use std::collections::BTreeMap;
+use serde::{Serialize, Serializer};
 
-use serde::Serialize;
-
+use super::advice::{self, Advice, Way, advise, id};
+use super::setup::Setup;
 use super::window::{REWARDS, Window, mean};
-use crate::config::WarningsConfig;
 use crate::metrics::names::{APPLIED, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE, WEIGHTED_AWAY, ZERO_ADVANTAGE};
 
 /// The finding of a check after a step.
@@ -16,8 +15,9 @@ pub struct Finding {
     pub component: Option<String>,
     /// The event, with its numbers.
     pub what: String,
-    /// The setting to try.
-    pub advice: String,
+    /// Ways out; what is in backticks works on this run.
+    #[serde(serialize_with = "joined")]
+    pub advice: Vec<Advice>,
     /// The documentation page with details.
     pub page: &'static str,
 }
@@ -30,40 +30,23 @@ impl Finding {
     }
 
     pub fn line(&self) -> String {
-        format!("{} ({}; {})", self.what, self.advice, self.page)
+        let advice = self.advice();
+        let gap = if advice.is_empty() { "" } else { "; " };
+        format!("{} ({advice}{gap}{})", self.what, self.page)
+    }
+
+    /// The ways out in words.
+    pub fn advice(&self) -> String {
+        words(&self.advice)
     }
 }
 
-/// Facts about a run besides its metrics, for checks.
-#[derive(Debug, Clone)]
-pub struct Setup {
-    /// Section `[warnings]`.
-    pub limits: WarningsConfig,
-    /// `train.learning_rate`; 0 if it is unknown.
-    pub learning_rate: f64,
-    /// Number of held-out prompts, `eval.num_prompts`; 0 if it is unknown.
-    pub held_out: f64,
-    /// True if the optimizer's second moment contains only the gradients of kept tokens.
-    pub forgets: bool,
-    /// True if an adapter is trained.
-    pub adapter: bool,
+fn words(advice: &[Advice]) -> String {
+    advice.iter().map(|advice| advice.text.as_str()).collect::<Vec<_>>().join(", or ")
 }
 
-impl Setup {
-    /// Reads the facts from a run's settings, by dotted keys, with values as in TOML.
-    pub fn of(settings: &BTreeMap<String, String>) -> Self {
-        let is = |key: &str, value: &str| settings.get(key).is_some_and(|set| set.trim_matches('"') == value);
-        let limits = settings.iter().filter_map(|(key, value)| Some((key.strip_prefix("warnings.")?, value)));
-        let limits: String = limits.map(|(key, value)| format!("{key} = {value}\n")).collect();
-        let number = |key: &str| settings.get(key).and_then(|number| number.parse().ok()).unwrap_or(0.0);
-        Self {
-            limits: toml::from_str(&limits).unwrap_or_default(),
-            learning_rate: number("train.learning_rate"),
-            held_out: number("eval.num_prompts"),
-            forgets: !is("train.optimizer", "sgd") && !is("train.second_moment", "kept_and_rejected"),
-            adapter: is("model.use_peft", "true"),
-        }
-    }
+fn joined<S: Serializer>(advice: &[Advice], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&words(advice))
 }
 
 /// A check of the newest steps of a run.
@@ -77,7 +60,7 @@ pub(super) struct Check {
 struct Sign {
     component: Option<String>,
     what: String,
-    advice: String,
+    advice: Vec<Advice>,
 }
 
 const STABILITY: &str = "docs/stability.md";
@@ -114,33 +97,22 @@ pub(super) fn find(window: &Window, setup: &Setup) -> Vec<Finding> {
 }
 
 /// A sign about the run as a whole.
-fn of_run(what: String, advice: String) -> Vec<Sign> {
-    vec![Sign { component: None, what, advice }]
+fn of_run<const N: usize>(what: String, advice: [Option<Advice>; N]) -> Vec<Sign> {
+    vec![Sign { component: None, what, advice: known(advice) }]
+}
+
+/// The advice for which the run's settings say enough.
+fn known<const N: usize>(advice: [Option<Advice>; N]) -> Vec<Advice> {
+    advice.into_iter().flatten().collect()
 }
 
 /// A sign for each component for which `sign` returns one.
-fn of_each(components: Vec<String>, sign: impl Fn(&str) -> Option<(String, String)>) -> Vec<Sign> {
+fn of_each(components: Vec<String>, sign: impl Fn(&str) -> Option<(String, Vec<Advice>)>) -> Vec<Sign> {
     let of = |component: String| {
         let (what, advice) = sign(&component)?;
         Some(Sign { component: Some(component), what, advice })
     };
     components.into_iter().filter_map(of).collect()
-}
-
-/// Advice to make the component of `[[section]]` do less, or more.
-fn loosen(section: &str, component: &str) -> String {
-    turn(["raise", "loosen"], section, component)
-}
-
-fn tighten(section: &str, component: &str) -> String {
-    turn(["lower", "tighten"], section, component)
-}
-
-fn turn([key_word, word]: [&str; 2], section: &str, component: &str) -> String {
-    match threshold(section, component) {
-        Some(key) => format!("{key_word} {key}"),
-        None => format!("{word} `{component}`, whose keys `host plugins --verbose` lists"),
-    }
 }
 
 /// True where a mask or weight follows the run, and so records its threshold: `target_rejection_rate`, or a bound of `"auto"`.
@@ -151,29 +123,6 @@ fn finds_its_threshold(window: &Window, component: &str) -> bool {
 /// True where a step control finds the share of each step by itself, and so records it.
 fn finds_its_share(window: &Window, control: &str) -> bool {
     window.now(&format!("{control}/share")).is_some()
-}
-
-/// The key that sets how much a component does; `None` for components of others.
-fn threshold(section: &str, component: &str) -> Option<String> {
-    let id = component.split('#').next().unwrap_or(component);
-    let key = match id.split_once('.')? {
-        (_, "curvature" | "curvature-weight") => "fisher_threshold",
-        ("governor", _) => "target",
-        _ => return None,
-    };
-    Some(format!("`{section}.{component}.{key}`"))
-}
-
-/// Advice on settings that shorten steps and that the run does not have yet.
-fn shorter_steps(window: &Window, setup: &Setup) -> String {
-    let rate = match setup.learning_rate {
-        0.0 => "divide `train.learning_rate` by three".to_owned(),
-        rate => format!("try `train.learning_rate={:.1e}`, a third", rate / 3.0),
-    };
-    match window.now("step_control/applied") {
-        None => format!("{rate}, or limit each step: `--plugin libgovernor.so --step-control governor.kl`"),
-        Some(_) => rate,
-    }
 }
 
 /// KL divergence of a step, in nats per token, below which an increase is no jump: healthy runs have begun with half of it.
@@ -208,9 +157,10 @@ fn fall(window: &Window, setup: &Setup) -> Option<String> {
             best.mean, best.step, now.mean
         ));
     }
-    let [best, now] = window.accuracies.filter(|_| setup.held_out > 0.0)?;
+    let [best, now] = window.accuracies?;
+    let held_out = setup.number("eval.num_prompts").filter(|prompts| *prompts > 0.0)?;
     // Of a share of right answers among as many.
-    let variance = |share: f64| share * (1.0 - share) / setup.held_out;
+    let variance = |share: f64| share * (1.0 - share) / held_out;
     let error = (variance(best.accuracy) + variance(now.accuracy)).sqrt();
     is_fall(best.accuracy, now.accuracy, error).then(|| {
         let when = if best.step == 0 { "before training".to_owned() } else { format!("after step {}", best.step) };
@@ -224,28 +174,30 @@ fn fall(window: &Window, setup: &Setup) -> Option<String> {
 }
 
 fn reward_fell(window: &Window, setup: &Setup) -> Vec<Sign> {
-    fall(window, setup).map_or_else(Vec::new, |what| of_run(what, shorter_steps(window, setup)))
+    fall(window, setup).map_or_else(Vec::new, |what| of_run(what, [advice::lower_rate(setup), advice::govern(setup)]))
 }
 
 fn mask_undone(window: &Window, setup: &Setup) -> Vec<Sign> {
+    let forgets = !setup.is("train.optimizer", "sgd") && !setup.is("train.second_moment", "kept_and_rejected");
     let share = window.mean(&format!("mask/{REJECTED_GRADIENT}"), MEANS);
-    let Some(share) = share.filter(|share| setup.forgets && *share > MOST_OF_THE_GRADIENT) else { return Vec::new() };
+    let Some(share) = share.filter(|share| forgets && *share > MOST_OF_THE_GRADIENT) else { return Vec::new() };
     let what = format!(
         "masks took {:.0}% of the squared gradient; Adam's second moment shrank with it, so that the steps stayed as long",
         100.0 * share
     );
-    of_run(what, "set `train.second_moment=kept_and_rejected`".to_owned())
+    of_run(what, [advise(Way::BothMoments, [])])
 }
 
-fn all_rejected(window: &Window, _: &Setup) -> Vec<Sign> {
+fn all_rejected(window: &Window, setup: &Setup) -> Vec<Sign> {
     let rejected = window.last(&format!("mask/{REJECTION_RATE}"), WHOLE);
     if rejected.is_none_or(|rates| rates.iter().any(|rate| *rate < 1.0)) {
         return Vec::new();
     }
     let rate = |mask: &String| window.now(&format!("{mask}/{REJECTION_RATE}")).unwrap_or(0.0);
     let most = window.components(REJECTION_RATE).into_iter().max_by(|a, b| rate(a).total_cmp(&rate(b)));
-    let what = format!("every token was rejected in the last {WHOLE} steps, so that nothing is learned");
-    of_run(what, most.map_or_else(String::new, |most| format!("loosen `{most}`, which rejected most")))
+    let by = most.as_ref().map_or_else(String::new, |most| format!(", most by `{most}`"));
+    let what = format!("every token was rejected in the last {WHOLE} steps{by}, so that nothing is learned");
+    of_run(what, [most.and_then(|most| advice::less_rejection(setup, &most))])
 }
 
 fn entropy_gone(window: &Window, setup: &Setup) -> Vec<Sign> {
@@ -259,9 +211,7 @@ fn entropy_gone(window: &Window, setup: &Setup) -> Vec<Sign> {
         "the policy is sure of every token: entropy {entropy:.1e} nats in the last {MEANS} steps, and {:.0}% of completions teach nothing",
         100.0 * alike
     );
-    let advice =
-        "stop here where the answers are right, else begin again with `train.entropy_coef` above 0 or a lower rate";
-    of_run(what, advice.to_owned())
+    of_run(what, [advice::explore(setup), advice::lower_rate(setup)])
 }
 
 fn cut_off(window: &Window, setup: &Setup) -> Vec<Sign> {
@@ -272,12 +222,7 @@ fn cut_off(window: &Window, setup: &Setup) -> Vec<Sign> {
         "the length limit cut off {:.0}% of the completions of the last {MEANS} steps, which end without an answer",
         100.0 * share
     );
-    let longer = "raise `rollout.max_completion_length`";
-    let advice = match window.now(&format!("masks.truncated/{REJECTION_RATE}")) {
-        None => format!("{longer}, or drop them: `--plugin libmasks.so --mask masks.truncated`"),
-        Some(_) => longer.to_owned(),
-    };
-    of_run(what, advice)
+    of_run(what, [advice::longer(setup), advice::drop_truncated(setup)])
 }
 
 fn no_signal(window: &Window, setup: &Setup) -> Vec<Sign> {
@@ -292,8 +237,8 @@ fn no_signal(window: &Window, setup: &Setup) -> Vec<Sign> {
     let what = format!(
         "the completions of each prompt earned alike in the last {steps} steps, {reward:.3} on average ({first:.3} in the first step), so that rewards taught nothing"
     );
-    let advice = "try easier or harder prompts, more `rollout.num_generations`, or `rollout.filter_groups=true`; where they earned more before, a lower `train.learning_rate`";
-    of_run(what, advice.to_owned())
+    let slower = advice::lower_rate(setup).filter(|_| reward < first);
+    of_run(what, [slower, advice::answers(setup), advice::resample(setup)])
 }
 
 fn kl_jump(window: &Window, setup: &Setup) -> Vec<Sign> {
@@ -311,22 +256,22 @@ fn kl_jump(window: &Window, setup: &Setup) -> Vec<Sign> {
         return Vec::new();
     }
     let what = format!(
-        "this step moved the policy by {kl:.1e} nats per token, {ratio:.0} times the median of the steps before at this rate"
+        "this step moved the policy by {kl:.1e} nats per token, {ratio:.0} times the median of the steps before at this rate; the reward may fall after it"
     );
-    of_run(what, format!("should the reward fall after it: {}", shorter_steps(window, setup)))
+    of_run(what, [advice::lower_rate(setup), advice::govern(setup)])
 }
 
 fn mask_rejects_much(window: &Window, setup: &Setup) -> Vec<Sign> {
     let limit = setup.limits.rejection_rate;
     of_each(window.components(REJECTION_RATE), |mask| {
         let rates = window.last(&format!("{mask}/{REJECTION_RATE}"), REJECTIONS)?;
-        let meant = MEANT.contains(&mask.split('#').next().unwrap_or(mask)) || finds_its_threshold(window, mask);
+        let meant = MEANT.contains(&id(mask)) || finds_its_threshold(window, mask);
         if limit == 0.0 || meant || rates.iter().any(|rate| *rate <= limit) {
             return None;
         }
         let what =
             format!("`{mask}` rejected {:.0}% of the tokens of the last {REJECTIONS} steps", 100.0 * mean(&rates));
-        Some((what, format!("{}, or lower `train.learning_rate`", loosen("mask", mask))))
+        Some((what, known([advice::loosen(setup, "mask", mask), advice::lower_rate(setup)])))
     })
 }
 
@@ -336,13 +281,8 @@ fn weights_small(window: &Window, setup: &Setup) -> Vec<Sign> {
         let what = format!(
             "`{weight}` let tokens count {mean:.2} on average in the last {WEIGHTS} steps, so that little is learned"
         );
-        let advice = match threshold("weight", weight).filter(|_| setup.adapter) {
-            Some(key) => {
-                format!("set {key} to `auto`: the default was found on whole models, and an adapter's m_F are larger")
-            }
-            None => format!("{}, tenfold at first", loosen("weight", weight)),
-        };
-        (mean < setup.limits.weight_mean && !finds_its_threshold(window, weight)).then_some((what, advice))
+        let is_small = mean < setup.limits.weight_mean && !finds_its_threshold(window, weight);
+        is_small.then(|| (what, known([advice::weight_bound(setup, weight)])))
     })
 }
 
@@ -353,15 +293,17 @@ fn steps_held_back(window: &Window, setup: &Setup) -> Vec<Sign> {
         if finds_its_share(window, control) || applied.iter().any(|share| *share >= setup.limits.applied) {
             return None;
         }
-        let what = format!(
-            "`{control}` left {:.1}% of the length of the last {CONTROLS} steps: the rate is far above what its target allows",
-            100.0 * mean(&applied)
-        );
-        let advice = format!(
-            "lower `train.learning_rate`, or, where the reward hardly rises, {}",
-            loosen("step_control", control)
-        );
-        Some((what, advice))
+        let left =
+            format!("`{control}` left {:.1}% of the length of the last {CONTROLS} steps", 100.0 * mean(&applied));
+        let loosen = advice::loosen(setup, "step_control", control);
+        // Nothing is known of how others decide, so the rate may have no part in it.
+        Some(if id(control).starts_with("governor.") {
+            let what = format!("{left}: the rate is far above what its target allows");
+            (what, known([advice::lower_rate(setup), loosen]))
+        } else {
+            let what = format!("{left}, so that little is learned: that control holds the run back");
+            (what, known([loosen, advise(Way::LeaveOut, [])]))
+        })
     })
 }
 
@@ -372,7 +314,7 @@ fn mask_idle(window: &Window, setup: &Setup) -> Vec<Sign> {
             "`{mask}` has rejected no token in {} steps: the run is as without it",
             setup.limits.idle_mask_steps
         );
-        Some((what, format!("{}, or leave it out", tighten("mask", mask))))
+        Some((what, known([advice::tighten(setup, "mask", mask), advise(Way::LeaveOut, [])])))
     })
 }
 
@@ -384,10 +326,10 @@ fn control_idle(window: &Window, setup: &Setup) -> Vec<Sign> {
             setup.limits.idle_control_steps
         );
         let advice = match finds_its_share(window, control) {
-            true => "raise `train.learning_rate`, the highest rate that it can find".to_owned(),
-            false => tighten("step_control", control),
+            true => advice::raise_rate(setup),
+            false => advice::tighten(setup, "step_control", control),
         };
-        Some((what, format!("{advice}, or leave it out")))
+        Some((what, known([advice, advise(Way::LeaveOut, [])])))
     })
 }
 

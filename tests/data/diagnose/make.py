@@ -3,7 +3,7 @@
 
     cargo build --release && tests/data/diagnose/make.py
 
-Each file has the run's settings that the checks ask for, as `key = value`, then an empty line, the names of its metrics, and a line per step.
+Each file has the run's settings that the checks and their advice ask for, as `key = value`, then an empty line, the names of its metrics, and a line per step.
 Numbers have three digits. A metric that is the same in every step and that no check would miss is left out.
 """
 
@@ -21,7 +21,9 @@ GOVERNED = ["--plugin", "libgovernor.so", "--set", "step_control.governor.kl.tar
 ALWAYS = {"step", "reward", "frac_advantage_zero", "learning_rate"}
 KEPT = {"entropy", "completions/clipped_ratio", "mask/rejection_rate", "mask/rejected_gradient_share", "step/kl"}
 OF_COMPONENTS = ("/rejection_rate", "/weighted_away_gradient_share", "/applied", "-weight/mean")
-SETTINGS = ("model.use_peft", "train.learning_rate", "train.max_steps", "train.second_moment")
+SETTINGS = ("recipe", "mask", "weight", "step_control", "model.model_name_or_path", "model.use_peft", "data.max_prompt_length", "rollout.num_generations",
+            "rollout.max_completion_length", "train.learning_rate", "train.max_steps", "train.per_device_train_batch_size",
+            "train.gradient_accumulation_steps", "train.second_moment")
 
 # Name, steps, learning rate, and what else is said.
 RUNS = {
@@ -58,13 +60,30 @@ def main():
 
 def record(run):
     """The text of a file."""
-    config = tomllib.loads((run / "config.toml").read_text())
-    values = {key: config[key.split(".")[0]].get(key.split(".")[1]) for key in SETTINGS}
-    settings = [f"{key} = {json.dumps(value)}" for key, value in values.items() if value not in (None, False)]
+    settings = head(tomllib.loads((run / "config.toml").read_text()))
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     names = [name for name in lines[1] if is_kept(name, lines[1:])] + ["eval_accuracy"]
     rows = [" ".join(shown(line.get(name)) for name in names) for line in lines]
     return "\n".join([*settings, "", " ".join(names), *rows, ""])
+
+
+def head(config):
+    """The lines of the settings."""
+    def value_of(key):
+        section, _, name = key.partition(".")
+        return config.get(section, {}).get(name) if name else config.get(section)
+
+    values = {key: value_of(key) for key in SETTINGS}
+    return [f"{key} = {toml(value)}" for key, value in values.items() if value not in (None, False, [])]
+
+
+def toml(value):
+    match value:
+        case list():
+            return f"[{', '.join(map(toml, value))}]"
+        case dict():
+            return f"{{ {', '.join(f'{key} = {toml(one)}' for key, one in value.items())} }}"
+    return json.dumps(value)
 
 
 def is_kept(name, lines):

@@ -10,6 +10,7 @@ fn refused_file(text: &str) -> String {
     folder.refused("train --config run.toml")
 }
 
+/// The sentences of the commands in `data/refused.txt`, each in a fresh folder.
 #[test]
 fn what_is_appended_joins_a_whole_list_that_is_set() {
     let args = "train --dry-run --plugin libmasks.so --set recipe=grpo --mask masks.random --set train.top_entropy_quantile=0.5";

@@ -3,6 +3,7 @@
 //! Sentences and numbers are inline snapshots, longer texts are files in `snapshots/`. After a change that is meant,
 //! `cargo insta test --accept -p tests` writes the new ones; read the difference before committing it.
 
+mod advice;
 mod algorithms;
 mod benchmarks;
 mod chat;

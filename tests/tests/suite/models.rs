@@ -36,12 +36,40 @@ fn a_checkpoint_is_a_model() {
     assert!(outcome.stdout.contains("\nheld-out accuracy "), "{}", outcome.stdout);
 }
 
+/// What a folder has in the place of what is read is named, with the way out.
 #[test]
-fn no_model() {
-    let folder = Folder::new();
-    assert_snapshot!(folder.refused("train --set model.model_name_or_path=absent"), @"no model `absent`: neither an embedded one nor a directory (embedded: `embedded:tiny-arithmetic`; a directory holds `config.json`, `model.safetensors` and `tokenizer.json`)");
-    assert_snapshot!(folder.refused("train --set model.model_name_or_path=embedded:tiny"), @"no model `embedded:tiny`: neither an embedded one nor a directory (embedded: `embedded:tiny-arithmetic`; a directory holds `config.json`, `model.safetensors` and `tokenizer.json`)");
-    assert_snapshot!(folder.refused("eval --model absent"), @"no model `absent`: neither an embedded one nor a directory (embedded: `embedded:tiny-arithmetic`; a directory holds `config.json`, `model.safetensors` and `tokenizer.json`)");
+fn models_that_are_elsewhere_or_not_whole() {
+    let folder = with_model();
+    folder.train("run", ONE_STEP);
+    let (cache, index) = ("hub/models--org--name/snapshots/abc", "model.safetensors.index.json");
+    let cases: [(&str, &[&str], &[&str]); 9] = [
+        ("bin", &["pytorch_model.bin"], &["model.safetensors"]),
+        ("shards", &["pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json"], &["model.safetensors"]),
+        ("sentencepiece", &["tokenizer.model"], &["tokenizer.json"]),
+        ("words", &["vocab.json", "merges.txt"], &["tokenizer.json"]),
+        ("half", &[index], &["model.safetensors"]),
+        (cache, &[], &["model.safetensors"]),
+        ("start", &[], &["config.json", "model.safetensors"]),
+        (
+            "other",
+            &["params.json", "consolidated.00.pth"],
+            &["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"],
+        ),
+        ("empty", &[], &["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]),
+    ];
+    let mut sentences = Vec::new();
+    for (name, more, less) in cases {
+        for file in tests::names(&folder.path().join("model")).iter().filter(|file| !less.contains(&file.as_str())) {
+            folder.write(&format!("{name}/{file}"), folder.bytes(&format!("model/{file}")));
+        }
+        std::fs::create_dir_all(folder.path().join(name)).unwrap();
+        let shard = "{\"weight_map\": {\"lm_head.weight\": \"model-00002-of-00002.safetensors\"}}";
+        more.iter().for_each(|file| drop(folder.write(&format!("{name}/{file}"), shard)));
+        sentences.push(folder.refused(&format!("generate --model {name} 1+1=")));
+    }
+    let train = |model: &str| folder.refused(&format!("train --set model.model_name_or_path={model}"));
+    sentences.extend(["model/model.safetensors", "run"].map(train));
+    assert_snapshot!("models", sentences.join("\n"));
 }
 
 /// The sentences of weights read and of fresh weights, where they differ, after a change to the model's configuration.

@@ -1,5 +1,7 @@
 //! Which recipe a run takes, and sentences about recipes.
 
+use std::collections::BTreeSet;
+
 use insta::assert_snapshot;
 use tests::Folder;
 
@@ -22,7 +24,6 @@ fn without_a_plugin_it_is_grpo_and_with_one_it_is_the_plugins() {
 
 #[test]
 fn two_recipes_need_a_choice() {
-    assert_snapshot!(refused("--plugin libcapo.so --plugin libdrcapo.so"), @"the plugins carry 2 recipes, `capo` and `drcapo`, and the config does not choose (add `--set recipe=capo`, or name `[advantage]` and `[objective]` in a config)");
     assert_snapshot!(chosen("--plugin libcapo.so --plugin libdrcapo.so --set recipe=capo"), @r#""capo", "capo.advantage""#);
     let components = "--set advantage.use=drcapo.advantage --set objective.use=capo.objective";
     let folder = Folder::new();
@@ -40,6 +41,17 @@ fn config_with(advantage: &str, objective: &str) -> String {
         [data]\ndataset_name = \"embedded:arithmetic\"\nmax_prompt_length = 16\n\n[rollout]\nmax_completion_length = 24\n\n\
         [[reward]]\nuse = \"exact_match\"\n";
     format!("{base}\n[advantage]\nuse = \"{advantage}\"\n\n[objective]\nuse = \"{objective}\"\n")
+}
+
+#[test]
+fn recipes_of_the_plugins_that_come_with_host() {
+    for (library, recipes) in host::algorithms::OF_PLUGINS {
+        let listed = Folder::new().said(&format!("plugins --plugin {library} --json"));
+        let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+        let offered = listed["recipes"].as_array().unwrap().iter().filter(|recipe| !recipe["origin"].is_null());
+        let names: BTreeSet<&str> = offered.map(|recipe| recipe["name"].as_str().unwrap()).collect();
+        assert_eq!(names, recipes.iter().copied().collect(), "{library}");
+    }
 }
 
 /// The lines of a run's header that say where its settings came from, and its config.
@@ -125,8 +137,22 @@ fn masks_beside_those_of_a_recipe() {
     assert_eq!(masks[1]["use"].as_str(), Some("drcapo.curvature"));
     assert_eq!(masks[1]["fisher_threshold"].as_float(), Some(0.5));
     // The recipe's mask named once more is another instance.
-    let (_, config) =
-        sources("--plugin libcapo.so --mask capo.curvature --set mask.capo.curvature#2.fisher_threshold=0.25");
+    let twice = "--plugin libcapo.so --mask capo.curvature --set mask.capo.curvature#2.fisher_threshold=0.25";
+    let (_, config) = sources(twice);
+    for (args, sentence) in [
+        (twice, "the mask `capo.curvature` is named more than once: a token counts only where each of them keeps it"),
+        (
+            "--plugin libgovernor.so --step-control governor.kl",
+            "the step control `governor.kl` is named more than once: each shortens what",
+        ),
+        (
+            "--plugin libmasks.so --set recipe=icepop --weight masks.tis",
+            "the weight `masks.tis` is named more than once: a token counts by the product",
+        ),
+    ] {
+        let warned = Folder::new().host(&format!("train {args} --dry-run")).succeeded().stderr;
+        assert!(warned.starts_with(&format!("warning: {sentence}")) && warned.contains("; the recipe `"), "{warned}");
+    }
     assert_eq!(config["mask"][1]["fisher_threshold"].as_float(), Some(0.25));
     assert!(config["mask"][0].get("fisher_threshold").is_none());
     let (_, config) = sources("--set reward.exact_match.weight=2.0");

@@ -36,8 +36,18 @@ fn lora() {
 }
 
 #[test]
+fn models() {
+    assert_snapshot!(answers("models"));
+}
+
+#[test]
 fn new_plugin() {
     assert_snapshot!(answers("new_plugin"));
+}
+
+#[test]
+fn plugins() {
+    assert_snapshot!(answers("plugins"));
 }
 
 #[test]

@@ -133,7 +133,7 @@ fn what_is_not_a_run() {
     assert_snapshot!(folder.refused("train --resume absent"), @"`absent` is not a run directory: it has no `config.toml` (give the folder that `host train` printed)");
     assert_snapshot!(folder.refused("train --resume folder"), @"`folder` is not a run directory: it has no `config.toml` (give the folder that `host train` printed)");
     folder.train("run", ONE_STEP);
-    assert_snapshot!(folder.refused("train --resume run/checkpoints/step-000001"), @"`run/checkpoints/step-000001` is not a run directory: it has no `config.toml` (give the folder that `host train` printed)");
+    assert_snapshot!(folder.refused("train --resume run/checkpoints/step-000001"), @"`run/checkpoints/step-000001` is a checkpoint of the run `run` (`--resume run` goes on from the newest, of step 1)");
     folder.write("run/provenance.json", "[");
     assert_snapshot!(folder.refused("train --resume run"), @"`run/provenance.json` is damaged: its last field is not `sha256`");
 }

@@ -66,8 +66,7 @@ fn a_start_replaces_nothing() {
     assert_snapshot!(refused("absent/../run"), @"`train.output_dir` `absent/../run` goes through folders that do not exist and out of them again by `..` (write it without)");
     assert_snapshot!(refused("file/run"), @"cannot make the run directory `file/run`: not a directory");
     for name in [".", "file", "empty", "link"] {
-        let expected =
-            format!("`train.output_dir` `{name}` exists already (choose another, or go on with `--resume {name}`)");
+        let expected = format!("`train.output_dir` `{name}` exists already (choose another)");
         assert_eq!(refused(name), expected);
         assert_eq!(folder.refused(&format!("train {ONE_STEP} --output-dir {name}")), expected);
         let sft = folder.refused(&format!("sft --output-dir {name}"));

@@ -138,11 +138,31 @@ fn several_completions_of_several_prompts() {
 }
 
 #[test]
+fn a_run_is_its_best_or_newest_checkpoint() {
+    let folder = Folder::new();
+    let sets = "--set train.max_steps=3 --set eval.num_prompts=8 --set eval.eval_steps=1 --set train.save_steps=1";
+    folder.train("newest", sets);
+    let best = folder.train("best", &format!("{sets} --set train.metric_for_best_model=eval_reward"));
+    let best = tests::json(&best.last_checkpoint().join("progress.json"))["progress"]["best"]["step"].as_u64().unwrap();
+    folder.write("rows.jsonl", "{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n");
+    for (run, step) in [("newest", 3), ("best", best)] {
+        let checkpoint = format!("{run}/checkpoints/step-{step:06}");
+        for (command, rest) in [("generate", "12+3="), ("score", "--input rows.jsonl --out -")] {
+            let said = |model: &str| folder.said(&format!("{command} --model {model} {rest}"));
+            assert_eq!(said(run), said(&checkpoint), "{command} on {run}");
+        }
+    }
+}
+
+#[test]
 fn generation_refuses_bad_input() {
     let folder = Folder::new();
     let refused = |args: &str| folder.refused(&format!("generate --model embedded:tiny-arithmetic {args}"));
+    // Without a length, completions may be as long as the model's positions allow.
+    folder.said("generate --model embedded:tiny-arithmetic 1+1= 123+456=");
+    assert_snapshot!(refused(&"1".repeat(64)), @"a prompt has 64 tokens, and the model 64 positions (shorten the prompt)");
     assert_snapshot!(refused("1+x="), @"cannot encode `1+x=`: the tokenizer has no id for `x`");
-    assert_snapshot!(refused("1+1="), @"a prompt has 4 tokens, which with `--max-completion-length` 256 are more than the model's 64 positions (lower it, or shorten the prompt)");
+    assert_snapshot!(refused("1+1= --max-completion-length 64"), @"a prompt has 4 tokens, which with `--max-completion-length` 64 are more than the model's 64 positions (lower it, or shorten the prompt)");
     assert_snapshot!(refused("1+1= --max-completion-length 0"), @"`max_completion_length` is 0, expected at least 1");
     assert_snapshot!(refused("1+1= --temperature -1 --max-completion-length 3"), @"`temperature` is -1, expected 0 or more (0 is greedy)");
     assert_snapshot!(refused("--input absent"), @"cannot read `absent`: No such file or directory (os error 2)");

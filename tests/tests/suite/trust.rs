@@ -62,7 +62,7 @@ fn a_pin_accepts_its_file_and_no_other() {
 fn a_pin_that_is_none() {
     let folder = Folder::new();
     let refused = |pin: &str| folder.refused(&format!("plugins --plugin libcapo.so@sha256:{pin}"));
-    assert_snapshot!(refused("12ab"), @"`--plugin libcapo.so@sha256:12ab` is not pinned to a SHA-256: `12ab` is not 64 hexadecimal digits (`host plugins --hash` prints them)");
+    assert_snapshot!(refused("12ab"), @"`--plugin libcapo.so@sha256:12ab` is not pinned to a SHA-256: `12ab` is not 64 hexadecimal digits (`host plugins --hash --plugin libcapo.so` prints them)");
     for pin in ["", &"g".repeat(64), &"0".repeat(63), &"é".repeat(32)] {
         assert!(refused(pin).contains("is not pinned to a SHA-256"), "{pin}");
     }

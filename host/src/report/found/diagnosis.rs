@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::FoundRun;
+use crate::run::provenance;
 use crate::warnings::{Finding, Setup, Watch, rank};
 
 /// A finding, and the steps at which it applied.
@@ -23,7 +24,8 @@ pub struct Diagnosis {
 
 /// All findings about a run, past and present, the most serious first.
 pub fn diagnose(run: &FoundRun) -> Vec<Diagnosis> {
-    let mut watch = Watch::new(Setup::of(&run.settings));
+    let plugins = provenance::latest(&run.dir).unwrap_or_default();
+    let mut watch = Watch::new(Setup::of(&run.settings, plugins));
     let mut found: BTreeMap<(usize, String), Diagnosis> = BTreeMap::new();
     for (step, values) in run.lines.rows() {
         for finding in watch.look(step, &values) {

@@ -1,4 +1,4 @@
-//! Groups runs into series: runs of one series differ only in the seed.
+//! Groups runs into series: runs of one series differ only in the seed. Of several runs with one seed the longest counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::report::found::FoundRun;
 pub struct Group {
     /// Name that distinguishes the group from the others.
     pub name: String,
-    /// Indices of the group's runs.
+    /// Indices of the group's runs, one for each seed.
     pub runs: Vec<usize>,
 }
 
@@ -26,7 +26,7 @@ pub fn group(runs: &[FoundRun]) -> Vec<Group> {
         // Runs whose settings cannot be read form no series.
         let same = |group: &&mut Group| !of.is_empty() && settings[group.runs[0]] == *of;
         match groups.iter_mut().find(same) {
-            Some(group) => group.runs.push(at),
+            Some(group) => add(runs, group, at),
             None => groups.push(Group { name: String::new(), runs: vec![at] }),
         }
     }
@@ -39,6 +39,16 @@ pub fn group(runs: &[FoundRun]) -> Vec<Group> {
         group.name = names.find(|name| used.insert(name.clone())).unwrap_or(name);
     }
     groups
+}
+
+/// Adds a run to its group. It takes the place of a shorter run with its seed, since equal runs are no more evidence than one.
+fn add(runs: &[FoundRun], group: &mut Group, at: usize) {
+    let (seed, length) = (|at: usize| runs[at].whole("train.seed"), |at: usize| runs[at].lines.steps.len());
+    match group.runs.iter_mut().find(|other| seed(**other) == seed(at)) {
+        Some(other) if length(*other) < length(at) => *other = at,
+        Some(_) => {}
+        None => group.runs.push(at),
+    }
 }
 
 fn told(run: &FoundRun) -> BTreeMap<&str, &str> {
@@ -87,6 +97,23 @@ mod tests {
         let runs = [of(grpo, "1", "0.1"), of(grpo, "2", "0.2"), of(grpo, "2", "0.1")];
         let expected = [("0.1-1 and another seed".into(), vec![0, 2]), ("0.2-2".into(), vec![1])];
         assert_eq!(names(&runs), expected);
+    }
+
+    /// An equal run is no more evidence; the longer of two counts.
+    #[test]
+    fn one_run_counts_for_a_seed() {
+        let of = |name, seed, steps: u64| {
+            let lines: String = (1..=steps).map(|step| format!("{{\"step\":{step}}}\n")).collect();
+            FoundRun::of(
+                name,
+                &[("train.seed", seed), ("train.max_steps", "4")],
+                Lines::parse(lines.as_bytes()).unwrap(),
+            )
+        };
+        let runs = [of("a", "42", 2), of("again", "42", 4), of("copy", "42", 4)];
+        assert_eq!(names(&runs), [("again".into(), vec![1])]);
+        let runs = [of("a", "42", 4), of("again", "42", 4), of("b", "1", 4)];
+        assert_eq!(names(&runs), [("a and another seed".into(), vec![0, 2])]);
     }
 
     #[test]
