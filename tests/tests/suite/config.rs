@@ -86,6 +86,7 @@ fn values_of_the_wrong_type() {
 fn values_out_of_range() {
     assert_snapshot!(refused("--set train.max_steps=0"), @"the settings of `--set` do not fit together: `train.max_steps` is 0 (it must be at least 1)");
     assert_snapshot!(refused("--set train.learning_rate=nan"), @"the settings of `--set` do not fit together: `train.learning_rate` is NaN (it must be finite, 0 or more)");
+    assert_snapshot!(refused("--set train.save_minutes=-1"), @"the settings of `--set` do not fit together: `train.save_minutes` is -1 (it must be finite, 0 or more)");
     assert_snapshot!(refused("--set rollout.temperature=0"), @"the settings of `--set` do not fit together: `rollout.temperature` is 0 (it must be above 0 and at most 100; for greedy evaluation see `[eval]`; sampling needs more than 0)");
     assert_snapshot!(refused("--set rollout.num_generations=7"), @"the settings of the default config and `--set rollout.num_generations` do not fit together: one optimizer step takes 48 completions (`train.per_device_train_batch_size` 48 × `train.gradient_accumulation_steps` 1), which is not a multiple of `rollout.num_generations` 7 (a step holds whole groups)");
     assert_snapshot!(refused("--set train.gradient_accumulation_steps=2 --set train.steps_per_generation=3"), @"the settings of `--set` do not fit together: one rollout makes 144 completions, which is not a multiple of the 96 of an optimizer step (set `train.steps_per_generation` to a multiple of `train.gradient_accumulation_steps`)");
