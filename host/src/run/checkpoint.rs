@@ -130,7 +130,7 @@ fn write_point(run: &Run, point: &RecoveryPoint, states: &States, by_time: bool)
     Ok(Written { step: point.progress.step, new })
 }
 
-/// Moves the checkpoint into place, then deletes old ones as [`prune`] says.
+/// Moves the checkpoint into place, then deletes those that it replaces and those beyond `train.save_total_limit`.
 pub fn appear(run: &Run, Written { step, new }: &Written) -> Result<()> {
     let cannot = || format!("cannot rename a checkpoint to `{}`", path(&run.dir, *step).display());
     new.appear_as(Path::new(&name(*step))).with_context(cannot)?;
