@@ -142,7 +142,7 @@ fn what_is_wrong_is_a_sentence() {
     let refused = |args: &str| portable(&folder.refused(&format!("compare-masks {args}{batches}")));
     let masks = plugins();
     assert_snapshot!(refused(""), @"there is no mask to compare (load a plugin that offers some with `--plugin`)");
-    assert_snapshot!(refused("--mask capo.curvature"), @"`[[mask]]` names `capo.curvature`, which no loaded image offers (no mask is built in: load a plugin with `--plugin`)");
+    assert_snapshot!(refused("--mask capo.curvature"), @"`[[mask]]` names `capo.curvature`, which no loaded image offers (give `--plugin libcapo.so`)");
     assert_snapshot!(refused(&format!("{masks} --mask capo.curvatur")), @"`[[mask]]` names `capo.curvatur`, which no loaded image offers (did you mean `capo.curvature`?)");
     assert_snapshot!(refused("--plugin libmasks.so --mask masks.entropy-quantile"), @"batch file `tests/data/replay/paper-token-sgd/batch-0000.safetensors`: component `masks.entropy-quantile` asks for `entropy`, which it does not hold (record batches in a run with this component)");
     assert_snapshot!(refused(&format!("{masks} --mask example.surprise-cap")), @r#"`[[mask]]` with `use = "example.surprise-cap"`: missing field `max_nats`"#);
