@@ -61,6 +61,13 @@ def main() -> None:
     for codec in ("none", "snappy", "gzip", "lz4", "zstd"):
         pq.write_table(pa.Table.from_pylist(MATH), OUT / f"math-{codec}.parquet", compression=codec, row_group_size=4)
     verl.to_parquet(OUT / "verl.parquet")
+    # A time with a zone has no form in JSON, and a number is longer than 64 bits.
+    times = pa.table({
+        "prompt": ["1+1=", "2+2="],
+        "created": pa.array([0, 1], pa.timestamp("us", "UTC")),
+        "answer": pa.array([10**29 + 7, 4], pa.decimal128(38, 0)),
+    })
+    pq.write_table(times, OUT / "times.parquet")
     # Arrow: the stream that `datasets` caches, and files with a foot, packed and not.
     table = math.data.table.combine_chunks()
     for name, writer, options in (

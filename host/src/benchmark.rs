@@ -67,7 +67,7 @@ impl Benchmark {
         if configs.is_empty() {
             return Ok(Vec::new());
         }
-        let chat = config.data.chat(files, Purpose::Measuring)?;
+        let chat = config.data.chat(files, Purpose::Measuring, tokenizer)?;
         let demands = config.data.demands(chat.as_ref(), Purpose::Measuring, tokenizer, policy);
         let open = |benchmark: &BenchmarkConfig| -> Result<Self> {
             let longest = benchmark.max_completion_length.unwrap_or(config.rollout.max_completion_length);

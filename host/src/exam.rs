@@ -71,13 +71,10 @@ pub enum Right {
 }
 
 impl Right {
-    /// Rewards that compare the answer with the dataset's answer.
-    const COMPARING: [&str; 3] = ["exact_match", "number", "math"];
-
     /// The rule for the rewards of `config`: the reward that `eval.reward` names, else the only comparing reward, else the only reward.
     pub fn of(config: &Config) -> Self {
         let names = reward::names(&config.reward);
-        let is_comparing = |name: &&String| Self::COMPARING.contains(&name.split('#').next().unwrap_or_default());
+        let is_comparing = |name: &&String| reward::reads_answer(name.split('#').next().unwrap_or_default());
         let comparing: Vec<&String> = names.iter().filter(is_comparing).collect();
         match (&config.eval.reward, &comparing[..], &names[..]) {
             (Some(name), _, _) => Self::By(name.clone()),

@@ -166,7 +166,7 @@ impl Sft {
         })?;
         let (files, policy) = open_model(&settings)?;
         let files = settings.data.amend(files)?;
-        let tokenizer = Tokenizer::open(&files)?;
+        let tokenizer = settings.data.tokenizer(&files)?;
         let train = &settings.train;
         let dataset = settings.data.open(train.seed, Purpose::Teaching, &files, &tokenizer, &policy)?;
         policy.check_lengths(

@@ -99,7 +99,7 @@ fn open(args: &EvalArgs) -> Result<Open> {
     );
     let dtype = config.train.dtype;
     let policy = Policy::load(&files, &device::open(&config.train.device, dtype)?)?.with_dtype(dtype.into());
-    let tokenizer = Tokenizer::open(&files)?;
+    let tokenizer = config.data.tokenizer(&files)?;
     let questions = if asks_benchmarks {
         Benchmark::open_all(&config.eval.benchmark, &config, &files, &tokenizer, &policy)?
     } else {

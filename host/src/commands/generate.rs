@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::failure::Failure;
 use super::inference_args::GenerateArgs;
 use super::output::{self, unwritable};
-use crate::data::{Chat, Messages, Tokenizer};
+use crate::data::{Chat, Messages, Tokenizer, lenient};
 use crate::model::{Generation, ModelFiles, Policy, SampledTokens, SamplingParams};
 use crate::report::terminal::{self, say};
 
@@ -44,10 +44,9 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
             output::check_not_read("--out", out, args.input.as_deref())?;
         }
         let (files, policy) = args.model.open()?;
-        let tokenizer = Tokenizer::open(&files)?;
+        let (tokenizer, chat) = args.open_texts(files.clone())?;
         let generation = generation(args, &tokenizer);
         generation.check()?;
-        let chat = args.open_chat(&files)?;
         let mut writer = Writer { policy, tokenizer, generation, chat: chat.is_some() };
         let texts = match &args.input {
             Some(path) => read(path, chat.as_ref())?,
@@ -103,21 +102,21 @@ fn written(text: &str, chat: Option<&Chat>) -> Result<String> {
 fn read(path: &Path, chat: Option<&Chat>) -> Result<Vec<String>> {
     let text = files::text(path).with_context(|| format!("cannot read `{}`", path.display()))?;
     let rows = path.extension().is_some_and(|extension| extension == "jsonl");
-    let prompt = |(number, line): (usize, &str)| match serde_json::from_str::<Value>(line) {
+    let prompt = |line: &str| match (lenient::parse(line.as_bytes()), chat) {
         _ if !rows => written(line, chat),
-        Ok(Value::Object(row)) if row.get("prompt").is_some_and(Value::is_string) => {
+        (Ok(Value::Object(row)), _) if row.get("prompt").is_some_and(Value::is_string) => {
             written(row["prompt"].as_str().unwrap_or_default(), chat)
         }
-        Ok(Value::Object(row)) if chat.is_some() && row.get("prompt").is_some_and(Value::is_array) => {
-            let messages = Messages::in_row(line.as_bytes(), "prompt");
-            let text = messages.and_then(|messages| chat.context("there is a template")?.prompt(&messages));
-            text.with_context(|| format!("bad row at line {} of `{}`", number + 1, path.display()))
+        (Ok(Value::Object(row)), chat) if row.get("prompt").is_some_and(Value::is_array) => {
+            let chat = chat.context("its prompt is a list, as messages are (give `--chat`)")?;
+            chat.prompt(&Messages::in_row(line.as_bytes(), "prompt")?)
         }
-        _ => bail!(
-            "bad row at line {} of `{}`: expected a JSON object with the text `prompt` (give a `.txt` file for a prompt on each line)",
-            number + 1,
-            path.display()
-        ),
+        _ => {
+            bail!("expected a JSON object with the text `prompt` (give a `.txt` file for a prompt on each line)")
+        }
+    };
+    let prompt = |(number, line): (usize, &str)| {
+        prompt(line).with_context(|| format!("bad row at line {} of `{}`", number + 1, path.display()))
     };
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let prompts = lines.map(prompt).collect::<Result<Vec<_>>>()?;
@@ -141,7 +140,7 @@ fn suggestion(files: &ModelFiles) -> Result<Option<String>> {
 
 impl Writer {
     fn encode(&self, text: String) -> Result<Prompt> {
-        let ids = self.tokenizer.encode(&text)?;
+        let ids = self.tokenizer.encode_prompt(&text)?;
         let (vocab, positions) = (self.policy.config().vocab_size, self.policy.config().max_position_embeddings);
         if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
             bail!("token id {id} is outside the model's vocabulary of {vocab} (use the model's tokenizer)");

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::data::{Chat, ChatOptions};
+use crate::data::{Chat, ChatOptions, Tokenizer, with_eos_token};
 use crate::model::device::{self, CPU, Dtype};
 use crate::model::{ModelFiles, Policy, embedded};
 use crate::run::checkpoint;
@@ -53,6 +53,12 @@ pub(super) struct GenerateArgs {
     /// Has the chat template ask for an answer at once.
     #[arg(long, requires = "chat")]
     pub(super) no_thinking: bool,
+    /// Leaves out the special tokens that the tokenizer puts before a text.
+    #[arg(long, conflicts_with = "chat")]
+    pub(super) no_special_tokens: bool,
+    /// A token that ends completions, besides those that the model's files name.
+    #[arg(long, value_name = "TOKEN")]
+    pub(super) eos_token: Option<String>,
     /// A prompt on each line; of a `.jsonl` file the column `prompt`.
     #[arg(long, value_name = "FILE", conflicts_with = "prompts")]
     pub(super) input: Option<PathBuf>,
@@ -83,11 +89,21 @@ pub(super) struct GenerateArgs {
 }
 
 impl GenerateArgs {
-    /// The chat template that writes conversations; none where prompts are plain text.
-    pub(super) fn open_chat(&self, files: &ModelFiles) -> Result<Option<Chat>> {
+    /// The tokenizer, and the chat template that writes conversations; none where prompts are plain text.
+    pub(super) fn open_texts(&self, files: ModelFiles) -> Result<(Tokenizer, Option<Chat>)> {
+        let files = match &self.eos_token {
+            Some(token) => with_eos_token(files, token).context("`--eos-token` cannot be used")?,
+            None => files,
+        };
+        let tokenizer = Tokenizer::open(&files)?.with_special_tokens(!self.chat && !self.no_special_tokens)?;
+        if !self.chat {
+            return Ok((tokenizer, None));
+        }
         let enable_thinking = (self.thinking || self.no_thinking).then_some(self.thinking);
         let options = ChatOptions { system_prompt: self.system.clone(), enable_thinking, ..ChatOptions::default() };
-        self.chat.then(|| Chat::open(files, options)).transpose()
+        let chat = Chat::open(&files, options)?;
+        chat.warn_of_end(&tokenizer);
+        Ok((tokenizer, Some(chat)))
     }
 }
 
@@ -101,6 +117,9 @@ pub(super) struct ScoreArgs {
     /// Where the answers go, in the order of the rows; `-` writes them to standard output.
     #[arg(long, value_name = "FILE")]
     pub(super) out: PathBuf,
+    /// Leaves out the special tokens that the tokenizer puts before the text of a prompt.
+    #[arg(long)]
+    pub(super) no_special_tokens: bool,
     /// Most tokens that go through the model at a time, padding included; a longer row goes alone.
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub(super) batch_tokens: usize,

@@ -23,7 +23,7 @@ pub(super) fn run(args: &ScoreArgs) -> Result<(), Failure> {
         Ok((files, policy, out))
     };
     let (files, policy, mut out) = open().map_err(Failure::Input)?;
-    let pairs = Pairs::open(&args.input, &files, policy.config()).map_err(Failure::Input)?;
+    let pairs = Pairs::open(&args.input, &files, policy.config(), !args.no_special_tokens).map_err(Failure::Input)?;
     let mut bad = None;
     let pairs = pairs.map_while(|pair| pair.map_err(|error| bad = Some(error)).ok());
     let (mut rows, mut tokens) = (0, 0);

@@ -254,6 +254,10 @@ pub(crate) fn data(data: &DataConfig) -> Result<()> {
             "`data.{key}` is set, but `data.format` is `text`, which has no use for it (set `data.format` to `chat`, or remove it)"
         );
     }
+    ensure!(
+        data.format == Format::Text || data.add_special_tokens,
+        "`data.add_special_tokens` is `false`, but `data.format` is `chat`, whose template alone writes special tokens (remove it)"
+    );
     datasets::check(data)?;
     if !Arithmetic::NAMES.contains(&data.dataset_name.as_str()) {
         return Ok(());

@@ -6,7 +6,9 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::omission::{is_default, may_be_left_out};
-use crate::data::{Chat, ChatOptions, Date, Demands, Filter, OnBadRow, Preset, Purpose, TEMPLATE_FILE, Tokenizer};
+use crate::data::{
+    Chat, ChatOptions, Date, Demands, Filter, OnBadRow, Preset, Purpose, TEMPLATE_FILE, Tokenizer, with_eos_token,
+};
 use crate::model::{ModelFiles, Policy};
 
 /// Section `[data]`.
@@ -55,6 +57,11 @@ pub struct DataConfig {
     /// Form of prompts. `text` is plain text. `chat` is a conversation or one message, which the model's chat template formats.
     #[serde(default, skip_serializing_if = "is_default")]
     pub format: Format,
+    /// True if prompts of plain text begin with the special tokens that the tokenizer puts before a text.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub add_special_tokens: bool,
+    /// Token that ends completions, besides those that the model's files name; default is the tokenizer's own.
+    pub eos_token: Option<String>,
     /// System prompt: first message of conversations that have no system message.
     pub system_prompt: Option<String>,
     /// Value of `enable_thinking` for the chat template; `None` leaves the variable undefined.
@@ -69,6 +76,9 @@ pub struct DataConfig {
     /// Several datasets in place of one; prompts are drawn by the datasets' weights if they have any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub datasets: Vec<SourceConfig>,
+    /// True if a row needs no answer, because no reward of the run reads it.
+    #[serde(skip)]
+    pub answer_is_unread: bool,
 }
 
 /// Entry of `[[data.datasets]]`; absent keys have the values of `[data]`.
@@ -147,16 +157,24 @@ impl DataConfig {
         }
     }
 
-    /// Replaces the chat template among the files of a model, if the settings name one.
-    pub fn amend(&self, files: ModelFiles) -> Result<ModelFiles> {
-        match &self.chat_template {
-            Some(path) => files.with(TEMPLATE_FILE, Path::new(path)).context("`data.chat_template` cannot be used"),
+    /// Replaces the chat template and the end token among the files of a model, if the settings name them.
+    pub fn amend(&self, mut files: ModelFiles) -> Result<ModelFiles> {
+        if let Some(path) = &self.chat_template {
+            files = files.with(TEMPLATE_FILE, Path::new(path)).context("`data.chat_template` cannot be used")?;
+        }
+        match &self.eos_token {
+            Some(token) => with_eos_token(files, token).context("`data.eos_token` cannot be used"),
             None => Ok(files),
         }
     }
 
-    /// The chat template that formats conversations; `None` if prompts are plain text.
-    pub fn chat(&self, files: &ModelFiles, purpose: Purpose) -> Result<Option<Chat>> {
+    /// The tokenizer among the files of a model, for prompts in this form.
+    pub fn tokenizer(&self, files: &ModelFiles) -> Result<Tokenizer> {
+        Tokenizer::open(files)?.with_special_tokens(self.format == Format::Text && self.add_special_tokens)
+    }
+
+    /// The chat template that formats conversations; `None` if prompts are plain text. Warns if it ends turns with no end of `tokenizer`.
+    pub fn chat(&self, files: &ModelFiles, purpose: Purpose, tokenizer: &Tokenizer) -> Result<Option<Chat>> {
         if self.format == Format::Text {
             return Ok(None);
         }
@@ -166,6 +184,8 @@ impl DataConfig {
             date: self.date.unwrap_or_default(),
             teaches: purpose == Purpose::Teaching,
         };
-        Chat::open(files, options).map(Some)
+        let chat = Chat::open(files, options)?;
+        chat.warn_of_end(tokenizer);
+        Ok(Some(chat))
     }
 }

@@ -21,7 +21,7 @@ impl DataConfig {
         tokenizer: &Tokenizer,
         policy: &Policy,
     ) -> Result<Dataset> {
-        let chat = self.chat(files, purpose)?;
+        let chat = self.chat(files, purpose, tokenizer)?;
         let demands = self.demands(chat.as_ref(), purpose, tokenizer, policy);
         if let Some(task) = Dataset::embedded(&self.dataset_name, seed, &demands)? {
             return Ok(task);
@@ -76,6 +76,7 @@ fn open(config: &SourceConfig, data: &DataConfig, default_split: &str) -> Result
         preset: config.preset.or(data.preset),
         template: config.prompt_template.clone().or_else(|| data.prompt_template.clone()),
         filter: filter.clone(),
+        answer_is_unread: data.answer_is_unread,
     };
     let split = config.split.as_deref().map_or(String::new(), |split| format!(", {split}"));
     Ok(Source { name: format!("{}{split}", config.path), files, reading, weight: config.weight })

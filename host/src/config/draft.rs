@@ -12,7 +12,7 @@ use super::check::check;
 use super::hints;
 use super::sets::{numbered, parse_set, set};
 use super::{Config, Sizes, TrainConfig};
-use crate::reward::RewardConfig;
+use crate::reward::{RewardConfig, reads_answer};
 
 /// The sections of components, which recipes fill in.
 pub(super) const COMPONENT_SECTIONS: [&str; 5] = ["advantage", "objective", "mask", "weight", "step_control"];
@@ -172,6 +172,7 @@ impl Draft {
             reward: self.list("reward")?.into_iter().map(reward).collect::<Result<_>>()?,
             sizes: Sizes::default(),
         };
+        config.data.answer_is_unread = !config.reward.iter().any(|reward| reads_answer(&reward.id));
         config.sizes = check(&config).map_err(|error| {
             let settings = self.do_not_fit(&error.to_string());
             error.context(settings)

@@ -12,7 +12,7 @@ use super::files::Unit;
 pub struct Example {
     /// The model's input as text; a conversation is formatted by the chat template.
     pub prompt: String,
-    /// Final answer of a correct completion; never empty.
+    /// Final answer of a correct completion; empty only if the row has none, and no reward reads it.
     pub answer: String,
     /// A worked completion, including the answer, for supervised training.
     pub solution: Option<String>,

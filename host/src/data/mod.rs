@@ -3,6 +3,7 @@
 //! The order of training prompts is a pure function of the run's seed and of the cursor (prompts consumed so far), so a
 //! checkpoint needs only the cursor.
 
+mod added_tokens;
 mod arithmetic;
 mod boxed;
 mod chat;
@@ -11,6 +12,7 @@ pub(crate) mod contain;
 mod example;
 mod files;
 mod filter;
+pub(crate) mod lenient;
 mod mixture;
 mod pairs;
 mod preset;
@@ -21,6 +23,7 @@ mod rows;
 mod set;
 mod texts;
 mod tokenizer;
+mod tokenizer_configs;
 mod tokenizer_json;
 
 pub use arithmetic::Arithmetic;
@@ -38,7 +41,8 @@ pub use row_check::{Demands, OnBadRow, Purpose};
 pub use rows::{Order, Rows};
 pub use set::{Source, examples, rows};
 pub use texts::{Texts, vocabulary};
-pub use tokenizer::{Tokenizer, TokenizerConfigs};
+pub use tokenizer::{Tokenizer, with_eos_token};
+pub use tokenizer_configs::TokenizerConfigs;
 
 use anyhow::Result;
 

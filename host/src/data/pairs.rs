@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use capo_loader::files;
 use serde_json::{Map, Value};
 
-use super::Tokenizer;
+use super::{Tokenizer, lenient};
 use crate::model::{Config, ModelFiles};
 
 /// Longest line in bytes: longer than any real row, and smaller than any machine's memory.
@@ -26,7 +26,7 @@ pub struct Pair {
 /// The rows of a file, read on demand and checked against a model.
 ///
 /// A row is a JSON object with `prompt_ids` or `prompt`, and `completion_ids` or `completion`; ids take precedence. Prompt and completion
-/// text are encoded separately, without special tokens. Empty lines are skipped.
+/// text are encoded separately, and only a prompt may begin with special tokens. Empty lines are skipped.
 pub struct Pairs<'a> {
     name: String,
     lines: Box<dyn BufRead>,
@@ -35,11 +35,13 @@ pub struct Pairs<'a> {
     model_files: &'a ModelFiles,
     /// Opened for the first text: ids need no tokenizer.
     tokenizer: Option<Tokenizer>,
+    add_special_tokens: bool,
 }
 
 impl<'a> Pairs<'a> {
-    /// Opens the file at `path`, or standard input for `-`, for the model in `model_files`.
-    pub fn open(path: &Path, model_files: &'a ModelFiles, model: &'a Config) -> Result<Self> {
+    /// Opens the file at `path`, or standard input for `-`, for the model in `model_files`. With `add_special_tokens`, the text of a prompt
+    /// begins with those of the tokenizer.
+    pub fn open(path: &Path, model_files: &'a ModelFiles, model: &'a Config, add_special_tokens: bool) -> Result<Self> {
         let (name, lines): (_, Box<dyn BufRead>) = if path == Path::new("-") {
             ("standard input".to_owned(), Box::new(BufReader::new(io::stdin())))
         } else {
@@ -47,7 +49,7 @@ impl<'a> Pairs<'a> {
             files::size(path).with_context(unreadable)?;
             (format!("`{}`", path.display()), Box::new(BufReader::new(File::open(path).with_context(unreadable)?)))
         };
-        Ok(Self { name, lines, line: 0, model, model_files, tokenizer: None })
+        Ok(Self { name, lines, line: 0, model, model_files, tokenizer: None, add_special_tokens })
     }
 
     /// Returns the next row; an error names its line.
@@ -72,7 +74,7 @@ impl<'a> Pairs<'a> {
             (line.len() as u64) < LONGEST_LINE,
             "it has {LONGEST_LINE} bytes or more (is it JSONL, with a row on each line?)"
         );
-        let row: Map<String, Value> = match serde_json::from_slice(line) {
+        let row: Map<String, Value> = match lenient::parse(line) {
             Ok(Value::Object(row)) => row,
             Ok(_) => bail!("expected a JSON object"),
             Err(error) => return Err(anyhow!("not valid JSON: {error}")),
@@ -97,15 +99,21 @@ impl<'a> Pairs<'a> {
                 let all = list.as_array().and_then(|list| list.iter().map(id).collect());
                 all.with_context(|| format!("`{ids}` is no list of token ids"))
             }
-            (None, Some(Value::String(text))) if text.is_empty() => Ok(Vec::new()),
-            (None, Some(Value::String(text))) => self.tokenizer()?.encode(text),
+            (None, Some(Value::String(said))) if said.is_empty() => {
+                Ok(if text == "prompt" { self.tokenizer()?.begin().to_vec() } else { Vec::new() })
+            }
+            (None, Some(Value::String(said))) if text == "prompt" => self.tokenizer()?.encode_prompt(said),
+            (None, Some(Value::String(said))) => self.tokenizer()?.encode(said),
             (None, Some(_)) => bail!("`{text}` is not text (write it as one string, or give `{ids}`)"),
             (None, None) => bail!("neither `{ids}` nor `{text}` is there (give one of them)"),
         }
     }
 
     fn tokenizer(&mut self) -> Result<&Tokenizer> {
-        let open = || Tokenizer::open(self.model_files).context("text needs the model's tokenizer (or give ids)");
+        let open = || {
+            let tokenizer = Tokenizer::open(self.model_files).context("text needs the model's tokenizer (or give ids)");
+            tokenizer?.with_special_tokens(self.add_special_tokens)
+        };
         Ok(match &mut self.tokenizer {
             Some(tokenizer) => tokenizer,
             none => none.insert(open()?),
@@ -133,7 +141,7 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let files = model_files(TINY_ARITHMETIC).unwrap();
         let model = Config::load(&files).unwrap();
-        let pairs = Pairs::open(&path, &files, &model).unwrap().collect::<Result<Vec<_>>>();
+        let pairs = Pairs::open(&path, &files, &model, true).unwrap().collect::<Result<Vec<_>>>();
         pairs.map_err(|error| {
             anyhow!("{}", format!("{error:#}").replace(&directory.path().display().to_string(), "DIR"))
         })
@@ -154,24 +162,8 @@ mod tests {
     #[test]
     fn bad_rows_are_told_with_their_line() {
         let good = "{\"prompt\": \"1\", \"completion\": \"2\"}\n\n";
-        let long = format!(r#"{{"prompt": "1", "completion": "{}"}}"#, "1".repeat(64));
-        for (row, expected) in [
-            ("{", "not valid JSON: EOF while parsing an object at line 1 column 1"),
-            ("[1]", "expected a JSON object"),
-            (r#"{"prompt": "1"}"#, "neither `completion_ids` nor `completion` is there (give one of them)"),
-            (
-                r#"{"prompt": ["1"], "completion": "1"}"#,
-                "`prompt` is not text (write it as one string, or give `prompt_ids`)",
-            ),
-            (r#"{"prompt_ids": [1, -1], "completion": "1"}"#, "`prompt_ids` is no list of token ids"),
-            (r#"{"prompt_ids": [], "completion": "1"}"#, "the prompt has no token (give at least one)"),
-            (
-                r#"{"prompt_ids": [15], "completion": "1"}"#,
-                "token id 15 is outside the model's vocabulary of 15 (use the model's tokenizer)",
-            ),
-            (r#"{"prompt": "1", "completion": "x"}"#, "cannot encode `x`: the tokenizer has no id for `x`"),
-            (long.as_str(), "it has 65 tokens, the model has 64 positions (shorten it)"),
-        ] {
+        let cases = include_str!("../../tests/data/rows/bad-pairs.jsonl").lines();
+        for (row, expected) in cases.map(|case| serde_json::from_str::<(String, String)>(case).unwrap()) {
             let error = read(&format!("{good}{row}")).unwrap_err().to_string();
             assert_eq!(error, format!("bad row at line 3 of `DIR/rows.jsonl`: {expected}"));
         }

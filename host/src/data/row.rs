@@ -7,7 +7,7 @@ use super::columns::{Columns, kind, text_of};
 use super::filter::Filter;
 use super::preset::Preset;
 use super::quote::quote;
-use super::{Chat, Example, Messages, Row};
+use super::{Chat, Example, Messages, Row, lenient};
 
 /// Largest number of columns that a message names.
 const MOST_NAMES: usize = 20;
@@ -26,6 +26,8 @@ pub struct Reading {
     pub template: Option<String>,
     /// Rows to use.
     pub filter: Filter,
+    /// True if a row may lack its answer.
+    pub answer_is_unread: bool,
 }
 
 /// Parses the example in a line from `place`. With a `chat`, the prompt is a conversation or one message. Returns `None` for a row
@@ -35,15 +37,15 @@ pub struct Reading {
 pub(super) fn parse(line: &[u8], reading: &Reading, chat: Option<&Chat>, place: Row) -> Result<Option<Example>> {
     // Some programs begin a UTF-8 file with a byte order mark.
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
-    let value: Value = serde_json::from_slice(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;
+    let value: Value = lenient::parse(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;
     let Value::Object(mut row) = value else {
         bail!("expected a JSON object, found {}", kind(&value));
     };
     let present: Vec<String> = row.keys().take(MOST_NAMES).map(|key| format!("`{}`", quote(key))).collect();
     let columns_of_row = || format!("columns of this row: {}", present.join(", "));
-    let missing = |column: &str| match present.contains(&format!("`{column}`")) {
+    let missing = |key: &str, column: &str| match present.contains(&format!("`{column}`")) {
         true => anyhow!("column `{column}` is null (give it a value, or remove the row)"),
-        false => anyhow!("no column `{column}` ({})", columns_of_row()),
+        false => anyhow!("no column `{column}` ({}; name one with `data.{key}`)", columns_of_row()),
     };
     if !reading.filter.takes(&row)? {
         return Ok(None);
@@ -55,13 +57,20 @@ pub(super) fn parse(line: &[u8], reading: &Reading, chat: Option<&Chat>, place: 
 
     let (prompt, messages) = match (chat, row.get(&columns.prompt)) {
         (Some(_), Some(Value::Array(_))) => (String::new(), Some(Messages::in_row(line, &columns.prompt)?)),
-        _ => (text_of(&row, &columns.prompt)?.ok_or_else(|| missing(&columns.prompt))?, None),
+        (None, Some(Value::Array(list))) if list.first().is_some_and(Value::is_object) => {
+            bail!("column `{}` is a list of messages (set `data.format` to `chat`)", columns.prompt)
+        }
+        _ => (text_of(&row, &columns.prompt)?.ok_or_else(|| missing("prompt_column", &columns.prompt))?, None),
     };
     row.remove(&columns.prompt);
-    let solution = text_of(&row, &columns.solution)?;
-    let answer = match text_of(&row, &columns.answer)? {
-        Some(answer) => answer,
-        None => solution.clone().ok_or_else(|| missing(&columns.answer))?,
+    // What nobody reads may be anything.
+    let text = |column: &str| {
+        if reading.answer_is_unread { Ok(text_of(&row, column).unwrap_or_default()) } else { text_of(&row, column) }
+    };
+    let solution = text(&columns.solution)?;
+    let answer = match text(&columns.answer)?.or_else(|| solution.clone()) {
+        None if reading.answer_is_unread => String::new(),
+        answer => answer.ok_or_else(|| missing("answer_column", &columns.answer))?,
     };
     let columns = Value::Object(row).to_string();
     let template = reading.template.as_deref();
@@ -91,23 +100,27 @@ mod tests {
 
     #[test]
     fn rows_become_examples() {
-        let usual = Columns::default();
         let shared = Columns { prompt: "q".into(), answer: "a".into(), solution: "a".into() };
         let nested = Columns { answer: "reward_model.ground_truth".into(), ..Columns::default() };
-        // A solution stands in for a missing answer, columns can be renamed and shared, and dots lead into columns.
+        // A solution stands in for a missing answer, columns can be renamed and shared, and dots lead into columns. Numbers keep all digits.
+        let long = r#"{"prompt": "p", "answer": 123456789012345678901234567890, "x": NaN}"#;
+        let kept = r#"{"answer":"123456789012345678901234567890","x":null}"#;
+        let in_column = r#"{"reward_model":{"ground_truth":"4"}}"#;
         for (columns, text, answer, solution, others) in [
-            (&usual, "\n{\"prompt\": \"p\", \"answer\": 2, \"level\": 1}\r\n", "2", None, r#"{"answer":2,"level":1}"#),
-            (&usual, r#"{"prompt": "p", "solution": "s=4"}"#, "s=4", Some("s=4"), r#"{"solution":"s=4"}"#),
-            (&shared, r#"{"q": "p", "a": "s=4", "answer": "b"}"#, "s=4", Some("s=4"), r#"{"a":"s=4","answer":"b"}"#),
+            (None, "\n{\"prompt\": \"p\", \"answer\": 2, \"level\": 1}\r\n", "2", None, r#"{"answer":2,"level":1}"#),
+            (None, long, "123456789012345678901234567890", None, kept),
+            (None, r#"{"prompt": "p", "solution": "s=4"}"#, "s=4", Some("s=4"), r#"{"solution":"s=4"}"#),
             (
-                &nested,
-                r#"{"prompt": "p", "reward_model": {"ground_truth": "4"}}"#,
-                "4",
-                None,
-                r#"{"reward_model":{"ground_truth":"4"}}"#,
+                Some(shared),
+                r#"{"q": "p", "a": "s=4", "answer": "b"}"#,
+                "s=4",
+                Some("s=4"),
+                r#"{"a":"s=4","answer":"b"}"#,
             ),
+            (Some(nested), r#"{"prompt": "p", "reward_model": {"ground_truth": "4"}}"#, "4", None, in_column),
         ] {
-            let example = read(text, &Reading { columns: columns.clone(), ..Reading::default() }).unwrap().unwrap();
+            let reading = Reading { columns: columns.unwrap_or_default(), ..Reading::default() };
+            let example = read(text, &reading).unwrap().unwrap();
             assert_eq!((example.prompt.as_str(), example.answer.as_str()), ("p", answer));
             assert_eq!((example.solution.as_deref(), example.columns.as_str()), (solution, others));
         }

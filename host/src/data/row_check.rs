@@ -58,7 +58,8 @@ pub struct Demands<'a> {
 impl Example {
     /// Token ids of the prompt.
     pub fn prompt_ids(&self, tokenizer: &Tokenizer, limit: usize) -> Result<Vec<u32>> {
-        self.placed(encode(tokenizer, &self.prompt, limit, "`data.max_prompt_length`").and_then(|ids| {
+        let text = bounded(&self.prompt, limit, "`data.max_prompt_length`");
+        self.placed(text.and_then(|text| tokenizer.encode_prompt(text)).and_then(|ids| {
             ensure!(
                 ids.len() <= limit,
                 "a prompt has {} tokens, `data.max_prompt_length` is {limit} (raise it, or shorten the prompt `{}`)",
@@ -92,11 +93,13 @@ impl Example {
     /// Token ids of the target, which follow `prompt` tokens. An end token is last; a reply has the end that the chat template gives it.
     pub fn target_ids(&self, tokenizer: &Tokenizer, prompt: usize, positions: usize) -> Result<Vec<u32>> {
         let ids = match &self.reply {
-            Some(reply) => encode(tokenizer, reply, positions, POSITIONS),
-            None => encode(tokenizer, self.target(), positions, POSITIONS).map(|mut ids| {
-                ids.push(tokenizer.eos_ids()[0]);
-                ids
-            }),
+            Some(reply) => bounded(reply, positions, POSITIONS).and_then(|reply| tokenizer.encode(reply)),
+            None => {
+                bounded(self.target(), positions, POSITIONS).and_then(|text| tokenizer.encode(text)).map(|mut ids| {
+                    ids.push(tokenizer.eos_ids()[0]);
+                    ids
+                })
+            }
         };
         self.placed(ids.and_then(|ids| {
             ensure!(
@@ -170,16 +173,16 @@ fn first(rows: &[Example], bytes: usize) -> usize {
 /// Name of the limit on solutions, for a message.
 const POSITIONS: &str = "the model has positions";
 
-/// Token ids of a text of at most `limit` tokens; `name` describes the limit. A text that is far too long is refused before it is
-/// encoded, for the tokenizer takes hundreds of bytes of memory for each byte.
-fn encode(tokenizer: &Tokenizer, text: &str, limit: usize, name: &str) -> Result<Vec<u32>> {
+/// Refuses a text that is far too long for `limit` tokens before it is encoded, for the tokenizer takes hundreds of bytes of memory for each
+/// byte; `name` describes the limit.
+fn bounded<'a>(text: &'a str, limit: usize, name: &str) -> Result<&'a str> {
     ensure!(
         !is_far_too_long(text, limit),
         "a text of {} bytes has more tokens than {name}, {limit} (shorten `{}`)",
         text.len(),
         quote(text)
     );
-    tokenizer.encode(text)
+    Ok(text)
 }
 
 /// True if `limit` tokens cannot hold this text at the average token length of any vocabulary.
@@ -197,7 +200,7 @@ enum Verdict {
 fn judge(row: &Example, demands: &Demands<'_>, target: bool) -> Verdict {
     let is_long = || {
         let (prompt, limit) = (&row.prompt, demands.max_prompt_length);
-        let beyond = || demands.tokenizer.encode(prompt).is_ok_and(|ids| ids.len() > limit);
+        let beyond = || demands.tokenizer.encode_prompt(prompt).is_ok_and(|ids| ids.len() > limit);
         demands.filter_overlong_prompts && (is_far_too_long(prompt, limit) || beyond())
     };
     match row.check(demands, target) {

@@ -53,6 +53,8 @@ impl Rows {
         }
         let mut hash = Sha256::new();
         sets.iter().for_each(|set| set.digest(&mut hash));
+        // A run that began without these tokens must not go on with them unnoticed.
+        demands.tokenizer.begin().iter().for_each(|id| hash.update(id.to_le_bytes()));
         let fingerprint = hex(hash);
         let mut rows = Rows { train: sets, eval, order, mixture, orders: Vec::new(), fingerprint };
         let orders = if rows.mixture.is_some() { rows.train.len() } else { 1 };
@@ -192,24 +194,30 @@ mod tests {
     }
 
     #[test]
-    fn bad_rows_are_named_by_line() {
-        let good = "{\"prompt\": \"p\", \"answer\": \"a\"}\n\n";
-        for (row, expected) in [
-            ("{\"prompt\": \"p\"}", "no column `answer` (columns of this row: `prompt`)"),
-            ("{\"promt\": 1, \"answer\": 2}", "no column `prompt` (columns of this row: `answer`, `promt`)"),
-            ("{\"prompt\": \"p\", \"answer\": null}", "column `answer` is null (give it a value, or remove the row)"),
-            ("\u{feff}[1]", "expected a JSON object, found a list"),
-            ("{\"prompt\": [\"p\"]}", "column `prompt` is a list, expected text (write it as one string)"),
-            ("{\"prompt\": \" \"}", "column `prompt` is empty (remove the row or fill it in)"),
-            ("{\"prompt\": ", "not valid JSON: EOF while parsing a value at line 1 column 11"),
-        ] {
-            assert_eq!(
-                error(&format!("{good}{row}"), OnBadRow::Error),
-                format!("bad row at line 3 of `a.jsonl` (mend it, or set `data.on_bad_row` to `skip`): {expected}")
-            );
+    fn bad_rows_and_files_are_told() {
+        let cases = include_str!("../../tests/data/rows/bad.jsonl").lines();
+        for (text, expected) in cases.map(|case| serde_json::from_str::<(String, String)>(case).unwrap()) {
+            let said = error(&text, OnBadRow::Error);
+            assert_eq!(said.replace(" (mend it, or set `data.on_bad_row` to `skip`)", ""), expected);
         }
         let absent = open(&[source("absent.jsonl".into())], None, SHUFFLED, OnBadRow::Error).unwrap_err();
         assert_eq!(absent.to_string(), "cannot read `absent.jsonl`");
+    }
+
+    #[test]
+    fn rows_lack_an_answer_only_where_nobody_reads_it() {
+        let texts = [
+            "{\"prompt\": \"p\"}",
+            "{\"prompt\": \"p\", \"answer\": null}",
+            "{\"prompt\": \"p\", \"answer\": [1], \"solution\": true}",
+        ];
+        let (_directory, mut sources) = files(&[&(texts.join("\n") + "\n" + &numbered('p', 7..8))]);
+        open(&sources, None, SHUFFLED, OnBadRow::Error).unwrap_err();
+        sources[0].reading.answer_is_unread = true;
+        let mut rows = opened(&sources, Order { shuffle: false, ..SHUFFLED });
+        let answers: Vec<String> = (0..4).map(|cursor| rows.train(cursor).unwrap().answer).collect();
+        assert_eq!(answers, ["", "", "", "7"]);
+        assert!(rows.describe().ends_with("(4 rows, 3 without an answer)"), "{}", rows.describe());
     }
 
     #[test]

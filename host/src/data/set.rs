@@ -133,7 +133,13 @@ impl Set {
     /// Describes the dataset: its name, its number of rows, and the rows that were left out.
     pub(super) fn describe(&self) -> String {
         let LeftOut { bad, long, filtered, not_sampled } = &self.left_out;
-        let counts = [(*long, "too long"), (*filtered, "filtered out"), (*not_sampled, "not sampled")];
+        let unanswered = self.rows.iter().filter(|row| row.answer.is_empty()).count();
+        let counts = [
+            (*long, "too long"),
+            (*filtered, "filtered out"),
+            (*not_sampled, "not sampled"),
+            (unanswered, "without an answer"),
+        ];
         let counts = counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
         let skipped = (!bad.is_empty()).then(|| self.skipped(bad));
         let parts: Vec<String> = skipped.into_iter().chain(counts).collect();

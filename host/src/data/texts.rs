@@ -8,6 +8,7 @@ use tokenizers::{PostProcessor, TruncationDirection};
 use super::contain::contain;
 use super::quote::quote;
 use super::tokenizer::named_token;
+use super::tokenizer_configs::TokenizerConfigs;
 use super::tokenizer_json;
 use crate::model::ModelFiles;
 
@@ -26,17 +27,16 @@ impl Texts {
     ///
     /// Texts are cut to their first `longest` tokens.
     pub fn open(files: &ModelFiles, longest: usize, special: bool) -> Result<Self> {
-        let bytes = files.read("tokenizer.json")?;
+        let (bytes, configs) = (files.read("tokenizer.json")?, TokenizerConfigs::of(files)?);
         let place = || format!("cannot use {}", files.describe("tokenizer.json"));
-        let inner = tokenizer_json::read(&bytes).with_context(place)?;
+        let inner = tokenizer_json::read(&bytes, &configs).with_context(place)?;
         let processor = inner.get_post_processor().filter(|_| special);
         let added = processor.map_or(0, |processor| processor.added_tokens(false));
         ensure!(
             longest > added,
             "texts of {longest} tokens have no room beside the {added} that the tokenizer adds (raise `max_length`)"
         );
-        let config = files.json("tokenizer_config.json")?;
-        let named = |key| named_token(&inner, &config, key).with_context(place);
+        let named = |key| named_token(&inner, &configs.tokenizer, key).with_context(place);
         let pad = named("pad_token")?.or(named("eos_token")?).unwrap_or(0);
         Ok(Self { inner, special, room: longest - added, pad })
     }
@@ -63,9 +63,11 @@ impl Texts {
     }
 }
 
-/// Every token of a `tokenizer.json` by its id, added ones included.
-pub fn vocabulary(tokenizer_json: &[u8]) -> Result<BTreeMap<u32, String>> {
-    Ok(tokenizer_json::read(tokenizer_json)?.get_vocab(true).into_iter().map(|(token, id)| (id, token)).collect())
+/// Every token of a model's tokenizer by its id, added ones included.
+pub fn vocabulary(files: &ModelFiles) -> Result<BTreeMap<u32, String>> {
+    let tokenizer = tokenizer_json::read(&files.read("tokenizer.json")?, &TokenizerConfigs::of(files)?);
+    let tokenizer = tokenizer.with_context(|| format!("cannot use {}", files.describe("tokenizer.json")))?;
+    Ok(tokenizer.get_vocab(true).into_iter().map(|(token, id)| (id, token)).collect())
 }
 
 #[cfg(test)]

@@ -1,10 +1,15 @@
 //! Converts text to token ids and back with any Hugging Face `tokenizer.json`, and finds the ids that end and pad a completion.
 
+use std::sync::Once;
+
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use serde_json::Value;
+use capo_loader::terminal;
+use serde_json::{Value, json};
+use tokenizers::{Encoding, Token};
 
 use super::contain::contain;
 use super::quote::quote;
+use super::tokenizer_configs::{TokenizerConfigs, text};
 use super::tokenizer_json;
 use crate::model::ModelFiles;
 
@@ -13,23 +18,14 @@ const UNUSABLE: &str = "`tokenizer.json` cannot be used";
 /// Number of tokens that are decoded to test the decoder.
 const SAMPLES: u32 = 1000;
 
-/// The JSON files beside a `tokenizer.json` that may name the end and padding tokens; `Null` for an absent file.
-#[derive(Clone, Debug, Default)]
-pub struct TokenizerConfigs {
-    /// `tokenizer_config.json`: texts of `eos_token` and `pad_token`.
-    pub tokenizer: Value,
-    /// `config.json`: `eos_token_id` and `pad_token_id`.
-    pub model: Value,
-    /// `generation_config.json`: the same ids, preferred to those of `config.json`.
-    pub generation: Value,
-}
-
 /// A tokenizer with its end and padding ids.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     eos: Vec<u32>,
     pad: u32,
+    /// Tokens with which text prompts begin.
+    begin: Vec<u32>,
 }
 
 impl Tokenizer {
@@ -59,16 +55,11 @@ impl Tokenizer {
         Self::open(&ModelFiles::Embedded(&Self::TINY_ARITHMETIC))
     }
 
-    /// Opens the tokenizer among the files of a model; the three config files may be absent.
+    /// Opens the tokenizer among the files of a model; the config files may be absent.
     ///
     /// Errors: those of [`Tokenizer::from_bytes`], and a file that cannot be read or is not JSON.
     pub fn open(files: &ModelFiles) -> Result<Self> {
-        let configs = TokenizerConfigs {
-            tokenizer: files.json("tokenizer_config.json")?,
-            model: files.json("config.json")?,
-            generation: files.json("generation_config.json")?,
-        };
-        let bytes = files.read("tokenizer.json")?;
+        let (bytes, configs) = (files.read("tokenizer.json")?, TokenizerConfigs::of(files)?);
         Self::from_bytes(&bytes, &configs).with_context(|| format!("cannot use {}", files.describe("tokenizer.json")))
     }
 
@@ -76,7 +67,7 @@ impl Tokenizer {
     ///
     /// Errors: bytes that are not a tokenizer, no end token, or an end or padding token outside the vocabulary.
     pub fn from_bytes(tokenizer_json: &[u8], configs: &TokenizerConfigs) -> Result<Self> {
-        let inner = tokenizer_json::read(tokenizer_json)?;
+        let inner = tokenizer_json::read(tokenizer_json, configs)?;
         let eos = eos_ids(&inner, configs)?;
         let pad = pad_id(&inner, configs)?.unwrap_or(eos[0]);
         if let Some(size) = configs.model["vocab_size"].as_u64()
@@ -89,14 +80,62 @@ impl Tokenizer {
         // Encoding is tested when rows are checked. Decoding is tested here, because no completion has been sampled yet.
         let ids: Vec<u32> = (0..SAMPLES).collect();
         contain(|| inner.decode(&ids, true).is_ok())?;
-        Ok(Tokenizer { inner, eos, pad })
+        Ok(Tokenizer { inner, eos, pad, begin: Vec::new() })
     }
 
-    /// Token ids of a prompt, without special tokens. Text that the vocabulary cannot express, or that gives no token, is an error.
+    /// This tokenizer; if `add_special_tokens`, prompts begin with the special tokens that it puts before a text, as in transformers.
+    ///
+    /// Those that it would put after a text are left out, because the completion goes on there.
+    pub fn with_special_tokens(mut self, add_special_tokens: bool) -> Result<Self> {
+        if !add_special_tokens {
+            return Ok(self);
+        }
+        // The tokens before one that stands for a text.
+        let one = Encoding::from_tokens(vec![Token::new(0, String::new(), (0, 0))], 0);
+        let whole = contain(|| self.inner.post_process(one, None, true)).context(UNUSABLE)?;
+        let whole = whole.map_err(|error| anyhow!("{UNUSABLE}: {error}"))?;
+        let ids = whole.get_ids().iter().zip(whole.get_special_tokens_mask());
+        self.begin = ids.take_while(|(_, special)| **special == 1).map(|(id, _)| *id).collect();
+        Ok(self)
+    }
+
+    /// The special tokens with which text prompts begin; none for conversations.
+    pub fn begin(&self) -> &[u32] {
+        &self.begin
+    }
+
+    /// Token ids of a prompt: its text's after the special tokens, unless the text begins with them. Errors are those of [`Self::encode`].
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
+        static REPEATED: Once = Once::new();
+        if text.is_empty() && !self.begin.is_empty() {
+            return Ok(self.begin.clone());
+        }
+        let ids = self.encode(text)?;
+        if self.begin.is_empty() || !ids.starts_with(&self.begin) {
+            return Ok([&self.begin[..], &ids].concat());
+        }
+        REPEATED.call_once(|| {
+            let token = self.inner.id_to_token(ids[0]).unwrap_or_default();
+            terminal::warn(&format!(
+                "a prompt begins with `{token}`, which the tokenizer puts before texts: it gets no second one (leave it out of the text)"
+            ));
+        });
+        Ok(ids)
+    }
+
+    /// Token ids of a text, without special tokens. Text that the vocabulary cannot express, or that gives no token, is an error.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let ids = self.ids(text).with_context(|| format!("cannot encode `{}`", quote(text)))?;
         ensure!(!ids.is_empty(), "`{}` encodes to no tokens (does the tokenizer fit the dataset?)", quote(text));
         Ok(ids)
+    }
+
+    /// The first special token of a text, if no completion ends at it.
+    pub fn unending(&self, text: &str) -> Option<String> {
+        let added = self.inner.get_added_vocabulary();
+        let token = |id: u32| Some((id, self.inner.id_to_token(id)?));
+        let first = self.ids(text).ok()?.into_iter().filter_map(token).find(|(_, token)| added.is_special_token(token));
+        first.filter(|(id, _)| !self.eos.contains(id)).map(|(_, token)| token)
     }
 
     fn ids(&self, text: &str) -> Result<Vec<u32>> {
@@ -173,6 +212,26 @@ impl Tokenizer {
     }
 }
 
+/// The files of a model, in which the token `eos` ends completions before all others. Source: `eos_token` of TRL's `SFTConfig`.
+pub fn with_eos_token(mut files: ModelFiles, eos: &str) -> Result<ModelFiles> {
+    let configs = TokenizerConfigs::of(&files)?;
+    let inner = tokenizer_json::read(&files.read("tokenizer.json")?, &configs)?;
+    let id = inner.token_to_id(eos);
+    let id = id.with_context(|| format!("`{eos}` is no token of {} (name one)", files.describe("tokenizer.json")))?;
+    let mut ids = vec![id];
+    ids.extend(eos_ids(&inner, &configs).unwrap_or_default().into_iter().filter(|other| *other != id));
+    let with = |config: &Value, key: &str, value: Value| {
+        let mut config = config.as_object().cloned().unwrap_or_default();
+        config.insert(key.to_owned(), value);
+        Value::Object(config).to_string().into_bytes()
+    };
+    files = files.with_contents("tokenizer_config.json", with(&configs.tokenizer, "eos_token", json!(eos)));
+    if configs.special.is_object() {
+        files = files.with_contents("special_tokens_map.json", with(&configs.special, "eos_token", json!(eos)));
+    }
+    Ok(files.with_contents("generation_config.json", with(&configs.generation, "eos_token_id", json!(ids))))
+}
+
 /// Length in bytes of the common beginning of two texts.
 fn common(a: &str, b: &str) -> u32 {
     a.chars().zip(b.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8() as u32).sum()
@@ -203,7 +262,7 @@ fn pad_id(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs) -> Result<O
 /// Id of the token whose text (or `{"content": text}`) is under `key`.
 pub(super) fn named_token(inner: &tokenizers::Tokenizer, config: &Value, key: &str) -> Result<Option<u32>> {
     let entry = &config[key];
-    let Some(text) = entry.as_str().or_else(|| entry["content"].as_str()) else {
+    let Some(text) = text(entry) else {
         ensure!(entry.is_null(), "`{key}` in `tokenizer_config.json` is `{entry}`, expected the text of a token");
         return Ok(None);
     };
@@ -273,7 +332,8 @@ mod tests {
     }
 
     fn with(tokenizer: Value, model: Value, generation: Value) -> Result<Tokenizer> {
-        Tokenizer::from_bytes(Tokenizer::TINY_ARITHMETIC[0].1, &TokenizerConfigs { tokenizer, model, generation })
+        let configs = TokenizerConfigs { tokenizer, model, generation, ..Default::default() };
+        Tokenizer::from_bytes(Tokenizer::TINY_ARITHMETIC[0].1, &configs)
     }
 
     #[test]

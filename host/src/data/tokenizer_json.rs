@@ -4,7 +4,9 @@ use anyhow::{Result, anyhow, bail, ensure};
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
+use super::added_tokens;
 use super::contain::contain;
+use super::tokenizer_configs::TokenizerConfigs;
 
 /// Largest token id; vocabularies in use end below 2^19.
 const LARGEST_ID: u64 = (1 << 24) - 1;
@@ -13,13 +15,14 @@ const MOST_PATTERN: usize = 1 << 12;
 /// Largest factor by which replacements may lengthen a text.
 const MOST_GROWTH: usize = 1 << 10;
 
-/// Reads a tokenizer; its own truncation and padding settings are turned off.
-pub(super) fn read(bytes: &[u8]) -> Result<Tokenizer> {
+/// Reads a tokenizer, with the tokens of the files beside it; its own truncation and padding settings are turned off.
+pub(super) fn read(bytes: &[u8], configs: &TokenizerConfigs) -> Result<Tokenizer> {
     check(bytes).map_err(|error| anyhow!("`tokenizer.json` cannot be read: {error}"))?;
     let mut tokenizer = contain(|| Tokenizer::from_bytes(bytes))?
         .map_err(|error| anyhow!("`tokenizer.json` cannot be read: {error}"))?;
     tokenizer.with_padding(None);
     tokenizer.with_truncation(None).map_err(|error| anyhow!("{error}"))?;
+    added_tokens::add(&mut tokenizer, configs)?;
     Ok(tokenizer)
 }
 

@@ -48,8 +48,8 @@ pub enum ModelFiles {
 pub struct Replacement {
     /// Name of the replaced file.
     name: &'static str,
-    /// Path of the new contents.
-    path: PathBuf,
+    /// Description of the new contents.
+    place: String,
     bytes: Arc<[u8]>,
 }
 
@@ -57,8 +57,14 @@ impl ModelFiles {
     /// These files, with the contents of the file at `path` as the file `name`, whether or not `name` existed. An unreadable file is an
     /// error that names its path.
     pub fn with(self, name: &'static str, path: &Path) -> Result<Self> {
-        let bytes = files::read(path)?.into();
-        Ok(Self::With(Box::new(self), Replacement { name, path: path.to_owned(), bytes }))
+        let (bytes, place) = (files::read(path)?.into(), format!("`{}`", path.display()));
+        Ok(Self::With(Box::new(self), Replacement { name, place, bytes }))
+    }
+
+    /// These files, with other contents of the file `name`.
+    pub fn with_contents(self, name: &'static str, bytes: Vec<u8>) -> Self {
+        let (bytes, place) = (bytes.into(), self.describe(name));
+        Self::With(Box::new(self), Replacement { name, place, bytes })
     }
 
     /// The whole contents of the file `name`; a missing or unreadable file is an error that names its path.
@@ -142,7 +148,7 @@ impl ModelFiles {
             Self::Adapter { .. } => self.holder(name).describe(name),
             Self::Embedded(_) => format!("`{name}` of the built-in model"),
             Self::Gguf(gguf) => gguf.describe(name),
-            Self::With(_, file) if file.name == name => format!("`{}`", file.path.display()),
+            Self::With(_, file) if file.name == name => file.place.clone(),
             Self::With(files, _) => files.describe(name),
         }
     }

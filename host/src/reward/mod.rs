@@ -60,6 +60,11 @@ impl RewardConfig {
     }
 }
 
+/// True for the rewards that compare an answer with the dataset's, which every row must have then. A plugin's reward says by itself what it misses.
+pub fn reads_answer(id: &str) -> bool {
+    ["exact_match", "number", "math"].contains(&id)
+}
+
 /// Names of the rewards in reports: `ID`, or `ID#2` for the second use of a component.
 pub fn names(configs: &[RewardConfig]) -> Vec<String> {
     let component = |config: &RewardConfig| ComponentConfig { id: config.id.clone(), table: Table::new() };

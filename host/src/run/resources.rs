@@ -70,7 +70,7 @@ impl Resources {
         components.objective.reduction().check_known(components.objective.id())?;
         let model_files = config.data.amend(embedded::model_files(&config.model.model_name_or_path)?)?;
         let policy = open_policy(&config, &model_files, absent)?;
-        let tokenizer = Tokenizer::open(&model_files)?;
+        let tokenizer = config.data.tokenizer(&model_files)?;
         policy.share().with_dtype(config.sampler_dtype().into()).check_lengths(
             config.data.max_prompt_length,
             ("rollout", config.rollout.max_completion_length),

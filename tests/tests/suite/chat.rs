@@ -84,6 +84,72 @@ fn the_embedded_task_can_be_a_conversation() {
 }
 
 #[test]
+fn a_template_may_end_turns_with_another_token() {
+    let folder = folder();
+    folder.write("model/chat_template.jinja", TEMPLATE.replace("eos_token if", "'<pad>' if"));
+    let sft = "sft --set train.max_steps=1 --set eval.num_prompts=0 --set model={model_name_or_path=\"model\"}";
+    let told = |args: &str| folder.host(args).succeeded().stderr;
+    let generate = "generate --chat --max-completion-length 4 1+1 --model";
+    let warning = told(&format!("{generate} model"));
+    assert_snapshot!(warning.trim_end(), @"warning: the chat template `model/chat_template.jinja` ends answers with `<pad>`, at which no completion ends (set `data.eos_token` to `<pad>`; of `host generate`, `--eos-token`)");
+    let by_set = format!("{CHAT} --set data.eos_token=<pad>");
+    assert_eq!(told(&format!("{sft} {CHAT} --output-dir a")), warning);
+    assert_eq!(told(&format!("{sft} {by_set} --output-dir b")), "");
+    let dry = |data: &str| told(&format!("train --dry-run {data} {MODEL} --set eval.num_prompts=0"));
+    assert_eq!((dry(CHAT).lines().count(), dry(&by_set).as_str()), (1, ""));
+    assert_eq!(told(&format!("{generate} model --eos-token <pad>")) + &told(&format!("{generate} b")), "");
+    // It is taught as the end of texts, and completions end at the tokenizer's own too.
+    assert_eq!(folder.json("b/generation_config.json"), json!({"eos_token_id": [0, 1]}));
+    assert_eq!(folder.json("b/tokenizer_config.json")["eos_token"], "<pad>");
+    assert_snapshot!(folder.refused("generate --model model --eos-token <end> 1+1"), @"`--eos-token` cannot be used: `<end>` is no token of `model/tokenizer.json` (name one)");
+}
+
+#[test]
+fn prompts_begin_with_the_tokens_that_the_tokenizer_puts_there() {
+    let folder = folder();
+    let processor = json!({
+        "type": "TemplateProcessing", "pair": [],
+        "single": [{"SpecialToken": {"id": "<eos>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "special_tokens": {"<eos>": {"id": "<eos>", "ids": [1], "tokens": ["<eos>"]}},
+    });
+    folder.replace("model/tokenizer.json", "\"post_processor\": null", &format!("\"post_processor\": {processor}"));
+    let rows = String::from_utf8(folder.bytes("text.jsonl")).unwrap();
+    folder.write("begun.jsonl", rows.replace("\"prompt\":\"", "\"prompt\":\"<eos>"));
+    let off = "--set data.add_special_tokens=false";
+    let trained = |name: &str, data: &str, more: &str| {
+        folder.train(name, &format!("--set data.dataset_name={data}.jsonl {MODEL} {STEPS} {more}")).metric("entropy")
+    };
+    // A text that begins with the token gets no second one.
+    let (ours, begun, twice) = (trained("a", "text", ""), trained("b", "begun", off), trained("c", "begun", ""));
+    assert!(ours == begun && ours == twice && ours != trained("d", "text", off), "{ours:?}");
+    let generated = |args: &str| {
+        let generate = format!("generate --model model --max-completion-length 4 --out out.jsonl {args}");
+        let told = folder.host(&generate).succeeded().stderr;
+        (folder.json_lines("out.jsonl")[0]["prompt_ids"].to_string(), told)
+    };
+    assert_eq!(generated("1+1="), ("[1,3,12,3,13]".to_owned(), String::new()));
+    assert_eq!(generated("1+1= --no-special-tokens"), ("[3,12,3,13]".to_owned(), String::new()));
+    let (ids, warning) = generated("<eos>1+1=");
+    assert_eq!(ids, "[1,3,12,3,13]");
+    assert_snapshot!(warning.trim_end(), @"warning: a prompt begins with `<eos>`, which the tokenizer puts before texts: it gets no second one (leave it out of the text)");
+    let prompts =
+        [json!({"prompt": "1+1="}), json!({"prompt_ids": [1, 3, 12, 3, 13]}), json!({"prompt_ids": [3, 12, 3, 13]})];
+    let completed = prompts.map(|mut row| {
+        row["completion"] = "2".into();
+        row
+    });
+    folder.write("rows.jsonl", to_json_lines(completed));
+    let score = |more: &str| {
+        tests::json_lines(
+            &folder.said(&format!("score --model model --input rows.jsonl --batch-tokens 1 --out - {more}")),
+        )
+    };
+    let (begun, plain): (Vec<Value>, Vec<Value>) = (score(""), score("--no-special-tokens"));
+    assert!(begun[0] == begun[1] && plain[0] == plain[2] && begun[0] != plain[0], "{begun:?} {plain:?}");
+    assert_snapshot!(folder.refused(&format!("train {CHAT} {MODEL} {off}")), @"the settings of `--set` do not fit together: `data.add_special_tokens` is `false`, but `data.format` is `chat`, whose template alone writes special tokens (remove it)");
+}
+
+#[test]
 fn settings_and_rows_that_cannot_be() {
     let folder = folder();
     let refused = |args: &str| folder.refused(&format!("train {MODEL} {args}"));

@@ -137,8 +137,8 @@ fn settings_of_data_that_silence_one_another() {
     assert_snapshot!(refused("--set data={dataset_name=\"a\",datasets=[{path=\"b\"}]}"), @"the settings of the default config and `--set data` do not fit together: `data.dataset_name` is set, but `[[data.datasets]]` name the data (remove one of them)");
     assert_snapshot!(refused("--set data={dataset_name=\"a\",prompt_template=\"think:\"}"), @"the settings of the default config and `--set` do not fit together: `prompt_template` is `think:`, which has no place for the prompt (write `{prompt}` where it goes)");
     assert_snapshot!(refused("--set data={}"), @"the settings of `--set` do not fit together: `data.dataset_name` is missing (name a file, a folder, a dataset in the Hub's cache, or `embedded:arithmetic`)");
-    assert_snapshot!(refused("--set data={dataset_name=\"samples/math-none.parquet\",max_prompt_length=16}"), @"bad row 1 of `FOLDER/samples/math-none.parquet` (mend it, or set `data.on_bad_row` to `skip`): no column `prompt` (columns of this row: `level`, `problem`, `solution`, `type`)");
-    assert_snapshot!(refused("--set data={dataset_name=\"samples\",max_prompt_length=16}"), @"bad row 1 of `FOLDER/samples/math-file.arrow` (mend it, or set `data.on_bad_row` to `skip`): no column `prompt` (columns of this row: `level`, `problem`, `solution`, `type`)");
+    assert_snapshot!(refused("--set data={dataset_name=\"samples/math-none.parquet\",max_prompt_length=16}"), @"bad row 1 of `FOLDER/samples/math-none.parquet` (mend it, or set `data.on_bad_row` to `skip`): no column `prompt` (columns of this row: `level`, `problem`, `solution`, `type`; name one with `data.prompt_column`)");
+    assert_snapshot!(refused("--set data={dataset_name=\"samples\",max_prompt_length=16}"), @"bad row 1 of `FOLDER/samples/math-file.arrow` (mend it, or set `data.on_bad_row` to `skip`): no column `prompt` (columns of this row: `level`, `problem`, `solution`, `type`; name one with `data.prompt_column`)");
 }
 
 /// Settings for `train.jsonl`, and few steps.
@@ -180,6 +180,19 @@ fn bad_rows_can_be_skipped_and_the_run_is_that_of_the_others() {
     std::fs::remove_dir_all(skipped.path().join("checkpoints/step-000003")).unwrap();
     std::fs::remove_dir_all(skipped.path().join("checkpoints/step-000002")).unwrap();
     assert_eq!(folder.resume("skipped").weights(), clean.weights());
+}
+
+#[test]
+fn a_prompt_alone_is_a_row_where_no_reward_reads_an_answer() {
+    let folder = Folder::new();
+    folder
+        .write("train.jsonl", to_json_lines((100..140).map(|i| json!({"prompt": format!("{i}+1="), "answer": null}))));
+    assert_snapshot!(folder.refused(&format!("train {SUMS}")), @"bad row at line 1 of `FOLDER/train.jsonl` (mend it, or set `data.on_bad_row` to `skip`): column `answer` is null (give it a value, or remove the row)");
+    let grade = "while read -r line; do case \"$line\" in *'\"answer\":null'*) echo 1;; *) echo null;; esac; done";
+    folder.write("run.toml", format!("reward = [{{use = \"regex\", pattern = \"1\"}}, {{use = \"command\", command = [\"sh\", \"-c\", '''{grade}''']}}]"));
+    let said = folder.said(&format!("train --output-dir run --config run.toml {SUMS}"));
+    assert_snapshot!(said.lines().find(|line| line.starts_with("data ")).unwrap(), @"data       FOLDER/train.jsonl (40 rows, 40 without an answer)");
+    assert_eq!(folder.run_dir("run").metric("rewards/command/mean"), [1.0; 3]);
 }
 
 #[test]

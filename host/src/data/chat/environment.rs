@@ -1,14 +1,19 @@
 //! The environment in which a chat template runs: that of transformers, with a limit on the work.
 
+use std::borrow::Cow;
 use std::fmt;
+use std::sync::LazyLock;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, Value, escape_formatter};
+use minijinja::{Environment, Error, ErrorKind, State, Value, escape_formatter, filters};
+use regex::{Captures, Regex};
 
 use super::{Date, json, methods};
 
 pub(super) const NAME: &str = "chat";
+/// Name of the filter that makes a text a list.
+const CHARACTERS: &str = "_characters";
 /// Largest work for one conversation: the number of instructions, plus one for each 64 bytes that they produce.
 pub(super) const STEPS: u64 = 1 << 19;
 
@@ -31,9 +36,11 @@ pub(super) fn with_template(text: &str, today: Date) -> Result<Environment<'stat
     environment.set_syntax(syntax.trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_fuel(Some(STEPS));
     environment.set_unknown_method_callback(methods::call);
-    environment.set_formatter(|out, state, value| match json::float(value) {
-        Some(float) => escape_formatter(out, state, &Value::from(float)),
-        None => escape_formatter(out, state, value),
+    environment.set_formatter(|out, state, value| escape_formatter(out, state, &shown(value)));
+    environment.add_filter("string", |state: &State, value: &Value| filters::string(state, &shown(value)));
+    environment.add_filter(CHARACTERS, |value: Value| match value.as_str() {
+        Some(text) => text.chars().map(Value::from).collect(),
+        None => value,
     });
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Refused(message)))
@@ -47,8 +54,14 @@ pub(super) fn with_template(text: &str, today: Date) -> Result<Environment<'stat
     environment.add_test("iterable", has_items);
     // Line ends become `\n` as in Python, whatever the file has.
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
-    environment.add_template_owned(NAME, without_generation(&text))?;
+    environment.add_template_owned(NAME, rewritten(&text).into_owned())?;
     Ok(environment)
+}
+
+/// A float as Python prints it; any other value unchanged.
+fn shown(value: &Value) -> Value {
+    json::float(value)
+        .map_or_else(|| value.clone(), |float| Value::from(float.replace("Infinity", "inf").replace("NaN", "nan")))
 }
 
 fn has_items(value: &Value) -> bool {
@@ -56,36 +69,26 @@ fn has_items(value: &Value) -> bool {
     matches!(value.kind(), String | Seq | Map | Iterable | Undefined)
 }
 
-/// Rewrites `{% generation %}` blocks as blocks that the engine knows. They mark the assistant's text and do not change the output.
-fn without_generation(text: &str) -> String {
-    let mut changed = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(start) = rest.find("{%") {
-        let (before, tag) = rest.split_at(start + 2);
-        changed.push_str(before);
-        let name = tag.trim_start_matches(['-', '+']).trim_start();
-        let (known, other) =
-            if name.starts_with("endgeneration") { ("endgeneration", "endwith") } else { ("generation", "with") };
-        rest = match name.strip_prefix(known) {
-            Some(end) if end.trim_start().trim_start_matches(['-', '+']).starts_with("%}") => {
-                changed.push_str(&tag[..tag.len() - name.len()]);
-                changed.push_str(other);
-                end
-            }
-            _ => tag,
-        };
-    }
-    changed + rest
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn generation_blocks_are_blocks_of_their_own() {
-        let text = "a {%- generation -%} b {% endgeneration %}{% generations %}{{ '{%' }}{%+ endgeneration +%}";
-        let expected = "a {%- with -%} b {% endwith %}{% generations %}{{ '{%' }}{%+ endwith +%}";
-        assert_eq!(without_generation(text), expected);
-    }
+/// Rewrites tags that the engine does not know, or reads in another way than Jinja2.
+///
+/// A `generation` block marks the assistant's text and does not change the output. The engine does not count the characters of a text, so loops
+/// go over lists. Comments, raw text and strings stay as they are.
+fn rewritten(text: &str) -> Cow<'_, str> {
+    static TAG: LazyLock<Regex> = LazyLock::new(|| {
+        let string = r#" '(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" "#;
+        let part = format!(r#"(?: {string} | \( (?: {string} | [^()'"] )* \) | [^()'"] )"#);
+        let pattern = format!(
+            r#"(?xs) \{{\# .*? \#\}} | \{{\{{ (?: {string} | [^'"] )*? \}}\}}
+            | \{{% [-+]? \s* raw \s* [-+]? %\}} .*? \{{% [-+]? \s* endraw
+            | (?<open> \{{% [-+]? \s* (?:end)? ) generation (?<close> \s* [-+]? %\}} )
+            | (?<loop> \{{% [-+]? \s* for \s [^'"%]+? \s in ) \b (?<values> {part}+? )
+              (?<rest> \s (?:if|recursive) \b {part}*? | \s* ) (?<end> [-+]? %\}} )"#
+        );
+        Regex::new(&pattern).expect("the pattern is one")
+    });
+    TAG.replace_all(text, |tag: &Captures<'_>| match (tag.name("open"), tag.name("loop")) {
+        (Some(_), _) => format!("{}with{}", &tag["open"], &tag["close"]),
+        (_, Some(_)) => format!("{} ({})|{CHARACTERS}{} {}", &tag["loop"], &tag["values"], &tag["rest"], &tag["end"]),
+        _ => tag[0].to_owned(),
+    })
 }

@@ -157,30 +157,3 @@ pub(super) fn float(value: &Value) -> Option<String> {
     let sign = if exponent < 0 { '-' } else { '+' };
     Some(format!("{digits}e{sign}{:02}", exponent.abs()))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn floats_look_as_in_python() {
-        let shown = |float: f64| super::float(&Value::from(float)).unwrap();
-        let cases = [
-            (0.0, "0.0"),
-            (-0.0, "-0.0"),
-            (1.0, "1.0"),
-            (0.1, "0.1"),
-            (1e-4, "0.0001"),
-            (1e-5, "1e-05"),
-            (1.25e-7, "1.25e-07"),
-            (1e15, "1000000000000000.0"),
-            (1e16, "1e+16"),
-            (-1.5e100, "-1.5e+100"),
-            (f64::INFINITY, "Infinity"),
-        ];
-        for (float, expected) in cases {
-            assert_eq!(shown(float), expected);
-        }
-        assert_eq!(super::float(&Value::from(1)), None);
-    }
-}

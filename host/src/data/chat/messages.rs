@@ -6,6 +6,8 @@ use minijinja::Value;
 use minijinja::value::ValueKind;
 use serde::{Deserialize, Serialize};
 
+use crate::data::lenient;
+
 /// The fields of a message by name, in the order of the file.
 type Message = IndexMap<Value, Value>;
 
@@ -25,7 +27,7 @@ impl Messages {
     /// The messages in a column of a row, which is a JSON object.
     pub fn in_row(line: &[u8], column: &str) -> Result<Self> {
         let mut row: IndexMap<String, Value> =
-            serde_json::from_slice(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;
+            lenient::parse(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;
         let list = row.swap_remove(column).with_context(|| format!("no column `{column}`"))?;
         let messages = Self::of(&list, column)?;
         ensure!(

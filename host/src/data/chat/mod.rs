@@ -9,9 +9,10 @@ mod source;
 mod template;
 mod worker;
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use anyhow::{Context, Result, ensure};
+use capo_loader::terminal;
 use minijinja::Value;
 
 pub use date::Date;
@@ -19,6 +20,7 @@ pub use messages::Messages;
 pub use source::TEMPLATE_FILE;
 pub use worker::serve;
 
+use super::Tokenizer;
 use super::quote::quote;
 use crate::model::ModelFiles;
 use template::{Job, Request};
@@ -84,6 +86,23 @@ impl Chat {
         })?;
         ensure!(!reply.is_empty(), "the chat template {} leaves the answer out", self.place);
         Ok(reply.to_owned())
+    }
+
+    /// Warns once of a template that ends an answer with a special token at which no completion ends.
+    pub fn warn_of_end(&self, tokenizer: &Tokenizer) {
+        const ANSWER: &str = "answered";
+        static WARNED: Once = Once::new();
+        // A template that refuses this conversation may take the others.
+        let whole = self.write(&self.begun(&Messages::user("asked")).and("assistant", ANSWER), false);
+        let end = whole.ok().and_then(|whole| tokenizer.unending(whole.rsplit_once(ANSWER)?.1));
+        if let Some(end) = end {
+            WARNED.call_once(|| {
+                terminal::warn(&format!(
+                    "the chat template {} ends answers with `{end}`, at which no completion ends (set `data.eos_token` to `{end}`; of `host generate`, `--eos-token`)",
+                    self.place
+                ));
+            });
+        }
     }
 
     /// The messages, with the system prompt first.

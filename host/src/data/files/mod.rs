@@ -6,10 +6,15 @@ mod tables;
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use capo_loader::files;
 
 pub use find::{Wanted, find};
+
+use super::lenient;
+
+/// The bytes of a byte order mark in UTF-8.
+const BYTE_ORDER: &[u8] = b"\xef\xbb\xbf";
 
 /// Word for a row of a file in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +34,7 @@ pub struct Text {
     pub unit: Unit,
 }
 
-/// Reads a whole file: JSON lines, Parquet or Arrow. Its first bytes decide the format, not its name.
+/// Reads a whole file: JSON lines, a list of JSON objects, Parquet or Arrow. Its first bytes decide the format, not its name.
 pub fn read(path: &Path) -> Result<Text> {
     let bytes = files::read(path)?;
     let place = || format!("cannot read `{}`", path.display());
@@ -40,8 +45,33 @@ pub fn read(path: &Path) -> Result<Text> {
         Some([0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd] | b"PK\x03\x04") => {
             bail!("`{}` is packed (unpack it)", path.display())
         }
-        _ => Ok(Text { bytes, unit: Unit::Line }),
+        _ => {
+            let start = bytes.iter().take_while(|byte| byte.is_ascii_whitespace() || BYTE_ORDER.contains(byte)).count();
+            if bytes[start..].starts_with(b"[") {
+                let rows = lenient::lines(&bytes[start..]);
+                return table(rows.map_err(|error| anyhow!("not valid JSON: {error}")));
+            }
+            check_lines(&bytes[start..]).with_context(place)?;
+            Ok(Text { bytes, unit: Unit::Line })
+        }
     }
+}
+
+/// Refuses texts that are no lines of JSON as a whole.
+fn check_lines(text: &[u8]) -> Result<()> {
+    let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();
+    ensure!(
+        first != b"{",
+        "its objects go over several lines (write each on a line of its own, as `jq -c .` does, or all of them as a list)"
+    );
+    let has_objects = || text.split(|byte| *byte == b'\n').any(|line| line.trim_ascii_start().starts_with(b"{"));
+    for (separator, name) in [(b'\t', "tabs"), (b',', "commas")] {
+        ensure!(
+            !first.contains(&separator) || has_objects(),
+            "it is a table with {name} between its columns, which is not read (write it as JSON lines or parquet, in Python with pandas: `read_csv(...).to_json(..., orient=\"records\", lines=True)`)"
+        );
+    }
+    Ok(())
 }
 
 #[cfg(not(feature = "datasets"))]

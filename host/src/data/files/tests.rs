@@ -50,6 +50,10 @@ fn tables_are_read_whatever_they_are_packed_with() {
         assert_eq!(rows(&samples().join(format!("math-{name}"))), expected("math"), "{name}");
     }
     assert_eq!(rows(&samples().join("verl.parquet")), expected("verl"), "columns in columns, and what is null");
+    let text = String::from_utf8(read(&samples().join("times.parquet")).unwrap().bytes).unwrap();
+    let expected =
+        "{\"prompt\":\"1+1=\",\"answer\":100000000000000000000000000007}\n{\"prompt\":\"2+2=\",\"answer\":4}\n";
+    assert_eq!(text, expected, "a column that cannot be read is left out");
 }
 
 #[test]

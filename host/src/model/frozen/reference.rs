@@ -1,6 +1,6 @@
 //! The reference model of a penalty on the distance from it.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use candle_core::{DType, Device};
 
 use super::super::config::CONFIG_FILE;
@@ -49,11 +49,7 @@ impl Reference {
 
 /// Refuses a reference with another vocabulary than the policy: both must have the same token at every id, added tokens included.
 pub fn same_tokens(policy: &ModelFiles, reference: &ModelFiles) -> Result<()> {
-    let read = |files: &ModelFiles| -> Result<_> {
-        let bytes = files.read("tokenizer.json")?;
-        vocabulary(&bytes).with_context(|| format!("cannot use {}", files.describe("tokenizer.json")))
-    };
-    let (ours, theirs) = (read(policy)?, read(reference)?);
+    let (ours, theirs) = (vocabulary(policy)?, vocabulary(reference)?);
     let differs = |id: &&u32| ours.get(id) != theirs.get(id);
     let Some(id) = ours.keys().chain(theirs.keys()).filter(differs).min() else { return Ok(()) };
     let shown = |token: Option<&String>| token.map_or("no token".to_owned(), |token| format!("`{token}`"));

@@ -7,7 +7,7 @@ in one of theirs; together the templates have every construct of those of Qwen2.
 TinyLlama, and in `rest` and `values` what templates may hold besides. The tokenizer knows bytes and special tokens, and would begin
 every text with `<s>` if it was asked to. For each template and conversation, with and without a generation prompt, and with
 `enable_thinking` absent, true and false, the text and its ids; or what the template refused with, or failed at. Cases like the one before
-are counted in `same`; `values` has one conversation.
+are counted in `same`; `values` has one conversation. `expressions.json` has what short templates make.
 
 `python make.py --check DIR` does the same with the templates `DIR/*.jinja`, and writes `DIR/golden.json`.
 """
@@ -60,6 +60,55 @@ CONVERSATIONS = {
     "only system": [system],
     "unknown": [{"role": "critic", "name": "zed", "content": "Bad.", "author": "x"}],
 }
+
+
+EXPRESSION_MESSAGES = [{"role": "user", "content": "q", "x": 10**29 + 7, "y": 1e22}, {"role": "user", "content": "r"}]
+# Not here: floats that have an exponent, within a list or behind `~`, and whole numbers beyond 128 bits, which the engine writes in its own way or refuses.
+EXPRESSIONS = [
+    "{% for c in ('a if b'|replace(('a')|upper, 'c')) %}{{ c }}{% endfor %}",
+    "{%+ for c in 'ab'|replace(')', ' if ') -%} {{ loop.last }} {%- endfor %}",
+    "{% for c in 'abc' %}{{ c }}{{ loop.last }}{{ loop.length }}{{ loop.revindex }}{{ loop.revindex0 }} {% endfor %}",
+    "{% for c in 'añ' if c != 'z' %}{{ loop.last }}{{ loop.length }} {% else %}none{% endfor %}",
+    "{%- for c in ('ab' if true else 'x') -%}{{ loop.last }}{%- endfor -%}",
+    "{% for c in 'ab'|upper + \"c if d\" %}{{ c }}{{ loop.last }}{% endfor %}",
+    "{% for a, b in {'x': 1, 'y': 2}.items() %}{{ a }}{{ loop.last }}{{ loop.length }}{% endfor %}",
+    "{% for a, b in {'x': 1}|dictsort %}{{ a }}{{ loop.last }}{% endfor %}",
+    "{% for a in {'x': 1, 'y': 2} %}{{ a }}{{ loop.last }}{% endfor %}",
+    "{% for a in [1, 2, 3] if a > 1 %}{{ loop.last }}{{ loop.length }}{{ loop.index }}{% endfor %}",
+    "{% for a in range(3) %}{{ loop.last }}{{ loop.length }}{% endfor %}",
+    "{% for a in [1,2,3]|select('odd') %}{{ loop.last }}{{ loop.length }}{% endfor %}",
+    "{% for a in [{'r':1},{'r':2}]|selectattr('r','equalto',2) %}{{ loop.last }}{{ loop.length }}{% endfor %}",
+    "{% for a in [1,2]|map('string') %}{{ loop.last }}{{ loop.length }}{% endfor %}",
+    "{% for a in [1,2,3]|reverse %}{{ a }}{{ loop.last }}{{ loop.length }}{% endfor %}",
+    "{% for a in 'abc'|reverse %}{{ a }}{{ loop.last }}{{ loop.length }}{% endfor %}",
+    "{% for a in [1,2,3,4]|batch(2) %}{{ a }}{{ loop.last }}{{ loop.length }}{% endfor %}",
+    "{% for a in [1,2,3,4]|slice(2) %}{{ a }}{{ loop.last }}{% endfor %}",
+    "{% for a in 'a b'.split() %}{{ a }}{{ loop.last }}{{ loop.length }}{% endfor %}",
+    "{% for a in undefinedthing %}x{% else %}empty{% endfor %}",
+    "{% for a in [1, [2, [3]]] recursive %}{% if a is iterable %}({{ loop(a) }}){% else %}{{ a }}{{ loop.last }}{% endif %}{% endfor %}",
+    "{% for a in 'ab' recursive %}{{ a }}{{ loop.last }}{% endfor %}",
+    "{% for c in 'ab' %}{{ loop.nextitem }}{{ loop.previtem }}{{ loop.cycle('x','y') }}{% endfor %}",
+    "{% for c in 1, 2 %}{{ c }}{{ loop.last }}{% endfor %}",
+    "{% raw %}{% for c in x %}{{ loop.last }}{% endfor %}{% endraw %}",
+    "{{ '{% for c in x %}' }}",
+    "{# {% for c in x %} #}a",
+    "{{ {'a': {'b': '%}'}} }}",
+    "{% set x = {'a': {'b': '%}'}} %}{% for c in x %}{{ c }}{{ loop.last }}{% endfor %}",
+    "{{ 1e22|string }}", "{{ 1e22 }}", 
+    "{{ 1e-7|string }}", "{{ 1.0|string }}", "{{ 1.5 ~ 'x' }}", "{{ 1e16|tojson }}", "{{ [1e22]|tojson }}",
+    "{{ '%s'|format(1e22) }}", "{{ (1e22)|int }}", "{{ '1e22'|float }}", "{{ 1e22|round }}",
+    "{{ 18446744073709551615 }}", "{{ 18446744073709551616 }}", "{{ 123456789012345678901234567890 }}", "{{ 2 ** 64 }}", "{{ 2 ** 70 }}", 
+    "{{ 18446744073709551616|string }}", "{{ 18446744073709551616|tojson }}", "{{ [18446744073709551616] }}", "{{ 18446744073709551615 + 1 }}", "{{ 9223372036854775807 * 4 }}",
+    "{{ -9223372036854775809 }}", "{{ '18446744073709551616'|int }}", "{{ 99999999999999999999 // 7 }}", "{{ 99999999999999999999 % 7 }}",
+    "{{ 1e999 }}", "{{ 1e999|string }}", "{{ 0.1 + 0.2 }}", "{{ 7 / 2 }}", "{{ 4 / 2 }}", "{{ 10 ** -2 }}", "{{ 123456789012345680.0 }}", "{{ -0.0 }}", "{{ 1e5 }}", "{{ 3.0 * 2 }}",
+    "{{ [1.0, 2.5]|sum }}", "{{ [0.1]|first }}", "{{ 1e22|string|length }}", "{{ messages[0].x }}", "{{ messages[0].x|string }}", "{{ messages[0].y|tojson }}",
+    "{{ 5|float }}", "{{ 'abc'|list }}", "{{ 'abc'|length }}", "{{ 1e22 == 10**22 }}", "{{ none ~ true }}", "{{ [none, true, 'a', 1.0] }}",
+    "a {%- generation -%} b {% endgeneration %}{{ '{% generation %}' }}{% generation %}{%- endgeneration +%}{% raw %}{% generation %}{% endraw %}",
+    "{{ 'a\r\nb' }}\r\n{% if true %}\r\nc\r{% endif %}",
+    *(f"{{{{ {number}|tojson }}}} {{{{ {number} }}}}" for number in "0.0 -0.0 1.0 0.1 1e-4 1e-5 1.25e-7 1e15 1e16 -1.5e100 1e999 7".split()),
+    "{{ 'x' * 3 }}", "{{ [1,2] + [3] }}",
+    "{% for m in messages[1:] %}{{ loop.last }}{{ loop.length }}{% endfor %}",
+]
 
 
 def tokenizer() -> Tokenizer:
@@ -191,3 +240,5 @@ if __name__ == "__main__":
         dump_golden(check(Path(sys.argv[2])), Path(sys.argv[2]) / "golden.json")
     else:
         dump_golden(golden(), HERE / "golden.json")
+        render = lambda text: chat_template_utils._compile_jinja_template(text).render(messages=EXPRESSION_MESSAGES)
+        dump({text: render(text) for text in EXPRESSIONS}, HERE / "expressions.json")

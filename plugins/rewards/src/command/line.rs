@@ -19,7 +19,8 @@ struct Question<'a> {
     completion: &'a str,
     completion_ids: &'a [u32],
     truncated: bool,
-    answer: &'a str,
+    /// Null if the row has no answer.
+    answer: Option<&'a str>,
     columns: Value,
 }
 
@@ -27,8 +28,13 @@ struct Question<'a> {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Answer {
-    Number(f64),
-    Object { id: Option<usize>, reward: f64 },
+    /// Null says that the program does not judge this completion: it adds nothing to the sum, as `None` in TRL.
+    Number(Option<f64>),
+    Object {
+        id: Option<usize>,
+        #[serde(deserialize_with = "Option::deserialize")]
+        reward: Option<f64>,
+    },
 }
 
 /// The lines for `completions`, the first of which has index `first`.
@@ -46,7 +52,7 @@ pub(super) fn questions(rollout: &Rollout<'_>, first: usize, completions: &[Comp
             completion: completion.text,
             completion_ids: completion.ids,
             truncated: completion.truncated,
-            answer: completion.answer,
+            answer: (!completion.answer.is_empty()).then_some(completion.answer),
             columns: serde_json::from_str(completion.columns).unwrap_or_default(),
         };
         // Text and numbers always have a JSON form, so this cannot fail.
@@ -60,8 +66,8 @@ pub(super) fn questions(rollout: &Rollout<'_>, first: usize, completions: &[Comp
 pub(super) fn answer(line: &str, next: usize) -> Result<(usize, f32), String> {
     let shown: String = line.chars().take(200).collect();
     let (id, reward) = match serde_json::from_str(line) {
-        Ok(Answer::Number(reward)) => (next, reward),
-        Ok(Answer::Object { id, reward }) => (id.unwrap_or(next), reward),
+        Ok(Answer::Number(reward)) => (next, reward.unwrap_or(0.0)),
+        Ok(Answer::Object { id, reward }) => (id.unwrap_or(next), reward.unwrap_or(0.0)),
         Err(_) => {
             return Err(format!("is `{shown}` (it must be a number, or an object with `reward` and perhaps `id`)"));
         }

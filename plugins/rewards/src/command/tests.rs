@@ -30,6 +30,8 @@ fn answers_in_order_or_by_id() {
     assert_eq!(rewards(COUNTS, "", &["abc", "a", "ab"]), [3.0, 1.0, 2.0]);
     let objects = r#"while read -r line; do echo '{"reward": 0.5, "note": "x"}'; done"#;
     assert_eq!(rewards(objects, "", &["a", "b"]), [0.5, 0.5]);
+    let unjudged = r#"read -r a; echo null; read -r b; echo '{"reward": null}'; read -r c; echo 1; cat > /dev/null"#;
+    assert_eq!(rewards(unjudged, "", &["a", "b", "c"]), [0.0, 0.0, 1.0]);
     let backwards =
         r#"read -r a; read -r b; echo '{"id": 1, "reward": 2}'; echo '{"reward": -1, "id": 0}'; cat > /dev/null"#;
     assert_eq!(rewards(backwards, "", &["a", "b"]), [-1.0, 2.0]);
@@ -50,10 +52,10 @@ fn what_a_line_says() {
     let script = format!("while read -r line; do printf '%s\\n' \"$line\" >> {}; echo 0; done", file.display());
     let fixture =
         RolloutFixture::new(&["a\n\"b\"", "é"]).columns(&[r#"{"level": "easy"}"#, "{}"]).truncated(&[false, true]);
-    fixture.groups_of(1).step(7).score(&mut shell(&script, "")).unwrap();
+    fixture.answers(&["4", ""]).groups_of(1).step(7).score(&mut shell(&script, "")).unwrap();
     assert_snapshot!(std::fs::read_to_string(file).unwrap(), @r#"
     {"id":0,"group":0,"count":2,"step":7,"purpose":"training","prompt":"2+2=","completion":"a\n\"b\"","completion_ids":[97,10,34,98,34],"truncated":false,"answer":"4","columns":{"level":"easy"}}
-    {"id":1,"group":1,"count":2,"step":7,"purpose":"training","prompt":"2+2=","completion":"é","completion_ids":[195,169],"truncated":true,"answer":"4","columns":{}}
+    {"id":1,"group":1,"count":2,"step":7,"purpose":"training","prompt":"2+2=","completion":"é","completion_ids":[195,169],"truncated":true,"answer":null,"columns":{}}
     "#);
 }
 
