@@ -4,6 +4,7 @@
 //! formulas at several fixed points, sets without order. Time and memory per kilobyte of text are bounded for every
 //! text: lengths, depths, sizes of numbers and the work of a comparison have limits.
 
+mod boxes;
 mod canonical;
 mod commands;
 mod compare;
@@ -19,6 +20,7 @@ mod signs;
 #[cfg(test)]
 mod tests;
 
+pub use boxes::boxed;
 pub use extract::Places;
 pub(crate) use rational::Rational;
 
@@ -29,35 +31,46 @@ use expression::Expression;
 pub struct Answer {
     text: String,
     says: Option<Expression>,
+    /// All boxes of the text as a list; only a dataset's answer of several parts is compared with it.
+    every: Option<Box<Self>>,
 }
 
 impl Answer {
-    /// The answer of `text` at the accepted `places`, or `None`.
+    /// The answer of a completion at the accepted `places`, or `None`.
     #[must_use]
     pub fn of(text: &str, places: Places) -> Option<Self> {
         let candidates = extract::candidates(text, places);
-        let read = candidates.iter().find_map(|candidate| {
-            let says = parse::parse(candidate)?;
-            Some(Self { text: candidate.clone(), says: Some(says) })
-        });
+        let read = candidates.iter().map(|candidate| Self::whole(candidate)).find(|answer| answer.says.is_some());
         // An answer that cannot be parsed is compared as text.
-        read.or_else(|| candidates.into_iter().next().map(|text| Self { text, says: None }))
+        let answer = read.or_else(|| candidates.first().map(|text| Self::whole(text)))?;
+        Some(Self { every: boxes::every(text).map(|list| Box::new(Self::whole(&list))), ..answer })
     }
 
-    /// The dataset's answer: the best candidate, or the whole text. If it cannot be parsed, no other part of the text
-    /// replaces it.
+    /// The dataset's answer: the whole text, or in a worked solution the whole of what follows `####`, is boxed, or is called the answer.
     #[must_use]
     pub fn gold(text: &str) -> Self {
         let text = text.rsplit("####").next().unwrap_or(text).trim();
-        let text = extract::candidates(text, Places::Any).into_iter().next().unwrap_or_else(|| text.to_owned());
-        Self { says: parse::parse(&text), text }
+        match boxes::boxed(text) {
+            Some(boxed) => Self::whole(&boxed),
+            None => Self::whole(extract::stated(text).unwrap_or(text)),
+        }
+    }
+
+    /// The answer that a whole text is.
+    fn whole(text: &str) -> Self {
+        Self { says: parse::parse(text), text: text.trim().to_owned(), every: None }
     }
 
     /// True if the answer has the same meaning as `gold`.
     #[must_use]
     pub fn matches(&self, gold: &Self) -> bool {
-        let same = || Some(compare::same(gold.says.as_ref()?, self.says.as_ref()?));
-        letters(&self.text) == letters(&gold.text) || same().unwrap_or(false)
+        let several = || matches!(&gold.says, Some(Expression::List(_) | Expression::Set(_)));
+        let same = match (&gold.says, &self.says) {
+            (Some(gold), Some(says)) => compare::same(gold, says),
+            _ => false,
+        };
+        same || letters(&self.text) == letters(&gold.text)
+            || self.every.as_ref().is_some_and(|every| several() && every.matches(gold))
     }
 
     /// A canonical text, equal for different spellings of a value: `1/2` for `0.5` and `\frac{1}{2}`.

@@ -7,6 +7,9 @@ pub(super) const SILENT: &str = "left right big Big bigg Bigg bigl bigr Bigl Big
 /// Commands whose argument is text.
 pub(super) const TEXT: &str = "text textbf textit textrm textsf texttt textnormal mbox hbox mathrm operatorname";
 
+/// Functions that plain text names without a backslash.
+pub(super) const FUNCTIONS: &str = "sqrt pi sin cos tan log ln exp inf infinity";
+
 /// Commands that are variables.
 pub(super) const GREEK: &str = "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau phi \
     varphi chi psi omega Gamma Delta Theta Lambda Sigma Phi Omega";
