@@ -23,8 +23,17 @@ impl Parser {
             _ if name.starts_with("mathbb") => Some(Expression::Symbol(name.into())),
             "lfloor" => self.fenced("rfloor", Function::Floor),
             "lceil" => self.fenced("rceil", Function::Ceil),
-            "boxed" | "fbox" | "overline" | "bar" => self.atom(),
-            _ => self.function(Function::named(name)?),
+            "boxed" | "fbox" | "overline" | "bar" | "overrightarrow" | "widehat" => self.atom(),
+            _ => match Function::of_several(name) {
+                Some(function) => {
+                    let parts = match self.factor()? {
+                        Expression::Tuple(_, parts, _) | Expression::Set(parts) => parts,
+                        one => vec![one],
+                    };
+                    Some(Expression::Call(function, parts))
+                }
+                None => self.function(Function::named(name)?),
+            },
         }
     }
 

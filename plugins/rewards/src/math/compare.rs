@@ -1,5 +1,7 @@
 //! Comparison of two expressions by meaning.
 
+use std::collections::BTreeSet;
+
 use super::canonical;
 use super::complex::Complex;
 use super::evaluate::{Evaluator, Value};
@@ -33,6 +35,12 @@ impl Comparison {
         if !self.0.step() {
             return false;
         }
+        for (one, other, turned) in [(gold, answer, false), (answer, gold, true)] {
+            if let Some((exact, rounded)) = approximation(one) {
+                let mut same = |one: &Expression| if turned { self.same(other, one) } else { self.same(one, other) };
+                return same(&exact) || same(rounded) && self.rounds(&exact, rounded);
+            }
+        }
         use Expression::{List, Matrix, Percent, Relation, Set, Tuple, Union, Words};
         match (gold, answer) {
             // 50% equals one half, and also 50, because an answer may omit the sign.
@@ -40,13 +48,21 @@ impl Comparison {
                 self.same(part, other) || self.scalars(gold, answer)
             }
             (Relation(parts, signs), Relation(others, other_signs)) => {
-                self.relations((parts, signs), (others, other_signs))
+                self.relations(&ends(parts, signs), &ends(others, other_signs))
+                    || named_region(gold).zip(named_region(answer)).is_some_and(|((name, region), (other_name, other))| {
+                        self.same(name, other_name) && self.same(&region, &other)
+                    })
             }
-            (Relation(..), _) => match self.assigned(gold) {
-                Some(value) => self.same(value, answer),
-                None => interval(gold).is_some_and(|interval| self.same(&interval, answer)),
-            },
-            (_, Relation(..)) => self.assigned(answer).is_some_and(|value| self.same(gold, value)),
+            (Relation(..), _) => self.value(gold).is_some_and(|value| self.same(&value, answer)),
+            (_, Relation(..)) => self.value(answer).is_some_and(|value| self.same(gold, &value)),
+            // The values of `x=1, y=2` alone are in their order.
+            (List(parts), List(others)) if is_system(parts) && !others.iter().any(|other| matches!(other, Relation(..))) => {
+                self.in_order(parts, others)
+            }
+            (Union(parts), List(others)) | (List(others), Union(parts)) => {
+                let regions: Option<Vec<Expression>> = others.iter().map(|other| Some(named_region(other)?.1)).collect();
+                regions.is_some_and(|regions| self.as_sets(parts, &regions))
+            }
             (Tuple(open, parts, close), Tuple(other_open, others, other_close)) => {
                 let interval = parts.len() == 2;
                 (!interval || (open, close) == (other_open, other_close)) && self.in_order(parts, others)
@@ -54,9 +70,7 @@ impl Comparison {
             (Tuple('(', parts, ')'), List(others)) | (List(parts), Tuple('(', others, ')')) => {
                 self.in_order(parts, others)
             }
-            (Set(parts) | List(parts), Set(others) | List(others)) | (Set(parts), Tuple(_, others, _)) => {
-                self.as_sets(parts, others)
-            }
+            (Set(parts) | List(parts), Set(others) | List(others)) => self.as_sets(parts, others),
             (Union(parts), Union(others)) => self.as_sets(parts, others),
             (Set(parts) | List(parts), other) if parts.len() == 1 => self.same(&parts[0], other),
             (other, Set(parts) | List(parts)) if parts.len() == 1 => self.same(other, &parts[0]),
@@ -64,8 +78,27 @@ impl Comparison {
                 rows.len() == others.len() && rows.iter().zip(others).all(|(row, other)| self.in_order(row, other))
             }
             (Words(words), Words(others)) => words == others,
-            _ => gold.is_scalar() && answer.is_scalar() && self.scalars(gold, answer),
+            _ if gold.is_scalar() && answer.is_scalar() => {
+                self.scalars(gold, answer) || without_unit(answer).is_some_and(|bare| self.scalars(gold, &bare))
+            }
+            _ => false,
         }
+    }
+
+    /// True if `rounded` is the value of `exact` to as many places as it has.
+    fn rounds(&mut self, exact: &Expression, rounded: &Expression) -> bool {
+        let (Expression::Relation(..), Expression::Number(number, _)) = (exact, rounded) else {
+            let Expression::Number(number, _) = rounded else { return false };
+            let value = self.0.at(0).value(exact).near();
+            let unit = (0..12).map(|places| 10f64.powi(-places)).find(|unit| {
+                Rational::decimal(&format!("{unit:.12}"))
+                    .and_then(|unit| number.times(&unit.inverse()?))
+                    .is_some_and(|scaled| scaled.floor() == scaled)
+            });
+            return unit.is_some_and(|unit| (value.re - number.to_f64()).abs() <= 0.5000001 * unit);
+        };
+        let _ = number;
+        self.value(exact).is_some_and(|value| self.rounds(&value, rounded))
     }
 
     fn in_order(&mut self, parts: &[Expression], others: &[Expression]) -> bool {
@@ -108,17 +141,17 @@ impl Comparison {
         pairs.filter(|(left, right)| !left.is_nan() && !right.is_nan()).collect()
     }
 
-    fn relations(&mut self, gold: (&[Expression], &[char]), answer: (&[Expression], &[char])) -> bool {
+    fn relations(&mut self, gold: &(Vec<Expression>, Vec<char>), answer: &(Vec<Expression>, Vec<char>)) -> bool {
         let ((parts, signs), (others, other_signs)) = (gold, answer);
         if signs == other_signs && self.in_order(parts, others) {
             return true;
         }
         let turned: Vec<char> = other_signs.iter().rev().map(|sign| turn(*sign)).collect();
         let reversed: Vec<Expression> = others.iter().rev().cloned().collect();
-        if signs == turned && self.in_order(parts, &reversed) {
+        if *signs == turned && self.in_order(parts, &reversed) {
             return true;
         }
-        let ([left, right], [other_left, other_right]) = (parts, others) else { return false };
+        let ([left, right], [other_left, other_right]) = (parts.as_slice(), others.as_slice()) else { return false };
         if ![left, right, other_left, other_right].into_iter().all(Expression::is_scalar) {
             return false;
         }
@@ -127,7 +160,7 @@ impl Comparison {
         if signs == other_signs {
             return self.proportional(&difference, &other, signs[0] == '=' || signs[0] == '≠');
         }
-        signs == turned && self.proportional(&difference, &less(other_right, other_left), false)
+        *signs == turned && self.proportional(&difference, &less(other_right, other_left), false)
     }
 
     /// True if one is a constant times the other. The constant is above 0, or with `any` nonzero.
@@ -143,47 +176,88 @@ impl Comparison {
         pairs.len() >= LEAST_POINTS && (any || ratio.re > 0.0) && pairs.iter().all(fits)
     }
 
-    /// The value that `x = 5`, `f(x) = 5` or `x ∈ S` assigns to the name on the left, or the last part of `2 + 3 = 5`.
-    fn assigned<'e>(&mut self, relation: &'e Expression) -> Option<&'e Expression> {
+    /// What a relation says alone: the value that `x = 5` or `x ∈ S` gives a name, the last part of `2 + 3 = 5`, the interval of `x < 5`.
+    fn value(&mut self, relation: &Expression) -> Option<Expression> {
         let Expression::Relation(parts, signs) = relation else { return None };
-        let last = parts.last().filter(|_| signs.iter().all(|sign| matches!(sign, '=' | '∈')))?;
-        let sum = || parts.iter().all(|part| part.is_scalar() && part.is_constant());
-        (is_name(&parts[0]) || sum() && parts.iter().all(|part| self.same(last, part))).then_some(last)
-    }
-}
-
-/// True for a variable, a function applied to something, or several variables.
-fn is_name(part: &Expression) -> bool {
-    match part {
-        Expression::Symbol(_) | Expression::Words(_) => true,
-        Expression::Product(factors) => {
-            matches!(factors.as_slice(), [Expression::Symbol(f), _] if "fghpqr".contains(f))
+        let (first, last) = (parts.first()?, parts.last()?);
+        if !signs.iter().all(|sign| matches!(sign, '=' | '∈')) {
+            return named_region(relation).map(|(_, region)| region);
         }
-        Expression::Tuple('(', parts, ')') => parts.iter().all(|part| matches!(part, Expression::Symbol(_))),
-        _ => false,
+        let identity = |this: &mut Self| parts.iter().all(|part| part.is_scalar() && this.same(last, part));
+        match (first.is_name(), last.is_name() && *signs == ['=']) {
+            (true, _) => Some(last.clone()),
+            (_, true) => Some(first.clone()),
+            _ => identity(self).then(|| last.clone()),
+        }
     }
 }
 
-/// The interval that an inequality in one variable describes.
-fn interval(relation: &Expression) -> Option<Expression> {
-    let Expression::Relation(parts, signs) = relation else { return None };
-    let rising = signs.iter().all(|sign| matches!(sign, '<' | '≤'));
-    if !rising {
-        let falling = signs.iter().all(|sign| matches!(sign, '>' | '≥'));
-        let turned = signs.iter().rev().map(|sign| turn(*sign)).collect();
-        return falling.then(|| interval(&Expression::Relation(parts.iter().rev().cloned().collect(), turned)))?;
+/// First and last part of a chain that gives a name its value by several steps: `x = 2 + 3 = 5`.
+fn ends(parts: &[Expression], signs: &[char]) -> (Vec<Expression>, Vec<char>) {
+    match parts {
+        [name, .., last] if name.is_name() && signs.iter().all(|sign| *sign == '=') => {
+            (vec![name.clone(), last.clone()], vec!['='])
+        }
+        _ => (parts.to_vec(), signs.to_vec()),
     }
-    let is_name = |part: &Expression| matches!(part, Expression::Symbol(_));
-    let infinity = Expression::Constant(Constant::Infinity);
-    let open = |sign: char| sign == '<';
-    let (left, low, high, right) = match (parts.as_slice(), signs.as_slice()) {
-        ([low, name, high], [first, second]) if is_name(name) => (*first, low.clone(), high.clone(), *second),
-        ([name, high], [sign]) if is_name(name) => ('<', infinity.negated(), high.clone(), *sign),
-        ([low, name], [sign]) if is_name(name) => (*sign, low.clone(), infinity, '<'),
-        _ => return None,
+}
+
+/// The exact part and the rounded value of `2\sqrt{3} \approx 3.46`.
+fn approximation(relation: &Expression) -> Option<(Expression, &Expression)> {
+    let Expression::Relation(parts, signs) = relation else { return None };
+    let place = signs.iter().position(|sign| *sign == '≈')?;
+    let exact = match place {
+        0 => parts[0].clone(),
+        _ => Expression::Relation(parts[..=place].to_vec(), signs[..place].to_vec()),
     };
-    let (left, right) = (if open(left) { '(' } else { '[' }, if open(right) { ')' } else { ']' });
-    Some(Expression::Tuple(left, vec![low, high], right))
+    Some((exact, parts.last()?))
+}
+
+/// True if every part gives another name a value.
+fn is_system(parts: &[Expression]) -> bool {
+    let name = |part: &Expression| match part {
+        Expression::Relation(parts, signs) if parts[0].is_name() && signs[0] == '=' => Some(canonical::text(&parts[0])),
+        _ => None,
+    };
+    let names: Option<BTreeSet<String>> = parts.iter().map(name).collect();
+    names.is_some_and(|names| names.len() == parts.len())
+}
+
+/// An answer without the letter behind its number that can be a unit: `5m`.
+fn without_unit(answer: &Expression) -> Option<Expression> {
+    let Expression::Product(factors) = answer else { return None };
+    let [Expression::Number(number, decimal), unit] = factors.as_slice() else { return None };
+    let unit = if let Expression::Power(base, _) = unit { base } else { unit };
+    matches!(unit, Expression::Symbol(letter) if super::signs::is_unit(letter))
+        .then(|| Expression::Number(number.clone(), *decimal))
+}
+
+/// The name in a relation, and the interval or set in which the relation puts it.
+fn named_region(relation: &Expression) -> Option<(&Expression, Expression)> {
+    let Expression::Relation(parts, signs) = relation else { return None };
+    let infinity = Expression::Constant(Constant::Infinity);
+    let between = |open: char, low: &Expression, high: &Expression, close: char| {
+        let (open, close) = (if open == '<' { '(' } else { '[' }, if close == '<' { ')' } else { ']' });
+        Expression::Tuple(open, vec![low.clone(), high.clone()], close)
+    };
+    // `5 > x` says what `x < 5` says.
+    let (parts, signs): (Vec<&Expression>, Vec<char>) = match signs[0] {
+        '>' | '≥' => (parts.iter().rev().collect(), signs.iter().rev().map(|sign| turn(*sign)).collect()),
+        _ => (parts.iter().collect(), signs.clone()),
+    };
+    let minus = infinity.clone().negated();
+    match (parts.as_slice(), signs.as_slice()) {
+        ([name, set], ['∈']) if name.is_name() => Some((name, (*set).clone())),
+        ([name, value], ['≠']) if name.is_name() => {
+            Some((name, Expression::Union(vec![between('<', &minus, value, '<'), between('<', value, &infinity, '<')])))
+        }
+        ([low, name, high], [open @ ('<' | '≤'), close @ ('<' | '≤')]) if name.is_name() => {
+            Some((name, between(*open, low, high, *close)))
+        }
+        ([name, high], [close @ ('<' | '≤')]) if name.is_name() => Some((name, between('<', &minus, high, *close))),
+        ([low, name], [open @ ('<' | '≤')]) if name.is_name() => Some((name, between(*open, low, &infinity, '<'))),
+        _ => None,
+    }
 }
 
 fn turn(sign: char) -> char {

@@ -3,6 +3,7 @@
 use super::complex::Complex;
 use super::expression::{Constant, Expression, Function};
 use super::rational::Rational;
+use num_integer::Integer;
 
 /// Limit on the work of one comparison. Each visited part of an expression costs one step, and so does each product
 /// of two 64-bit words. Beyond the limit no expression has a value.
@@ -172,6 +173,18 @@ fn exact_call(function: Function, arguments: &[Rational]) -> Option<Rational> {
         }
         (Function::Root, [value, degree]) => value.root(u32::try_from(degree.to_whole()?).ok()?),
         (Function::Log, [base, value]) => whole_logarithm(base, value),
+        (Function::Max, values) => values.iter().max().cloned(),
+        (Function::Min, values) => values.iter().min().cloned(),
+        (Function::Gcd | Function::Lcm, values) => {
+            let wholes = values.iter().map(Rational::to_whole).collect::<Option<Vec<i64>>>()?;
+            let gcd = |one: i64, other: i64| one.unsigned_abs().gcd(&other.unsigned_abs());
+            let join = |one: i64, other: i64| match function {
+                Function::Gcd => i64::try_from(gcd(one, other)).ok(),
+                _ => one.checked_div(i64::try_from(gcd(one, other)).ok()?)?.checked_mul(other)?.checked_abs(),
+            };
+            let (first, rest) = wholes.split_first()?;
+            rest.iter().try_fold(*first, |joined, next| join(joined, *next)).map(Rational::whole)
+        }
         _ => None,
     }
 }

@@ -63,6 +63,10 @@ pub(super) enum Function {
     Binomial,
     /// Root with number and degree.
     Root,
+    Gcd,
+    Lcm,
+    Max,
+    Min,
 }
 
 impl Function {
@@ -84,6 +88,22 @@ impl Function {
             "ln" => Self::Ln,
             _ => return None,
         })
+    }
+
+    /// The function of several arguments with this command.
+    pub(super) fn of_several(command: &str) -> Option<Self> {
+        Some(match command {
+            "gcd" => Self::Gcd,
+            "lcm" => Self::Lcm,
+            "max" => Self::Max,
+            "min" => Self::Min,
+            _ => return None,
+        })
+    }
+
+    /// True if a command is a function's.
+    pub(super) fn known(command: &str) -> bool {
+        Self::named(command).or(Self::of_several(command)).is_some()
     }
 
     /// The inverse function, for `\sin^{-1}`.
@@ -133,6 +153,21 @@ impl Expression {
         };
         let scaled = |entry: Self| Self::Product(factors.iter().cloned().chain([entry]).collect());
         Self::Matrix(rows.into_iter().map(|row| row.into_iter().map(scaled).collect()).collect())
+    }
+
+    /// True if the expression only names something: a variable, `f(2)`, `PQ`, `|z|`, `m:n` or `\sin A`.
+    pub(super) fn is_name(&self) -> bool {
+        let letter = |part: &Self| part.is_name() || matches!(part, Self::Constant(Constant::E | Constant::I));
+        match self {
+            Self::Symbol(_) | Self::Words(_) => true,
+            Self::Product(factors) => {
+                matches!(factors.as_slice(), [Self::Symbol(f), _] if "fghpqr".contains(f)) || factors.iter().all(letter)
+            }
+            Self::Power(base, exponent) => letter(base) && **exponent == Self::whole(-1),
+            Self::Call(Function::Abs | Function::Sin | Function::Cos | Function::Tan, parts) => parts.iter().all(letter),
+            Self::Tuple('(', parts, ')') => parts.iter().all(|part| matches!(part, Self::Symbol(_))),
+            _ => false,
+        }
     }
 
     /// Direct parts of the expression.

@@ -1,5 +1,7 @@
 //! Parses tokens to an expression, by recursive descent of limited depth.
 
+use std::borrow::Cow;
+
 use super::expression::{Constant, Expression, Function};
 use super::lex::{Token, lex};
 use super::rational::Rational;
@@ -14,7 +16,11 @@ const RELATIONS: [char; 8] = ['=', '<', '>', '≤', '≥', '≠', '∈', '≈'];
 
 /// The expression of a formula; `None` if the text is not a formula, or is too large.
 pub(super) fn parse(text: &str) -> Option<Expression> {
-    let tokens = lex(text.trim().trim_end_matches(['.', ':']))?;
+    let text = single(text.trim());
+    let tokens = lex(text.trim_end_matches(['.', ':', '\\', ' ', '\n']))?;
+    if let Some(quantity) = quantity(&tokens) {
+        return Some(quantity);
+    }
     if !tokens.iter().any(|token| matches!(token, Token::Mark('±' | '∓'))) {
         return Parser::new(tokens).whole();
     }
@@ -34,6 +40,31 @@ pub(super) fn parse(text: &str) -> Option<Expression> {
     Some(Expression::List(both.collect()))
 }
 
+/// The text with single backslashes, if a program has doubled all of them: `\\frac{1}{2}`.
+fn single(text: &str) -> Cow<'_, str> {
+    let mut runs = text.split(|c: char| c != '\\').map(str::len);
+    let doubled = text.match_indices("\\\\").any(|(at, pair)| {
+        let behind = &text[at + pair.len()..];
+        behind.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '{' | '%' | '$' | '!'))
+    });
+    if doubled && runs.all(|run| run % 2 == 0) { text.replace("\\\\", "\\").into() } else { text.into() }
+}
+
+/// A quantity in several units, as `4 hours 15 minutes`.
+fn quantity(tokens: &[Token]) -> Option<Expression> {
+    let tokens: Vec<&Token> = tokens.iter().filter(|token| **token != Token::Mark(',')).collect();
+    let mut parts = Vec::new();
+    for pair in tokens.chunks(2) {
+        let [Token::Number(digits), Token::Words(unit)] = pair else { return None };
+        let unit = Expression::Words(unit.trim_end_matches('s').into());
+        if parts.contains(&unit) {
+            return None;
+        }
+        parts.extend([Expression::Number(Rational::decimal(digits)?, digits.contains('.')), unit]);
+    }
+    (parts.len() > 2).then_some(Expression::Tuple(' ', parts, ' '))
+}
+
 pub(super) struct Parser {
     tokens: Vec<Token>,
     pub(super) at: usize,
@@ -41,11 +72,13 @@ pub(super) struct Parser {
     depth: usize,
     /// True if the next bar closes an absolute value.
     barred: bool,
+    /// Place behind the last unit; no factor begins there.
+    measured: usize,
 }
 
 impl Parser {
     fn new(tokens: Vec<Token>) -> Self {
-        Self { tokens, at: 0, depth: 0, barred: false }
+        Self { tokens, at: 0, depth: 0, barred: false, measured: 0 }
     }
 
     fn whole(mut self) -> Option<Expression> {
@@ -81,20 +114,32 @@ impl Parser {
         found
     }
 
-    /// Parses relations between commas: a single one, or a list.
+    /// Parses relations between commas: a single one, a list, or several lists between semicolons, as in `x=1, y=2; x=3, y=4`.
     fn list(&mut self) -> Option<Expression> {
-        let mut items = self.items()?;
+        let mut groups = vec![Vec::new()];
+        loop {
+            groups.last_mut()?.push(self.relation()?);
+            if self.eat(';') {
+                groups.push(Vec::new());
+            } else if !self.eat(',') {
+                break;
+            }
+            // Accepts `1, and 2`.
+            while self.eat(',') {}
+        }
+        let points = groups.len() > 1 && groups.iter().all(|group| group.len() > 1);
+        let mut items: Vec<Expression> = match points {
+            true => groups.into_iter().map(|group| Expression::Tuple('(', group, ')')).collect(),
+            false => groups.into_iter().flatten().collect(),
+        };
         if items.len() == 1 { items.pop() } else { Some(Expression::List(items)) }
     }
 
     fn items(&mut self) -> Option<Vec<Expression>> {
-        let mut items = vec![self.relation()?];
-        while self.eat(',') || self.eat(';') {
-            // Accepts `1, and 2`.
-            while self.eat(',') {}
-            items.push(self.relation()?);
-        }
-        Some(items)
+        Some(match self.list()? {
+            Expression::List(items) => items,
+            one => vec![one],
+        })
     }
 
     pub(super) fn relation(&mut self) -> Option<Expression> {
@@ -102,7 +147,8 @@ impl Parser {
         let mut signs = Vec::new();
         while let Some(sign) = self.mark().filter(|mark| RELATIONS.contains(mark)) {
             self.at += 1;
-            signs.push(if sign == '≈' { '=' } else { sign });
+            // What `x ≈ 11` names has no other value.
+            signs.push(if sign == '≈' && signs.is_empty() && parts[0].is_name() { '=' } else { sign });
             parts.push(self.sets()?);
         }
         if signs.is_empty() { parts.pop() } else { Some(Expression::Relation(parts, signs)) }
@@ -144,7 +190,7 @@ impl Parser {
                 factors.push(if minus { below.negated() } else { below });
             } else if let Some(mixed) = self.mixed(factors.last()?) {
                 *factors.last_mut()? = mixed;
-            } else if self.begins_factor() {
+            } else if self.begins_factor() && self.measured != self.at {
                 factors.push(self.factor()?);
             } else {
                 break;
@@ -197,7 +243,8 @@ impl Parser {
                     Some(Token::Mark('!')) => Expression::call(Function::Factorial, value),
                     Some(Token::Mark('%')) => Expression::Percent(Box::new(value)),
                     Some(Token::Mark('°' | '\'')) => value,
-                    Some(Token::Words(_)) => {
+                    // Behind a name only a known unit is one: `no solution` is a text.
+                    Some(Token::Words(words)) if !value.is_name() || super::signs::is_unit(words) => {
                         parser.unit();
                         continue;
                     }
@@ -221,7 +268,9 @@ impl Parser {
 
     /// Skips the words after a value, with their power; they name its unit.
     fn unit(&mut self) {
-        self.at += 1;
+        while matches!(self.peek(), Some(Token::Words(_))) {
+            self.at += 1;
+        }
         let power = [self.peek(), self.tokens.get(self.at + 1)];
         match power {
             [Some(Token::Mark('^')), Some(Token::Number(_))] => self.at += 2,
@@ -232,6 +281,7 @@ impl Parser {
             [Some(Token::Mark('/')), Some(Token::Words(_))] => self.at += 2,
             _ => {}
         }
+        self.measured = self.at;
     }
 
     fn raised(&mut self, base: Expression) -> Option<Expression> {

@@ -2,7 +2,7 @@
 
 /// Commands that change only the layout of what follows.
 pub(super) const SILENT: &str = "left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr middle displaystyle textstyle scriptstyle \
-    limits nolimits quad qquad enspace thinspace mathbf mathit boldsymbol bm bf rm it mathsf mathcal vec hat hfill";
+    limits nolimits angle triangle enspace thinspace mathbf mathit boldsymbol bm bf rm it mathsf mathcal vec hat hfill";
 
 /// Commands whose argument is text.
 pub(super) const TEXT: &str = "text textbf textit textrm textsf texttt textnormal mbox hbox mathrm operatorname";
@@ -61,7 +61,7 @@ pub(super) fn plain(sign: char) -> Option<&'static str> {
 const UNITS: &str = "mm cm dm m km in inch inche ft foot feet yd yard mi mile meter metre centimeter centimetre millimeter kilometer \
     kilometre unit squareunit cubicunit mg g kg gram kilogram ton tonne lb pound oz ounce ml l liter litre gallon \
     quart pint cup sec second min minute h hr hour day week month year ms am pm mph kph degree deg radian rad \
-    percent dollar cent euro usd eur point people person student way time apple piece page book mole mol volt watt \
+    percent pct percentage dollar cent euro usd eur point people person student way time apple piece page book mole mol volt watt \
     joule newton hz square cubic per coin ball marble child children men women car ticket hectare acre gb mb";
 
 /// True if a lower-case word is a unit, in the singular or the plural.
