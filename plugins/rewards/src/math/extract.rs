@@ -179,7 +179,7 @@ fn is_math(word: &str) -> bool {
         if let Some(behind) = rest.strip_prefix('\\') {
             let name = &behind[..behind.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(behind.len())];
             rest = &behind[name.len()..];
-            if signs::is_in(signs::TEXT, name)
+            if (signs::is_in(signs::TEXT, name) || matches!(name, "begin" | "end"))
                 && let Some(inside) = rest.strip_prefix('{')
             {
                 rest = &inside[closing(inside).map_or(inside.len(), |length| length + 1)..];
