@@ -72,8 +72,9 @@ impl Comparison {
             }
             (Set(parts) | List(parts), Set(others) | List(others)) => self.as_sets(parts, others),
             (Union(parts), Union(others)) => self.as_sets(parts, others),
-            (Set(parts) | List(parts), other) if parts.len() == 1 => self.same(&parts[0], other),
-            (other, Set(parts) | List(parts)) if parts.len() == 1 => self.same(other, &parts[0]),
+            // One answer in several forms.
+            (Set(parts) | List(parts), other) if !parts.is_empty() => parts.iter().all(|part| self.same(part, other)),
+            (other, Set(parts) | List(parts)) if !parts.is_empty() => parts.iter().all(|part| self.same(other, part)),
             (Matrix(rows), Matrix(others)) => {
                 rows.len() == others.len() && rows.iter().zip(others).all(|(row, other)| self.in_order(row, other))
             }

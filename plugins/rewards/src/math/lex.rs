@@ -129,6 +129,7 @@ impl<'t> Lexer<'t> {
         let mut digits = self.take(|c| c.is_ascii_digit()).to_owned();
         let first = digits.len();
         while (1..=3).contains(&first)
+            && !digits.starts_with('0')
             && let Some((separator, group)) = self.thousands()
         {
             self.skip(separator + 3);
@@ -184,7 +185,7 @@ impl<'t> Lexer<'t> {
             "inf" | "infinity" => self.mark('∞'),
             function if signs::is_in(signs::FUNCTIONS, function) => self.tokens.push(Token::Command(lower)),
             word if measures || word.chars().count() > 3 => self.tokens.push(Token::Words(lower)),
-            _ => self.tokens.extend(run.chars().map(|c| Token::Name(c.to_lowercase().collect()))),
+            _ => self.tokens.extend(run.chars().map(|c| Token::Name(variable(c)))),
         }
     }
 
@@ -267,7 +268,7 @@ impl<'t> Lexer<'t> {
             "and" | "or" | ", and" => self.mark(','),
             function if Function::known(function) => self.tokens.push(Token::Command(function.into())),
             one if one.chars().count() == 1 && one.chars().all(char::is_alphabetic) => {
-                self.tokens.push(Token::Name(one.into()))
+                self.tokens.extend(bare.chars().map(|c| Token::Name(variable(c))))
             }
             _ if bare.starts_with(|c: char| c.is_ascii_digit() || "-+.$\\".contains(c)) => {
                 self.tokens.extend(within(bare, self.depth + 1)?)
@@ -276,6 +277,11 @@ impl<'t> Lexer<'t> {
         }
         Some(())
     }
+}
+
+/// The name of a variable: its letter in lower case, where that is no constant.
+fn variable(letter: char) -> String {
+    if matches!(letter, 'E' | 'I') { letter.into() } else { letter.to_lowercase().collect() }
 }
 
 /// Number of bytes before the brace that closes the one before `text`.
