@@ -63,6 +63,9 @@ impl Comparison {
                 let regions: Option<Vec<Expression>> = others.iter().map(|other| Some(named_region(other)?.1)).collect();
                 regions.is_some_and(|regions| self.as_sets(parts, &regions))
             }
+            // A base may be left out.
+            (Tuple('_', parts, _), other) if !matches!(other, Tuple('_', ..)) => self.same(&parts[0], other),
+            (other, Tuple('_', parts, _)) if !matches!(other, Tuple('_', ..)) => self.same(other, &parts[0]),
             (Tuple(open, parts, close), Tuple(other_open, others, other_close)) => {
                 let interval = parts.len() == 2;
                 (!interval || (open, close) == (other_open, other_close)) && self.in_order(parts, others)

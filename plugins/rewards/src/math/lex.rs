@@ -262,6 +262,17 @@ impl<'t> Lexer<'t> {
     fn words(&mut self) -> Option<()> {
         let text = self.argument()?.trim().trim_matches(['.', '~', ',']).trim();
         let bare = text.trim_start_matches('(').trim_end_matches(')');
+        // `5 \text{ cm and } 6 \text{ cm}`
+        if let Some(core) = bare.strip_suffix(" and").or(bare.strip_suffix(" or")) {
+            self.said(core)?;
+            self.mark(',');
+            return Some(());
+        }
+        self.said(bare)
+    }
+
+    /// Reads what stands in `\text{...}`.
+    fn said(&mut self, bare: &str) -> Option<()> {
         match bare.to_lowercase().as_str() {
             "" => {}
             unit if self.after_number() && signs::is_unit(unit) => self.tokens.push(Token::Words(unit.into())),

@@ -65,12 +65,16 @@ impl Answer {
     #[must_use]
     pub fn matches(&self, gold: &Self) -> bool {
         let several = || matches!(&gold.says, Some(Expression::List(_) | Expression::Set(_)));
-        let same = match (&gold.says, &self.says) {
-            (Some(gold), Some(says)) => compare::same(gold, says),
-            _ => false,
-        };
-        same || letters(&self.text) == letters(&gold.text)
-            || self.every.as_ref().is_some_and(|every| several() && every.matches(gold))
+        self.is(gold) || self.every.as_ref().is_some_and(|every| several() && every.is(gold))
+    }
+
+    fn is(&self, gold: &Self) -> bool {
+        let same = gold.says.as_ref().zip(self.says.as_ref()).map(|(gold, says)| compare::same(gold, says));
+        let chosen = |one: &Self, other: &Self| choice(&one.text).is_some_and(|letter| letters(&other.text) == letters(&letter.to_string()));
+        same == Some(true)
+            || letters(&self.text) == letters(&gold.text)
+            || chosen(self, gold)
+            || chosen(gold, self)
     }
 
     /// A canonical text, equal for different spellings of a value: `1/2` for `0.5` and `\frac{1}{2}`.
@@ -105,13 +109,19 @@ pub fn verify(gold: &str, answer: &str) -> bool {
     Answer::of(answer, Places::Any).is_some_and(|answer| answer.matches(&Answer::gold(gold)))
 }
 
-/// The text without layout: spaces, dollars, `\text`, `\left`, case. In plain words and choices it also drops braces and brackets.
+/// The text without layout: spaces, dollars, `\text`, `\left`, case. Plain words and choices also lose braces and brackets.
 fn letters(text: &str) -> String {
-    let mut bare = text.trim().trim_end_matches('.').to_lowercase();
-    for command in ["\\left", "\\right", "\\textbf", "\\text", "\\mathrm", "\\!", "\\,", "\\;", "\\ "] {
+    let mut bare = unwrapped(text).to_lowercase();
+    for command in ["\\left", "\\right", "\\!", "\\,", "\\;", "\\ "] {
         bare = bare.replace(command, "");
     }
-    bare.retain(|c| !c.is_whitespace() && c != '$');
+    // White space between two numbers stays.
+    let parts = bare.split(|c: char| c.is_whitespace() || matches!(c, '$' | '~')).filter(|part| !part.is_empty());
+    let bare = parts.fold(String::new(), |joined, part| {
+        let digits = joined.ends_with(|c: char| c.is_ascii_digit()) && part.starts_with(|c: char| c.is_ascii_digit());
+        joined + if digits { " " } else { "" } + part
+    });
+    let bare = bare.trim_end_matches('.').to_owned();
     let words: String = bare.chars().filter(|c| !matches!(c, '{' | '}')).collect();
     let choice = words.trim_start_matches('(').trim_end_matches(')');
     match () {
@@ -119,4 +129,43 @@ fn letters(text: &str) -> String {
         () if words.chars().all(char::is_alphabetic) => words,
         () => bare,
     }
+}
+
+/// The text with the contents of `\text{...}` and its like in their places.
+fn unwrapped(text: &str) -> String {
+    let (mut bare, mut rest, mut wraps) = (String::with_capacity(text.len()), text, Vec::new());
+    while let Some(c) = rest.chars().next() {
+        let name = rest.strip_prefix('\\').map_or("", |name| {
+            name.split_once('{').map_or("", |(name, _)| name).trim_end()
+        });
+        if signs::is_in(signs::TEXT, name) {
+            wraps.push(true);
+            rest = rest.split_once('{').map_or("", |(_, inside)| inside);
+            continue;
+        }
+        let escaped = if c == '\\' { rest[1..].chars().next().map_or(0, char::len_utf8) } else { 0 };
+        let wrap = match c {
+            '{' => {
+                wraps.push(false);
+                false
+            }
+            '}' => wraps.pop().unwrap_or(false),
+            _ => false,
+        };
+        let (head, tail) = rest.split_at(c.len_utf8() + escaped);
+        if !wrap {
+            bare.push_str(head);
+        }
+        rest = tail;
+    }
+    bare
+}
+
+/// The letter of a choice that its text follows: `\textbf{(D)} 12`.
+fn choice(text: &str) -> Option<char> {
+    let bare = unwrapped(text.trim().trim_start_matches('$'));
+    let (letter, behind) = bare.trim_start().strip_prefix('(')?.split_once(')')?;
+    let mut letters = letter.trim().chars();
+    let is_choice = behind.starts_with([' ', '\\', '~']) && !behind.trim().is_empty();
+    letters.next().filter(|letter| is_choice && letter.is_ascii_uppercase() && letters.next().is_none())
 }

@@ -228,7 +228,9 @@ impl Parser {
         match self.peek() {
             Some(Token::Mark('|')) => !self.barred,
             Some(Token::Mark(mark)) => matches!(mark, '(' | '{' | '⦃' | '∞' | '∅'),
-            Some(Token::Number(_) | Token::Name(_) | Token::Begin) => true,
+            // `1 2` is no product.
+            Some(Token::Number(_)) => !matches!(self.tokens.get(self.at.wrapping_sub(1)), Some(Token::Number(_))),
+            Some(Token::Name(_) | Token::Begin) => true,
             Some(Token::Command(name)) => !matches!(name.as_str(), "rfloor" | "rceil" | "rangle"),
             _ => false,
         }
@@ -299,11 +301,12 @@ impl Parser {
         Some(Expression::Power(Box::new(base), Box::new(exponent)))
     }
 
-    /// Parses an index. After a variable it is part of the name; after a number it gives the base of the digits.
+    /// Parses an index: part of a variable's name, or the base of a number's digits.
     fn indexed(&mut self, value: Expression) -> Option<Expression> {
         let index = self.deeper(Self::atom)?;
         Some(match value {
             Expression::Symbol(name) => Expression::Symbol(format!("{name}_{}", super::canonical::text(&index))),
+            number @ Expression::Number(..) => Expression::Tuple('_', vec![number, index], '_'),
             other => other,
         })
     }
