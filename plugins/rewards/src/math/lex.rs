@@ -4,7 +4,7 @@ use super::expression::Function;
 use super::signs;
 
 /// Longest text that is read, bytes; no answer is longer.
-const MOST_BYTES: usize = 4096;
+pub(super) const MOST_BYTES: usize = 4096;
 
 /// Deepest nesting of `\text{...}`.
 const MOST_TEXTS: usize = 3;

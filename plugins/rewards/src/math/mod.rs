@@ -69,12 +69,14 @@ impl Answer {
     }
 
     fn is(&self, gold: &Self) -> bool {
-        let same = gold.says.as_ref().zip(self.says.as_ref()).map(|(gold, says)| compare::same(gold, says));
-        let chosen = |one: &Self, other: &Self| choice(&one.text).is_some_and(|letter| letters(&other.text) == letters(&letter.to_string()));
-        same == Some(true)
-            || letters(&self.text) == letters(&gold.text)
+        let chosen = |one: &Self, other: &Self| {
+            choice(&one.text).is_some_and(|letter| letters(&other.text) == letters(&letter.to_string()))
+        };
+        let same = || Some(compare::same(gold.says.as_ref()?, self.says.as_ref()?));
+        letters(&self.text) == letters(&gold.text)
             || chosen(self, gold)
             || chosen(gold, self)
+            || same().unwrap_or(false)
     }
 
     /// A canonical text, equal for different spellings of a value: `1/2` for `0.5` and `\frac{1}{2}`.
@@ -109,8 +111,12 @@ pub fn verify(gold: &str, answer: &str) -> bool {
     Answer::of(answer, Places::Any).is_some_and(|answer| answer.matches(&Answer::gold(gold)))
 }
 
-/// The text without layout: spaces, dollars, `\text`, `\left`, case. Plain words and choices also lose braces and brackets.
+/// The text without layout: spaces, dollars, `\text`, `\left`, case. Plain words and choices also lose braces and brackets. A text
+/// that is too long for an answer stays as it is.
 fn letters(text: &str) -> String {
+    if text.len() > lex::MOST_BYTES {
+        return text.to_owned();
+    }
     let mut bare = unwrapped(text).to_lowercase();
     for command in ["\\left", "\\right", "\\!", "\\,", "\\;", "\\ "] {
         bare = bare.replace(command, "");
@@ -135,12 +141,12 @@ fn letters(text: &str) -> String {
 fn unwrapped(text: &str) -> String {
     let (mut bare, mut rest, mut wraps) = (String::with_capacity(text.len()), text, Vec::new());
     while let Some(c) = rest.chars().next() {
-        let name = rest.strip_prefix('\\').map_or("", |name| {
-            name.split_once('{').map_or("", |(name, _)| name).trim_end()
-        });
-        if signs::is_in(signs::TEXT, name) {
+        let command = rest.strip_prefix('\\').unwrap_or_default();
+        let behind = command.trim_start_matches(|c: char| c.is_ascii_alphabetic());
+        let inside = behind.trim_start().strip_prefix('{');
+        if let Some(inside) = inside.filter(|_| signs::is_in(signs::TEXT, &command[..command.len() - behind.len()])) {
             wraps.push(true);
-            rest = rest.split_once('{').map_or("", |(_, inside)| inside);
+            rest = inside;
             continue;
         }
         let escaped = if c == '\\' { rest[1..].chars().next().map_or(0, char::len_utf8) } else { 0 };
@@ -163,7 +169,8 @@ fn unwrapped(text: &str) -> String {
 
 /// The letter of a choice that its text follows: `\textbf{(D)} 12`.
 fn choice(text: &str) -> Option<char> {
-    let bare = unwrapped(text.trim().trim_start_matches('$'));
+    let short = Some(text.trim().trim_start_matches('$')).filter(|text| text.len() <= lex::MOST_BYTES)?;
+    let bare = unwrapped(short);
     let (letter, behind) = bare.trim_start().strip_prefix('(')?.split_once(')')?;
     let mut letters = letter.trim().chars();
     let is_choice = behind.starts_with([' ', '\\', '~']) && !behind.trim().is_empty();

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::expression::{Constant, Expression, Function};
-use super::lex::{Token, lex};
+use super::lex::{MOST_BYTES, Token, lex};
 use super::rational::Rational;
 
 /// Deepest nesting of brackets, fractions, roots and powers.
@@ -16,7 +16,11 @@ const RELATIONS: [char; 8] = ['=', '<', '>', '≤', '≥', '≠', '∈', '≈'];
 
 /// The expression of a formula; `None` if the text is not a formula, or is too large.
 pub(super) fn parse(text: &str) -> Option<Expression> {
-    let text = single(text.trim());
+    let text = text.trim();
+    if text.len() > MOST_BYTES {
+        return None;
+    }
+    let text = single(text);
     let tokens = lex(text.trim_end_matches(['.', ':', '\\', ' ', '\n']))?;
     if let Some(quantity) = quantity(&tokens) {
         return Some(quantity);
