@@ -10,6 +10,7 @@ use super::aliases::Alias;
 use super::draft::{COMPONENT_SECTIONS, read_section, to_reward};
 use super::{Config, Draft, RolloutConfig, TrainConfig};
 use crate::algorithms::DEFAULT_RECIPE;
+use crate::data::Preset;
 
 /// The sections for which a recipe may set defaults.
 const DEFAULT_SECTIONS: [&str; 3] = ["train", "rollout", "reward"];
@@ -42,12 +43,17 @@ pub fn resolve(registry: &Registry, mut draft: Draft) -> Result<Resolved> {
         None => Some(registry.default_recipe(DEFAULT_RECIPE)?),
     };
     let mut sources = vec![format!("config     {}", draft.sources())];
+    let mut rewarded = draft.given.contains("reward");
     if let Some(recipe) = chosen {
         let taken = draft.merge_recipe(&recipe.name, &recipe.toml, recipe.settings)?;
         if !taken.is_empty() {
             sources.push(format!("recipe     {} ({}): {}", recipe.name, recipe.origin.name(), taken.join(", ")));
             sources.push(format!("           {}", recipe.about));
         }
+        rewarded |= taken.iter().any(|setting| setting == "reward");
+    }
+    if !rewarded {
+        sources.extend(draft.take_preset_reward());
     }
     let aliases = draft.take_aliases()?;
     sources.extend(aliases.iter().map(Alias::line));
@@ -100,6 +106,15 @@ impl Draft {
         self.table.insert("recipe".into(), Value::String(name.into()));
         components.extend(settings);
         Ok(components)
+    }
+
+    /// Fills in the reward that grades answers as the prompts of `data.preset` ask for them, and returns a line for the header.
+    fn take_preset_reward(&mut self) -> Option<String> {
+        let preset = self.table.get("data")?.get("preset")?.clone();
+        let reward = preset.clone().try_into::<Preset>().ok()?.reward();
+        let table = Table::from_iter([("use".to_owned(), Value::String(reward.into()))]);
+        self.table.insert("reward".into(), Value::Array(vec![Value::Table(table)]));
+        Some(format!("preset     {}: reward {reward}", preset.as_str()?))
     }
 
     /// Fills in the values of `[train]` or `[rollout]` that the user did not set.
@@ -175,5 +190,23 @@ mod tests {
         assert_eq!(taken(&[]), "advantage, train.learning_rate = 1.0, train.seed = 7");
         assert_eq!(taken(&["train.seed=3"]), "advantage, train.learning_rate = 1.0");
         assert_eq!(taken(&["train={seed=3}"]), "advantage, train.learning_rate = 1.0");
+    }
+
+    #[test]
+    fn a_preset_brings_the_reward_that_reads_its_answers() {
+        let registry = Registry::open(&[]).unwrap();
+        let of = |sets: &[&str]| {
+            let draft = draft(&[&["data.dataset_name=rows.jsonl"], sets].concat());
+            let Resolved { config, sources, .. } = resolve(&registry, draft).unwrap();
+            let line = sources.iter().any(|line| line.starts_with("preset "));
+            (config.reward[0].id.clone(), config.reward[0].table.to_string(), line)
+        };
+        for (preset, reward) in [("verl", "math"), ("math", "math"), ("gpqa", "math"), ("gsm8k", "number")] {
+            assert_eq!(of(&[&format!("data.preset={preset}")]), (reward.into(), String::new(), true), "{preset}");
+        }
+        let set = of(&["data.preset=verl", "reward.math.anchored=false"]);
+        assert_eq!(set, ("math".into(), "anchored = false\n".into(), true));
+        assert_eq!(of(&["data.preset=verl", "reward=[{use=\"number\"}]"]).0, "number");
+        assert_eq!(of(&[]).0, "exact_match");
     }
 }

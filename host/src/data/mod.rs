@@ -4,7 +4,6 @@
 //! checkpoint needs only the cursor.
 
 mod arithmetic;
-mod boxed;
 mod chat;
 mod columns;
 pub(crate) mod contain;
@@ -24,7 +23,6 @@ mod tokenizer;
 mod tokenizer_json;
 
 pub use arithmetic::Arithmetic;
-pub use boxed::last_boxed;
 pub use chat::{Chat, ChatOptions, Date, Messages, TEMPLATE_FILE, serve as apply_chat_template};
 pub use columns::Columns;
 pub use example::{Example, Row, fingerprint};

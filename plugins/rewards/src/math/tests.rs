@@ -90,6 +90,32 @@ fn of_a_dataset_answer_that_is_not_understood_no_part_is_taken() {
     assert!(!verify("$\\sum_{k=1}^n k$", "\\boxed{1}"));
 }
 
+/// Answers to one dataset's answer; with `boxed`, each stands in a box of a sentence.
+#[derive(serde::Deserialize)]
+struct Case {
+    kind: String,
+    gold: String,
+    boxed: bool,
+    anchored: bool,
+    right: Vec<String>,
+    wrong: Vec<String>,
+}
+
+#[test]
+fn answers_are_graded_as_a_teacher_would() {
+    for line in include_str!("../../golden/cases.jsonl").lines() {
+        let Case { kind, gold, boxed, anchored, right, wrong } = serde_json::from_str(line).unwrap();
+        let mut reward = capo_plugin::Image::own().reward("math", &format!("{{\"anchored\": {anchored}}}")).unwrap();
+        for (answers, expected) in [(right, 1.0), (wrong, 0.0)] {
+            for answer in answers {
+                let text = if boxed { format!("The answer is $\\boxed{{{answer}}}$.") } else { answer };
+                let scored = RolloutFixture::new(&[&text]).answers(&[&gold]).score(&mut reward).unwrap();
+                assert_eq!(scored.rewards, [expected], "{kind}: {gold} | {text}");
+            }
+        }
+    }
+}
+
 #[test]
 fn one_answer_however_it_is_written() {
     let alike = [
