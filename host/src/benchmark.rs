@@ -310,11 +310,20 @@ mod tests {
     #[test]
     fn answers_are_what_completions_arrive_at() {
         let alike = [
-            ("1/2", &["so \\boxed{\\frac{1}{2}}.", "#### 0.5", "The answer is $\\frac{2}{4}$.", "\\boxed{\n1/2\n}"][..]),
+            (
+                "1/2",
+                &["so \\boxed{\\frac{1}{2}}.", "#### 0.5", "The answer is $\\frac{2}{4}$.", "\\boxed{\n1/2\n}"][..],
+            ),
             ("1234", &["work\n#### 1,234\n", "We add.\nAnswer: 1,234", "x = \\boxed{1234}", "\\boxed{x = 1234}"]),
             ("1420", &["10 12 14=1420"]),
             ("{11,3}", &["$\\boxed{3}$ or $\\boxed{11}$", "\\boxed{11, 3}", "\\boxed{\\{3, 11\\}}"]),
-            ("1;2", &["\\boxed{\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}}", "\\boxed{\n\\begin{bmatrix} 1 \\\\ 2.0 \\end{bmatrix}\n}"]),
+            (
+                "1;2",
+                &[
+                    "\\boxed{\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}}",
+                    "\\boxed{\n\\begin{bmatrix} 1 \\\\ 2.0 \\end{bmatrix}\n}",
+                ],
+            ),
         ];
         for (expected, completions) in alike {
             for completion in completions {

@@ -9,7 +9,8 @@ const MOST_BOXES: usize = 32;
 const MOST_BETWEEN: usize = 70;
 
 /// Words that take back what was said before.
-const BACK: &str = "no not wrong wait actually instead sorry but rather think hmm oops mistake incorrect correct correction should";
+const BACK: &str =
+    "no not wrong wait actually instead sorry but rather think hmm oops mistake incorrect correct correction should";
 
 /// Words that lead from a step to the next one.
 const THUS: &str = "so then thus hence therefore gives giving implies yields which because since if when";

@@ -49,18 +49,23 @@ impl Comparison {
             }
             (Relation(parts, signs), Relation(others, other_signs)) => {
                 self.relations(&ends(parts, signs), &ends(others, other_signs))
-                    || named_region(gold).zip(named_region(answer)).is_some_and(|((name, region), (other_name, other))| {
-                        self.same(name, other_name) && self.same(&region, &other)
-                    })
+                    || named_region(gold).zip(named_region(answer)).is_some_and(
+                        |((name, region), (other_name, other))| {
+                            self.same(name, other_name) && self.same(&region, &other)
+                        },
+                    )
             }
             (Relation(..), _) => self.value(gold).is_some_and(|value| self.same(&value, answer)),
             (_, Relation(..)) => self.value(answer).is_some_and(|value| self.same(gold, &value)),
             // The values of `x=1, y=2` alone are in their order.
-            (List(parts), List(others)) if is_system(parts) && !others.iter().any(|other| matches!(other, Relation(..))) => {
+            (List(parts), List(others))
+                if is_system(parts) && !others.iter().any(|other| matches!(other, Relation(..))) =>
+            {
                 self.in_order(parts, others)
             }
             (Union(parts), List(others)) | (List(others), Union(parts)) => {
-                let regions: Option<Vec<Expression>> = others.iter().map(|other| Some(named_region(other)?.1)).collect();
+                let regions: Option<Vec<Expression>> =
+                    others.iter().map(|other| Some(named_region(other)?.1)).collect();
                 regions.is_some_and(|regions| self.as_sets(parts, &regions))
             }
             // A base may be left out.

@@ -164,7 +164,9 @@ impl Expression {
                 matches!(factors.as_slice(), [Self::Symbol(f), _] if "fghpqr".contains(f)) || factors.iter().all(letter)
             }
             Self::Power(base, exponent) => letter(base) && **exponent == Self::whole(-1),
-            Self::Call(Function::Abs | Function::Sin | Function::Cos | Function::Tan, parts) => parts.iter().all(letter),
+            Self::Call(Function::Abs | Function::Sin | Function::Cos | Function::Tan, parts) => {
+                parts.iter().all(letter)
+            }
             Self::Tuple('(', parts, ')') => parts.iter().all(|part| matches!(part, Self::Symbol(_))),
             _ => false,
         }

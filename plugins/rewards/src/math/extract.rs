@@ -140,10 +140,12 @@ fn runs<'t>(text: &'t str, (from, to): (usize, usize), found: &mut Vec<Piece<'t>
             run = Some((run.map_or(start, |(first, _)| first), end));
         }
         let behind = text[end..to].trim_start_matches([' ', '\t']);
-        let goes_on = math && !word.ends_with(['.', ',', ';', ':', '?']) && !behind.is_empty() && !behind.starts_with('\n');
+        let goes_on =
+            math && !word.ends_with(['.', ',', ';', ':', '?']) && !behind.is_empty() && !behind.starts_with('\n');
         if let Some((start, end)) = run.take_if(|_| !goes_on) {
             let inside = text[start..end].trim_matches(['.', ',', ';', ':', '?', '!', '*', '_', '"', '`']);
-            let inside = if text[start..end].starts_with('.') { &text[start..start + inside.len() + 1] } else { inside };
+            let inside =
+                if text[start..end].starts_with('.') { &text[start..start + inside.len() + 1] } else { inside };
             if inside.contains(|c: char| c.is_ascii_digit() || c == '\\') {
                 found.push(Piece { start, end, inside, fenced: false });
             }
@@ -200,7 +202,8 @@ fn is_math(word: &str) -> bool {
 fn is_answer(line: &str) -> bool {
     let words = words(line, (0, line.len()));
     let numbers = line.contains(|c: char| c.is_ascii_digit());
-    !line.contains('\n') && (words.iter().all(|(start, end)| is_math(&line[*start..*end])) || !numbers && words.len() <= 2)
+    !line.contains('\n')
+        && (words.iter().all(|(start, end)| is_math(&line[*start..*end])) || !numbers && words.len() <= 2)
 }
 
 /// Position behind the last phrase before an answer, and the rest of the line there.

@@ -178,7 +178,8 @@ impl<'t> Lexer<'t> {
         let run = self.take(char::is_alphabetic);
         let lower = run.to_lowercase();
         // A single letter is a unit only at the end, after a space.
-        let ends = !self.rest.trim_start().starts_with(|c: char| !matches!(c, '^' | ',' | ';' | '/' | '.' | ')' | '}' | '$'));
+        let ends =
+            !self.rest.trim_start().starts_with(|c: char| !matches!(c, '^' | ',' | ';' | '/' | '.' | ')' | '}' | '$'));
         let measures = self.after_number() && signs::is_unit(&lower) && (lower.len() > 1 || self.spaced && ends);
         match lower.as_str() {
             "and" | "or" => self.mark(','),
