@@ -30,7 +30,7 @@ pub(super) fn write(expression: &Expression, evaluator: &mut Evaluator) -> Strin
         Expression::Sum(terms) => format!("({})", sort(all(terms)).join("+")),
         Expression::Product(factors) => format!("({})", sort(all(factors)).join("*")),
         Expression::Power(base, exponent) => format!("{}^{}", write(base, evaluator), write(exponent, evaluator)),
-        Expression::Call(function, arguments) => format!("{function:?}({})", all(arguments).join(",")).to_lowercase(),
+        Expression::Call(function, arguments) => format!("{function}({})", all(arguments).join(",")),
         Expression::Percent(part) => format!("{}%", write(part, evaluator)),
         Expression::List(parts) | Expression::Set(parts) => format!("{{{}}}", sort(all(parts)).join(",")),
         Expression::Tuple(open, parts, close) => format!("{open}{}{close}", all(parts).join(",")),

@@ -1,7 +1,5 @@
 //! Comparison of two expressions by meaning.
 
-use std::collections::BTreeSet;
-
 use super::canonical;
 use super::complex::Complex;
 use super::evaluate::{Evaluator, Value};
@@ -35,25 +33,24 @@ impl Comparison {
         if !self.0.step() {
             return false;
         }
-        for (one, other, turned) in [(gold, answer, false), (answer, gold, true)] {
-            if let Some((exact, rounded)) = approximation(one) {
-                let mut same = |one: &Expression| if turned { self.same(other, one) } else { self.same(one, other) };
-                return same(&exact) || same(rounded) && self.rounds(&exact, rounded);
-            }
-        }
         use Expression::{List, Matrix, Percent, Relation, Set, Tuple, Union, Words};
         match (gold, answer) {
+            // `2\sqrt{3} \approx 3.46` is its exact part, and its rounded value if it has that.
+            (Relation(parts, signs), _) if signs.contains(&'≈') => {
+                self.approximated(parts, signs).into_iter().any(|value| self.same(&value, answer))
+            }
+            (_, Relation(parts, signs)) if signs.contains(&'≈') => {
+                self.approximated(parts, signs).into_iter().any(|value| self.same(gold, &value))
+            }
             // 50% equals one half, and also 50, because an answer may omit the sign.
             (Percent(part), other) | (other, Percent(part)) if !matches!((gold, answer), (Percent(_), Percent(_))) => {
                 self.same(part, other) || self.scalars(gold, answer)
             }
             (Relation(parts, signs), Relation(others, other_signs)) => {
-                self.relations(&ends(parts, signs), &ends(others, other_signs))
-                    || named_region(gold).zip(named_region(answer)).is_some_and(
-                        |((name, region), (other_name, other))| {
-                            self.same(name, other_name) && self.same(&region, &other)
-                        },
-                    )
+                self.relations((parts, signs), (others, other_signs))
+                    || said(gold).zip(said(answer)).is_some_and(|((name, value), (other_name, other))| {
+                        self.same(name, other_name) && self.same(&value, &other)
+                    })
             }
             (Relation(..), _) => self.value(gold).is_some_and(|value| self.same(&value, answer)),
             (_, Relation(..)) => self.value(answer).is_some_and(|value| self.same(gold, &value)),
@@ -64,8 +61,7 @@ impl Comparison {
                 self.in_order(parts, others)
             }
             (Union(parts), List(others)) | (List(others), Union(parts)) => {
-                let regions: Option<Vec<Expression>> =
-                    others.iter().map(|other| Some(named_region(other)?.1)).collect();
+                let regions: Option<Vec<Expression>> = others.iter().map(|other| Some(said(other)?.1)).collect();
                 regions.is_some_and(|regions| self.as_sets(parts, &regions))
             }
             // A base may be left out.
@@ -94,20 +90,21 @@ impl Comparison {
         }
     }
 
-    /// True if `rounded` is the value of `exact` to as many places as it has.
-    fn rounds(&mut self, exact: &Expression, rounded: &Expression) -> bool {
-        let (Expression::Relation(..), Expression::Number(number, _)) = (exact, rounded) else {
-            let Expression::Number(number, _) = rounded else { return false };
-            let value = self.0.at(0).value(exact).near();
-            let unit = (0..12).map(|places| 10f64.powi(-places)).find(|unit| {
-                Rational::decimal(&format!("{unit:.12}"))
-                    .and_then(|unit| number.times(&unit.inverse()?))
-                    .is_some_and(|scaled| scaled.floor() == scaled)
-            });
-            return unit.is_some_and(|unit| (value.re - number.to_f64()).abs() <= 0.5000001 * unit);
-        };
-        let _ = number;
-        self.value(exact).is_some_and(|value| self.rounds(&value, rounded))
+    /// The exact part of an approximation, and the last part if it is the exact value to as many places as it has.
+    fn approximated(&mut self, parts: &[Expression], signs: &[char]) -> Vec<Expression> {
+        let place = signs.iter().position(|sign| *sign == '≈').unwrap_or_default();
+        let mut values = vec![match place {
+            0 => parts[0].clone(),
+            _ => Expression::Relation(parts[..=place].to_vec(), signs[..place].to_vec()),
+        }];
+        if let Some(rounded @ Expression::Number(number, _)) = parts.last()
+            && let Some((_, below)) = number.parts()
+        {
+            let difference = self.0.at(0).value(&parts[place]).near().re - number.to_f64();
+            let unit = 10f64.powi(-(below as f64).log10().ceil() as i32);
+            values.extend((difference.abs() <= 0.5 * unit + ROUNDING).then(|| rounded.clone()));
+        }
+        values
     }
 
     fn in_order(&mut self, parts: &[Expression], others: &[Expression]) -> bool {
@@ -150,17 +147,17 @@ impl Comparison {
         pairs.filter(|(left, right)| !left.is_nan() && !right.is_nan()).collect()
     }
 
-    fn relations(&mut self, gold: &(Vec<Expression>, Vec<char>), answer: &(Vec<Expression>, Vec<char>)) -> bool {
+    fn relations(&mut self, gold: (&[Expression], &[char]), answer: (&[Expression], &[char])) -> bool {
         let ((parts, signs), (others, other_signs)) = (gold, answer);
         if signs == other_signs && self.in_order(parts, others) {
             return true;
         }
         let turned: Vec<char> = other_signs.iter().rev().map(|sign| turn(*sign)).collect();
         let reversed: Vec<Expression> = others.iter().rev().cloned().collect();
-        if *signs == turned && self.in_order(parts, &reversed) {
+        if signs == turned && self.in_order(parts, &reversed) {
             return true;
         }
-        let ([left, right], [other_left, other_right]) = (parts.as_slice(), others.as_slice()) else { return false };
+        let ([left, right], [other_left, other_right]) = (parts, others) else { return false };
         if ![left, right, other_left, other_right].into_iter().all(Expression::is_scalar) {
             return false;
         }
@@ -169,7 +166,7 @@ impl Comparison {
         if signs == other_signs {
             return self.proportional(&difference, &other, signs[0] == '=' || signs[0] == '≠');
         }
-        *signs == turned && self.proportional(&difference, &less(other_right, other_left), false)
+        signs == turned && self.proportional(&difference, &less(other_right, other_left), false)
     }
 
     /// True if one is a constant times the other. The constant is above 0, or with `any` nonzero.
@@ -185,51 +182,21 @@ impl Comparison {
         pairs.len() >= LEAST_POINTS && (any || ratio.re > 0.0) && pairs.iter().all(fits)
     }
 
-    /// What a relation says alone: the value that `x = 5` or `x ∈ S` gives a name, the last part of `2 + 3 = 5`, the interval of `x < 5`.
+    /// What a relation says alone, without the name in it; of `2 + 3 = 5` the last part.
     fn value(&mut self, relation: &Expression) -> Option<Expression> {
         let Expression::Relation(parts, signs) = relation else { return None };
-        let (first, last) = (parts.first()?, parts.last()?);
-        if !signs.iter().all(|sign| matches!(sign, '=' | '∈')) {
-            return named_region(relation).map(|(_, region)| region);
-        }
-        let identity = |this: &mut Self| parts.iter().all(|part| part.is_scalar() && this.same(last, part));
-        match (first.is_name(), last.is_name() && *signs == ['=']) {
-            (true, _) => Some(last.clone()),
-            (_, true) => Some(first.clone()),
-            _ => identity(self).then(|| last.clone()),
-        }
+        let last = parts.last().filter(|_| signs.iter().all(|sign| *sign == '='));
+        said(relation).map(|(_, value)| value).or_else(|| {
+            let last = last?;
+            parts.iter().all(|part| part.is_scalar() && self.same(last, part)).then(|| last.clone())
+        })
     }
 }
 
-/// First and last part of a chain that gives a name its value by several steps: `x = 2 + 3 = 5`.
-fn ends(parts: &[Expression], signs: &[char]) -> (Vec<Expression>, Vec<char>) {
-    match parts {
-        [name, .., last] if name.is_name() && signs.iter().all(|sign| *sign == '=') => {
-            (vec![name.clone(), last.clone()], vec!['='])
-        }
-        _ => (parts.to_vec(), signs.to_vec()),
-    }
-}
-
-/// The exact part and the rounded value of `2\sqrt{3} \approx 3.46`.
-fn approximation(relation: &Expression) -> Option<(Expression, &Expression)> {
-    let Expression::Relation(parts, signs) = relation else { return None };
-    let place = signs.iter().position(|sign| *sign == '≈')?;
-    let exact = match place {
-        0 => parts[0].clone(),
-        _ => Expression::Relation(parts[..=place].to_vec(), signs[..place].to_vec()),
-    };
-    Some((exact, parts.last()?))
-}
-
-/// True if every part gives another name a value.
+/// True if every part gives another name a value, as in `x=1, y=2`.
 fn is_system(parts: &[Expression]) -> bool {
-    let name = |part: &Expression| match part {
-        Expression::Relation(parts, signs) if parts[0].is_name() && signs[0] == '=' => Some(canonical::text(&parts[0])),
-        _ => None,
-    };
-    let names: Option<BTreeSet<String>> = parts.iter().map(name).collect();
-    names.is_some_and(|names| names.len() == parts.len())
+    let name = |part: &Expression| said(part).map(|(name, _)| name.clone());
+    parts.iter().all(|part| name(part).is_some()) && parts.windows(2).all(|pair| name(&pair[0]) != name(&pair[1]))
 }
 
 /// An answer without the letter behind its number that can be a unit: `5m`.
@@ -241,32 +208,37 @@ fn without_unit(answer: &Expression) -> Option<Expression> {
         .then(|| Expression::Number(number.clone(), *decimal))
 }
 
-/// The name in a relation, and the interval or set in which the relation puts it.
-fn named_region(relation: &Expression) -> Option<(&Expression, Expression)> {
+/// The name in a relation, and what the relation says of it: a value, an interval or a set.
+fn said(relation: &Expression) -> Option<(&Expression, Expression)> {
     let Expression::Relation(parts, signs) = relation else { return None };
-    let infinity = Expression::Constant(Constant::Infinity);
-    let between = |open: char, low: &Expression, high: &Expression, close: char| {
-        let (open, close) = (if open == '<' { '(' } else { '[' }, if close == '<' { ')' } else { ']' });
-        Expression::Tuple(open, vec![low.clone(), high.clone()], close)
-    };
     // `5 > x` says what `x < 5` says.
     let (parts, signs): (Vec<&Expression>, Vec<char>) = match signs[0] {
         '>' | '≥' => (parts.iter().rev().collect(), signs.iter().rev().map(|sign| turn(*sign)).collect()),
         _ => (parts.iter().collect(), signs.clone()),
     };
+    let between = |open: char, low: &Expression, high: &Expression, close: char| {
+        let (open, close) = (if open == '<' { '(' } else { '[' }, if close == '<' { ')' } else { ']' });
+        Expression::Tuple(open, vec![low.clone(), high.clone()], close)
+    };
+    let infinity = Expression::Constant(Constant::Infinity);
     let minus = infinity.clone().negated();
-    match (parts.as_slice(), signs.as_slice()) {
-        ([name, set], ['∈']) if name.is_name() => Some((name, (*set).clone())),
-        ([name, value], ['≠']) if name.is_name() => {
-            Some((name, Expression::Union(vec![between('<', &minus, value, '<'), between('<', value, &infinity, '<')])))
+    let (name, value) = match (parts.as_slice(), signs.as_slice()) {
+        ([name, .., value], signs) if name.is_name() && signs.iter().all(|sign| *sign == '=') => {
+            (*name, (*value).clone())
         }
-        ([low, name, high], [open @ ('<' | '≤'), close @ ('<' | '≤')]) if name.is_name() => {
-            Some((name, between(*open, low, high, *close)))
+        ([value, name], ['=']) => (*name, (*value).clone()),
+        ([name, set], ['∈']) => (*name, (*set).clone()),
+        ([name, hole], ['≠']) => {
+            (*name, Expression::Union(vec![between('<', &minus, hole, '<'), between('<', hole, &infinity, '<')]))
         }
-        ([name, high], [close @ ('<' | '≤')]) if name.is_name() => Some((name, between('<', &minus, high, *close))),
-        ([low, name], [open @ ('<' | '≤')]) if name.is_name() => Some((name, between(*open, low, &infinity, '<'))),
-        _ => None,
-    }
+        ([low, name, high], [open @ ('<' | '≤'), close @ ('<' | '≤')]) => {
+            (*name, between(*open, low, high, *close))
+        }
+        ([name, high], [close @ ('<' | '≤')]) if name.is_name() => (*name, between('<', &minus, high, *close)),
+        ([low, name], [open @ ('<' | '≤')]) => (*name, between(*open, low, &infinity, '<')),
+        _ => return None,
+    };
+    name.is_name().then_some((name, value))
 }
 
 fn turn(sign: char) -> char {

@@ -156,14 +156,14 @@ fn variable(name: &str, point: u64) -> Rational {
 
 fn exact_call(function: Function, arguments: &[Rational]) -> Option<Rational> {
     match (function, arguments) {
-        (Function::Abs, [value]) => Some(value.magnitude()),
-        (Function::Floor, [value]) => Some(value.floor()),
-        (Function::Ceil, [value]) => Some(value.negated().floor().negated()),
-        (Function::Factorial, [value]) => {
+        ("abs", [value]) => Some(value.magnitude()),
+        ("floor", [value]) => Some(value.floor()),
+        ("ceil", [value]) => Some(value.negated().floor().negated()),
+        ("factorial", [value]) => {
             let last = value.to_whole().filter(|last| (0..=MOST_FACTORIAL).contains(last))?;
             (1..=last).try_fold(Rational::whole(1), |product, next| product.times(&Rational::whole(next)))
         }
-        (Function::Binomial, [above, below]) => {
+        ("binomial", [above, below]) => {
             let (n, k) = (above.to_whole()?, below.to_whole()?);
             let steps = (0..=MOST_FACTORIAL).contains(&k).then_some(0..k)?;
             steps.into_iter().try_fold(Rational::whole(1), |product, step| {
@@ -171,20 +171,19 @@ fn exact_call(function: Function, arguments: &[Rational]) -> Option<Rational> {
                 product.times(&factor)
             })
         }
-        (Function::Root, [value, degree]) => value.root(u32::try_from(degree.to_whole()?).ok()?),
-        (Function::Log, [base, value]) => whole_logarithm(base, value),
-        (Function::Max, values) => values.iter().max().cloned(),
-        (Function::Min, values) => values.iter().min().cloned(),
-        (Function::Gcd | Function::Lcm, values) => {
-            let wholes = values.iter().map(Rational::to_whole).collect::<Option<Vec<i64>>>()?;
-            let gcd = |one: i64, other: i64| one.unsigned_abs().gcd(&other.unsigned_abs());
-            let join = |one: i64, other: i64| match function {
-                Function::Gcd => i64::try_from(gcd(one, other)).ok(),
-                _ => one.checked_div(i64::try_from(gcd(one, other)).ok()?)?.checked_mul(other)?.checked_abs(),
-            };
-            let (first, rest) = wholes.split_first()?;
-            rest.iter().try_fold(*first, |joined, next| join(joined, *next)).map(Rational::whole)
-        }
+        ("root", [value, degree]) => value.root(u32::try_from(degree.to_whole()?).ok()?),
+        ("log", [base, value]) => whole_logarithm(base, value),
+        ("max", values) => values.iter().max().cloned(),
+        ("min", values) => values.iter().min().cloned(),
+        ("gcd" | "lcm", values) => values.iter().skip(1).try_fold(values.first()?.clone(), |joined, next| {
+            let (one, other) = (joined.to_whole()?, next.to_whole()?);
+            let gcd = Rational::whole(i64::try_from(one.unsigned_abs().gcd(&other.unsigned_abs())).ok()?);
+            if function == "gcd" {
+                Some(gcd)
+            } else {
+                joined.times(next)?.times(&gcd.inverse()?).map(|lcm| lcm.magnitude())
+            }
+        }),
         _ => None,
     }
 }
@@ -202,24 +201,24 @@ fn near_call(function: Function, arguments: &[Complex]) -> Complex {
         if result.is_finite() { Complex::real(result) } else { Complex::NAN }
     };
     match (function, arguments) {
-        (Function::Sin, [x]) => real(x, f64::sin),
-        (Function::Cos, [x]) => real(x, f64::cos),
-        (Function::Tan, [x]) => real(x, f64::tan),
-        (Function::Cot, [x]) => real(x, |x| 1.0 / x.tan()),
-        (Function::Sec, [x]) => real(x, |x| 1.0 / x.cos()),
-        (Function::Csc, [x]) => real(x, |x| 1.0 / x.sin()),
-        (Function::Arcsin, [x]) => real(x, f64::asin),
-        (Function::Arccos, [x]) => real(x, f64::acos),
-        (Function::Arctan, [x]) => real(x, f64::atan),
-        (Function::Sinh, [x]) => real(x, f64::sinh),
-        (Function::Cosh, [x]) => real(x, f64::cosh),
-        (Function::Tanh, [x]) => real(x, f64::tanh),
-        (Function::Ln, [x]) => x.ln(),
-        (Function::Log, [base, x]) => x.ln().times(base.ln().inverse()),
-        (Function::Abs, [x]) => Complex::real(x.abs()),
-        (Function::Floor, [x]) => real(x, f64::floor),
-        (Function::Ceil, [x]) => real(x, f64::ceil),
-        (Function::Root, [x, degree]) => {
+        ("sin", [x]) => real(x, f64::sin),
+        ("cos", [x]) => real(x, f64::cos),
+        ("tan", [x]) => real(x, f64::tan),
+        ("cot", [x]) => real(x, |x| 1.0 / x.tan()),
+        ("sec", [x]) => real(x, |x| 1.0 / x.cos()),
+        ("csc", [x]) => real(x, |x| 1.0 / x.sin()),
+        ("arcsin", [x]) => real(x, f64::asin),
+        ("arccos", [x]) => real(x, f64::acos),
+        ("arctan", [x]) => real(x, f64::atan),
+        ("sinh", [x]) => real(x, f64::sinh),
+        ("cosh", [x]) => real(x, f64::cosh),
+        ("tanh", [x]) => real(x, f64::tanh),
+        ("ln", [x]) => x.ln(),
+        ("log", [base, x]) => x.ln().times(base.ln().inverse()),
+        ("abs", [x]) => Complex::real(x.abs()),
+        ("floor", [x]) => real(x, f64::floor),
+        ("ceil", [x]) => real(x, f64::ceil),
+        ("root", [x, degree]) => {
             // The real root of a negative number, if the degree is odd.
             let odd = x.im == 0.0 && x.re < 0.0 && degree.im == 0.0 && degree.re % 2.0 == 1.0;
             let of = if odd { Complex::real(-x.re) } else { *x };

@@ -37,84 +37,15 @@ pub(super) enum Constant {
     Infinity,
 }
 
-/// Functions, named by their commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Function {
-    Sin,
-    Cos,
-    Tan,
-    Cot,
-    Sec,
-    Csc,
-    Arcsin,
-    Arccos,
-    Arctan,
-    Sinh,
-    Cosh,
-    Tanh,
-    Ln,
-    /// Logarithm with base and number.
-    Log,
-    Abs,
-    Floor,
-    Ceil,
-    Factorial,
-    /// Binomial coefficient with upper and lower number.
-    Binomial,
-    /// Root with number and degree.
-    Root,
-    Gcd,
-    Lcm,
-    Max,
-    Min,
-}
+/// A function, by its command or English name.
+pub(super) type Function = &'static str;
 
-impl Function {
-    /// The function of one argument with this command.
-    pub(super) fn named(command: &str) -> Option<Self> {
-        Some(match command {
-            "sin" => Self::Sin,
-            "cos" => Self::Cos,
-            "tan" => Self::Tan,
-            "cot" => Self::Cot,
-            "sec" => Self::Sec,
-            "csc" => Self::Csc,
-            "arcsin" => Self::Arcsin,
-            "arccos" => Self::Arccos,
-            "arctan" => Self::Arctan,
-            "sinh" => Self::Sinh,
-            "cosh" => Self::Cosh,
-            "tanh" => Self::Tanh,
-            "ln" => Self::Ln,
-            _ => return None,
-        })
-    }
+/// Functions that a command names, of one argument and, at the end, of several.
+const COMMANDS: &str = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln gcd lcm max min";
 
-    /// The function of several arguments with this command.
-    pub(super) fn of_several(command: &str) -> Option<Self> {
-        Some(match command {
-            "gcd" => Self::Gcd,
-            "lcm" => Self::Lcm,
-            "max" => Self::Max,
-            "min" => Self::Min,
-            _ => return None,
-        })
-    }
-
-    /// True if a command is a function's.
-    pub(super) fn known(command: &str) -> bool {
-        Self::named(command).or(Self::of_several(command)).is_some()
-    }
-
-    /// The inverse function, for `\sin^{-1}`.
-    pub(super) fn inverse(self) -> Option<Self> {
-        match self {
-            Self::Sin => Some(Self::Arcsin),
-            Self::Cos => Some(Self::Arccos),
-            Self::Tan => Some(Self::Arctan),
-            _ => None,
-        }
-    }
+/// The function with this command.
+pub(super) fn function(command: &str) -> Option<Function> {
+    COMMANDS.split(' ').find(|known| *known == command)
 }
 
 impl Expression {
@@ -164,9 +95,7 @@ impl Expression {
                 matches!(factors.as_slice(), [Self::Symbol(f), _] if "fghpqr".contains(f)) || factors.iter().all(letter)
             }
             Self::Power(base, exponent) => letter(base) && **exponent == Self::whole(-1),
-            Self::Call(Function::Abs | Function::Sin | Function::Cos | Function::Tan, parts) => {
-                parts.iter().all(letter)
-            }
+            Self::Call("abs" | "sin" | "cos" | "tan", parts) => parts.iter().all(letter),
             Self::Tuple('(', parts, ')') => parts.iter().all(|part| matches!(part, Self::Symbol(_))),
             _ => false,
         }

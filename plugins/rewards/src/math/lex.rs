@@ -1,6 +1,6 @@
 //! Tokens of LaTeX and plain formulas, without layout commands and without units after numbers.
 
-use super::expression::Function;
+use super::expression;
 use super::signs;
 
 /// Longest text that is read, bytes; no answer is longer.
@@ -278,7 +278,7 @@ impl<'t> Lexer<'t> {
             "" => {}
             unit if self.after_number() && signs::is_unit(unit) => self.tokens.push(Token::Words(unit.into())),
             "and" | "or" | ", and" => self.mark(','),
-            function if Function::known(function) => self.tokens.push(Token::Command(function.into())),
+            function if expression::function(function).is_some() => self.tokens.push(Token::Command(function.into())),
             one if one.chars().count() == 1 && one.chars().all(char::is_alphabetic) => {
                 self.tokens.extend(bare.chars().map(|c| Token::Name(variable(c))))
             }

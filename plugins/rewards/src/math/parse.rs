@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::expression::{Constant, Expression, Function};
+use super::expression::{Constant, Expression};
 use super::lex::{MOST_BYTES, Token, lex};
 use super::rational::Rational;
 
@@ -246,7 +246,7 @@ impl Parser {
             let mut value = parser.atom()?;
             for _ in 0..MOST_SIGNS {
                 value = match parser.peek() {
-                    Some(Token::Mark('!')) => Expression::call(Function::Factorial, value),
+                    Some(Token::Mark('!')) => Expression::call("factorial", value),
                     Some(Token::Mark('%')) => Expression::Percent(Box::new(value)),
                     Some(Token::Mark('°' | '\'')) => value,
                     // Behind a name only a known unit is one: `no solution` is a text.
@@ -369,7 +369,7 @@ impl Parser {
                 let outer = std::mem::replace(&mut self.barred, true);
                 let inner = self.sum()?;
                 self.barred = outer;
-                self.eat('|').then_some(Expression::call(Function::Abs, inner))
+                self.eat('|').then_some(Expression::call("abs", inner))
             }
             '(' | '[' => {
                 let mut items = self.items()?;
