@@ -69,9 +69,7 @@ impl Answer {
     }
 
     fn is(&self, gold: &Self) -> bool {
-        let chosen = |one: &Self, other: &Self| {
-            choice(&one.text).is_some_and(|letter| letters(&other.text) == letters(&letter.to_string()))
-        };
+        let chosen = |one: &Self, other: &Self| choice(&one.text).is_some_and(|letter| letters(&other.text) == letter);
         let same = || Some(compare::same(gold.says.as_ref()?, self.says.as_ref()?));
         letters(&self.text) == letters(&gold.text)
             || chosen(self, gold)
@@ -111,68 +109,38 @@ pub fn verify(gold: &str, answer: &str) -> bool {
     Answer::of(answer, Places::Any).is_some_and(|answer| answer.matches(&Answer::gold(gold)))
 }
 
-/// The text without layout: spaces, dollars, `\text`, `\left`, case. Plain words and choices also lose braces and brackets. A text
-/// that is too long for an answer stays as it is.
+/// Commands that mark words and layout.
+const LAYOUT: [&str; 9] = ["\\left", "\\right", "\\textbf", "\\text", "\\mathrm", "\\!", "\\,", "\\;", "\\ "];
+
+/// The text without layout: spaces, dollars, `\text`, `\left`, case. A text without other commands also loses its braces, and a choice
+/// its brackets. A text that is too long for an answer stays as it is.
 fn letters(text: &str) -> String {
     if text.len() > lex::MOST_BYTES {
         return text.to_owned();
     }
-    let mut bare = unwrapped(text).to_lowercase();
-    for command in ["\\left", "\\right", "\\!", "\\,", "\\;", "\\ "] {
-        bare = bare.replace(command, "");
-    }
+    let bare = LAYOUT.iter().fold(text.to_lowercase(), |bare, command| bare.replace(command, ""));
     // White space between two numbers stays.
     let parts = bare.split(|c: char| c.is_whitespace() || matches!(c, '$' | '~')).filter(|part| !part.is_empty());
-    let bare = parts.fold(String::new(), |joined, part| {
+    let joined = parts.fold(String::new(), |joined, part| {
         let digits = joined.ends_with(|c: char| c.is_ascii_digit()) && part.starts_with(|c: char| c.is_ascii_digit());
         joined + if digits { " " } else { "" } + part
     });
-    let bare = bare.trim_end_matches('.').to_owned();
+    let bare = joined.trim_end_matches('.');
     let words: String = bare.chars().filter(|c| !matches!(c, '{' | '}')).collect();
     let choice = words.trim_start_matches('(').trim_end_matches(')');
     match () {
         () if choice.chars().count() == 1 && choice.chars().all(char::is_alphabetic) => choice.to_owned(),
-        () if words.chars().all(char::is_alphabetic) => words,
-        () => bare,
+        () if !words.contains(['\\', '^', '_']) => words,
+        () => bare.to_owned(),
     }
-}
-
-/// The text with the contents of `\text{...}` and its like in their places.
-fn unwrapped(text: &str) -> String {
-    let (mut bare, mut rest, mut wraps) = (String::with_capacity(text.len()), text, Vec::new());
-    while let Some(c) = rest.chars().next() {
-        let command = rest.strip_prefix('\\').unwrap_or_default();
-        let behind = command.trim_start_matches(|c: char| c.is_ascii_alphabetic());
-        let inside = behind.trim_start().strip_prefix('{');
-        if let Some(inside) = inside.filter(|_| signs::is_in(signs::TEXT, &command[..command.len() - behind.len()])) {
-            wraps.push(true);
-            rest = inside;
-            continue;
-        }
-        let escaped = if c == '\\' { rest[1..].chars().next().map_or(0, char::len_utf8) } else { 0 };
-        let wrap = match c {
-            '{' => {
-                wraps.push(false);
-                false
-            }
-            '}' => wraps.pop().unwrap_or(false),
-            _ => false,
-        };
-        let (head, tail) = rest.split_at(c.len_utf8() + escaped);
-        if !wrap {
-            bare.push_str(head);
-        }
-        rest = tail;
-    }
-    bare
 }
 
 /// The letter of a choice that its text follows: `\textbf{(D)} 12`.
-fn choice(text: &str) -> Option<char> {
-    let short = Some(text.trim().trim_start_matches('$')).filter(|text| text.len() <= lex::MOST_BYTES)?;
-    let bare = unwrapped(short);
-    let (letter, behind) = bare.trim_start().strip_prefix('(')?.split_once(')')?;
-    let mut letters = letter.trim().chars();
-    let is_choice = behind.starts_with([' ', '\\', '~']) && !behind.trim().is_empty();
-    letters.next().filter(|letter| is_choice && letter.is_ascii_uppercase() && letters.next().is_none())
+fn choice(text: &str) -> Option<String> {
+    let bare = text.trim_start_matches(['$', ' ']);
+    let bare = bare.strip_prefix("\\textbf").or(bare.strip_prefix("\\text")).unwrap_or(bare).trim_start_matches('{');
+    let (letter, behind) = bare.strip_prefix('(')?.split_once(')')?;
+    let is_choice = letter.len() == 1 && letter.contains(|c: char| c.is_ascii_uppercase());
+    (is_choice && behind.starts_with([' ', '\\', '~', '}']) && !behind.trim_matches(['}', ' ', '$']).is_empty())
+        .then(|| letter.to_lowercase())
 }

@@ -118,32 +118,20 @@ impl Parser {
         found
     }
 
-    /// Parses relations between commas: a single one, a list, or several lists between semicolons, as in `x=1, y=2; x=3, y=4`.
+    /// Parses relations between commas: a single one, or a list.
     fn list(&mut self) -> Option<Expression> {
-        let mut groups = vec![Vec::new()];
-        loop {
-            groups.last_mut()?.push(self.relation()?);
-            if self.eat(';') {
-                groups.push(Vec::new());
-            } else if !self.eat(',') {
-                break;
-            }
-            // Accepts `1, and 2`.
-            while self.eat(',') {}
-        }
-        let points = groups.len() > 1 && groups.iter().all(|group| group.len() > 1);
-        let mut items: Vec<Expression> = match points {
-            true => groups.into_iter().map(|group| Expression::Tuple('(', group, ')')).collect(),
-            false => groups.into_iter().flatten().collect(),
-        };
+        let mut items = self.items()?;
         if items.len() == 1 { items.pop() } else { Some(Expression::List(items)) }
     }
 
     fn items(&mut self) -> Option<Vec<Expression>> {
-        Some(match self.list()? {
-            Expression::List(items) => items,
-            one => vec![one],
-        })
+        let mut items = vec![self.relation()?];
+        while self.eat(',') || self.eat(';') {
+            // Accepts `1, and 2`.
+            while self.eat(',') {}
+            items.push(self.relation()?);
+        }
+        Some(items)
     }
 
     pub(super) fn relation(&mut self) -> Option<Expression> {
