@@ -1,8 +1,10 @@
 //! Search for the answer in a completion.
 
+use std::sync::LazyLock;
+
+use ::regex::Regex;
+
 use super::boxes::{boxed, lists};
-use super::lex::closing;
-use super::signs;
 
 /// Positions at which an answer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,82 +130,48 @@ fn with_runs<'t>(text: &'t str, fenced: &[Piece<'t>]) -> Vec<Piece<'t>> {
     found
 }
 
-/// Mathematics without delimiters in a part of a text: neighbouring words without letters of a language, as in `So x = 2\sqrt{3}.`
+/// Mathematics without delimiters on one line: numbers, single letters, commands and signs, but no part of a word.
+static RUN: LazyLock<Regex> = LazyLock::new(|| {
+    let parts = [
+        r"\\(?:text\w*|mbox|mathrm|operatorname|begin|end)\s?\{[^{}\n]*\}",
+        r"\\[a-zA-Z]+\d*",
+        r"\\\{[^{}\n]*\\\}",
+        r"\\[^a-zA-Z\s{}]",
+        // Members of a point or an interval.
+        r"[(\[][^()\[\]a-zA-Z\n]*[)\]]",
+        // `1,234.5`, `3:2`, `3x`, `12cm`
+        r"(?-u:\b)\d+(?:[,:]\d+)*(?:\.\d+)?[a-zA-Z]{0,3}(?-u:\b)",
+        r"\.\d+",
+        r"(?-u:\b)(?:sqrt|sin|cos|tan|log|ln|exp|pi|[a-zA-Z])(?:_\w+)?(?-u:\b)",
+        r"[-+*/^_=<>|%!$~&(){}\[\]]",
+        r"[^\x00-\x7f\p{L}\s]",
+    ];
+    Regex::new(&format!(r"(?:(?:{})[ \t]*)+", parts.join("|"))).expect("the pattern is a constant")
+});
+
+/// Mathematics without delimiters in a part of a text, as in `So x = 2\sqrt{3}.`
 fn runs<'t>(text: &'t str, (from, to): (usize, usize), found: &mut Vec<Piece<'t>>) {
-    let mut run: Option<(usize, usize)> = None;
-    for (start, end) in words(text, (from, to)) {
-        let word = &text[start..end];
-        // An article or a bullet before a number is no factor or sign.
-        let first = run.is_none() && matches!(word, "a" | "A" | "-" | "*" | "+" | ">" | "=" | "####");
-        let math = is_math(word) && !first;
-        if math {
-            run = Some((run.map_or(start, |(first, _)| first), end));
+    for run in RUN.find_iter(&text[from..to]) {
+        let (start, end) = (from + run.start(), from + run.start() + run.as_str().trim_end().len());
+        let glued = text[..start].ends_with(char::is_alphanumeric) || text[end..].starts_with(char::is_alphanumeric);
+        let mut inside = run.as_str().trim_matches(['*', '_', '!', ' ', '\t']);
+        // An article, a bullet or the `s` of `it's` before a number is no factor or sign.
+        while let Some((first, rest)) = inside.split_once(' ')
+            && (matches!(first, "a" | "A" | "I" | "-" | "*" | "+" | ">" | "=") || text[..start].ends_with('\''))
+        {
+            inside = rest;
         }
-        let behind = text[end..to].trim_start_matches([' ', '\t']);
-        let goes_on =
-            math && !word.ends_with(['.', ',', ';', ':', '?']) && !behind.is_empty() && !behind.starts_with('\n');
-        if let Some((start, end)) = run.take_if(|_| !goes_on) {
-            let inside = text[start..end].trim_matches(['.', ',', ';', ':', '?', '!', '*', '_', '"', '`']);
-            let inside =
-                if text[start..end].starts_with('.') { &text[start..start + inside.len() + 1] } else { inside };
-            if inside.contains(|c: char| c.is_ascii_digit() || c == '\\') {
-                found.push(Piece { start, end, inside, fenced: false });
-            }
+        let inside = inside.strip_suffix(" a").unwrap_or(inside);
+        if !glued && inside.contains(|c: char| c.is_ascii_digit() || c == '\\') {
+            found.push(Piece { start, end, inside, fenced: false });
         }
     }
-}
-
-/// Places of the words between white space in a part of a text; brackets and braces keep a word together up to the end of the line.
-fn words(text: &str, (from, to): (usize, usize)) -> Vec<(usize, usize)> {
-    let (mut words, mut start, mut depth) = (Vec::new(), None, 0_usize);
-    for (at, c) in text[from..to].char_indices().map(|(at, c)| (from + at, c)).chain([(to, '\n')]) {
-        match c {
-            '(' | '[' | '{' => depth += 1,
-            ')' | ']' | '}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if c == '\n' || c.is_whitespace() && depth == 0 {
-            words.extend(start.take().map(|start| (start, at)));
-            depth = 0;
-        } else {
-            start = start.or(Some(at));
-        }
-    }
-    words
-}
-
-/// True for a word without letters of a language: outside commands and their texts it has single letters, functions, or a unit after
-/// a number.
-fn is_math(word: &str) -> bool {
-    let mut rest = word;
-    let mut number = false;
-    while let Some(c) = rest.chars().next() {
-        if let Some(behind) = rest.strip_prefix('\\') {
-            let name = &behind[..behind.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(behind.len())];
-            rest = &behind[name.len()..];
-            if (signs::is_in(signs::TEXT, name) || matches!(name, "begin" | "end"))
-                && let Some(inside) = rest.strip_prefix('{')
-            {
-                rest = &inside[closing(inside).map_or(inside.len(), |length| length + 1)..];
-            }
-            continue;
-        }
-        let run = &rest[..rest.find(|c: char| !c.is_alphabetic()).unwrap_or(rest.len())];
-        if run.chars().count() > 1 && !signs::is_in(signs::FUNCTIONS, run) && !(number && signs::is_unit(run)) {
-            return false;
-        }
-        number = c.is_ascii_digit();
-        rest = &rest[run.len().max(c.len_utf8())..];
-    }
-    true
 }
 
 /// True if a text may be nothing but an answer: a formula, or one or two words without a number.
 fn is_answer(line: &str) -> bool {
-    let words = words(line, (0, line.len()));
-    let numbers = line.contains(|c: char| c.is_ascii_digit());
-    !line.contains('\n')
-        && (words.iter().all(|(start, end)| is_math(&line[*start..*end])) || !numbers && words.len() <= 2)
+    let formula = RUN.find(line).is_some_and(|run| run.len() == line.len());
+    formula || !line.contains(|c: char| c.is_ascii_digit() || c == '\n') && line.split_whitespace().count() <= 2
 }
 
 /// Position behind the last phrase before an answer, and the rest of the line there.
