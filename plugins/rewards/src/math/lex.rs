@@ -46,7 +46,8 @@ fn within(text: &str, depth: usize) -> Option<Vec<Token>> {
     let mut plain = String::with_capacity(text.len());
     for c in text.replace("\\qquad", " ").replace("\\quad", " ").chars() {
         match signs::plain(c) {
-            Some(stands_for) => plain.push_str(stands_for),
+            Some(command) if command.starts_with('\\') => plain.extend([command, " "]),
+            Some(sign) => plain.push_str(sign),
             None => plain.push(c),
         }
     }

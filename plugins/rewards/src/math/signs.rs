@@ -32,29 +32,15 @@ pub(super) fn mark(command: &str) -> Option<char> {
     words.next()?.chars().next()
 }
 
+/// Unicode signs with the LaTeX or plain text that each of them stands for.
+const PLAIN: &str = "− - – - × * · * ⋅ * ∗ * ⁄ / π \\pi √ \\sqrt ² ^2 ³ ^3 ½ \\frac12 ¼ \\frac14 ¾ \\frac34 ⅓ \\frac13 ⅔ \\frac23 \
+    \u{a0} ~ ℝ \\mathbb{R} ℤ \\mathbb{Z} ， , （ ( ） )";
+
 /// The LaTeX or plain text for a Unicode sign.
 pub(super) fn plain(sign: char) -> Option<&'static str> {
-    Some(match sign {
-        '−' | '–' => "-",
-        '×' | '·' | '⋅' | '∗' => "*",
-        '⁄' => "/",
-        'π' => "\\pi ",
-        '√' => "\\sqrt ",
-        '²' => "^2",
-        '³' => "^3",
-        '½' => "\\frac12 ",
-        '¼' => "\\frac14 ",
-        '¾' => "\\frac34 ",
-        '⅓' => "\\frac13 ",
-        '⅔' => "\\frac23 ",
-        '\u{a0}' => " ",
-        'ℝ' => "\\mathbb{R}",
-        'ℤ' => "\\mathbb{Z}",
-        '，' => ",",
-        '（' => "(",
-        '）' => ")",
-        _ => return None,
-    })
+    let mut words = PLAIN.split(' ');
+    words.find(|known| !sign.is_ascii() && known.starts_with(sign))?;
+    words.next()
 }
 
 /// Names of units and currencies, in lower case and without regular plural endings.
