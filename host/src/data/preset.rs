@@ -170,7 +170,7 @@ mod tests {
     fn math_has_it_in_a_column_or_in_a_box() {
         let row = json!({"problem": "p", "solution": "so \\boxed{1} and $\\boxed{\\frac{1}{2}}$.", "level": "Level 3"});
         let made = applied(Preset::Math, row).unwrap();
-        assert_eq!((&made["answer"], &made["level"]), (&json!("\\frac{1}{2}"), &json!("Level 3")));
+        assert_eq!((&made["answer"], &made["level"]), (&json!("1, \\frac{1}{2}"), &json!("Level 3")));
         let given = |row| applied(Preset::Math, row).unwrap()["answer"].clone();
         assert_eq!(given(json!({"question": "q", "answer": 27.0})), json!("27.0"));
         assert_eq!(

@@ -102,7 +102,7 @@ impl Evaluator {
             }
             Expression::Call(function, arguments) => {
                 let arguments = arguments.iter().map(|part| self.exact(part)).collect::<Option<Vec<_>>>()?;
-                let result = exact_call(*function, &arguments);
+                let result = exact_call(function, &arguments);
                 self.spent(result)
             }
             _ => None,
@@ -135,7 +135,7 @@ impl Evaluator {
             Expression::Percent(part) => self.value(part).near().times(Complex::real(0.01)),
             Expression::Call(function, arguments) => {
                 let arguments: Vec<Complex> = arguments.iter().map(|part| self.value(part).near()).collect();
-                near_call(*function, &arguments)
+                near_call(function, &arguments)
             }
             _ => Complex::NAN,
         }
