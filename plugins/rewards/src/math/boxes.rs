@@ -36,7 +36,9 @@ pub(super) fn every(text: &str) -> Option<String> {
 
 /// True if the text between two boxes makes them parts of one answer: only layout, or names and `and`, `or` or a comma.
 fn joins(between: &str) -> bool {
-    let is_layout = words(between).next().is_none() && !between.contains('?');
+    // `\boxed{3} + \boxed{4} = \boxed{7}` is a calculation, and `x = \boxed{3}` has a name.
+    let calculates = between.contains('=') && !between.contains(char::is_alphabetic);
+    let is_layout = words(between).next().is_none() && !between.contains('?') && !calculates;
     let apart = between.contains(['?', '.', ':']) || says(between, BACK) || says(between, THUS);
     between.len() <= MOST_BETWEEN
         && !between.contains("\n\n")

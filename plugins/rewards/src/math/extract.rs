@@ -16,7 +16,7 @@ pub enum Places {
 }
 
 /// Phrases before an answer, in lower case.
-const ANCHORS: [&str; 4] = ["final answer is", "answer is", "answer:", "answer :"];
+const ANCHORS: [&str; 5] = ["final answer is", "answer is", "answer:", "answer :", "answer**:"];
 
 /// Longest text between such a phrase and its formula, bytes.
 const MOST_BEFORE: usize = 50;
@@ -186,7 +186,7 @@ fn anchor(text: &str) -> Option<(usize, &str)> {
 fn begins_line(text: &str, behind: usize) -> bool {
     let line = text[..behind].rsplit('\n').next().unwrap_or_default().to_ascii_lowercase();
     let line = line.trim_start_matches(['*', '#', '>', '_', ' ', '\t']);
-    matches!(line, "answer:" | "answer :" | "final answer:")
+    matches!(line.replace('*', "").as_str(), "answer:" | "answer :" | "final answer:")
 }
 
 /// The formula that follows the phrase before an answer, after a few words at most.

@@ -1,5 +1,7 @@
 //! Tokens of LaTeX and plain formulas, without layout commands and without units after numbers.
 
+use std::borrow::Cow;
+
 use super::expression;
 use super::signs;
 
@@ -59,6 +61,16 @@ fn within(text: &str, depth: usize) -> Option<Vec<Token>> {
         }
     }
     Some(lexer.tokens)
+}
+
+/// The text with single backslashes, if a program has doubled all of them: `\\frac{1}{2}`.
+pub(super) fn single(text: &str) -> Cow<'_, str> {
+    let mut runs = text.split(|c: char| c != '\\').map(str::len);
+    let doubled = text.match_indices("\\\\").any(|(at, pair)| {
+        let behind = &text[at + pair.len()..];
+        behind.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '{' | '%' | '$' | '!'))
+    });
+    if doubled && runs.all(|run| run % 2 == 0) { text.replace("\\\\", "\\").into() } else { text.into() }
 }
 
 struct Lexer<'t> {
@@ -178,10 +190,12 @@ impl<'t> Lexer<'t> {
     fn letters(&mut self) {
         let run = self.take(char::is_alphabetic);
         let lower = run.to_lowercase();
-        // A single letter is a unit only at the end, after a space.
+        // A single letter is a unit only at the end, after a space or a stroke.
         let ends =
             !self.rest.trim_start().starts_with(|c: char| !matches!(c, '^' | ',' | ';' | '/' | '.' | ')' | '}' | '$'));
-        let measures = self.after_number() && signs::is_unit(&lower) && (lower.len() > 1 || self.spaced && ends);
+        let measures = self.after_number()
+            && signs::is_unit(&lower)
+            && (lower.len() > 1 || ends && (self.spaced || self.tokens.ends_with(&[Token::Mark('/')])));
         match lower.as_str() {
             "and" | "or" => self.mark(','),
             "inf" | "infinity" => self.mark('∞'),
@@ -194,6 +208,7 @@ impl<'t> Lexer<'t> {
     fn after_number(&self) -> bool {
         match self.tokens.as_slice() {
             [.., Token::Words(_), Token::Mark('/')] => true,
+            [.., Token::Command(name)] => name == "pi",
             [.., last] => matches!(last, Token::Number(_) | Token::Words(_) | Token::Mark('}' | ')' | '°')),
             [] => false,
         }

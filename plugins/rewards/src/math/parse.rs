@@ -1,9 +1,7 @@
 //! Parses tokens to an expression, by recursive descent of limited depth.
 
-use std::borrow::Cow;
-
 use super::expression::{Constant, Expression};
-use super::lex::{MOST_BYTES, Token, lex};
+use super::lex::{MOST_BYTES, Token, lex, single};
 use super::rational::Rational;
 
 /// Deepest nesting of brackets, fractions, roots and powers.
@@ -42,16 +40,6 @@ pub(super) fn parse(text: &str) -> Option<Expression> {
         one => vec![one],
     });
     Some(Expression::List(both.collect()))
-}
-
-/// The text with single backslashes, if a program has doubled all of them: `\\frac{1}{2}`.
-fn single(text: &str) -> Cow<'_, str> {
-    let mut runs = text.split(|c: char| c != '\\').map(str::len);
-    let doubled = text.match_indices("\\\\").any(|(at, pair)| {
-        let behind = &text[at + pair.len()..];
-        behind.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '{' | '%' | '$' | '!'))
-    });
-    if doubled && runs.all(|run| run % 2 == 0) { text.replace("\\\\", "\\").into() } else { text.into() }
 }
 
 /// A quantity in several units, as `4 hours 15 minutes`.
@@ -182,6 +170,9 @@ impl Parser {
                 factors.push(if minus { below.negated() } else { below });
             } else if let Some(mixed) = self.mixed(factors.last()?) {
                 *factors.last_mut()? = mixed;
+                if matches!(self.peek(), Some(Token::Words(_))) {
+                    self.unit();
+                }
             } else if self.begins_factor() && self.measured != self.at {
                 factors.push(self.factor()?);
             } else {
