@@ -1,5 +1,9 @@
 //! The boxes of a text, and which of them are one answer.
 
+use std::sync::LazyLock;
+
+use ::regex::Regex;
+
 use super::lex::closing;
 
 /// Number of boxes that are read, from the end of a text. Unclosed boxes each search the rest of it.
@@ -57,14 +61,10 @@ fn says(between: &str, list: &str) -> bool {
 
 /// Words of two letters and more, in lower case and without commands.
 fn words(text: &str) -> impl Iterator<Item = String> {
-    let plain = text.split('\\').enumerate().map(|(place, part)| match place {
-        0 => part,
-        _ => part.trim_start_matches(|c: char| c.is_ascii_alphabetic()),
-    });
-    plain
-        .flat_map(|part| part.split(|c: char| !c.is_alphabetic()))
-        .filter(|word| word.chars().count() > 1)
-        .map(str::to_lowercase)
+    static WORD: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"\\[a-zA-Z]+|\p{L}{2,}").expect("the pattern is a constant"));
+    let plain = WORD.find_iter(text).filter(|word| !word.as_str().starts_with('\\'));
+    plain.map(|word| word.as_str().to_lowercase())
 }
 
 struct Boxed<'t> {

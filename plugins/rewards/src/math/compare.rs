@@ -149,24 +149,20 @@ impl Comparison {
 
     fn relations(&mut self, gold: (&[Expression], &[char]), answer: (&[Expression], &[char])) -> bool {
         let ((parts, signs), (others, other_signs)) = (gold, answer);
-        if signs == other_signs && self.in_order(parts, others) {
-            return true;
-        }
-        let turned: Vec<char> = other_signs.iter().rev().map(|sign| turn(*sign)).collect();
-        let reversed: Vec<Expression> = others.iter().rev().cloned().collect();
-        if signs == turned && self.in_order(parts, &reversed) {
-            return true;
-        }
-        let ([left, right], [other_left, other_right]) = (parts, others) else { return false };
-        if ![left, right, other_left, other_right].into_iter().all(Expression::is_scalar) {
+        if signs != other_signs {
             return false;
         }
-        let less = |left: &Expression, right: &Expression| Expression::Sum(vec![left.clone(), right.clone().negated()]);
-        let (difference, other) = (less(left, right), less(other_left, other_right));
-        if signs == other_signs {
-            return self.proportional(&difference, &other, signs[0] == '=' || signs[0] == '≠');
-        }
-        signs == turned && self.proportional(&difference, &less(other_right, other_left), false)
+        let scalar = |part: &Expression| part.is_scalar();
+        self.in_order(parts, others)
+            || match (parts, others) {
+                ([left, right], [low, high]) if parts.iter().chain(others).all(scalar) => {
+                    let sides = [(left, right), (low, high)];
+                    let [one, other] =
+                        sides.map(|(left, right)| Expression::Sum(vec![left.clone(), right.clone().negated()]));
+                    self.proportional(&one, &other, signs[0] == '=' || signs[0] == '≠')
+                }
+                _ => false,
+            }
     }
 
     /// True if one is a constant times the other. The constant is above 0, or with `any` nonzero.
@@ -211,11 +207,6 @@ fn without_unit(answer: &Expression) -> Option<Expression> {
 /// The name in a relation, and what the relation says of it: a value, an interval or a set.
 fn said(relation: &Expression) -> Option<(&Expression, Expression)> {
     let Expression::Relation(parts, signs) = relation else { return None };
-    // `5 > x` says what `x < 5` says.
-    let (parts, signs): (Vec<&Expression>, Vec<char>) = match signs[0] {
-        '>' | '≥' => (parts.iter().rev().collect(), signs.iter().rev().map(|sign| turn(*sign)).collect()),
-        _ => (parts.iter().collect(), signs.clone()),
-    };
     let between = |open: char, low: &Expression, high: &Expression, close: char| {
         let (open, close) = (if open == '<' { '(' } else { '[' }, if close == '<' { ')' } else { ']' });
         Expression::Tuple(open, vec![low.clone(), high.clone()], close)
@@ -223,32 +214,17 @@ fn said(relation: &Expression) -> Option<(&Expression, Expression)> {
     let infinity = Expression::Constant(Constant::Infinity);
     let minus = infinity.clone().negated();
     let (name, value) = match (parts.as_slice(), signs.as_slice()) {
-        ([name, .., value], signs) if name.is_name() && signs.iter().all(|sign| *sign == '=') => {
-            (*name, (*value).clone())
-        }
-        ([value, name], ['=']) => (*name, (*value).clone()),
-        ([name, set], ['∈']) => (*name, (*set).clone()),
+        ([name, .., value], signs) if name.is_name() && signs.iter().all(|sign| *sign == '=') => (name, value.clone()),
+        ([value, name], ['=']) | ([name, value], ['∈']) => (name, value.clone()),
         ([name, hole], ['≠']) => {
-            (*name, Expression::Union(vec![between('<', &minus, hole, '<'), between('<', hole, &infinity, '<')]))
+            (name, Expression::Union(vec![between('<', &minus, hole, '<'), between('<', hole, &infinity, '<')]))
         }
-        ([low, name, high], [open @ ('<' | '≤'), close @ ('<' | '≤')]) => {
-            (*name, between(*open, low, high, *close))
-        }
-        ([name, high], [close @ ('<' | '≤')]) if name.is_name() => (*name, between('<', &minus, high, *close)),
-        ([low, name], [open @ ('<' | '≤')]) => (*name, between(*open, low, &infinity, '<')),
+        ([low, name, high], [open @ ('<' | '≤'), close @ ('<' | '≤')]) => (name, between(*open, low, high, *close)),
+        ([name, high], [close @ ('<' | '≤')]) if name.is_name() => (name, between('<', &minus, high, *close)),
+        ([low, name], [open @ ('<' | '≤')]) => (name, between(*open, low, &infinity, '<')),
         _ => return None,
     };
     name.is_name().then_some((name, value))
-}
-
-fn turn(sign: char) -> char {
-    match sign {
-        '<' => '>',
-        '>' => '<',
-        '≤' => '≥',
-        '≥' => '≤',
-        other => other,
-    }
 }
 
 fn equal(left: &Value, right: &Value) -> bool {

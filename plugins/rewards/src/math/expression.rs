@@ -134,17 +134,7 @@ impl Expression {
 
     /// True for a number, or a formula with a numeric value.
     pub(super) fn is_scalar(&self) -> bool {
-        !self.any(&|part| {
-            matches!(
-                part,
-                Self::Words(_)
-                    | Self::List(_)
-                    | Self::Tuple(..)
-                    | Self::Set(_)
-                    | Self::Union(_)
-                    | Self::Matrix(_)
-                    | Self::Relation(..)
-            )
-        })
+        use Expression::{List, Matrix, Relation, Set, Tuple, Union, Words};
+        !self.any(&|part| matches!(part, Words(_) | List(_) | Tuple(..) | Set(_) | Union(_) | Matrix(_) | Relation(..)))
     }
 }

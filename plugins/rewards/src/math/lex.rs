@@ -165,11 +165,7 @@ impl<'t> Lexer<'t> {
 
     /// Length of a thousands separator, and the three digits after it.
     fn thousands(&self) -> Option<(usize, &'t str)> {
-        const SIGNS: [&str; 7] = ["\\!", "{,}", "{, }", "\\,", ",", " ", "~"];
-        let mut length = 0;
-        while let Some(sign) = SIGNS.into_iter().find(|sign| self.rest[length..].starts_with(sign)) {
-            length += sign.len();
-        }
+        let length = self.rest.find(|c| !matches!(c, '\\' | '!' | '{' | '}' | ',' | '~' | ' '))?;
         let (separator, rest) = self.rest.split_at(length);
         let group = rest.as_bytes();
         let is_group = group.len() >= 3

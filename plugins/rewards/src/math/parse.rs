@@ -131,6 +131,12 @@ impl Parser {
             signs.push(if sign == '≈' && signs.is_empty() && parts[0].is_name() { '=' } else { sign });
             parts.push(self.sets()?);
         }
+        // `5 > x` is kept as `x < 5`.
+        if !signs.is_empty() && signs.iter().all(|sign| matches!(sign, '>' | '≥')) {
+            parts.reverse();
+            signs.reverse();
+            signs.iter_mut().for_each(|sign| *sign = if *sign == '>' { '<' } else { '≤' });
+        }
         if signs.is_empty() { parts.pop() } else { Some(Expression::Relation(parts, signs)) }
     }
 
