@@ -96,22 +96,16 @@ impl<'t> Lexer<'t> {
         Some(())
     }
 
-    /// Reads a sign, or the two signs of `<=`, `>=`, `!=` and `==`.
+    /// Reads a sign, or one that two characters write.
     fn sign(&mut self, c: char) {
+        const PAIRS: [(&str, char); 4] = [("<=", '≤'), (">=", '≥'), ("==", '='), ("!=", '≠')];
         // `5!=120` is about a factorial.
         let unequal = self.spaced || matches!(self.tokens.last(), Some(Token::Name(_)));
-        let double = match c {
-            '<' => Some('≤'),
-            '>' => Some('≥'),
-            '=' => Some('='),
-            '!' if unequal => Some('≠'),
-            _ => None,
-        };
-        let double = double.filter(|_| self.rest[c.len_utf8()..].starts_with('='));
-        self.skip(c.len_utf8() + usize::from(double.is_some()));
+        let pair = PAIRS.iter().find(|(pair, sign)| self.rest.starts_with(pair) && (*sign != '≠' || unequal));
+        self.skip(pair.map_or(c.len_utf8(), |(pair, _)| pair.len()));
         // Dollar signs mark a currency here, or remain from a formula's delimiters.
         if !c.is_whitespace() && !matches!(c, '$' | '~' | '€' | '£') {
-            self.mark(double.unwrap_or(c));
+            self.mark(pair.map_or(c, |(_, sign)| *sign));
         }
     }
 
