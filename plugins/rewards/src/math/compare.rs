@@ -198,10 +198,11 @@ fn is_system(parts: &[Expression]) -> bool {
 /// An answer without the letter behind its number that can be a unit: `5m`.
 fn without_unit(answer: &Expression) -> Option<Expression> {
     let Expression::Product(factors) = answer else { return None };
-    let [Expression::Number(number, decimal), unit] = factors.as_slice() else { return None };
+    let (unit, number) = factors.split_last()?;
     let unit = if let Expression::Power(base, _) = unit { base } else { unit };
     matches!(unit, Expression::Symbol(letter) if super::signs::is_unit(letter))
-        .then(|| Expression::Number(number.clone(), *decimal))
+        .then(|| Expression::product(number.to_vec()))
+        .filter(Expression::is_constant)
 }
 
 /// The name in a relation, and what the relation says of it: a value, an interval or a set.

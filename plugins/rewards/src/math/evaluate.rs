@@ -92,9 +92,8 @@ impl Evaluator {
                 let (base, exponent) = (self.exact(base)?, self.exact(exponent)?);
                 let (times, degree) = exponent.parts()?;
                 let root = if degree == 1 { Some(base) } else { base.root(u32::try_from(degree).ok()?) }?;
-                // A power of a negative number's root has several values. The principal value is not rational.
-                let principal = degree == 1 || !root.is_negative();
-                self.spent(root.power(times).filter(|_| principal))
+                // An odd root of a negative number is the real one, as that of `\sqrt[3]{-8}`.
+                self.spent(root.power(times))
             }
             Expression::Percent(part) => {
                 let part = self.exact(part)?;
@@ -129,8 +128,17 @@ impl Evaluator {
                 factors.iter().fold(Complex::real(1.0), |product, factor| product.times(self.value(factor).near()))
             }
             Expression::Power(base, exponent) => {
+                let odd =
+                    self.exact(exponent).and_then(|exponent| exponent.parts()).filter(|(_, degree)| degree % 2 == 1);
                 let (base, exponent) = (self.value(base).near(), self.value(exponent).near());
-                if exponent == Complex::real(-1.0) { base.inverse() } else { base.power(exponent) }
+                match odd {
+                    Some((times, degree)) if degree > 1 && base.im == 0.0 && base.re < 0.0 => {
+                        let sign = if times % 2 == 0 { 1.0 } else { -1.0 };
+                        Complex::real(-base.re).power(exponent).times(Complex::real(sign))
+                    }
+                    _ if exponent == Complex::real(-1.0) => base.inverse(),
+                    _ => base.power(exponent),
+                }
             }
             Expression::Percent(part) => self.value(part).near().times(Complex::real(0.01)),
             Expression::Call(function, arguments) => {

@@ -138,11 +138,11 @@ static RUN: LazyLock<Regex> = LazyLock::new(|| {
         r"\\\{[^{}\n]*\\\}",
         r"\\[^a-zA-Z\s{}]",
         // Members of a point or an interval.
-        r"[(\[][^()\[\]a-zA-Z\n]*[)\]]",
+        r"[(\[](?:[^()\[\]a-zA-Z\\\n]|\\[a-zA-Z]+)*[)\]]",
         // `1,234.5`, `3:2`, `3x`, `12cm`
         r"(?-u:\b)\d+(?:[,:]\d+)*(?:\.\d+)?[a-zA-Z]{0,3}(?-u:\b)",
         r"\.\d+",
-        r"(?-u:\b)(?:sqrt|sin|cos|tan|log|ln|exp|pi|[a-zA-Z])(?:_\w+)?(?-u:\b)",
+        r"(?-u:\b)(?:sqrt|sin|cos|tan|log|ln|exp|pi|percent|pct|[a-zA-Z])(?:_\w+)?(?-u:\b)",
         r"[-+*/^_=<>|%!$~&(){}\[\]]",
         r"[^\x00-\x7f\p{L}\s]",
     ];
@@ -168,9 +168,10 @@ fn runs<'t>(text: &'t str, (from, to): (usize, usize), found: &mut Vec<Piece<'t>
     }
 }
 
-/// True if a text may be nothing but an answer: a formula, or one or two words without a number.
+/// True if a text may be nothing but an answer: formulas with commas, or one or two words without a number.
 fn is_answer(line: &str) -> bool {
-    let formula = RUN.find(line).is_some_and(|run| run.len() == line.len());
+    let between = RUN.replace_all(line, " ");
+    let formula = between.split([' ', ',', ';', '.']).all(|word| matches!(word, "" | "and" | "or"));
     formula || !line.contains(|c: char| c.is_ascii_digit() || c == '\n') && line.split_whitespace().count() <= 2
 }
 

@@ -98,7 +98,7 @@ impl<'t> Lexer<'t> {
 
     /// Reads a sign, or one that two characters write.
     fn sign(&mut self, c: char) {
-        const PAIRS: [(&str, char); 4] = [("<=", '≤'), (">=", '≥'), ("==", '='), ("!=", '≠')];
+        const PAIRS: [(&str, char); 5] = [("<=", '≤'), (">=", '≥'), ("==", '='), ("**", '^'), ("!=", '≠')];
         // `5!=120` is about a factorial.
         let unequal = self.spaced || matches!(self.tokens.last(), Some(Token::Name(_)));
         let pair = PAIRS.iter().find(|(pair, sign)| self.rest.starts_with(pair) && (*sign != '≠' || unequal));
@@ -180,15 +180,18 @@ impl<'t> Lexer<'t> {
     fn letters(&mut self) {
         let run = self.take(char::is_alphabetic);
         let lower = run.to_lowercase();
-        // A single letter is a unit only at the end, after a space or a stroke.
+        // A single letter is a unit only at the end, behind a number and a space, or behind a stroke.
         let ends =
             !self.rest.trim_start().starts_with(|c: char| !matches!(c, '^' | ',' | ';' | '/' | '.' | ')' | '}' | '$'));
-        let measures = self.after_number()
-            && signs::is_unit(&lower)
-            && (lower.len() > 1 || ends && (self.spaced || self.tokens.ends_with(&[Token::Mark('/')])));
+        let alone = match self.tokens.last() {
+            Some(Token::Number(_)) => self.spaced && ends,
+            last => last == Some(&Token::Mark('/')) && ends,
+        };
+        let measures = self.after_number() && signs::is_unit(&lower) && (lower.len() > 1 || alone);
         match lower.as_str() {
             "and" | "or" => self.mark(','),
             "inf" | "infinity" => self.mark('∞'),
+            "percent" | "percentage" | "pct" => self.mark('%'),
             function if signs::is_in(signs::FUNCTIONS, function) => self.tokens.push(Token::Command(lower)),
             word if measures || word.chars().count() > 3 => self.tokens.push(Token::Words(lower)),
             _ => self.tokens.extend(run.chars().map(|c| Token::Name(variable(c)))),
@@ -284,6 +287,7 @@ impl<'t> Lexer<'t> {
             "" => {}
             unit if self.after_number() && signs::is_unit(unit) => self.tokens.push(Token::Words(unit.into())),
             "and" | "or" | ", and" => self.mark(','),
+            "percent" => self.mark('%'),
             function if expression::function(function).is_some() => self.tokens.push(Token::Command(function.into())),
             one if one.chars().count() == 1 && one.chars().all(char::is_alphabetic) => {
                 self.tokens.extend(bare.chars().map(|c| Token::Name(variable(c))))
