@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use anyhow::Result;
-use capo_rewards::math;
+use capo_rewards::math::{self, Places};
 use host_ops::rng;
 use rand_chacha::ChaCha12Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{BenchmarkConfig, Config, TEST};
-use crate::data::{Example, Purpose, Tokenizer, last_boxed};
+use crate::data::{Example, Purpose, Tokenizer};
 use crate::exam::{Earned, Exam, Graded, Grader, grade_chunk, mean_rewards};
 use crate::metrics::Values;
 use crate::model::{ModelFiles, Policy, SamplingParams};
@@ -185,12 +185,14 @@ fn majority_is_right(question: &[Outcome]) -> bool {
 
 /// The final answer in a completion, for the votes of `maj@k`; `None` if there is none.
 ///
-/// It is the content of the last box, else the text after the last `####`, `answer is` or `=`. Answers with the same number are
-/// converted to the same text.
+/// It is what the reward `math` reads, else the text after the last `####`, `answer is` or `=`. Answers of one value are the same text.
 fn extracted(completion: &str) -> Option<String> {
+    let read = math::Answer::of(completion, Places::Anchored).map(|answer| answer.canonical());
+    if read.is_some() || math::boxed(completion).is_some() {
+        return read;
+    }
     let marked = |mark: &str| completion.rsplit_once(mark).map(|(_, after)| after);
-    let found =
-        last_boxed(completion).or_else(|| marked("####")).or_else(|| marked("answer is")).or_else(|| marked("="));
+    let found = marked("####").or_else(|| marked("answer is")).or_else(|| marked("="));
     let found = found?.lines().next()?.trim().trim_end_matches('.').trim_matches('$');
     let plain = || found.chars().filter(|c| !c.is_whitespace() && *c != ',').collect();
     Some(math::extract(found).unwrap_or_else(plain)).filter(|text| !text.is_empty())
@@ -307,11 +309,28 @@ mod tests {
 
     #[test]
     fn answers_are_what_completions_arrive_at() {
-        assert_eq!(extracted(r"so \boxed{\frac{1}{2}}.").as_deref(), Some("1/2"));
-        assert_eq!(extracted("#### 0.5"), extracted(r"The answer is $\frac{2}{4}$."));
-        assert_eq!(extracted("work\n#### 1,234\n").as_deref(), Some("1234"));
-        assert_eq!(extracted("10 12 14=1420").as_deref(), Some("1420"));
-        assert_eq!(extracted("The answer is $12$.").as_deref(), Some("12"));
+        let alike = [
+            (
+                "1/2",
+                &["so \\boxed{\\frac{1}{2}}.", "#### 0.5", "The answer is $\\frac{2}{4}$.", "\\boxed{\n1/2\n}"][..],
+            ),
+            ("1234", &["work\n#### 1,234\n", "We add.\nAnswer: 1,234", "x = \\boxed{1234}", "\\boxed{x = 1234}"]),
+            ("1420", &["10 12 14=1420"]),
+            ("{11,3}", &["$\\boxed{3}$ or $\\boxed{11}$", "\\boxed{11, 3}", "\\boxed{\\{3, 11\\}}"]),
+            (
+                "1;2",
+                &[
+                    "\\boxed{\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}}",
+                    "\\boxed{\n\\begin{bmatrix} 1 \\\\ 2.0 \\end{bmatrix}\n}",
+                ],
+            ),
+        ];
+        for (expected, completions) in alike {
+            for completion in completions {
+                assert_eq!(extracted(completion).as_deref(), Some(expected), "{completion}");
+            }
+        }
+        assert_eq!(extracted("\\boxed{}"), None);
         assert_eq!(extracted("no idea"), None);
     }
 }

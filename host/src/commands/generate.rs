@@ -54,8 +54,8 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
         };
         let prompts = texts.into_iter().map(|text| writer.encode(text)).collect::<Result<Vec<_>>>()?;
         let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
-        let length =
-            args.max_completion_length.unwrap_or(256.min(writer.policy.config().max_position_embeddings - longest));
+        let left = writer.policy.config().max_position_embeddings.saturating_sub(longest);
+        let length = args.max_completion_length.unwrap_or(left.clamp(1, 256));
         writer.generation.max_completion_length = length;
         let rows = prompts.len().saturating_mul(args.num_generations).min(args.batch_size);
         let rows = if args.out.is_some() { rows } else { 1 };

@@ -10,6 +10,7 @@ use super::aliases::Alias;
 use super::draft::{COMPONENT_SECTIONS, read_section, to_reward};
 use super::{Config, Draft, RolloutConfig, TrainConfig, hints};
 use crate::algorithms::{DEFAULT_RECIPE, OF_PLUGINS};
+use crate::data::Preset;
 
 /// The sections for which a recipe may set defaults.
 const DEFAULT_SECTIONS: [&str; 3] = ["train", "rollout", "reward"];
@@ -42,12 +43,17 @@ pub fn resolve(registry: &Registry, mut draft: Draft) -> Result<Resolved> {
         None => Some(registry.default_recipe(DEFAULT_RECIPE)?),
     };
     let mut sources = vec![format!("config     {}", draft.sources())];
+    let mut rewarded = draft.given.contains("reward");
     if let Some(recipe) = chosen {
         let taken = draft.merge_recipe(&recipe.name, &recipe.toml, recipe.settings)?;
         if !taken.is_empty() {
             sources.push(format!("recipe     {} ({}): {}", recipe.name, recipe.origin.name(), taken.join(", ")));
             sources.push(format!("           {}", recipe.about));
         }
+        rewarded |= taken.iter().any(|setting| setting == "reward");
+    }
+    if !rewarded {
+        sources.extend(draft.take_preset_reward());
     }
     let aliases = draft.take_aliases()?;
     sources.extend(aliases.iter().map(Alias::line));
@@ -125,6 +131,15 @@ impl Draft {
         Ok(components)
     }
 
+    /// Fills in the reward that grades answers as the prompts of `data.preset` ask for them, and returns a line for the header.
+    fn take_preset_reward(&mut self) -> Option<String> {
+        let preset = self.table.get("data")?.get("preset")?.clone();
+        let reward = preset.clone().try_into::<Preset>().ok()?.reward();
+        let table = Table::from_iter([("use".to_owned(), Value::String(reward.into()))]);
+        self.table.insert("reward".into(), Value::Array(vec![Value::Table(table)]));
+        Some(format!("preset     {}: reward {reward}", preset.as_str()?))
+    }
+
     /// Fills in the values of `[train]` or `[rollout]` that the user did not set.
     fn take_values(&mut self, section: &str, values: Table, taken: &mut Vec<String>) {
         for (key, value) in values {
@@ -198,5 +213,21 @@ mod tests {
         assert_eq!(taken(&[]), "advantage, train.learning_rate = 1.0, train.seed = 7");
         assert_eq!(taken(&["train.seed=3"]), "advantage, train.learning_rate = 1.0");
         assert_eq!(taken(&["train={seed=3}"]), "advantage, train.learning_rate = 1.0");
+    }
+
+    #[test]
+    fn a_preset_brings_the_reward_that_reads_its_answers() {
+        let of = |sets: &str| {
+            let sets: Vec<&str> = ["data.dataset_name=rows.jsonl"].into_iter().chain(sets.split_whitespace()).collect();
+            let Resolved { config, sources, .. } = resolve(&Registry::open(&[]).unwrap(), draft(&sets)).unwrap();
+            let shown = sources.iter().any(|line| line.starts_with("preset "));
+            format!("{} {} {shown}", config.reward[0].id, config.reward[0].table)
+        };
+        assert_eq!(of(""), "exact_match  false");
+        for (preset, expected) in [("verl", "math  true"), ("math", "math  true"), ("gsm8k", "number  true")] {
+            assert_eq!(of(&format!("data.preset={preset}")), expected);
+        }
+        assert_eq!(of("data.preset=verl reward.math.anchored=false"), "math anchored = false\n true");
+        assert_eq!(of("data.preset=verl reward=[{use=\"number\"}]"), "number  false");
     }
 }

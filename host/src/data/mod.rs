@@ -5,7 +5,6 @@
 
 mod added_tokens;
 mod arithmetic;
-mod boxed;
 mod chat;
 mod columns;
 pub(crate) mod contain;
@@ -27,7 +26,6 @@ mod tokenizer_configs;
 mod tokenizer_json;
 
 pub use arithmetic::Arithmetic;
-pub use boxed::last_boxed;
 pub use chat::{Chat, ChatOptions, Date, Messages, TEMPLATE_FILE, serve as apply_chat_template};
 pub use columns::Columns;
 pub use example::{Example, Row, fingerprint};

@@ -1,12 +1,12 @@
 //! Converts rows of well-known datasets to a prompt, an answer and a solution.
 
 use anyhow::{Context, Result, bail};
+use capo_rewards::math::boxed;
 use host_ops::rng;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use super::boxed::last_boxed;
 use super::columns::{at, text_of};
 
 /// Layout of a well-known dataset: names of its columns, and the place of its answers.
@@ -35,6 +35,15 @@ impl Preset {
             Self::Gpqa => {
                 Some("{prompt}\nPlease reason step by step, and put the letter of your choice within \\boxed{}.")
             }
+        }
+    }
+
+    /// The reward that reads answers as these prompts ask for them, for settings that name none.
+    pub fn reward(self) -> &'static str {
+        match self {
+            Self::Gsm8k => "number",
+            // verl's and DAPO's prompts ask for a last line `Answer: 5`, which it reads too.
+            Self::Math | Self::Verl | Self::Gpqa => "math",
         }
     }
 
@@ -69,8 +78,8 @@ fn math(row: &mut Map<String, Value>) -> Result<()> {
     let prompt = need(row, &columns)?;
     let solution = joined(row, "solution")?;
     let given = ["answer", "final_answer"].iter().find_map(|column| joined(row, column).transpose()).transpose()?;
-    let boxed = || solution.as_deref().and_then(last_boxed).map(|answer| answer.trim().to_owned());
-    let answer = given.or_else(boxed).context(
+    let in_solution = || solution.as_deref().and_then(boxed).map(|answer| answer.trim().to_owned());
+    let answer = given.or_else(in_solution).context(
         "there is no answer: neither a column `answer` or `final_answer`, nor a `\\boxed{}` in a column `solution`",
     )?;
     columns.iter().for_each(|column| drop(row.remove(*column)));
@@ -161,7 +170,7 @@ mod tests {
     fn math_has_it_in_a_column_or_in_a_box() {
         let row = json!({"problem": "p", "solution": "so \\boxed{1} and $\\boxed{\\frac{1}{2}}$.", "level": "Level 3"});
         let made = applied(Preset::Math, row).unwrap();
-        assert_eq!((&made["answer"], &made["level"]), (&json!("\\frac{1}{2}"), &json!("Level 3")));
+        assert_eq!((&made["answer"], &made["level"]), (&json!("1, \\frac{1}{2}"), &json!("Level 3")));
         let given = |row| applied(Preset::Math, row).unwrap()["answer"].clone();
         assert_eq!(given(json!({"question": "q", "answer": 27.0})), json!("27.0"));
         assert_eq!(

@@ -156,6 +156,7 @@ mod tests {
     use capo_plugin::testing::{Records, RolloutFixture};
 
     use super::*;
+    use crate::data::Preset;
     use crate::model::device::CPU;
 
     fn exact_match(weight: f64) -> RewardConfig {
@@ -176,6 +177,15 @@ mod tests {
         assert_eq!(scored.total, [1.0, 1.5]);
         let names: Vec<&str> = scored.per_reward.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!((names, scored.per_reward[1].1.as_slice()), (vec!["exact_match", "exact_match#2"], &[0.0, 1.0][..]));
+    }
+
+    #[test]
+    fn the_reward_of_verl_data_reads_the_line_that_its_prompts_ask_for() {
+        let reward = RewardConfig { id: Preset::Verl.reward().into(), ..exact_match(1.0) };
+        let texts = ["We add.\nAnswer: 58", "We add.\nAnswer: 57", "We add 58."];
+        let fixture = RolloutFixture::new(&texts).answers(&["58"; 3]);
+        let scored = build(&[reward]).unwrap().score(&mut Records::default(), &fixture.rollout()).unwrap();
+        assert_eq!(scored.total, [1.0, 0.0, 0.0]);
     }
 
     #[test]

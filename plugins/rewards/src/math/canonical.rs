@@ -30,15 +30,22 @@ pub(super) fn write(expression: &Expression, evaluator: &mut Evaluator) -> Strin
         Expression::Sum(terms) => format!("({})", sort(all(terms)).join("+")),
         Expression::Product(factors) => format!("({})", sort(all(factors)).join("*")),
         Expression::Power(base, exponent) => format!("{}^{}", write(base, evaluator), write(exponent, evaluator)),
-        Expression::Call(function, arguments) => format!("{function:?}({})", all(arguments).join(",")).to_lowercase(),
+        Expression::Call(function, arguments) => format!("{function}({})", all(arguments).join(",")),
         Expression::Percent(part) => format!("{}%", write(part, evaluator)),
         Expression::List(parts) | Expression::Set(parts) => format!("{{{}}}", sort(all(parts)).join(",")),
         Expression::Tuple(open, parts, close) => format!("{open}{}{close}", all(parts).join(",")),
         Expression::Union(parts) => sort(all(parts)).join("∪"),
         Expression::Matrix(rows) => rows.iter().map(|row| all(row).join(",")).collect::<Vec<_>>().join(";"),
         Expression::Relation(parts, signs) => {
+            // A named value is the value, and of `2\sqrt{3} \approx 3.46` only the exact part counts.
+            let exact = signs.iter().position(|sign| *sign == '≈').unwrap_or(signs.len());
+            let texts = all(&parts[..=exact]);
+            let (first, last) = (&texts[0], &texts[exact]);
+            if signs[..exact].iter().all(|sign| matches!(sign, '=' | '∈')) && (parts[0].is_name() || first == last) {
+                return last.clone();
+            }
             let signs = signs.iter().map(char::to_string).chain([String::new()]);
-            all(parts).into_iter().zip(signs).map(|(part, sign)| part + &sign).collect()
+            texts.iter().zip(signs).map(|(part, sign)| part.clone() + &sign).collect()
         }
     }
 }

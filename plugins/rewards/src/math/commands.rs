@@ -1,6 +1,6 @@
 //! LaTeX commands: fractions, roots, functions, matrices.
 
-use super::expression::{Constant, Expression, Function};
+use super::expression::{self, Constant, Expression, Function};
 use super::lex::Token;
 use super::parse::Parser;
 
@@ -8,7 +8,7 @@ impl Parser {
     pub(super) fn command(&mut self, name: &str) -> Option<Expression> {
         match name {
             "frac" => Some(self.digit()?.over(self.digit()?)),
-            "binom" => Some(Expression::Call(Function::Binomial, vec![self.atom()?, self.atom()?])),
+            "binom" => Some(Expression::Call("binomial", vec![self.atom()?, self.atom()?])),
             "sqrt" => self.root(),
             "pi" => Some(Expression::Constant(Constant::Pi)),
             "log" => self.logarithm(),
@@ -21,10 +21,10 @@ impl Parser {
                 Some(Expression::Tuple('(', vec![infinity.clone().negated(), infinity], ')'))
             }
             _ if name.starts_with("mathbb") => Some(Expression::Symbol(name.into())),
-            "lfloor" => self.fenced("rfloor", Function::Floor),
-            "lceil" => self.fenced("rceil", Function::Ceil),
-            "boxed" | "fbox" | "overline" | "bar" => self.atom(),
-            _ => self.function(Function::named(name)?),
+            "lfloor" => self.fenced("rfloor", "floor"),
+            "lceil" => self.fenced("rceil", "ceil"),
+            "boxed" | "fbox" | "overline" | "bar" | "overrightarrow" | "widehat" => self.atom(),
+            _ => self.function(expression::function(name)?),
         }
     }
 
@@ -34,12 +34,12 @@ impl Parser {
             return None;
         }
         let inner = self.atom()?;
-        Some(Expression::Call(Function::Root, vec![inner, degree.unwrap_or(Expression::whole(2))]))
+        Some(Expression::Call("root", vec![inner, degree.unwrap_or(Expression::whole(2))]))
     }
 
     fn logarithm(&mut self) -> Option<Expression> {
         let base = if self.eat('_') { self.atom()? } else { Expression::whole(10) };
-        Some(Expression::Call(Function::Log, vec![base, self.applied()?]))
+        Some(Expression::Call("log", vec![base, self.applied()?]))
     }
 
     fn fenced(&mut self, close: &str, function: Function) -> Option<Expression> {
@@ -51,11 +51,15 @@ impl Parser {
     /// A function with a power before its argument: `\sin^2 x`.
     fn function(&mut self, function: Function) -> Option<Expression> {
         let power = if self.eat('^') { Some(self.atom()?) } else { None };
-        let argument = self.applied()?;
-        Some(match (power, function.inverse()) {
-            (None, _) => Expression::call(function, argument),
-            (Some(power), Some(inverse)) if power == Expression::whole(-1) => Expression::call(inverse, argument),
-            (Some(power), _) => Expression::Power(Box::new(Expression::call(function, argument)), Box::new(power)),
+        let arguments = match self.applied()? {
+            Expression::Tuple(_, parts, _) | Expression::Set(parts) => parts,
+            one => vec![one],
+        };
+        let inverse = expression::function(&format!("arc{function}"));
+        Some(match (power, inverse) {
+            (None, _) => Expression::Call(function, arguments),
+            (Some(power), Some(inverse)) if power == Expression::whole(-1) => Expression::Call(inverse, arguments),
+            (Some(power), _) => Expression::Power(Box::new(Expression::Call(function, arguments)), Box::new(power)),
         })
     }
 

@@ -35,18 +35,38 @@ impl Comparison {
         }
         use Expression::{List, Matrix, Percent, Relation, Set, Tuple, Union, Words};
         match (gold, answer) {
+            // `2\sqrt{3} \approx 3.46` is its exact part, and its rounded value if it has that.
+            (Relation(parts, signs), _) if signs.contains(&'≈') => {
+                self.approximated(parts, signs).into_iter().any(|value| self.same(&value, answer))
+            }
+            (_, Relation(parts, signs)) if signs.contains(&'≈') => {
+                self.approximated(parts, signs).into_iter().any(|value| self.same(gold, &value))
+            }
             // 50% equals one half, and also 50, because an answer may omit the sign.
             (Percent(part), other) | (other, Percent(part)) if !matches!((gold, answer), (Percent(_), Percent(_))) => {
                 self.same(part, other) || self.scalars(gold, answer)
             }
             (Relation(parts, signs), Relation(others, other_signs)) => {
                 self.relations((parts, signs), (others, other_signs))
+                    || said(gold).zip(said(answer)).is_some_and(|((name, value), (other_name, other))| {
+                        self.same(name, other_name) && self.same(&value, &other)
+                    })
             }
-            (Relation(..), _) => match self.assigned(gold) {
-                Some(value) => self.same(value, answer),
-                None => interval(gold).is_some_and(|interval| self.same(&interval, answer)),
-            },
-            (_, Relation(..)) => self.assigned(answer).is_some_and(|value| self.same(gold, value)),
+            (Relation(..), _) => self.value(gold).is_some_and(|value| self.same(&value, answer)),
+            (_, Relation(..)) => self.value(answer).is_some_and(|value| self.same(gold, &value)),
+            // The values of `x=1, y=2` alone are in their order.
+            (List(parts), List(others))
+                if is_system(parts) && !others.iter().any(|other| matches!(other, Relation(..))) =>
+            {
+                self.in_order(parts, others)
+            }
+            (Union(parts), List(others)) | (List(others), Union(parts)) => {
+                let regions: Option<Vec<Expression>> = others.iter().map(|other| Some(said(other)?.1)).collect();
+                regions.is_some_and(|regions| self.as_sets(parts, &regions))
+            }
+            // A base may be left out.
+            (Tuple('_', parts, _), other) if !matches!(other, Tuple('_', ..)) => self.same(&parts[0], other),
+            (other, Tuple('_', parts, _)) if !matches!(other, Tuple('_', ..)) => self.same(other, &parts[0]),
             (Tuple(open, parts, close), Tuple(other_open, others, other_close)) => {
                 let interval = parts.len() == 2;
                 (!interval || (open, close) == (other_open, other_close)) && self.in_order(parts, others)
@@ -54,18 +74,37 @@ impl Comparison {
             (Tuple('(', parts, ')'), List(others)) | (List(parts), Tuple('(', others, ')')) => {
                 self.in_order(parts, others)
             }
-            (Set(parts) | List(parts), Set(others) | List(others)) | (Set(parts), Tuple(_, others, _)) => {
-                self.as_sets(parts, others)
-            }
+            (Set(parts) | List(parts), Set(others) | List(others)) => self.as_sets(parts, others),
             (Union(parts), Union(others)) => self.as_sets(parts, others),
-            (Set(parts) | List(parts), other) if parts.len() == 1 => self.same(&parts[0], other),
-            (other, Set(parts) | List(parts)) if parts.len() == 1 => self.same(other, &parts[0]),
+            // One answer in several forms.
+            (Set(parts) | List(parts), other) if !parts.is_empty() => parts.iter().all(|part| self.same(part, other)),
+            (other, Set(parts) | List(parts)) if !parts.is_empty() => parts.iter().all(|part| self.same(other, part)),
             (Matrix(rows), Matrix(others)) => {
                 rows.len() == others.len() && rows.iter().zip(others).all(|(row, other)| self.in_order(row, other))
             }
             (Words(words), Words(others)) => words == others,
-            _ => gold.is_scalar() && answer.is_scalar() && self.scalars(gold, answer),
+            _ if gold.is_scalar() && answer.is_scalar() => {
+                self.scalars(gold, answer) || without_unit(answer).is_some_and(|bare| self.scalars(gold, &bare))
+            }
+            _ => false,
         }
+    }
+
+    /// The exact part of an approximation, and the last part if it is the exact value to as many places as it has.
+    fn approximated(&mut self, parts: &[Expression], signs: &[char]) -> Vec<Expression> {
+        let place = signs.iter().position(|sign| *sign == '≈').unwrap_or_default();
+        let mut values = vec![match place {
+            0 => parts[0].clone(),
+            _ => Expression::Relation(parts[..=place].to_vec(), signs[..place].to_vec()),
+        }];
+        if let Some(rounded @ Expression::Number(number, _)) = parts.last()
+            && let Some((_, below)) = number.parts()
+        {
+            let difference = self.0.at(0).value(&parts[place]).near().re - number.to_f64();
+            let unit = 10f64.powi(-(below as f64).log10().ceil() as i32);
+            values.extend((difference.abs() <= 0.5 * unit + ROUNDING).then(|| rounded.clone()));
+        }
+        values
     }
 
     fn in_order(&mut self, parts: &[Expression], others: &[Expression]) -> bool {
@@ -110,24 +149,20 @@ impl Comparison {
 
     fn relations(&mut self, gold: (&[Expression], &[char]), answer: (&[Expression], &[char])) -> bool {
         let ((parts, signs), (others, other_signs)) = (gold, answer);
-        if signs == other_signs && self.in_order(parts, others) {
-            return true;
-        }
-        let turned: Vec<char> = other_signs.iter().rev().map(|sign| turn(*sign)).collect();
-        let reversed: Vec<Expression> = others.iter().rev().cloned().collect();
-        if signs == turned && self.in_order(parts, &reversed) {
-            return true;
-        }
-        let ([left, right], [other_left, other_right]) = (parts, others) else { return false };
-        if ![left, right, other_left, other_right].into_iter().all(Expression::is_scalar) {
+        if signs != other_signs {
             return false;
         }
-        let less = |left: &Expression, right: &Expression| Expression::Sum(vec![left.clone(), right.clone().negated()]);
-        let (difference, other) = (less(left, right), less(other_left, other_right));
-        if signs == other_signs {
-            return self.proportional(&difference, &other, signs[0] == '=' || signs[0] == '≠');
-        }
-        signs == turned && self.proportional(&difference, &less(other_right, other_left), false)
+        let scalar = |part: &Expression| part.is_scalar();
+        self.in_order(parts, others)
+            || match (parts, others) {
+                ([left, right], [low, high]) if parts.iter().chain(others).all(scalar) => {
+                    let sides = [(left, right), (low, high)];
+                    let [one, other] =
+                        sides.map(|(left, right)| Expression::Sum(vec![left.clone(), right.clone().negated()]));
+                    self.proportional(&one, &other, signs[0] == '=' || signs[0] == '≠')
+                }
+                _ => false,
+            }
     }
 
     /// True if one is a constant times the other. The constant is above 0, or with `any` nonzero.
@@ -143,57 +178,54 @@ impl Comparison {
         pairs.len() >= LEAST_POINTS && (any || ratio.re > 0.0) && pairs.iter().all(fits)
     }
 
-    /// The value that `x = 5`, `f(x) = 5` or `x ∈ S` assigns to the name on the left, or the last part of `2 + 3 = 5`.
-    fn assigned<'e>(&mut self, relation: &'e Expression) -> Option<&'e Expression> {
+    /// What a relation says alone, without the name in it; of `2 + 3 = 5` the last part.
+    fn value(&mut self, relation: &Expression) -> Option<Expression> {
         let Expression::Relation(parts, signs) = relation else { return None };
-        let last = parts.last().filter(|_| signs.iter().all(|sign| matches!(sign, '=' | '∈')))?;
-        let sum = || parts.iter().all(|part| part.is_scalar() && part.is_constant());
-        (is_name(&parts[0]) || sum() && parts.iter().all(|part| self.same(last, part))).then_some(last)
+        let last = parts.last().filter(|_| signs.iter().all(|sign| *sign == '='));
+        said(relation).map(|(_, value)| value).or_else(|| {
+            let last = last?;
+            parts.iter().all(|part| part.is_scalar() && self.same(last, part)).then(|| last.clone())
+        })
     }
 }
 
-/// True for a variable, a function applied to something, or several variables.
-fn is_name(part: &Expression) -> bool {
-    match part {
-        Expression::Symbol(_) | Expression::Words(_) => true,
-        Expression::Product(factors) => {
-            matches!(factors.as_slice(), [Expression::Symbol(f), _] if "fghpqr".contains(f))
-        }
-        Expression::Tuple('(', parts, ')') => parts.iter().all(|part| matches!(part, Expression::Symbol(_))),
-        _ => false,
-    }
+/// True if every part gives another name a value, as in `x=1, y=2`.
+fn is_system(parts: &[Expression]) -> bool {
+    let name = |part: &Expression| said(part).map(|(name, _)| name.clone());
+    parts.iter().all(|part| name(part).is_some()) && parts.windows(2).all(|pair| name(&pair[0]) != name(&pair[1]))
 }
 
-/// The interval that an inequality in one variable describes.
-fn interval(relation: &Expression) -> Option<Expression> {
+/// An answer without the letter behind its number that can be a unit: `5m`.
+fn without_unit(answer: &Expression) -> Option<Expression> {
+    let Expression::Product(factors) = answer else { return None };
+    let (unit, number) = factors.split_last()?;
+    let unit = if let Expression::Power(base, _) = unit { base } else { unit };
+    matches!(unit, Expression::Symbol(letter) if super::signs::is_unit(letter))
+        .then(|| Expression::product(number.to_vec()))
+        .filter(Expression::is_constant)
+}
+
+/// The name in a relation, and what the relation says of it: a value, an interval or a set.
+fn said(relation: &Expression) -> Option<(&Expression, Expression)> {
     let Expression::Relation(parts, signs) = relation else { return None };
-    let rising = signs.iter().all(|sign| matches!(sign, '<' | '≤'));
-    if !rising {
-        let falling = signs.iter().all(|sign| matches!(sign, '>' | '≥'));
-        let turned = signs.iter().rev().map(|sign| turn(*sign)).collect();
-        return falling.then(|| interval(&Expression::Relation(parts.iter().rev().cloned().collect(), turned)))?;
-    }
-    let is_name = |part: &Expression| matches!(part, Expression::Symbol(_));
+    let between = |open: char, low: &Expression, high: &Expression, close: char| {
+        let (open, close) = (if open == '<' { '(' } else { '[' }, if close == '<' { ')' } else { ']' });
+        Expression::Tuple(open, vec![low.clone(), high.clone()], close)
+    };
     let infinity = Expression::Constant(Constant::Infinity);
-    let open = |sign: char| sign == '<';
-    let (left, low, high, right) = match (parts.as_slice(), signs.as_slice()) {
-        ([low, name, high], [first, second]) if is_name(name) => (*first, low.clone(), high.clone(), *second),
-        ([name, high], [sign]) if is_name(name) => ('<', infinity.negated(), high.clone(), *sign),
-        ([low, name], [sign]) if is_name(name) => (*sign, low.clone(), infinity, '<'),
+    let minus = infinity.clone().negated();
+    let (name, value) = match (parts.as_slice(), signs.as_slice()) {
+        ([name, .., value], signs) if name.is_name() && signs.iter().all(|sign| *sign == '=') => (name, value.clone()),
+        ([value, name], ['=']) | ([name, value], ['∈']) => (name, value.clone()),
+        ([name, hole], ['≠']) => {
+            (name, Expression::Union(vec![between('<', &minus, hole, '<'), between('<', hole, &infinity, '<')]))
+        }
+        ([low, name, high], [open @ ('<' | '≤'), close @ ('<' | '≤')]) => (name, between(*open, low, high, *close)),
+        ([name, high], [close @ ('<' | '≤')]) if name.is_name() => (name, between('<', &minus, high, *close)),
+        ([low, name], [open @ ('<' | '≤')]) => (name, between(*open, low, &infinity, '<')),
         _ => return None,
     };
-    let (left, right) = (if open(left) { '(' } else { '[' }, if open(right) { ')' } else { ']' });
-    Some(Expression::Tuple(left, vec![low, high], right))
-}
-
-fn turn(sign: char) -> char {
-    match sign {
-        '<' => '>',
-        '>' => '<',
-        '≤' => '≥',
-        '≥' => '≤',
-        other => other,
-    }
+    name.is_name().then_some((name, value))
 }
 
 fn equal(left: &Value, right: &Value) -> bool {

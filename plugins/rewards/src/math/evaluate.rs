@@ -3,6 +3,7 @@
 use super::complex::Complex;
 use super::expression::{Constant, Expression, Function};
 use super::rational::Rational;
+use num_integer::Integer;
 
 /// Limit on the work of one comparison. Each visited part of an expression costs one step, and so does each product
 /// of two 64-bit words. Beyond the limit no expression has a value.
@@ -91,9 +92,8 @@ impl Evaluator {
                 let (base, exponent) = (self.exact(base)?, self.exact(exponent)?);
                 let (times, degree) = exponent.parts()?;
                 let root = if degree == 1 { Some(base) } else { base.root(u32::try_from(degree).ok()?) }?;
-                // A power of a negative number's root has several values. The principal value is not rational.
-                let principal = degree == 1 || !root.is_negative();
-                self.spent(root.power(times).filter(|_| principal))
+                // An odd root of a negative number is the real one, as that of `\sqrt[3]{-8}`.
+                self.spent(root.power(times))
             }
             Expression::Percent(part) => {
                 let part = self.exact(part)?;
@@ -101,7 +101,7 @@ impl Evaluator {
             }
             Expression::Call(function, arguments) => {
                 let arguments = arguments.iter().map(|part| self.exact(part)).collect::<Option<Vec<_>>>()?;
-                let result = exact_call(*function, &arguments);
+                let result = exact_call(function, &arguments);
                 self.spent(result)
             }
             _ => None,
@@ -128,13 +128,22 @@ impl Evaluator {
                 factors.iter().fold(Complex::real(1.0), |product, factor| product.times(self.value(factor).near()))
             }
             Expression::Power(base, exponent) => {
+                let odd =
+                    self.exact(exponent).and_then(|exponent| exponent.parts()).filter(|(_, degree)| degree % 2 == 1);
                 let (base, exponent) = (self.value(base).near(), self.value(exponent).near());
-                if exponent == Complex::real(-1.0) { base.inverse() } else { base.power(exponent) }
+                match odd {
+                    Some((times, degree)) if degree > 1 && base.im == 0.0 && base.re < 0.0 => {
+                        let sign = if times % 2 == 0 { 1.0 } else { -1.0 };
+                        Complex::real(-base.re).power(exponent).times(Complex::real(sign))
+                    }
+                    _ if exponent == Complex::real(-1.0) => base.inverse(),
+                    _ => base.power(exponent),
+                }
             }
             Expression::Percent(part) => self.value(part).near().times(Complex::real(0.01)),
             Expression::Call(function, arguments) => {
                 let arguments: Vec<Complex> = arguments.iter().map(|part| self.value(part).near()).collect();
-                near_call(*function, &arguments)
+                near_call(function, &arguments)
             }
             _ => Complex::NAN,
         }
@@ -155,14 +164,14 @@ fn variable(name: &str, point: u64) -> Rational {
 
 fn exact_call(function: Function, arguments: &[Rational]) -> Option<Rational> {
     match (function, arguments) {
-        (Function::Abs, [value]) => Some(value.magnitude()),
-        (Function::Floor, [value]) => Some(value.floor()),
-        (Function::Ceil, [value]) => Some(value.negated().floor().negated()),
-        (Function::Factorial, [value]) => {
+        ("abs", [value]) => Some(value.magnitude()),
+        ("floor", [value]) => Some(value.floor()),
+        ("ceil", [value]) => Some(value.negated().floor().negated()),
+        ("factorial", [value]) => {
             let last = value.to_whole().filter(|last| (0..=MOST_FACTORIAL).contains(last))?;
             (1..=last).try_fold(Rational::whole(1), |product, next| product.times(&Rational::whole(next)))
         }
-        (Function::Binomial, [above, below]) => {
+        ("binomial", [above, below]) => {
             let (n, k) = (above.to_whole()?, below.to_whole()?);
             let steps = (0..=MOST_FACTORIAL).contains(&k).then_some(0..k)?;
             steps.into_iter().try_fold(Rational::whole(1), |product, step| {
@@ -170,8 +179,19 @@ fn exact_call(function: Function, arguments: &[Rational]) -> Option<Rational> {
                 product.times(&factor)
             })
         }
-        (Function::Root, [value, degree]) => value.root(u32::try_from(degree.to_whole()?).ok()?),
-        (Function::Log, [base, value]) => whole_logarithm(base, value),
+        ("root", [value, degree]) => value.root(u32::try_from(degree.to_whole()?).ok()?),
+        ("log", [base, value]) => whole_logarithm(base, value),
+        ("max", values) => values.iter().max().cloned(),
+        ("min", values) => values.iter().min().cloned(),
+        ("gcd" | "lcm", values) => values.iter().skip(1).try_fold(values.first()?.clone(), |joined, next| {
+            let (one, other) = (joined.to_whole()?, next.to_whole()?);
+            let gcd = Rational::whole(i64::try_from(one.unsigned_abs().gcd(&other.unsigned_abs())).ok()?);
+            if function == "gcd" {
+                Some(gcd)
+            } else {
+                joined.times(next)?.times(&gcd.inverse()?).map(|lcm| lcm.magnitude())
+            }
+        }),
         _ => None,
     }
 }
@@ -189,24 +209,24 @@ fn near_call(function: Function, arguments: &[Complex]) -> Complex {
         if result.is_finite() { Complex::real(result) } else { Complex::NAN }
     };
     match (function, arguments) {
-        (Function::Sin, [x]) => real(x, f64::sin),
-        (Function::Cos, [x]) => real(x, f64::cos),
-        (Function::Tan, [x]) => real(x, f64::tan),
-        (Function::Cot, [x]) => real(x, |x| 1.0 / x.tan()),
-        (Function::Sec, [x]) => real(x, |x| 1.0 / x.cos()),
-        (Function::Csc, [x]) => real(x, |x| 1.0 / x.sin()),
-        (Function::Arcsin, [x]) => real(x, f64::asin),
-        (Function::Arccos, [x]) => real(x, f64::acos),
-        (Function::Arctan, [x]) => real(x, f64::atan),
-        (Function::Sinh, [x]) => real(x, f64::sinh),
-        (Function::Cosh, [x]) => real(x, f64::cosh),
-        (Function::Tanh, [x]) => real(x, f64::tanh),
-        (Function::Ln, [x]) => x.ln(),
-        (Function::Log, [base, x]) => x.ln().times(base.ln().inverse()),
-        (Function::Abs, [x]) => Complex::real(x.abs()),
-        (Function::Floor, [x]) => real(x, f64::floor),
-        (Function::Ceil, [x]) => real(x, f64::ceil),
-        (Function::Root, [x, degree]) => {
+        ("sin", [x]) => real(x, f64::sin),
+        ("cos", [x]) => real(x, f64::cos),
+        ("tan", [x]) => real(x, f64::tan),
+        ("cot", [x]) => real(x, |x| 1.0 / x.tan()),
+        ("sec", [x]) => real(x, |x| 1.0 / x.cos()),
+        ("csc", [x]) => real(x, |x| 1.0 / x.sin()),
+        ("arcsin", [x]) => real(x, f64::asin),
+        ("arccos", [x]) => real(x, f64::acos),
+        ("arctan", [x]) => real(x, f64::atan),
+        ("sinh", [x]) => real(x, f64::sinh),
+        ("cosh", [x]) => real(x, f64::cosh),
+        ("tanh", [x]) => real(x, f64::tanh),
+        ("ln", [x]) => x.ln(),
+        ("log", [base, x]) => x.ln().times(base.ln().inverse()),
+        ("abs", [x]) => Complex::real(x.abs()),
+        ("floor", [x]) => real(x, f64::floor),
+        ("ceil", [x]) => real(x, f64::ceil),
+        ("root", [x, degree]) => {
             // The real root of a negative number, if the degree is odd.
             let odd = x.im == 0.0 && x.re < 0.0 && degree.im == 0.0 && degree.re % 2.0 == 1.0;
             let of = if odd { Complex::real(-x.re) } else { *x };

@@ -37,64 +37,15 @@ pub(super) enum Constant {
     Infinity,
 }
 
-/// Functions, named by their commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Function {
-    Sin,
-    Cos,
-    Tan,
-    Cot,
-    Sec,
-    Csc,
-    Arcsin,
-    Arccos,
-    Arctan,
-    Sinh,
-    Cosh,
-    Tanh,
-    Ln,
-    /// Logarithm with base and number.
-    Log,
-    Abs,
-    Floor,
-    Ceil,
-    Factorial,
-    /// Binomial coefficient with upper and lower number.
-    Binomial,
-    /// Root with number and degree.
-    Root,
-}
+/// A function, by its command or English name.
+pub(super) type Function = &'static str;
 
-impl Function {
-    /// The function of one argument with this command.
-    pub(super) fn named(command: &str) -> Option<Self> {
-        Some(match command {
-            "sin" => Self::Sin,
-            "cos" => Self::Cos,
-            "tan" => Self::Tan,
-            "cot" => Self::Cot,
-            "sec" => Self::Sec,
-            "csc" => Self::Csc,
-            "arcsin" => Self::Arcsin,
-            "arccos" => Self::Arccos,
-            "arctan" => Self::Arctan,
-            "sinh" => Self::Sinh,
-            "cosh" => Self::Cosh,
-            "tanh" => Self::Tanh,
-            "ln" => Self::Ln,
-            _ => return None,
-        })
-    }
+/// Functions that a command names, of one argument and, at the end, of several.
+const COMMANDS: &str = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln gcd lcm max min";
 
-    /// The inverse function, for `\sin^{-1}`.
-    pub(super) fn inverse(self) -> Option<Self> {
-        match self {
-            Self::Sin => Some(Self::Arcsin),
-            Self::Cos => Some(Self::Arccos),
-            Self::Tan => Some(Self::Arctan),
-            _ => None,
-        }
-    }
+/// The function with this command.
+pub(super) fn function(command: &str) -> Option<Function> {
+    COMMANDS.split(' ').find(|known| *known == command)
 }
 
 impl Expression {
@@ -135,6 +86,21 @@ impl Expression {
         Self::Matrix(rows.into_iter().map(|row| row.into_iter().map(scaled).collect()).collect())
     }
 
+    /// True if the expression only names something: a variable, `f(2)`, `PQ`, `|z|`, `m:n` or `\sin A`.
+    pub(super) fn is_name(&self) -> bool {
+        let letter = |part: &Self| part.is_name() || matches!(part, Self::Constant(Constant::E | Constant::I));
+        match self {
+            Self::Symbol(_) | Self::Words(_) => true,
+            Self::Product(factors) => {
+                matches!(factors.as_slice(), [Self::Symbol(f), _] if "fghpqr".contains(f)) || factors.iter().all(letter)
+            }
+            Self::Power(base, exponent) => letter(base) && **exponent == Self::whole(-1),
+            Self::Call("abs" | "sin" | "cos" | "tan", parts) => parts.iter().all(letter),
+            Self::Tuple('(', parts, ')') => parts.iter().all(|part| matches!(part, Self::Symbol(_))),
+            _ => false,
+        }
+    }
+
     /// Direct parts of the expression.
     pub(super) fn parts(&self) -> Vec<&Self> {
         match self {
@@ -168,17 +134,7 @@ impl Expression {
 
     /// True for a number, or a formula with a numeric value.
     pub(super) fn is_scalar(&self) -> bool {
-        !self.any(&|part| {
-            matches!(
-                part,
-                Self::Words(_)
-                    | Self::List(_)
-                    | Self::Tuple(..)
-                    | Self::Set(_)
-                    | Self::Union(_)
-                    | Self::Matrix(_)
-                    | Self::Relation(..)
-            )
-        })
+        use Expression::{List, Matrix, Relation, Set, Tuple, Union, Words};
+        !self.any(&|part| matches!(part, Words(_) | List(_) | Tuple(..) | Set(_) | Union(_) | Matrix(_) | Relation(..)))
     }
 }

@@ -1,87 +1,74 @@
-//! Search for the answer in a text.
+//! Search for the answer in a completion.
 
-use super::lex::closing;
+use std::sync::LazyLock;
+
+use ::regex::Regex;
+
+use super::boxes::{boxed, lists};
 
 /// Positions at which an answer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Places {
-    /// Only boxed text, and a formula that the text calls its answer.
+    /// Only boxed text, a formula that the text calls its answer, and a line `Answer: 5`.
     Anchored,
-    /// Also the last formula, the last number, and a text that is nothing but an answer.
+    /// Also the last formula or number, and a text that is nothing but an answer.
     Any,
 }
 
-/// Texts between two boxes that belong together.
-const BETWEEN: [&str; 4] = [",", "and", "or", ", and"];
-
 /// Phrases before an answer, in lower case.
-const ANCHORS: [&str; 4] = ["final answer is", "answer is", "answer:", "answer :"];
+const ANCHORS: [&str; 5] = ["final answer is", "answer is", "answer:", "answer :", "answer**:"];
 
-/// Candidates for a text's answer, best first.
+/// Longest text between such a phrase and its formula, bytes.
+const MOST_BEFORE: usize = 50;
+
+/// Candidates for a completion's answer, best first.
 pub(super) fn candidates(text: &str, places: Places) -> Vec<String> {
     if let Some(boxed) = boxed(text) {
         return if boxed.trim().is_empty() { Vec::new() } else { vec![boxed] };
     }
-    let formulas = formulas(text);
-    let mut found: Vec<String> = anchored(text, &formulas).into_iter().collect();
-    if places == Places::Any {
-        found.extend(after_anchor(text).map(str::to_owned));
-        found.extend(formulas.last().map(|formula| formula.inside.to_owned()));
-        let line = text.trim();
-        if formulas.is_empty() && is_answer(line) {
-            found.push(line.to_owned());
+    let fenced = fenced(text);
+    let mut found = Vec::new();
+    let anchor = anchor(text);
+    if let Some((behind, rest)) = anchor {
+        found.extend(named(text, behind, &fenced));
+        if places == Places::Any || begins_line(text, behind) {
+            found.push(rest.to_owned());
         }
-        found.extend(last_number(text).map(str::to_owned));
+    }
+    if places == Places::Any {
+        let pieces = with_runs(text, &fenced);
+        if let Some((behind, rest)) = anchor {
+            let end = behind + text[behind..].find(rest).map_or(0, |at| at + rest.len());
+            let mut inside = pieces.iter().filter(|piece| (behind..end).contains(&piece.start));
+            found.extend(inside.find(|piece| !is_name(&text[piece.end..])).map(|piece| piece.inside.to_owned()));
+        }
+        if fenced.is_empty() && is_answer(text.trim()) {
+            found.push(text.trim().to_owned());
+        }
+        found.extend(pieces.last().filter(|last| !last.fenced).map(|last| last.inside.to_owned()));
+        found.extend(fenced.len().checked_sub(1).map(|last| with_neighbours(text, &fenced, last)));
     }
     found.retain(|candidate| !candidate.trim().is_empty());
     found
 }
 
-/// Contents of the last `\boxed{...}` or `\fbox{...}`, with the boxes right before it: `\boxed{1} and \boxed{2}`.
-fn boxed(text: &str) -> Option<String> {
-    let mut boxes: Vec<(usize, usize, &str)> = Vec::new();
-    let starts = text.match_indices("\\boxed").chain(text.match_indices("\\fbox"));
-    let mut starts: Vec<(usize, usize)> = starts.map(|(at, command)| (at, at + command.len())).collect();
-    starts.sort_unstable();
-    // Only the last few boxes are examined, so that unclosed boxes do not each search the whole text.
-    for &(at, behind) in starts.iter().rev().take(8).rev() {
-        if boxes.last().is_some_and(|(_, end, _)| at < *end) {
-            continue;
-        }
-        let rest = text[behind..].trim_start();
-        let open = text.len() - rest.len();
-        if let Some(inside) = rest.strip_prefix('{') {
-            // An unclosed box ends with its line.
-            let closed = closing(inside);
-            let length = closed.unwrap_or_else(|| inside.find(['$', '\n']).unwrap_or(inside.len()));
-            boxes.push((at, open + 1 + length + usize::from(closed.is_some()), &inside[..length]));
-        } else if let Some(word) = rest.split_whitespace().next().filter(|_| rest.len() < text[behind..].len()) {
-            // `\boxed 5`
-            boxes.push((at, open + word.len(), word.trim_end_matches(['$', '.'])));
-        }
-    }
-    let (mut start, _, last) = *boxes.last()?;
-    let mut together = vec![last];
-    for &(at, end, inside) in boxes.iter().rev().skip(1) {
-        let between = text[end..start].trim_matches([' ', '$', '\n']);
-        if !BETWEEN.contains(&between) {
-            break;
-        }
-        together.push(inside);
-        start = at;
-    }
-    together.reverse();
-    Some(together.join(","))
+/// What a dataset's text calls its answer: the rest of the line.
+pub(super) fn stated(text: &str) -> Option<&str> {
+    anchor(text).map(|(_, rest)| rest)
 }
 
-/// A formula between its delimiters.
-struct Formula<'t> {
+/// A formula, with its delimiters from `start` to `end`.
+#[derive(Clone, Copy)]
+struct Piece<'t> {
     start: usize,
+    end: usize,
     inside: &'t str,
+    /// True if it has delimiters.
+    fenced: bool,
 }
 
 /// Formulas between `$`, `$$`, `\(`, `\[`, in order.
-fn formulas(text: &str) -> Vec<Formula<'_>> {
+fn fenced(text: &str) -> Vec<Piece<'_>> {
     const FENCES: [(&str, &str); 4] = [("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")];
     let (mut found, mut at) = (Vec::new(), 0);
     // If a delimiter is unclosed once, it is unclosed everywhere after that.
@@ -99,10 +86,11 @@ fn formulas(text: &str) -> Vec<Formula<'_>> {
         let inside = &rest[begin.len()..];
         match end_of(inside, end) {
             Some(length) => {
-                if !inside[..length].trim().is_empty() {
-                    found.push(Formula { start: at, inside: &inside[..length] });
-                }
+                let (start, inside) = (at, &inside[..length]);
                 at += begin.len() + length + end.len();
+                if !inside.trim().is_empty() {
+                    found.push(Piece { start, end: at, inside, fenced: true });
+                }
             }
             None => {
                 open[fence] = false;
@@ -119,47 +107,97 @@ fn end_of(inside: &str, end: &str) -> Option<usize> {
     ends.find(|&at| !end.starts_with('$') || !inside[..at].ends_with('\\'))
 }
 
-/// The formula that follows the last phrase before an answer.
-fn anchored(text: &str, formulas: &[Formula<'_>]) -> Option<String> {
-    let behind = text.len() - after_anchor(text)?.len();
-    let first = formulas.iter().find(|formula| formula.start >= behind)?;
-    // Only a few short words may come in between.
-    (text[behind..first.start].len() <= 20).then(|| first.inside.to_owned())
+/// The formula at `place`, with those next to it if only `,`, `and` or `or` is between them.
+fn with_neighbours(text: &str, fenced: &[Piece<'_>], place: usize) -> String {
+    let apart = |at: &usize| !lists(&text[fenced[*at].end..fenced[at + 1].start]);
+    let first = (0..place).rev().find(apart).map_or(0, |at| at + 1);
+    let last = (place..fenced.len() - 1).find(apart).unwrap_or(fenced.len() - 1);
+    fenced[first..=last].iter().map(|piece| piece.inside).collect::<Vec<_>>().join(", ")
 }
 
-/// The rest of the line after the last phrase before an answer.
-fn after_anchor(text: &str) -> Option<&str> {
+/// The formulas, and the mathematics without delimiters between them, in order.
+fn with_runs<'t>(text: &'t str, fenced: &[Piece<'t>]) -> Vec<Piece<'t>> {
+    let mut found = Vec::new();
+    let ends = fenced.iter().map(|piece| piece.start).chain([text.len()]);
+    let mut at = 0;
+    for (place, end) in ends.enumerate() {
+        runs(text, (at, end), &mut found);
+        if let Some(piece) = fenced.get(place) {
+            found.push(*piece);
+            at = piece.end;
+        }
+    }
+    found
+}
+
+/// Mathematics without delimiters on one line: numbers, single letters, commands and signs, but no part of a word.
+static RUN: LazyLock<Regex> = LazyLock::new(|| {
+    let parts = [
+        r"\\(?:text\w*|mbox|mathrm|operatorname|begin|end)\s?\{[^{}\n]*\}",
+        r"\\[a-zA-Z]+\d*",
+        r"\\\{[^{}\n]*\\\}",
+        r"\\[^a-zA-Z\s{}]",
+        // Members of a point or an interval.
+        r"[(\[](?:[^()\[\]a-zA-Z\\\n]|\\[a-zA-Z]+)*[)\]]",
+        // `1,234.5`, `3:2`, `3x`, `12cm`
+        r"(?-u:\b)\d+(?:[,:]\d+)*(?:\.\d+)?[a-zA-Z]{0,3}(?-u:\b)",
+        r"\.\d+",
+        r"(?-u:\b)(?:sqrt|sin|cos|tan|log|ln|exp|pi|percent|pct|[a-zA-Z])(?:_\w+)?(?-u:\b)",
+        r"[-+*/^_=<>|%!$~&(){}\[\]]",
+        r"[^\x00-\x7f\p{L}\s]",
+    ];
+    Regex::new(&format!(r"(?:(?:{})[ \t]*)+", parts.join("|"))).expect("the pattern is a constant")
+});
+
+/// Mathematics without delimiters in a part of a text, as in `So x = 2\sqrt{3}.`
+fn runs<'t>(text: &'t str, (from, to): (usize, usize), found: &mut Vec<Piece<'t>>) {
+    for run in RUN.find_iter(&text[from..to]) {
+        let (start, end) = (from + run.start(), from + run.start() + run.as_str().trim_end().len());
+        let glued = text[..start].ends_with(char::is_alphanumeric) || text[end..].starts_with(char::is_alphanumeric);
+        let mut inside = run.as_str().trim_matches(['*', '_', '!', ' ', '\t']);
+        // An article, a bullet or the `s` of `it's` before a number is no factor or sign.
+        while let Some((first, rest)) = inside.split_once(' ')
+            && (matches!(first, "a" | "A" | "I" | "-" | "*" | "+" | ">" | "=") || text[..start].ends_with('\''))
+        {
+            inside = rest;
+        }
+        let inside = inside.strip_suffix(" a").unwrap_or(inside);
+        if !glued && inside.contains(|c: char| c.is_ascii_digit() || c == '\\') {
+            found.push(Piece { start, end, inside, fenced: false });
+        }
+    }
+}
+
+/// True if a text may be nothing but an answer: formulas with commas, or one or two words without a number.
+fn is_answer(line: &str) -> bool {
+    let between = RUN.replace_all(line, " ");
+    let formula = between.split([' ', ',', ';', '.']).all(|word| matches!(word, "" | "and" | "or"));
+    formula || !line.contains(|c: char| c.is_ascii_digit() || c == '\n') && line.split_whitespace().count() <= 2
+}
+
+/// Position behind the last phrase before an answer, and the rest of the line there.
+fn anchor(text: &str) -> Option<(usize, &str)> {
     let lower = text.to_ascii_lowercase();
     let behind = ANCHORS.iter().filter_map(|anchor| lower.rfind(anchor).map(|at| at + anchor.len())).max()?;
     let rest = text[behind..].trim_start_matches([':', ' ', '\n', '*']);
-    rest.lines().next()
+    Some((behind, rest.lines().next()?.trim_end_matches([' ', '*'])))
 }
 
-/// True if a text may be nothing but an answer: a formula, or one or two words without a number.
-fn is_answer(line: &str) -> bool {
-    let word = |run: &str| match run.len() {
-        0 | 1 => false,
-        2 => matches!(run, "so" | "it" | "is" | "we" | "he" | "of" | "to" | "in" | "as" | "at" | "by"),
-        _ => !matches!(run, "and" | "sin" | "cos" | "tan" | "log" | "sqrt"),
-    };
-    // The first letters after a backslash are a command.
-    let plain = |part: &str| part.split(|c: char| !c.is_alphabetic()).any(word);
-    let command = |part: &str| plain(part.trim_start_matches(|c: char| c.is_ascii_alphabetic()));
-    let mut parts = line.split('\\');
-    let words = plain(parts.next().unwrap_or_default()) || parts.any(command);
-    let numbers = line.contains(|c: char| c.is_ascii_digit());
-    let short = line.split_whitespace().count() <= 2;
-    !line.contains('\n') && (line.contains("\\text") || !words || !numbers && short)
+/// True if the phrase before an answer that ends at `behind` is `Answer:` at the beginning of a line.
+fn begins_line(text: &str, behind: usize) -> bool {
+    let line = text[..behind].rsplit('\n').next().unwrap_or_default().to_ascii_lowercase();
+    let line = line.trim_start_matches(['*', '#', '>', '_', ' ', '\t']);
+    matches!(line.replace('*', "").as_str(), "answer:" | "answer :" | "final answer:")
 }
 
-/// The last number, with its sign, fraction and separators.
-fn last_number(text: &str) -> Option<&str> {
-    let number = |c: char| c.is_ascii_digit();
-    let end = text.rfind(number)? + 1;
-    let part = |c: char| c.is_ascii_digit() || matches!(c, '.' | ',' | '/');
-    let start =
-        text[..end].rfind(|c: char| !part(c)).map_or(0, |at| at + text[at..].chars().next().map_or(1, char::len_utf8));
-    let start = start + text[start..end].len() - text[start..end].trim_start_matches([',', '/']).len();
-    let signed = text[..start].ends_with('-') && !text[..start - 1].ends_with(|c: char| c.is_alphanumeric());
-    Some(&text[start - usize::from(signed)..end])
+/// The formula that follows the phrase before an answer, after a few words at most.
+fn named(text: &str, behind: usize, fenced: &[Piece<'_>]) -> Option<String> {
+    let place = fenced.iter().position(|piece| piece.start >= behind && !is_name(&text[piece.end..]))?;
+    let before = &text[behind..fenced[place].start];
+    (before.len() <= MOST_BEFORE && !before.trim().contains('\n')).then(|| with_neighbours(text, fenced, place))
+}
+
+/// True if the text behind a formula says that its value follows: `$n$ is 34`.
+fn is_name(behind: &str) -> bool {
+    behind.trim_start().starts_with("is ") || behind.trim_start().starts_with("= ")
 }

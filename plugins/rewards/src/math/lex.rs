@@ -1,9 +1,12 @@
 //! Tokens of LaTeX and plain formulas, without layout commands and without units after numbers.
 
+use std::borrow::Cow;
+
+use super::expression;
 use super::signs;
 
 /// Longest text that is read, bytes; no answer is longer.
-const MOST_BYTES: usize = 4096;
+pub(super) const MOST_BYTES: usize = 4096;
 
 /// Deepest nesting of `\text{...}`.
 const MOST_TEXTS: usize = 3;
@@ -43,13 +46,14 @@ fn within(text: &str, depth: usize) -> Option<Vec<Token>> {
         return None;
     }
     let mut plain = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in text.replace("\\qquad", " ").replace("\\quad", " ").chars() {
         match signs::plain(c) {
-            Some(stands_for) => plain.push_str(stands_for),
+            Some(command) if command.starts_with('\\') => plain.extend([command, " "]),
+            Some(sign) => plain.push_str(sign),
             None => plain.push(c),
         }
     }
-    let mut lexer = Lexer { rest: &plain, tokens: Vec::new(), depth };
+    let mut lexer = Lexer { rest: &plain, tokens: Vec::new(), depth, spaced: false, brackets: 0 };
     while !lexer.rest.is_empty() {
         lexer.next()?;
         if lexer.tokens.len() > MOST_TOKENS {
@@ -59,28 +63,61 @@ fn within(text: &str, depth: usize) -> Option<Vec<Token>> {
     Some(lexer.tokens)
 }
 
+/// The text with single backslashes, if a program has doubled all of them: `\\frac{1}{2}`.
+pub(super) fn single(text: &str) -> Cow<'_, str> {
+    let mut runs = text.split(|c: char| c != '\\').map(str::len);
+    let doubled = text.match_indices("\\\\").any(|(at, pair)| {
+        let behind = &text[at + pair.len()..];
+        behind.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '{' | '%' | '$' | '!'))
+    });
+    if doubled && runs.all(|run| run % 2 == 0) { text.replace("\\\\", "\\").into() } else { text.into() }
+}
+
 struct Lexer<'t> {
     rest: &'t str,
     tokens: Vec<Token>,
     depth: usize,
+    /// True behind white space.
+    spaced: bool,
+    /// Number of open brackets, in which a comma separates members and not thousands.
+    brackets: usize,
 }
 
 impl<'t> Lexer<'t> {
     fn next(&mut self) -> Option<()> {
         let c = self.rest.chars().next()?;
         match c {
-            '\\' => return self.command(),
+            '\\' => self.command()?,
             '0'..='9' | '.' => self.number(),
             _ if c.is_alphabetic() => self.letters(),
-            _ => {
-                self.skip(c.len_utf8());
-                // Dollar signs mark a currency here, or remain from a formula's delimiters.
-                if !c.is_whitespace() && !matches!(c, '$' | '~' | '€' | '£') {
-                    self.tokens.push(Token::Mark(c));
-                }
-            }
+            _ => self.sign(c),
         }
+        self.spaced = c.is_whitespace();
         Some(())
+    }
+
+    /// Reads a sign, or one that two characters write.
+    fn sign(&mut self, c: char) {
+        const PAIRS: [(&str, char); 5] = [("<=", '≤'), (">=", '≥'), ("==", '='), ("**", '^'), ("!=", '≠')];
+        // `5!=120` is about a factorial.
+        let unequal = self.spaced || matches!(self.tokens.last(), Some(Token::Name(_)));
+        let pair = PAIRS.iter().find(|(pair, sign)| self.rest.starts_with(pair) && (*sign != '≠' || unequal));
+        self.skip(pair.map_or(c.len_utf8(), |(pair, _)| pair.len()));
+        // Dollar signs mark a currency here, or remain from a formula's delimiters.
+        if !c.is_whitespace() && !matches!(c, '$' | '~' | '€' | '£') {
+            self.mark(pair.map_or(c, |(_, sign)| *sign));
+        }
+    }
+
+    fn mark(&mut self, mark: char) {
+        match mark {
+            '(' | '[' | '⦃' => self.brackets += 1,
+            ')' | ']' | '⦄' => self.brackets = self.brackets.saturating_sub(1),
+            // Braces around the whole text are those of a set.
+            '{' if self.tokens.is_empty() => self.brackets += 1,
+            _ => {}
+        }
+        self.tokens.push(Token::Mark(mark));
     }
 
     fn skip(&mut self, bytes: usize) -> &'t str {
@@ -99,7 +136,8 @@ impl<'t> Lexer<'t> {
         let mut digits = self.take(|c| c.is_ascii_digit()).to_owned();
         let first = digits.len();
         while (1..=3).contains(&first)
-            && let Some((separator, group)) = thousands(self.rest, self.tokens.last())
+            && !digits.starts_with('0')
+            && let Some((separator, group)) = self.thousands()
         {
             self.skip(separator + 3);
             digits.push_str(group);
@@ -119,33 +157,53 @@ impl<'t> Lexer<'t> {
         self.tokens.push(Token::Number(digits));
     }
 
+    /// Length of a thousands separator, and the three digits after it.
+    fn thousands(&self) -> Option<(usize, &'t str)> {
+        let length = self.rest.find(|c| !matches!(c, '\\' | '!' | '{' | '}' | ',' | '~' | ' '))?;
+        let (separator, rest) = self.rest.split_at(length);
+        let group = rest.as_bytes();
+        let is_group = group.len() >= 3
+            && group[..3].iter().all(u8::is_ascii_digit)
+            && !group.get(3).is_some_and(u8::is_ascii_digit);
+        // A space does not separate thousands in `\log_2 512`. No member of a set or an interval is written `000`.
+        let attached = matches!(self.tokens.last(), Some(Token::Mark('_' | '^')));
+        let fits = match separator.replace(' ', "").as_str() {
+            "\\!" | "{,}" | ",\\!" | "\\!,\\!" | "{,}\\!" => true,
+            "," => separator == "," && (self.brackets == 0 || group.starts_with(b"0")),
+            "\\," | "~" => !attached,
+            _ => separator == " " && !attached,
+        };
+        (is_group && fits).then(|| (length, &rest[..3]))
+    }
+
     /// Reads a run of letters: a unit after a number, a function, a conjunction, or variables.
     fn letters(&mut self) {
         let run = self.take(char::is_alphabetic);
         let lower = run.to_lowercase();
-        let after_number = self.after_number();
+        // A single letter is a unit only at the end, behind a number and a space, or behind a stroke.
+        let ends =
+            !self.rest.trim_start().starts_with(|c: char| !matches!(c, '^' | ',' | ';' | '/' | '.' | ')' | '}' | '$'));
+        let alone = match self.tokens.last() {
+            Some(Token::Number(_)) => self.spaced && ends,
+            last => last == Some(&Token::Mark('/')) && ends,
+        };
+        let measures = self.after_number() && signs::is_unit(&lower) && (lower.len() > 1 || alone);
         match lower.as_str() {
-            "and" | "or" => self.tokens.push(Token::Mark(',')),
-            "inf" | "infinity" => self.tokens.push(Token::Mark('∞')),
-            "sqrt" | "pi" | "sin" | "cos" | "tan" | "log" | "ln" | "exp" => self.tokens.push(Token::Command(lower)),
-            unit if after_number && signs::is_unit(unit) => self.unit_power(),
-            word if word.chars().count() > 3 => self.tokens.push(Token::Words(lower)),
-            _ => self.tokens.extend(run.chars().map(|c| Token::Name(c.to_lowercase().collect()))),
+            "and" | "or" => self.mark(','),
+            "inf" | "infinity" => self.mark('∞'),
+            "percent" | "percentage" | "pct" => self.mark('%'),
+            function if signs::is_in(signs::FUNCTIONS, function) => self.tokens.push(Token::Command(lower)),
+            word if measures || word.chars().count() > 3 => self.tokens.push(Token::Words(lower)),
+            _ => self.tokens.extend(run.chars().map(|c| Token::Name(variable(c)))),
         }
     }
 
     fn after_number(&self) -> bool {
-        matches!(self.tokens.last(), Some(Token::Number(_) | Token::Mark('}' | ')' | '°')))
-    }
-
-    /// Skips the power of a unit: `cm^2`.
-    fn unit_power(&mut self) {
-        let power = self.rest.trim_start().strip_prefix('^');
-        let Some(power) = power.map(|rest| rest.strip_prefix('{').unwrap_or(rest)) else { return };
-        let end = power.trim_start_matches(|c: char| c.is_ascii_digit() || c == '-');
-        if end.len() < power.len() {
-            let braced = self.rest.trim_start()[1..].starts_with('{');
-            self.rest = if braced { end.strip_prefix('}').unwrap_or(end) } else { end };
+        match self.tokens.as_slice() {
+            [.., Token::Words(_), Token::Mark('/')] => true,
+            [.., Token::Command(name)] => name == "pi",
+            [.., last] => matches!(last, Token::Number(_) | Token::Words(_) | Token::Mark('}' | ')' | '°')),
+            [] => false,
         }
     }
 
@@ -167,7 +225,10 @@ impl<'t> Lexer<'t> {
             return self.words();
         }
         let token = match (name, signs::mark(name)) {
-            (_, Some(mark)) => Token::Mark(mark),
+            (_, Some(mark)) => {
+                self.mark(mark);
+                return Some(());
+            }
             ("mathbb", _) => Token::Command(format!("mathbb {}", self.argument()?.trim())),
             ("begin" | "end", _) => {
                 let environment = self.argument()?;
@@ -190,9 +251,9 @@ impl<'t> Lexer<'t> {
         let Some(c) = self.rest.chars().next() else { return };
         self.skip(c.len_utf8());
         match c {
-            '{' => self.tokens.push(Token::Mark('⦃')),
-            '}' => self.tokens.push(Token::Mark('⦄')),
-            '%' | '|' => self.tokens.push(Token::Mark(c)),
+            '{' => self.mark('⦃'),
+            '}' => self.mark('⦄'),
+            '%' | '|' => self.mark(c),
             '\\' => self.tokens.push(Token::Row),
             // Spaces of every width, escaped dollars, and line breaks are skipped.
             _ => {}
@@ -211,13 +272,25 @@ impl<'t> Lexer<'t> {
     fn words(&mut self) -> Option<()> {
         let text = self.argument()?.trim().trim_matches(['.', '~', ',']).trim();
         let bare = text.trim_start_matches('(').trim_end_matches(')');
-        let after_number = self.after_number();
+        // `5 \text{ cm and } 6 \text{ cm}`
+        if let Some(core) = bare.strip_suffix(" and").or(bare.strip_suffix(" or")) {
+            self.said(core)?;
+            self.mark(',');
+            return Some(());
+        }
+        self.said(bare)
+    }
+
+    /// Reads what stands in `\text{...}`.
+    fn said(&mut self, bare: &str) -> Option<()> {
         match bare.to_lowercase().as_str() {
             "" => {}
-            unit if after_number && signs::is_unit(unit) => self.tokens.push(Token::Words(unit.into())),
-            "and" | "or" | ", and" => self.tokens.push(Token::Mark(',')),
+            unit if self.after_number() && signs::is_unit(unit) => self.tokens.push(Token::Words(unit.into())),
+            "and" | "or" | ", and" => self.mark(','),
+            "percent" => self.mark('%'),
+            function if expression::function(function).is_some() => self.tokens.push(Token::Command(function.into())),
             one if one.chars().count() == 1 && one.chars().all(char::is_alphabetic) => {
-                self.tokens.push(Token::Name(one.into()))
+                self.tokens.extend(bare.chars().map(|c| Token::Name(variable(c))))
             }
             _ if bare.starts_with(|c: char| c.is_ascii_digit() || "-+.$\\".contains(c)) => {
                 self.tokens.extend(within(bare, self.depth + 1)?)
@@ -226,6 +299,11 @@ impl<'t> Lexer<'t> {
         }
         Some(())
     }
+}
+
+/// The name of a variable: its letter in lower case, where that is no constant.
+fn variable(letter: char) -> String {
+    if matches!(letter, 'E' | 'I') { letter.into() } else { letter.to_lowercase().collect() }
 }
 
 /// Number of bytes before the brace that closes the one before `text`.
@@ -242,19 +320,6 @@ pub(super) fn closing(text: &str) -> Option<usize> {
         }
     }
     None
-}
-
-/// Length of a thousands separator, and the three digits after it. A space does not separate them in `\log_2 512`.
-fn thousands<'t>(rest: &'t str, before: Option<&Token>) -> Option<(usize, &'t str)> {
-    let attached = matches!(before, Some(Token::Mark('_' | '^')));
-    let separator = [",", "{,}", "\\,", "\\!", ",\\!", "\\!,\\!", " "].into_iter().find(|separator| {
-        if attached && separator.starts_with([' ', '\\']) {
-            return false;
-        }
-        let group = rest.strip_prefix(separator).unwrap_or_default().as_bytes();
-        group.len() >= 3 && group[..3].iter().all(u8::is_ascii_digit) && !group.get(3).is_some_and(u8::is_ascii_digit)
-    })?;
-    Some((separator.len(), &rest[separator.len()..separator.len() + 3]))
 }
 
 /// Length of an exponent: `e5`, `E12`, `e-05`. A single digit after a sign is no exponent: `2e-3` is `2e` minus 3.

@@ -4,6 +4,7 @@
 //! formulas at several fixed points, sets without order. Time and memory per kilobyte of text are bounded for every
 //! text: lengths, depths, sizes of numbers and the work of a comparison have limits.
 
+mod boxes;
 mod canonical;
 mod commands;
 mod compare;
@@ -19,6 +20,7 @@ mod signs;
 #[cfg(test)]
 mod tests;
 
+pub use boxes::boxed;
 pub use extract::Places;
 pub(crate) use rational::Rational;
 
@@ -29,35 +31,51 @@ use expression::Expression;
 pub struct Answer {
     text: String,
     says: Option<Expression>,
+    /// All boxes of the text as a list; only a dataset's answer of several parts is compared with it.
+    every: Option<Box<Self>>,
 }
 
 impl Answer {
-    /// The answer of `text` at the accepted `places`, or `None`.
+    /// The answer of a completion at the accepted `places`, or `None`.
     #[must_use]
     pub fn of(text: &str, places: Places) -> Option<Self> {
         let candidates = extract::candidates(text, places);
-        let read = candidates.iter().find_map(|candidate| {
-            let says = parse::parse(candidate)?;
-            Some(Self { text: candidate.clone(), says: Some(says) })
-        });
+        let read = candidates.iter().map(|candidate| Self::whole(candidate)).find(|answer| answer.says.is_some());
         // An answer that cannot be parsed is compared as text.
-        read.or_else(|| candidates.into_iter().next().map(|text| Self { text, says: None }))
+        let answer = read.or_else(|| candidates.first().map(|text| Self::whole(text)))?;
+        Some(Self { every: boxes::every(text).map(|list| Box::new(Self::whole(&list))), ..answer })
     }
 
-    /// The dataset's answer: the best candidate, or the whole text. If it cannot be parsed, no other part of the text
-    /// replaces it.
+    /// The dataset's answer: the whole text, or in a worked solution the whole of what follows `####`, is boxed, or is called the answer.
     #[must_use]
     pub fn gold(text: &str) -> Self {
         let text = text.rsplit("####").next().unwrap_or(text).trim();
-        let text = extract::candidates(text, Places::Any).into_iter().next().unwrap_or_else(|| text.to_owned());
-        Self { says: parse::parse(&text), text }
+        match boxes::boxed(text) {
+            Some(boxed) => Self::whole(&boxed),
+            None => Self::whole(extract::stated(text).unwrap_or(text)),
+        }
+    }
+
+    /// The answer that a whole text is.
+    fn whole(text: &str) -> Self {
+        Self { says: parse::parse(text), text: text.trim().to_owned(), every: None }
     }
 
     /// True if the answer has the same meaning as `gold`.
     #[must_use]
     pub fn matches(&self, gold: &Self) -> bool {
+        let several = || matches!(&gold.says, Some(Expression::List(_) | Expression::Set(_)));
+        self.is(gold) || self.every.as_ref().is_some_and(|every| several() && every.is(gold))
+    }
+
+    fn is(&self, gold: &Self) -> bool {
+        let chosen = |one: &Self, other: &Self| choice(&one.text).is_some_and(|letter| letters(&other.text) == letter);
         let same = || Some(compare::same(gold.says.as_ref()?, self.says.as_ref()?));
-        letters(&self.text) == letters(&gold.text) || same().unwrap_or(false)
+        let text = letters(&gold.text);
+        !text.is_empty() && letters(&self.text) == text
+            || chosen(self, gold)
+            || chosen(gold, self)
+            || same().unwrap_or(false)
     }
 
     /// A canonical text, equal for different spellings of a value: `1/2` for `0.5` and `\frac{1}{2}`.
@@ -92,18 +110,38 @@ pub fn verify(gold: &str, answer: &str) -> bool {
     Answer::of(answer, Places::Any).is_some_and(|answer| answer.matches(&Answer::gold(gold)))
 }
 
-/// The text without layout: spaces, dollars, `\text`, `\left`, case. In plain words and choices it also drops braces and brackets.
+/// Commands that mark words and layout.
+const LAYOUT: [&str; 9] = ["\\left", "\\right", "\\textbf", "\\text", "\\mathrm", "\\!", "\\,", "\\;", "\\ "];
+
+/// The text without layout: spaces, dollars, `\text`, `\left`, case. A text without other commands also loses its braces, and a choice
+/// its brackets. A text that is too long for an answer stays as it is.
 fn letters(text: &str) -> String {
-    let mut bare = text.trim().trim_end_matches('.').to_lowercase();
-    for command in ["\\left", "\\right", "\\textbf", "\\text", "\\mathrm", "\\!", "\\,", "\\;", "\\ "] {
-        bare = bare.replace(command, "");
+    if text.len() > lex::MOST_BYTES {
+        return text.to_owned();
     }
-    bare.retain(|c| !c.is_whitespace() && c != '$');
+    let bare = LAYOUT.iter().fold(text.to_lowercase(), |bare, command| bare.replace(command, ""));
+    // White space between two numbers stays.
+    let parts = bare.split(|c: char| c.is_whitespace() || matches!(c, '$' | '~')).filter(|part| !part.is_empty());
+    let joined = parts.fold(String::new(), |joined, part| {
+        let digits = joined.ends_with(|c: char| c.is_ascii_digit()) && part.starts_with(|c: char| c.is_ascii_digit());
+        joined + if digits { " " } else { "" } + part
+    });
+    let bare = joined.trim_end_matches('.');
     let words: String = bare.chars().filter(|c| !matches!(c, '{' | '}')).collect();
     let choice = words.trim_start_matches('(').trim_end_matches(')');
     match () {
         () if choice.chars().count() == 1 && choice.chars().all(char::is_alphabetic) => choice.to_owned(),
-        () if words.chars().all(char::is_alphabetic) => words,
-        () => bare,
+        () if !words.contains(['\\', '^', '_']) => words,
+        () => bare.to_owned(),
     }
+}
+
+/// The letter of a choice that its text follows: `\textbf{(D)} 12`.
+fn choice(text: &str) -> Option<String> {
+    let bare = text.trim_start_matches(['$', ' ']);
+    let bare = bare.strip_prefix("\\textbf").or(bare.strip_prefix("\\text")).unwrap_or(bare).trim_start_matches('{');
+    let (letter, behind) = bare.strip_prefix('(')?.split_once(')')?;
+    let is_choice = letter.len() == 1 && letter.contains(|c: char| c.is_ascii_uppercase());
+    (is_choice && behind.starts_with([' ', '\\', '~', '}']) && !behind.trim_matches(['}', ' ', '$']).is_empty())
+        .then(|| letter.to_lowercase())
 }

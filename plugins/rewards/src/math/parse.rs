@@ -1,7 +1,7 @@
 //! Parses tokens to an expression, by recursive descent of limited depth.
 
-use super::expression::{Constant, Expression, Function};
-use super::lex::{Token, lex};
+use super::expression::{Constant, Expression};
+use super::lex::{MOST_BYTES, Token, lex, single};
 use super::rational::Rational;
 
 /// Deepest nesting of brackets, fractions, roots and powers.
@@ -14,7 +14,15 @@ const RELATIONS: [char; 8] = ['=', '<', '>', '≤', '≥', '≠', '∈', '≈'];
 
 /// The expression of a formula; `None` if the text is not a formula, or is too large.
 pub(super) fn parse(text: &str) -> Option<Expression> {
-    let tokens = lex(text.trim().trim_end_matches(['.', ':']))?;
+    let text = text.trim();
+    if text.len() > MOST_BYTES {
+        return None;
+    }
+    let text = single(text);
+    let tokens = lex(text.trim_end_matches(['.', ':', '\\', ' ', '\n']))?;
+    if let Some(quantity) = quantity(&tokens) {
+        return Some(quantity);
+    }
     if !tokens.iter().any(|token| matches!(token, Token::Mark('±' | '∓'))) {
         return Parser::new(tokens).whole();
     }
@@ -34,6 +42,21 @@ pub(super) fn parse(text: &str) -> Option<Expression> {
     Some(Expression::List(both.collect()))
 }
 
+/// A quantity in several units, as `4 hours 15 minutes`.
+fn quantity(tokens: &[Token]) -> Option<Expression> {
+    let tokens: Vec<&Token> = tokens.iter().filter(|token| **token != Token::Mark(',')).collect();
+    let mut parts = Vec::new();
+    for pair in tokens.chunks(2) {
+        let [Token::Number(digits), Token::Words(unit)] = pair else { return None };
+        let unit = Expression::Words(unit.trim_end_matches('s').into());
+        if parts.contains(&unit) {
+            return None;
+        }
+        parts.extend([Expression::Number(Rational::decimal(digits)?, digits.contains('.')), unit]);
+    }
+    (parts.len() > 2).then_some(Expression::Tuple(' ', parts, ' '))
+}
+
 pub(super) struct Parser {
     tokens: Vec<Token>,
     pub(super) at: usize,
@@ -41,11 +64,13 @@ pub(super) struct Parser {
     depth: usize,
     /// True if the next bar closes an absolute value.
     barred: bool,
+    /// Place behind the last unit; no factor begins there.
+    measured: usize,
 }
 
 impl Parser {
     fn new(tokens: Vec<Token>) -> Self {
-        Self { tokens, at: 0, depth: 0, barred: false }
+        Self { tokens, at: 0, depth: 0, barred: false, measured: 0 }
     }
 
     fn whole(mut self) -> Option<Expression> {
@@ -102,8 +127,15 @@ impl Parser {
         let mut signs = Vec::new();
         while let Some(sign) = self.mark().filter(|mark| RELATIONS.contains(mark)) {
             self.at += 1;
-            signs.push(if sign == '≈' { '=' } else { sign });
+            // What `x ≈ 11` names has no other value.
+            signs.push(if sign == '≈' && signs.is_empty() && parts[0].is_name() { '=' } else { sign });
             parts.push(self.sets()?);
+        }
+        // `5 > x` is kept as `x < 5`.
+        if !signs.is_empty() && signs.iter().all(|sign| matches!(sign, '>' | '≥')) {
+            parts.reverse();
+            signs.reverse();
+            signs.iter_mut().for_each(|sign| *sign = if *sign == '>' { '<' } else { '≤' });
         }
         if signs.is_empty() { parts.pop() } else { Some(Expression::Relation(parts, signs)) }
     }
@@ -144,7 +176,10 @@ impl Parser {
                 factors.push(if minus { below.negated() } else { below });
             } else if let Some(mixed) = self.mixed(factors.last()?) {
                 *factors.last_mut()? = mixed;
-            } else if self.begins_factor() {
+                if matches!(self.peek(), Some(Token::Words(_))) {
+                    self.unit();
+                }
+            } else if self.begins_factor() && self.measured != self.at {
                 factors.push(self.factor()?);
             } else {
                 break;
@@ -182,7 +217,9 @@ impl Parser {
         match self.peek() {
             Some(Token::Mark('|')) => !self.barred,
             Some(Token::Mark(mark)) => matches!(mark, '(' | '{' | '⦃' | '∞' | '∅'),
-            Some(Token::Number(_) | Token::Name(_) | Token::Begin) => true,
+            // `1 2` is no product.
+            Some(Token::Number(_)) => !matches!(self.tokens.get(self.at.wrapping_sub(1)), Some(Token::Number(_))),
+            Some(Token::Name(_) | Token::Begin) => true,
             Some(Token::Command(name)) => !matches!(name.as_str(), "rfloor" | "rceil" | "rangle"),
             _ => false,
         }
@@ -194,10 +231,11 @@ impl Parser {
             let mut value = parser.atom()?;
             for _ in 0..MOST_SIGNS {
                 value = match parser.peek() {
-                    Some(Token::Mark('!')) => Expression::call(Function::Factorial, value),
+                    Some(Token::Mark('!')) => Expression::call("factorial", value),
                     Some(Token::Mark('%')) => Expression::Percent(Box::new(value)),
                     Some(Token::Mark('°' | '\'')) => value,
-                    Some(Token::Words(_)) => {
+                    // Behind a name only a known unit is one: `no solution` is a text.
+                    Some(Token::Words(words)) if !value.is_name() || super::signs::is_unit(words) => {
                         parser.unit();
                         continue;
                     }
@@ -221,7 +259,9 @@ impl Parser {
 
     /// Skips the words after a value, with their power; they name its unit.
     fn unit(&mut self) {
-        self.at += 1;
+        while matches!(self.peek(), Some(Token::Words(_))) {
+            self.at += 1;
+        }
         let power = [self.peek(), self.tokens.get(self.at + 1)];
         match power {
             [Some(Token::Mark('^')), Some(Token::Number(_))] => self.at += 2,
@@ -232,6 +272,7 @@ impl Parser {
             [Some(Token::Mark('/')), Some(Token::Words(_))] => self.at += 2,
             _ => {}
         }
+        self.measured = self.at;
     }
 
     fn raised(&mut self, base: Expression) -> Option<Expression> {
@@ -249,11 +290,12 @@ impl Parser {
         Some(Expression::Power(Box::new(base), Box::new(exponent)))
     }
 
-    /// Parses an index. After a variable it is part of the name; after a number it gives the base of the digits.
+    /// Parses an index: part of a variable's name, or the base of a number's digits.
     fn indexed(&mut self, value: Expression) -> Option<Expression> {
         let index = self.deeper(Self::atom)?;
         Some(match value {
             Expression::Symbol(name) => Expression::Symbol(format!("{name}_{}", super::canonical::text(&index))),
+            number @ Expression::Number(..) => Expression::Tuple('_', vec![number, index], '_'),
             other => other,
         })
     }
@@ -312,7 +354,7 @@ impl Parser {
                 let outer = std::mem::replace(&mut self.barred, true);
                 let inner = self.sum()?;
                 self.barred = outer;
-                self.eat('|').then_some(Expression::call(Function::Abs, inner))
+                self.eat('|').then_some(Expression::call("abs", inner))
             }
             '(' | '[' => {
                 let mut items = self.items()?;

@@ -2,10 +2,13 @@
 
 /// Commands that change only the layout of what follows.
 pub(super) const SILENT: &str = "left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr middle displaystyle textstyle scriptstyle \
-    limits nolimits quad qquad enspace thinspace mathbf mathit boldsymbol bm bf rm it mathsf mathcal vec hat hfill";
+    limits nolimits angle triangle enspace thinspace mathbf mathit boldsymbol bm bf rm it mathsf mathcal vec hat hfill";
 
 /// Commands whose argument is text.
 pub(super) const TEXT: &str = "text textbf textit textrm textsf texttt textnormal mbox hbox mathrm operatorname";
+
+/// Functions that plain text names without a backslash.
+pub(super) const FUNCTIONS: &str = "sqrt pi sin cos tan log ln exp inf infinity";
 
 /// Commands that are variables.
 pub(super) const GREEK: &str = "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau phi \
@@ -29,36 +32,22 @@ pub(super) fn mark(command: &str) -> Option<char> {
     words.next()?.chars().next()
 }
 
+/// Unicode signs with the LaTeX or plain text that each of them stands for.
+const PLAIN: &str = "− - – - × * · * ⋅ * ∗ * ⁄ / π \\pi √ \\sqrt ² ^2 ³ ^3 ½ \\frac12 ¼ \\frac14 ¾ \\frac34 ⅓ \\frac13 ⅔ \\frac23 \
+    \u{a0} ~ ℝ \\mathbb{R} ℤ \\mathbb{Z} ， , （ ( ） )";
+
 /// The LaTeX or plain text for a Unicode sign.
 pub(super) fn plain(sign: char) -> Option<&'static str> {
-    Some(match sign {
-        '−' | '–' => "-",
-        '×' | '·' | '⋅' | '∗' => "*",
-        '⁄' => "/",
-        'π' => "\\pi ",
-        '√' => "\\sqrt ",
-        '²' => "^2",
-        '³' => "^3",
-        '½' => "\\frac12 ",
-        '¼' => "\\frac14 ",
-        '¾' => "\\frac34 ",
-        '⅓' => "\\frac13 ",
-        '⅔' => "\\frac23 ",
-        '\u{a0}' => " ",
-        'ℝ' => "\\mathbb{R}",
-        'ℤ' => "\\mathbb{Z}",
-        '，' => ",",
-        '（' => "(",
-        '）' => ")",
-        _ => return None,
-    })
+    let mut words = PLAIN.split(' ');
+    words.find(|known| !sign.is_ascii() && known.starts_with(sign))?;
+    words.next()
 }
 
 /// Names of units and currencies, in lower case and without regular plural endings.
 const UNITS: &str = "mm cm dm m km in inch inche ft foot feet yd yard mi mile meter metre centimeter centimetre millimeter kilometer \
     kilometre unit squareunit cubicunit mg g kg gram kilogram ton tonne lb pound oz ounce ml l liter litre gallon \
     quart pint cup sec second min minute h hr hour day week month year ms am pm mph kph degree deg radian rad \
-    percent dollar cent euro usd eur point people person student way time apple piece page book mole mol volt watt \
+    dollar cent euro usd eur point people person student way time apple piece page book mole mol volt watt \
     joule newton hz square cubic per coin ball marble child children men women car ticket hectare acre gb mb";
 
 /// True if a lower-case word is a unit, in the singular or the plural.

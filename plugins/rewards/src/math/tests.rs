@@ -84,10 +84,30 @@ fn what_is_too_large_is_only_what_is_written_the_same() {
     assert!(!verify("$\\frac{1}{0}$", "\\boxed{\\frac{2}{0}}"));
 }
 
+/// Answers to one dataset's answer; with `boxed`, each stands in a box of a sentence.
+#[derive(serde::Deserialize)]
+struct Case {
+    kind: String,
+    gold: String,
+    boxed: bool,
+    anchored: bool,
+    right: Vec<String>,
+    wrong: Vec<String>,
+}
+
 #[test]
-fn of_a_dataset_answer_that_is_not_understood_no_part_is_taken() {
-    assert!(verify("$\\sum_{k=1}^n k$", "\\boxed{\\sum_{k=1}^n k}"));
-    assert!(!verify("$\\sum_{k=1}^n k$", "\\boxed{1}"));
+fn answers_are_graded_as_a_teacher_would() {
+    for line in include_str!("../../golden/cases.jsonl").lines() {
+        let Case { kind, gold, boxed, anchored, right, wrong } = serde_json::from_str(line).unwrap();
+        let mut reward = capo_plugin::Image::own().reward("math", &format!("{{\"anchored\": {anchored}}}")).unwrap();
+        for (answers, expected) in [(right, 1.0), (wrong, 0.0)] {
+            for answer in answers {
+                let text = if boxed { format!("The answer is $\\boxed{{{answer}}}$.") } else { answer };
+                let scored = RolloutFixture::new(&[&text]).answers(&[&gold]).score(&mut reward).unwrap();
+                assert_eq!(scored.rewards, [expected], "{kind}: {gold} | {text}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -107,15 +127,4 @@ fn one_answer_however_it_is_written() {
     assert_ne!(extract("\\boxed{Evelyn}"), extract("\\boxed{Levyne}"));
     assert_eq!(["", "I do not know", "\\boxed{} 5"].map(extract), [None, None, None]);
     assert!(!verify("", "\\boxed{}"));
-}
-
-#[test]
-fn answers_stand_where_trl_looks_for_them_or_anywhere() {
-    let score = |keys: &str, text: &str| {
-        let mut reward = capo_plugin::Image::own().reward("math", keys).unwrap();
-        RolloutFixture::new(&[text]).answers(&["$4$"]).score(&mut reward).unwrap().rewards[0]
-    };
-    let texts = ["\\boxed{4}", "The answer is $4$.", "so $4$", "4", "\\boxed{5} or 4"];
-    assert_eq!(texts.map(|text| score("{}", text)), [1.0, 1.0, 0.0, 0.0, 0.0]);
-    assert_eq!(texts.map(|text| score(r#"{"anchored": false}"#, text)), [1.0, 1.0, 1.0, 1.0, 0.0]);
 }

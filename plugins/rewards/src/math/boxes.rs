@@ -1,0 +1,108 @@
+//! The boxes of a text, and which of them are one answer.
+
+use std::sync::LazyLock;
+
+use ::regex::Regex;
+
+use super::lex::closing;
+
+/// Number of boxes that are read, from the end of a text. Unclosed boxes each search the rest of it.
+const MOST_BOXES: usize = 32;
+
+/// Longest text between two parts of one answer, bytes.
+const MOST_BETWEEN: usize = 70;
+
+/// Words that take back what was said before.
+const BACK: &str =
+    "no not wrong wait actually instead sorry but rather think hmm oops mistake incorrect correct correction should";
+
+/// Words that lead from a step to the next one.
+const THUS: &str = "so then thus hence therefore gives giving implies yields which because since if when";
+
+/// Content of the last `\boxed{...}` or `\fbox{...}` of a text, with the boxes before it that belong to the same answer, as in
+/// `\boxed{1} \quad \text{and} \quad \boxed{2}`; `None` if it has no box.
+#[must_use]
+pub fn boxed(text: &str) -> Option<String> {
+    let boxes = boxes(text);
+    let last = boxes.len().checked_sub(1)?;
+    let apart = |at: &usize| !joins(&text[boxes[*at].end..boxes[at + 1].start]);
+    let first = (0..last).rev().find(apart).map_or(0, |at| at + 1);
+    Some(listed(&boxes[first..]))
+}
+
+/// Contents of all boxes as one list, for a dataset's answer of several parts. `None` if a word between them takes one back.
+pub(super) fn every(text: &str) -> Option<String> {
+    let boxes = boxes(text);
+    let between = boxes.windows(2).map(|pair| &text[pair[0].end..pair[1].start]);
+    (boxes.len() > 1 && !between.clone().any(|between| says(between, BACK) || between.contains('?')))
+        .then(|| listed(&boxes))
+}
+
+/// True if the text between two boxes makes them parts of one answer: only layout, or names and `and`, `or` or a comma.
+fn joins(between: &str) -> bool {
+    // `\boxed{3} + \boxed{4} = \boxed{7}` is a calculation, and `x = \boxed{3}` has a name.
+    let calculates = between.contains('=') && !between.contains(char::is_alphabetic);
+    let is_layout = words(between).next().is_none() && !between.contains('?') && !calculates;
+    let apart = between.contains(['?', '.', ':']) || says(between, BACK) || says(between, THUS);
+    between.len() <= MOST_BETWEEN
+        && !between.contains("\n\n")
+        && (is_layout || !apart && (says(between, "and or") || between.contains([',', ';'])))
+}
+
+/// True if the text between two formulas is a comma, `and` or `or`.
+pub(super) fn lists(between: &str) -> bool {
+    let between = between.trim().trim_start_matches([',', ';']).trim();
+    between.is_empty() || between == "and" || between == "or"
+}
+
+fn says(between: &str, list: &str) -> bool {
+    words(between).any(|word| list.split(' ').any(|known| known == word))
+}
+
+/// Words of two letters and more, in lower case and without commands.
+fn words(text: &str) -> impl Iterator<Item = String> {
+    static WORD: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"\\[a-zA-Z]+|\p{L}{2,}").expect("the pattern is a constant"));
+    let plain = WORD.find_iter(text).filter(|word| !word.as_str().starts_with('\\'));
+    plain.map(|word| word.as_str().to_lowercase())
+}
+
+struct Boxed<'t> {
+    start: usize,
+    end: usize,
+    inside: &'t str,
+}
+
+/// Contents without repetition. The space after a comma keeps `4` and `300` apart.
+fn listed(boxes: &[Boxed<'_>]) -> String {
+    let mut insides: Vec<&str> = boxes.iter().map(|one| one.inside.trim()).collect();
+    insides.dedup();
+    insides.join(", ")
+}
+
+fn boxes(text: &str) -> Vec<Boxed<'_>> {
+    let mut boxes: Vec<Boxed<'_>> = Vec::new();
+    let starts = text.match_indices("\\boxed").chain(text.match_indices("\\fbox"));
+    let mut starts: Vec<(usize, usize)> = starts.map(|(at, command)| (at, at + command.len())).collect();
+    starts.sort_unstable();
+    for &(start, behind) in &starts[starts.len().saturating_sub(MOST_BOXES)..] {
+        if boxes.last().is_some_and(|before| start < before.end) {
+            continue;
+        }
+        let rest = text[behind..].trim_start();
+        let open = text.len() - rest.len();
+        if let Some(inside) = rest.strip_prefix('{') {
+            let closed = closing(inside);
+            // An unclosed box ends with its line; `\}` closes one that has no `\{`.
+            let line = &inside[..inside.find(['$', '\n']).unwrap_or(inside.len())];
+            let stray = line.find("\\}").filter(|_| !line.contains("\\{"));
+            let length = closed.or(stray).unwrap_or(line.len());
+            let end = open + 1 + length + usize::from(closed.is_some());
+            boxes.push(Boxed { start, end, inside: &inside[..length] });
+        } else if let Some(word) = rest.split_whitespace().next().filter(|_| rest.len() < text[behind..].len()) {
+            // `\boxed 5`
+            boxes.push(Boxed { start, end: open + word.len(), inside: word.trim_end_matches(['$', '.']) });
+        }
+    }
+    boxes
+}
