@@ -208,7 +208,7 @@ fn a_run_of_skipped_steps_alone_succeeds() {
     let folder = Folder::new();
     let outcome = folder.attempt("run", &settings(Point::Mask, "reject_all")).succeeded();
     assert!(outcome.stdout.contains("steps skipped 4"), "{}", outcome.stdout);
-    assert_snapshot!(outcome.stderr.trim_end(), @"warning: step 3: every token was rejected in the last 3 steps, so that nothing is learned (loosen `misbehave.mask`, which rejected most; docs/masks.md)");
+    assert_snapshot!(outcome.stderr.trim_end(), @"warning: step 3: every token was rejected in the last 3 steps, most by `misbehave.mask`, so that nothing is learned (loosen `misbehave.mask`, whose keys `host plugins --verbose --plugin libmisbehave.so` lists; docs/masks.md)");
     assert!(!outcome.stdout.contains("never rejected"), "{}", outcome.stdout);
     let run = folder.run_dir("run");
     assert_eq!(run.metric("step_skipped"), [1.0; 4]);
@@ -219,7 +219,7 @@ fn a_run_of_skipped_steps_alone_succeeds() {
 fn a_mask_that_never_rejects_is_named_at_the_end() {
     let outcome = Folder::new().host(&format!("train {}", settings(Point::Mask, "none"))).succeeded();
     let line = outcome.stdout.lines().find(|line| line.starts_with("never rejected")).unwrap();
-    assert_snapshot!(line, @"never rejected     misbehave.mask: no token in 4 steps (`host replay --sweep` tries other limits)");
+    assert_snapshot!(line, @"never rejected     misbehave.mask: no token in 4 steps (tighten `misbehave.mask`, whose keys `host plugins --verbose --plugin libmisbehave.so` lists)");
     assert_eq!(outcome.stderr, "");
 }
 

@@ -109,7 +109,7 @@ fn a_share_of_a_point_is_no_right_answer() {
     right      `command` above 0, as long as it gives -1, 0 and 1 alone (else name it with `eval.reward`)
     held-out reward 0.250 before training
     held-out reward    0.250 -> 0.250  (20 prompts, greedy)
-    no signal          the completions of each prompt earned alike in all 2 steps, so that nothing was learned from rewards (easier or harder prompts, more `rollout.num_generations`)
+    no signal          the completions of each prompt earned alike in all 2 steps, so that nothing was learned from rewards (try easier or harder prompts, or more answers to each: `--set rollout.num_generations=16`)
     ");
     let run = folder.run_dir("run");
     let first = &run.lines()[0];
