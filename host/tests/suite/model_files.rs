@@ -92,7 +92,8 @@ fn a_missing_file_is_named() {
         let directory = copy("tied");
         let path = directory.path().join(file);
         fs::remove_file(&path).unwrap();
-        let expected = format!("cannot read `{}`: No such file or directory (os error 2) (the folder has `", path.display());
+        let expected =
+            format!("cannot read `{}`: No such file or directory (os error 2) (the folder has `", path.display());
         assert!(message(directory.path()).starts_with(&expected));
     }
 }
