@@ -185,6 +185,12 @@ impl<'t> Lexer<'t> {
             !self.rest.trim_start().starts_with(|c: char| !matches!(c, '^' | ',' | ';' | '/' | '.' | ')' | '}' | '$'));
         let alone = match self.tokens.last() {
             Some(Token::Number(_)) => self.spaced && ends,
+            // `10^{8} m/s`
+            Some(Token::Mark('}')) => {
+                let below =
+                    self.rest.strip_prefix('/').and_then(|rest| rest.split(|c: char| !c.is_alphabetic()).next());
+                self.spaced && below.is_some_and(signs::is_unit)
+            }
             last => last == Some(&Token::Mark('/')) && ends,
         };
         let measures = self.after_number() && signs::is_unit(&lower) && (lower.len() > 1 || alone);

@@ -128,10 +128,11 @@ fn letters(text: &str) -> String {
     });
     let bare = joined.trim_end_matches('.');
     let words: String = bare.chars().filter(|c| !matches!(c, '{' | '}')).collect();
+    let words = words.trim_end_matches('.');
     let choice = words.trim_start_matches('(').trim_end_matches(')');
     match () {
         () if choice.chars().count() == 1 && choice.chars().all(char::is_alphabetic) => choice.to_owned(),
-        () if !words.contains(['\\', '^', '_']) => words,
+        () if !words.contains(['\\', '^', '_']) => words.to_owned(),
         () => bare.to_owned(),
     }
 }
