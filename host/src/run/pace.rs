@@ -12,8 +12,9 @@ use crate::model::{Generation, Gradients, SamplingParams, Sequences, Shape};
 use crate::report::terminal::{duration, grouped};
 use crate::stages::control;
 
-/// Number of weights × tokens of a measured pass: less than a second of two cores.
-const WORK: usize = 20_000_000_000;
+/// Number of weights × tokens of a measured pass: one to two seconds of two cores. What a pass costs whatever its length, such as the writing
+/// of all gradients, is then a small part.
+const WORK: usize = 50_000_000_000;
 /// Least numbers of tokens of a training pass, and of rows that are sampled at once.
 const FEWEST: [usize; 2] = [16, 64];
 /// Least duration of the measurement, seconds.
@@ -32,15 +33,20 @@ pub fn lines(resources: &mut Resources, estimate: &Estimate) -> Vec<String> {
         // The first comes before training.
         let count = 1 + config.evaluations(0..steps);
         all += evaluation * count as f64;
-        evaluated = format!(" and {count} evaluations of {}", duration(evaluation));
+        evaluated = format!(" and {count} evaluations of {}", shown(evaluation));
     }
     let tokens = config.sizes.step * (estimate.prompt_tokens + config.rollout.max_completion_length);
-    let (all, step, tokens) = (duration(all), duration(step), grouped(tokens as u64));
+    let (all, step, tokens) = (duration(all), shown(step), grouped(tokens as u64));
     let first = format!(
         "time       about {all} if every completion has its full length ({tokens} tokens a step): {steps} steps of {step}{evaluated}"
     );
-    let parts = parts.iter().map(|(name, seconds)| format!("  {name:<32} {:>10}", duration(*seconds)));
+    let parts = parts.iter().map(|(name, seconds)| format!("  {name:<32} {:>10}", shown(*seconds)));
     std::iter::once(first).chain(parts).collect()
+}
+
+/// A duration of any length; a small model's steps take milliseconds.
+fn shown(seconds: f64) -> String {
+    if seconds < 1.0 { format!("{:.0} ms", 1000.0 * seconds) } else { duration(seconds) }
 }
 
 /// Seconds of each part of a step, and of an evaluation, if every completion has its full length. The optimizer takes steps of rate 0, so the
@@ -99,8 +105,10 @@ fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<([(&'static
         lap(4)?;
         Ok(seconds)
     };
-    let (begun, mut seconds) = (Instant::now(), pass()?);
-    // The first of several quick ones also starts threads and touches new memory.
+    let begun = Instant::now();
+    // The first one starts threads and touches new memory, which takes up to four times as long.
+    pass()?;
+    let mut seconds = pass()?;
     while begun.elapsed().as_secs_f64() < LEAST {
         seconds = pass()?;
     }
