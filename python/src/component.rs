@@ -42,7 +42,7 @@ impl Handle {
     }
 }
 
-/// The same call at every point.
+/// One call, written once for components of every point.
 macro_rules! at_any_point {
     ($handle:expr, $component:ident => $call:expr) => {
         match $handle {

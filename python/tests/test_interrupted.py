@@ -110,7 +110,7 @@ def asked(call, way):
     for ask in ASKS.values():
 
         def then(component):
-            # What no call is in is read as ever.
+            # A component that no call is in is read as ever.
             assert others.state_dict()["state"] == b"governor.kl/1 none"
             WAYS[way](ask)(component)
 

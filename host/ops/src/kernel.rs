@@ -174,7 +174,7 @@ macro_rules! for_rows {
 }
 pub(super) use for_rows;
 
-/// What `for_rows!` calls.
+/// The function behind `for_rows!`: runs `f` on each row of `out`, `width` elements long.
 pub fn run_rows<T: Real>(out: &mut [T], width: usize, cost: usize, f: impl Fn(usize, &mut [T]) + Sync) {
     if out.is_empty() || width == 0 {
         return;

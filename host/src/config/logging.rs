@@ -49,7 +49,7 @@ pub enum Tracker {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComponentMetrics {
-    /// Those that show at a glance what a component does.
+    /// The few metrics that show at a glance what a component does.
     #[default]
     Main,
     /// All that a component records.

@@ -85,7 +85,7 @@ impl Tokenizer {
 
     /// This tokenizer; if `add_special_tokens`, prompts begin with the special tokens that it puts before a text, as in transformers.
     ///
-    /// Those that it would put after a text are left out, because the completion goes on there.
+    /// Special tokens that it would put after a text are left out, because the completion goes on there.
     pub fn with_special_tokens(mut self, add_special_tokens: bool) -> Result<Self> {
         if !add_special_tokens {
             return Ok(self);

@@ -180,7 +180,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Error {
     anyhow!("cannot read `{}`: {error} ({hint})", path.display())
 }
 
-/// What a model's folder has in the place of the absent file at `path`, and the way out.
+/// A sentence about the files that a model's folder has in place of the absent one at `path`, and the way out.
 fn absent(path: &Path) -> Option<String> {
     let (dir, name) = (path.parent()?, path.file_name()?.to_str()?);
     // A link of the Hub's cache may lead nowhere.

@@ -1,4 +1,4 @@
-//! What checks advise. A test applies every way out to a run that was advised to take it.
+//! The advice of checks. A test applies every way out to a run that was advised to take it.
 
 use super::setup::Setup;
 

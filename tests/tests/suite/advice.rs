@@ -1,4 +1,4 @@
-//! What `host` advises works: each way out is taken from a run that is advised to, and what an error says to give is given.
+//! The advice of `host` works: each way out is taken from a run that is advised to, and what an error says to give is given.
 
 use std::collections::BTreeSet;
 

@@ -178,7 +178,7 @@ impl Comparison {
         pairs.len() >= LEAST_POINTS && (any || ratio.re > 0.0) && pairs.iter().all(fits)
     }
 
-    /// What a relation says alone, without the name in it; of `2 + 3 = 5` the last part.
+    /// The value that a relation gives, without the name in it; of `2 + 3 = 5` the last part.
     fn value(&mut self, relation: &Expression) -> Option<Expression> {
         let Expression::Relation(parts, signs) = relation else { return None };
         let last = parts.last().filter(|_| signs.iter().all(|sign| *sign == '='));

@@ -52,7 +52,7 @@ pub(super) fn candidates(text: &str, places: Places) -> Vec<String> {
     found
 }
 
-/// What a dataset's text calls its answer: the rest of the line.
+/// The rest of the line behind the words by which a dataset's text names its answer.
 pub(super) fn stated(text: &str) -> Option<&str> {
     anchor(text).map(|(_, rest)| rest)
 }
