@@ -13,7 +13,7 @@ fn data(name: &str) -> String {
     text(&artifacts::workspace().join("tests/data/advice").join(name))
 }
 
-/// What a text has in backticks.
+/// The parts of a text in backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }

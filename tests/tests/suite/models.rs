@@ -36,7 +36,7 @@ fn a_checkpoint_is_a_model() {
     assert!(outcome.stdout.contains("\nheld-out accuracy "), "{}", outcome.stdout);
 }
 
-/// What a folder has in the place of what is read is named, with the way out.
+/// An error about a missing file names the files that the folder has in its place, and the way out.
 #[test]
 fn models_that_are_elsewhere_or_not_whole() {
     let folder = with_model();

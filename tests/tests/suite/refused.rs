@@ -1,4 +1,4 @@
-//! What is refused in a fresh folder, and how: `tests/data/refused/TOPIC.txt` has arguments of `host`, one refusal on each line, and
+//! Commands that are refused in a fresh folder, and their error messages: `tests/data/refused/TOPIC.txt` has arguments of `host`, one refusal on each line, and
 //! `snapshots/suite__refused__TOPIC.snap` has the error message below each.
 //!
 //! `INSTA_UPDATE=always cargo test -p tests refused` writes the messages again; read the difference before committing it.
