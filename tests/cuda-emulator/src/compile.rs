@@ -124,25 +124,24 @@ impl Compiler {
     fn build(&self, sources: &Path, kernels: &Path, folder: &Path) -> Result<(), Failure> {
         let [flags, checks] = [FLAGS, CHECKS].map(|flags| flags.split_whitespace().map(OsStr::new).collect::<Vec<_>>());
         let o = OsStr::new("-o");
-        let object = folder.join("kernels.o");
-        let unit = sources.join("kernels.cpp");
-        let own = format!("-DCAPO_UNIT=\"{}\"", unit_of(kernels)?);
-        let folder_of_own = ["-I".as_ref(), kernels.as_os_str(), own.as_ref()];
-        let compile = [&folder_of_own[..], &["-c".as_ref(), unit.as_os_str(), o, object.as_os_str()]].concat();
-        self.run(&[&flags, &checks, &compile])?;
+        let shared = ["-shared", "-pthread", "-Wl,-z,defs"].map(OsStr::new);
         let driver = folder.join("libcuda.so");
         let units = DRIVER.map(|name| sources.join(name).with_extension("cpp"));
         let units: Vec<&OsStr> = units.iter().map(|unit| unit.as_os_str()).collect();
-        let link = ["-shared", "-pthread", "-Wl,-z,defs"].map(OsStr::new);
         let name = "-Wl,-soname,libcuda.so".as_ref();
-        self.run(&[&flags, &link, &units, &[name, object.as_os_str(), o, driver.as_os_str()]])?;
+        self.run(&[&flags, &shared, &units, &[name, "-ldl".as_ref(), o, driver.as_os_str()]])?;
         for alias in ["libcuda.so.1", "libnvrtc.so"] {
             // An empty library that brings the first one along: a library has one name of its own.
             let name = format!("-Wl,-soname,{alias}");
             let along =
                 [name.as_ref(), "-Wl,-rpath,$ORIGIN".as_ref(), "-Wl,--no-as-needed".as_ref(), driver.as_os_str()];
-            self.run(&[&link, &along, &[o, folder.join(alias).as_os_str()]])?;
+            self.run(&[&shared, &along, &[o, folder.join(alias).as_os_str()]])?;
         }
-        std::fs::remove_file(&object).map_err(|error| broken(&object, &error))
+        let unit = unit_of(kernels)?;
+        let library = folder.join(&unit).with_extension("kernels.so");
+        let own = format!("-DCAPO_UNIT=\"{unit}\"");
+        let own = ["-I".as_ref(), kernels.as_os_str(), own.as_ref(), o, library.as_os_str()];
+        let source = sources.join("kernels.cpp");
+        self.run(&[&flags, &checks, &shared, &[source.as_os_str(), driver.as_os_str()], &own])
     }
 }
