@@ -35,8 +35,8 @@ constexpr Kernel kernel(const char* name, void (*)(A...)) {
 constexpr Kernel KERNELS[] = {FOR_EACH_KERNEL(CUDA_EMULATOR_KERNEL)};
 
 void touch_locals() {
-    static thread_local volatile char any;
-    any = 0;
+    static thread_local char any;
+    asm volatile("" ::"r"(&any));
 }
 
 const Unit UNIT{KERNELS, sizeof KERNELS / sizeof *KERNELS, touch_locals};
