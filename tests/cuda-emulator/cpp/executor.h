@@ -54,6 +54,7 @@ struct Kernel {
     void (*call)(void** arguments);
     unsigned arguments;
     const bool* is_pointer;  // per argument
+    const unsigned* bytes;   // per argument
 };
 extern const Kernel KERNELS[];
 extern const unsigned KERNEL_COUNT;
