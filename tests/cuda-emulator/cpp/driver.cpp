@@ -383,3 +383,17 @@ API CUresult cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y
             cuda_emulator::launch(*kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, places.data()));
     });
 }
+
+// What `cudarc` links to and a program on candle does not call, but for the memory pool, whose settings change nothing here.
+API CUresult cuDeviceGetDefaultMemPool(void** pool, CUdevice device) {
+    *pool = nullptr;
+    return check_device(device);
+}
+API CUresult cuMemPoolSetAttribute(void*, int, void*) { return CUDA_SUCCESS; }
+API CUresult cuCtxDestroy_v2(Context*) { return CUDA_ERROR_NOT_SUPPORTED; }
+API CUresult cuModuleLoad(Module**, const char*) { return CUDA_ERROR_NOT_SUPPORTED; }
+API CUresult cuMemcpyPeerAsync(CUdeviceptr, Context*, CUdeviceptr, Context*, std::size_t, void*) { return CUDA_ERROR_NOT_SUPPORTED; }
+API CUresult cuStreamIsCapturing(void*, int* status) {
+    *status = 0;
+    return CUDA_SUCCESS;
+}
