@@ -14,7 +14,8 @@ const FLAGS: &str = "-O2 -g1 -std=c++17 -fPIC -ffp-contract=off -fvisibility=hid
 /// guard page.
 const CHECKS: &str = "-fsanitize=alignment,bounds,shift,signed-integer-overflow,integer-divide-by-zero \
     -fsanitize=float-cast-overflow -fno-sanitize-recover=all -fstack-clash-protection";
-const DRIVER: [&str; 9] = ["driver", "driver_memory", "fault", "fiber", "launch", "memory", "nvrtc", "queue", "worker"];
+const DRIVER: [&str; 10] =
+    ["driver", "driver_memory", "driver_streams", "fault", "fiber", "launch", "memory", "nvrtc", "queue", "worker"];
 
 /// The folder with the libraries.
 pub fn library(kernels: &Path) -> Result<PathBuf, Failure> {
