@@ -140,14 +140,18 @@ fn run_coming(
     write: impl Fn(&Coming, &Batch, usize),
 ) -> (Vec<u64>, Vec<u8>) {
     let mut model = CurvatureModel::new(OPEN, Granularity::Token, Semantics::EXACT).unwrap();
-    let mut seen = Vec::new();
+    let (mut seen, mut kept) = (Vec::new(), Vec::new());
+    let of = |at: usize| (&coming[at % coming.len()], streams[at % streams.len()]);
+    let step = |(at, scene)| step_with(scene, of(at).0.arrays(of(at).1), &ADAM, 0.1);
+    let steps: Vec<Step> = scenes.iter().enumerate().map(step).collect();
     for (at, scene) in scenes.iter().enumerate() {
-        let (mask, coming) = (&scene.batch.mask, &coming[at % coming.len()]);
-        write(coming, &scene.batch, at);
-        let step = step_with(scene, coming.arrays(streams[at % streams.len()]), &ADAM, 0.1);
-        let prepared = model.prepare(&step, mask).unwrap();
+        write(of(at).0, &scene.batch, at);
+        let mask = &scene.batch.mask;
+        let prepared = model.prepare(&steps[at], mask).unwrap();
         seen.extend(bits(&model.assess(&prepared).unwrap(), &model.batch_shift(&prepared, mask).unwrap()));
         model.commit(&prepared, mask).unwrap();
+        // Its end would wait for its stream.
+        kept.push(prepared);
     }
     (seen, model.save().unwrap())
 }
