@@ -159,7 +159,7 @@ void begin_block(Worker& w, Word block) {
         w.warps[i].alive = lanes >= WARP ? ~0u : (1u << lanes) - 1;
         w.warps[i].waiting = 0;
     }
-    spoil_shared(settings().fill);
+    spoil_shared(*launch.kernel.unit, settings().fill);
     self.block_idx = w.block_idx;
 }
 

@@ -87,6 +87,13 @@ pub fn build(kernels: &Path) -> Result<PathBuf, Failure> {
     compile::library(kernels)
 }
 
+/// Makes a folder like CUDA's own: `bin/nvcc` compiles candle's kernels for the CPU, `lib` has the driver, cuBLAS, cuRAND, NVRTC and the
+/// runtime. A program built with it, as with CUDA's toolchain, runs on the emulator if `lib` is in its `LD_LIBRARY_PATH`. The driver has
+/// the kernels of the folders `kernels` too. Gives the folder's absolute path.
+pub fn toolkit(home: &Path, kernels: &[PathBuf]) -> Result<PathBuf, Failure> {
+    compile::toolkit(home, kernels)
+}
+
 /// [`build`]s and loads the emulator into this process, for good.
 pub fn load(kernels: &Path) -> Result<Emulator, Failure> {
     let folder = build(kernels)?;
