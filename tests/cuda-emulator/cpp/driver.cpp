@@ -3,6 +3,7 @@
 
 #include "executor.h"
 #include "memory.h"
+#include "queue.h"
 #include "settings.h"
 
 #include <algorithm>
@@ -31,6 +32,8 @@ struct Module {
     CUdevice device;
     const Unit* unit;  // null for one of the library's own kernels
 };
+// A value's bytes. Memory of its own is aligned for any type.
+using Argument = std::vector<char>;
 struct Function {
     Module* module;
     const Kernel* kernel;
@@ -302,7 +305,7 @@ API CUresult cuCtxGetDevice(CUdevice* device) {
     return checked;
 }
 
-API CUresult cuCtxSynchronize() { return check_context(); }
+API CUresult cuCtxSynchronize() { return cuda_emulator::synchronize(); }
 API CUresult cuCtxSetFlags(unsigned) { return check_context(); }
 
 API CUresult cuModuleLoadData(Module** module, const void* image) {
@@ -355,7 +358,6 @@ API CUresult cuFuncSetCacheConfig(Function* function, int) { return cuFuncSetAtt
 API CUresult cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                             unsigned block_z, unsigned shared_bytes, void* stream, void** arguments, void** extra) {
     CUresult checked = check_context();
-    if (checked == CUDA_SUCCESS) checked = cuda_emulator::check_stream(stream);
     if (checked != CUDA_SUCCESS) return checked;
     const Kernel* kernel = nullptr;
     {
@@ -369,6 +371,15 @@ API CUresult cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y
     }
     if (!is_launchable({grid_x, grid_y, grid_z}, {block_x, block_y, block_z})) return CUDA_ERROR_INVALID_VALUE;
     if (!arguments && kernel->arguments) return CUDA_ERROR_INVALID_VALUE;
-    return static_cast<CUresult>(
-        cuda_emulator::launch(*kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, arguments));
+    std::vector<Argument> values(kernel->arguments);
+    for (unsigned i = 0; i < kernel->arguments; i++) {
+        auto from = static_cast<const char*>(arguments[i]);
+        values[i].assign(from, from + kernel->bytes[i]);
+    }
+    return cuda_emulator::enqueue(stream, [=]() mutable {
+        std::vector<void*> places;
+        for (Argument& value : values) places.push_back(value.data());
+        return static_cast<CUresult>(
+            cuda_emulator::launch(*kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, places.data()));
+    });
 }

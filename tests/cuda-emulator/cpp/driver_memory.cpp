@@ -3,6 +3,7 @@
 
 #include "executor.h"
 #include "memory.h"
+#include "queue.h"
 #include "settings.h"
 
 #include <chrono>
@@ -38,9 +39,11 @@ CUresult copy(void* to, const void* from, std::size_t bytes, CUdeviceptr device,
     if (checked != CUDA_SUCCESS || bytes == 0) return checked;
     if (!to || !from) return CUDA_ERROR_INVALID_VALUE;
     if (!is_device_memory(device, bytes) || !is_device_memory(other_device, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    Access access;
-    std::memmove(to, from, bytes);
-    return CUDA_SUCCESS;
+    return cuda_emulator::enqueue(stream, [=] {
+        Access access;
+        std::memmove(to, from, bytes);
+        return CUDA_SUCCESS;
+    });
 }
 
 template <class T>
@@ -49,9 +52,11 @@ CUresult set(CUdeviceptr to, T value, std::size_t count, void* stream) {
     if (checked == CUDA_SUCCESS) checked = check_stream(stream);
     if (checked != CUDA_SUCCESS || count == 0) return checked;
     if (to % sizeof(T) != 0 || !is_device_memory(to, count * sizeof(T))) return CUDA_ERROR_INVALID_VALUE;
-    Access access;
-    for (std::size_t i = 0; i < count; i++) static_cast<T*>(host(to))[i] = value;
-    return CUDA_SUCCESS;
+    return cuda_emulator::enqueue(stream, [=] {
+        Access access;
+        for (std::size_t i = 0; i < count; i++) static_cast<T*>(host(to))[i] = value;
+        return CUDA_SUCCESS;
+    });
 }
 
 CUresult check_event(Event* event) {
@@ -157,11 +162,8 @@ API CUresult cuStreamDestroy_v2(void* stream) {
     // The handle stays allocated, so that no later stream has its address.
     return streams.erase(stream) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
-API CUresult cuStreamSynchronize(void* stream) {
-    CUresult checked = check_context();
-    return checked == CUDA_SUCCESS ? check_stream(stream) : checked;
-}
-API CUresult cuStreamQuery(void* stream) { return cuStreamSynchronize(stream); }
+API CUresult cuStreamSynchronize(void* stream) { return cuda_emulator::synchronize(stream); }
+API CUresult cuStreamQuery(void* stream) { return cuda_emulator::synchronize(stream); }
 API CUresult cuStreamWaitEvent(void* stream, Event* event, unsigned) {
     CUresult checked = check_event(event);
     return checked == CUDA_SUCCESS ? check_stream(stream) : checked;

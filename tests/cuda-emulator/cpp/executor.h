@@ -58,6 +58,7 @@ struct Kernel {
     void (*call)(void** arguments);
     unsigned arguments;
     const bool* is_pointer;  // per argument
+    const unsigned* bytes;   // per argument
     const Unit* unit;
 };
 

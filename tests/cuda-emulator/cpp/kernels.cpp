@@ -25,9 +25,12 @@ void call(void** arguments) {
 template <class... A>
 constexpr bool IS_POINTER[sizeof...(A) + 1] = {std::is_pointer_v<A>..., false};
 
+template <class... A>
+constexpr unsigned BYTES[sizeof...(A) + 1] = {sizeof(A)..., 0};
+
 template <auto function, class... A>
 constexpr Kernel kernel(const char* name, void (*)(A...)) {
-    return {name, call<function, A...>, sizeof...(A), IS_POINTER<A...>, &UNIT};
+    return {name, call<function, A...>, sizeof...(A), IS_POINTER<A...>, BYTES<A...>, &UNIT};
 }
 
 #define CUDA_EMULATOR_KERNEL(name) kernel<&::name>(#name, &::name),

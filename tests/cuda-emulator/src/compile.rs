@@ -18,7 +18,8 @@ const CHECKS: &str = "-fsanitize=alignment,bounds,shift,signed-integer-overflow,
 const LIBRARIES: [&str; 6] =
     ["libcuda.so.1", "libnvrtc.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcudart.so.13", "libcurand.so.10"];
 const LIBRARY: &str = "-shared -pthread -Wl,-z,defs";
-const DRIVER: [&str; 9] = ["cublas", "driver", "driver_memory", "fault", "fiber", "launch", "memory", "nvrtc", "worker"];
+const DRIVER: [&str; 10] =
+    ["cublas", "driver", "driver_memory", "fault", "fiber", "launch", "memory", "nvrtc", "queue", "worker"];
 
 /// The folder with the libraries.
 pub fn library(kernels: &Path) -> Result<PathBuf, Failure> {
@@ -45,15 +46,22 @@ pub fn library(kernels: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// A stand-in for CUDA's toolchain in the folder `home`: `bin/nvcc`, and in `lib` all libraries that a program on candle links to, with
-/// the kernels of the folders `kernels`. Gives the absolute path.
+/// the kernels of the folders `kernels`. Gives the absolute path. Does nothing where it is there and as new as its sources.
 pub fn toolkit(home: &Path, kernels: &[PathBuf]) -> Result<PathBuf, Failure> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let (sources, compiler) = (own.join("cpp"), Compiler::find()?);
+    let (sources, shipped, compiler) = (own.join("cpp"), own.join("toolkit"), Compiler::find()?);
     let [bin, include, lib] = ["bin", "include", "lib"].map(|name| home.join(name));
+    let mut folders = vec![sources.clone(), shipped.join("bin"), shipped.join("include")];
+    folders.extend_from_slice(kernels);
+    let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
+    let (stamp, content) = (home.join("stamp"), format!("{:016x}", hash(&compiler, &folders)?));
+    if std::fs::read_to_string(&stamp).is_ok_and(|known| known == content) {
+        return home.canonicalize().map_err(|error| broken(home, &error));
+    }
+    std::fs::remove_dir_all(home).ok();
     for folder in [&bin, &include.join("cuda/std"), &lib] {
         std::fs::create_dir_all(folder).map_err(|error| broken(folder, &error))?;
     }
-    let home = home.canonicalize().map_err(|error| broken(home, &error))?;
     compiler.driver(&sources, &lib, &LIBRARIES)?;
     for library in LIBRARIES {
         // For the linker, which looks for the name without a version; `libcuda.so` itself is there already.
@@ -65,15 +73,16 @@ pub fn toolkit(home: &Path, kernels: &[PathBuf]) -> Result<PathBuf, Failure> {
     for folder in kernels {
         compiler.kernels(&sources, folder, &lib)?;
     }
-    let headers = ["cuda_on_cpu.h", "device_functions.h", "executor.h", "kernels.cpp"].map(|name| sources.join(name));
-    let shipped = own.join("toolkit");
-    let more = ["cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h", "more_of_cuda.h", "cuda/std/limits"];
-    let more = more.map(|name| (shipped.join("include").join(name), include.join(name)));
-    let files = headers.map(|from| (from.clone(), include.join(from.file_name().unwrap_or_default())));
-    for (from, to) in files.into_iter().chain(more).chain([(shipped.join("bin/nvcc"), bin.join("nvcc"))]) {
-        std::fs::copy(&from, &to).map_err(|error| broken(&from, &error))?;
+    let copy = |from: PathBuf, to: PathBuf| std::fs::copy(&from, to).map_err(|error| broken(&from, &error));
+    for name in ["cuda_on_cpu.h", "device_functions.h", "executor.h", "kernels.cpp"] {
+        copy(sources.join(name), include.join(name))?;
     }
-    Ok(home)
+    for name in ["cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h", "more_of_cuda.h", "cuda/std/limits"] {
+        copy(shipped.join("include").join(name), include.join(name))?;
+    }
+    copy(shipped.join("bin/nvcc"), bin.join("nvcc"))?;
+    std::fs::write(&stamp, content).map_err(|error| broken(&stamp, &error))?;
+    home.canonicalize().map_err(|error| broken(home, &error))
 }
 
 fn broken(path: &Path, error: &dyn std::fmt::Display) -> Failure {
