@@ -3,6 +3,7 @@
 
 #include "executor.h"
 #include "memory.h"
+#include "queue.h"
 
 #include <cmath>
 #include <cstdint>
@@ -13,8 +14,6 @@
 #pragma GCC optimize("O3")
 
 namespace {
-
-using cuda_emulator::Word;
 
 enum Status : int {
     CUBLAS_STATUS_SUCCESS = 0,
@@ -147,18 +146,23 @@ bool is_there(const Matrix<T>& matrix, int lines, int length, int batch, Type ty
     return cuda_emulator::is_device_memory(reinterpret_cast<CUdeviceptr>(matrix.values), static_cast<std::size_t>(numbers) * size_of(type));
 }
 
-Status multiply(Handle* handle, const Product& p) {
-    if (p.m < 0 || p.n < 0 || p.k < 0 || p.batch < 0) return CUBLAS_STATUS_INVALID_VALUE;
+CUresult check(const Product& p) {
     bool there = is_there(p.a, p.a.transposed ? p.m : p.k, p.a.transposed ? p.k : p.m, p.batch, p.in) &&
                  is_there(p.b, p.b.transposed ? p.k : p.n, p.b.transposed ? p.n : p.k, p.batch, p.in) &&
                  is_there(p.c, p.n, p.m, p.batch, p.out);
-    if (!there) {
-        cuda_emulator::report("a product [%d, %d] x [%d, %d] of cuBLAS reaches beyond its memory", p.m, p.k, p.k, p.n);
-        return CUBLAS_STATUS_EXECUTION_FAILED;
-    }
-    CUresult done = cuda_emulator::check_stream(handle->stream);
-    if (done == CUDA_SUCCESS) p.run();
-    return done == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+    if (there) return CUDA_SUCCESS;
+    cuda_emulator::report("a product [%d, %d] x [%d, %d] of cuBLAS reaches beyond its memory", p.m, p.k, p.k, p.n);
+    return CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+Status multiply(Handle* handle, const Product& p) {
+    if (p.m < 0 || p.n < 0 || p.k < 0 || p.batch < 0) return CUBLAS_STATUS_INVALID_VALUE;
+    CUresult queued = cuda_emulator::enqueue(handle->stream, [p] {
+        CUresult checked = check(p);
+        if (checked == CUDA_SUCCESS) p.run();
+        return checked;
+    });
+    return queued == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 double scalar(const void* value, Type type) {

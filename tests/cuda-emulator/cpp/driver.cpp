@@ -125,6 +125,7 @@ constexpr Named ERRORS[] = {
     {CUDA_ERROR_NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
     {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
     {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {CUDA_ERROR_CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
     {CUDA_ERROR_MISALIGNED_ADDRESS, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"},
@@ -183,7 +184,7 @@ CUresult cuda_emulator::check_context() {
     std::lock_guard<std::mutex> guard(lock);
     if (!initialized) return CUDA_ERROR_NOT_INITIALIZED;
     if (!self.context) return CUDA_ERROR_INVALID_CONTEXT;
-    return self.context->retained ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return self.context->retained ? self.context->error.load() : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 void cuda_emulator::introduce(const Unit& unit) { introduced = &unit; }
@@ -270,6 +271,7 @@ API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     if (checked != CUDA_SUCCESS) return checked;
     if (contexts[device].retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
     if (--contexts[device].retained == 0) {
+        cuda_emulator::drop_work(contexts[device]);
         cuda_emulator::release_all(device);
         remove_if(functions, [=](Function* function) { return function->module->device == device; });
         remove_if(modules, [=](Module* module) { return module->device == device; });
@@ -382,4 +384,18 @@ API CUresult cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y
         return static_cast<CUresult>(
             cuda_emulator::launch(*kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, places.data()));
     });
+}
+
+// What `cudarc` links to and a program on candle does not call, but for the memory pool, whose settings change nothing here.
+API CUresult cuDeviceGetDefaultMemPool(void** pool, CUdevice device) {
+    *pool = nullptr;
+    return check_device(device);
+}
+API CUresult cuMemPoolSetAttribute(void*, int, void*) { return CUDA_SUCCESS; }
+API CUresult cuCtxDestroy_v2(Context*) { return CUDA_ERROR_NOT_SUPPORTED; }
+API CUresult cuModuleLoad(Module**, const char*) { return CUDA_ERROR_NOT_SUPPORTED; }
+API CUresult cuMemcpyPeerAsync(CUdeviceptr, Context*, CUdeviceptr, Context*, std::size_t, void*) { return CUDA_ERROR_NOT_SUPPORTED; }
+API CUresult cuStreamIsCapturing(void*, int* status) {
+    *status = 0;
+    return CUDA_SUCCESS;
 }

@@ -39,6 +39,7 @@ struct Self {
     char *locals, *locals_end;
     const void* only_stream;    // the one that may have work, or null
     Word allocations_end;       // how many more allocations succeed, and one; 0 for no end
+    Word thread;                // the number of this OS thread, 0 before it uses its default stream
 };
 extern __thread Self self;
 

@@ -18,8 +18,19 @@ const CHECKS: &str = "-fsanitize=alignment,bounds,shift,signed-integer-overflow,
 const LIBRARIES: [&str; 6] =
     ["libcuda.so.1", "libnvrtc.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcudart.so.13", "libcurand.so.10"];
 const LIBRARY: &str = "-shared -pthread -Wl,-z,defs";
-const DRIVER: [&str; 10] =
-    ["cublas", "driver", "driver_memory", "fault", "fiber", "launch", "memory", "nvrtc", "queue", "worker"];
+const DRIVER: [&str; 11] = [
+    "cublas",
+    "driver",
+    "driver_memory",
+    "driver_streams",
+    "fault",
+    "fiber",
+    "launch",
+    "memory",
+    "nvrtc",
+    "queue",
+    "worker",
+];
 
 /// The folder with the libraries.
 pub fn library(kernels: &Path) -> Result<PathBuf, Failure> {
