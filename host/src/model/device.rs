@@ -83,6 +83,8 @@ fn open_cuda(name: &str, number: usize, dtype: Dtype) -> Result<Device> {
 /// run on a thread of rayon and components on the main thread, so nothing would order one behind the other.
 #[cfg(feature = "cuda")]
 fn one_stream(number: usize) -> candle_core::Result<Device> {
+    use candle_core::cuda_backend::WrapErr;
+
     static OPENED: Mutex<Vec<(usize, Device)>> = Mutex::new(Vec::new());
 
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,6 +96,11 @@ fn one_stream(number: usize) -> candle_core::Result<Device> {
     // SAFETY: events order the streams of a process. All tensors of this device are allocated, written, read and freed on its one
     // stream: it is the only `Device` of this number, and components get its stream with every tensor.
     unsafe { device.as_cuda_device()?.disable_event_tracking() };
+    // Not all of candle's calls make the device's context current first, and the driver wants it on each thread that calls.
+    let stream = device.as_cuda_device()?.cuda_stream();
+    for bound in rayon::broadcast(|_| stream.context().bind_to_thread()) {
+        bound.w()?;
+    }
     opened.push((number, device.clone()));
     Ok(device)
 }
