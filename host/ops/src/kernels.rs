@@ -38,6 +38,5 @@ pub fn keep(file: &Path, ptx: &str) -> io::Result<()> {
     fs::rename(&beside, file)
 }
 
-/// True if the kernels are compiled already, or cannot be kept anyway.
 #[cfg(feature = "cuda")]
 pub use crate::cuda::{are_kept, compile};

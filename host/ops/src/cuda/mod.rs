@@ -44,9 +44,12 @@ fn file() -> Option<PathBuf> {
     kernels::file(&[&source(), &OPTIONS.concat(), ARCHITECTURE, &driver.to_string()])
 }
 
-/// True if the kernels are compiled and kept.
+/// The kernels' PTX, once it is there.
+static PTX: OnceLock<String> = OnceLock::new();
+
+/// True if the kernels are compiled already, by this process or by one that kept them.
 pub fn are_kept() -> bool {
-    file().is_some_and(|file| kernels::kept(&file).is_some())
+    PTX.get().is_some() || file().is_some_and(|file| kernels::kept(&file).is_some())
 }
 
 /// Compiles the kernels, if they are not kept, and keeps them.
@@ -56,7 +59,6 @@ pub fn compile() -> Result<()> {
 
 /// The kernels as PTX, compiled once for a machine.
 fn ptx() -> Result<&'static str> {
-    static PTX: OnceLock<String> = OnceLock::new();
     if let Some(ptx) = PTX.get() {
         return Ok(ptx);
     }
