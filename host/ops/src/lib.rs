@@ -25,6 +25,8 @@ mod draw;
 mod few_rows;
 mod generic;
 mod kernel;
+#[cfg(any(feature = "cuda", feature = "testing"))]
+pub mod kernels;
 mod logps;
 pub mod optimizer;
 mod product;

@@ -16,7 +16,10 @@ const RUNS: [(&str, &str); 8] = [
     ("reincapo", "--plugin libreincapo.so --set train.second_moment=kept_and_rejected"),
     ("governed", "--plugin libgovernor.so --set recipe=governed-grpo"),
     ("measured", "--plugin libdrcapo.so --set train.measure_step=1 --set train.gradient_checkpointing=true"),
-    ("adapter", "--plugin libcapo.so --set model.use_peft=true --set model.lora_r=4 --set model.lora_target_modules=all-linear"),
+    (
+        "adapter",
+        "--plugin libcapo.so --set model.use_peft=true --set model.lora_r=4 --set model.lora_target_modules=all-linear",
+    ),
     ("reference", "--set recipe=grpo --set objective.beta=0.1"),
 ];
 const ON_DEVICE: &str = "--device cuda:0";
