@@ -59,6 +59,9 @@ impl fmt::Display for DType {
     }
 }
 
+/// `CU_STREAM_PER_THREAD`.
+const PER_THREAD: usize = 2;
+
 /// A borrowed tensor on any device, valid until the call that lends it returns.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
@@ -113,7 +116,8 @@ impl<'a> Tensor<'a> {
     /// # Safety
     ///
     /// `data + byte_offset` must be the address of `shape`'s elements at `strides` (in elements; empty means compact) on device
-    /// `device_id` of kind `device`. The memory must be valid for `'a`, and ready once the work queued on `stream` is done.
+    /// `device_id` of kind `device`. The memory must be valid for `'a`, and ready once the work queued on `stream` is done. The per-thread
+    /// default stream of CUDA, handle 2, stands for that of any thread: [`Self::stream`] then gives the device's default stream.
     #[expect(clippy::too_many_arguments, reason = "DLPack's fields, no more and no fewer")]
     pub unsafe fn from_raw(
         data: *const c_void,
@@ -126,6 +130,8 @@ impl<'a> Tensor<'a> {
         stream: *mut c_void,
     ) -> Self {
         let (shape, strides) = (RSlice::from_slice(shape), RSlice::from_slice(strides));
+        // The handle means the stream of the thread that uses it. The default stream waits for those of all threads, and they for it.
+        let stream = if stream as usize == PER_THREAD { std::ptr::null_mut() } else { stream };
         Self { data, device, device_id, dtype, shape, strides, byte_offset, stream, lifetime: PhantomData }
     }
 
@@ -154,7 +160,7 @@ impl<'a> Tensor<'a> {
         self.strides.as_slice()
     }
 
-    /// The `CUstream` on which the data is ready; null on the CPU.
+    /// The `CUstream` on which the data is ready, whichever thread uses it; null is the device's default stream. Null on the CPU.
     pub fn stream(&self) -> *mut c_void {
         self.stream
     }
@@ -229,5 +235,16 @@ mod tests {
             "a tensor has type bf16 with strides [] and this component reads compact f32"
         );
         assert_eq!(Tensor::from_u32(&[3], &[1]).as_u32().unwrap(), [3]);
+    }
+
+    /// A component may work on any thread.
+    #[test]
+    fn a_stream_means_the_same_on_every_thread() {
+        for (given, expected) in [(0, 0), (1, 1), (2, 0), (0x5550, 0x5550)] {
+            let (data, stream) = (std::ptr::dangling(), given as *mut c_void);
+            // SAFETY: Nobody looks at the values.
+            let tensor = unsafe { Tensor::from_raw(data, DeviceKind::CUDA, 0, DType::F32, &[2], &[], 0, stream) };
+            assert_eq!(tensor.stream() as usize, expected);
+        }
     }
 }

@@ -64,7 +64,7 @@ class Batch:
     denominator: what the reduction counts after masking: ``kept`` tokens or the ``original`` ones.
     max_completion_length: the limit, tokens; T without it.
     stream: the CUDA stream on which arrays on a device are ready and components work, as ``torch.cuda.current_stream().cuda_stream``; without it the default
-        stream.
+        stream. The per-thread default stream (2) is taken as the default one, which waits for those of all threads.
 
     Each argument is an attribute too; one that was not given is ``None``.
 

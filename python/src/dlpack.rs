@@ -78,13 +78,13 @@ pub(crate) struct Lent {
 
 impl Lent {
     /// Borrows the array `object`; error messages call it `name`. An array on a CUDA device is ready once the work
-    /// queued on `stream` is done; 0 is the device's default stream.
+    /// queued on `stream` is done; 0 is the device's default stream, as which the per-thread one (2) is taken too.
     pub(crate) fn new(name: &str, object: &Bound<'_, PyAny>, stream: u64) -> PyResult<Self> {
         let place = place(name, object)?;
         let arguments = PyDict::new(object.py());
         if place != Place::Host {
-            // DLPack's number for the default stream is 1, because 0 is ambiguous.
-            arguments.set_item("stream", stream.max(1))?;
+            // DLPack's number for the default stream is 1, because 0 is ambiguous. That waits for the streams of all threads.
+            arguments.set_item("stream", if stream > 2 { stream } else { 1 })?;
         }
         Self::of(name, object, &capsule(name, object, &arguments)?, place)
     }

@@ -78,9 +78,9 @@ class DeviceArray:
 LARGE = ["hidden", "topk_ids", "topk_logits", "logsumexp", "action_logits"]
 
 
-def on_device(batch: capo_rl.Batch, names=LARGE) -> capo_rl.Batch:
+def on_device(batch: capo_rl.Batch, names=LARGE, stream: int = 0) -> capo_rl.Batch:
     """The batch with these arrays on the device."""
-    return batch.replace(**{name: DeviceArray(getattr(batch, name)) for name in names})
+    return batch.replace(stream=stream, **{name: DeviceArray(getattr(batch, name)) for name in names})
 
 
 def main(folder: Path) -> None:
@@ -92,9 +92,10 @@ def main(folder: Path) -> None:
             keys[key] = eval(value)
     use = keys.pop("use")
     here, there = capo_rl.Mask(use, **keys), capo_rl.Mask(use, **keys)
-    for path in sorted(folder.glob("batch-*.safetensors")):
+    for number, path in enumerate(sorted(folder.glob("batch-*.safetensors"))):
         batch = capo_rl.load_batch(path)
-        lent = on_device(batch, [*LARGE, "logps", "completion_mask"])
+        # The default stream, or the one that is another on each thread.
+        lent = on_device(batch, [*LARGE, "logps", "completion_mask"], stream=number % 2 * 2)
         assert lent.copies == {"logps": lent.logps.values.nbytes, "completion_mask": lent.completion_mask.values.nbytes}
         addresses = {name: address for name, address, _ in lent._native.slots()}
         for name in LARGE:

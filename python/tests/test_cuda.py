@@ -25,8 +25,9 @@ def emulator() -> Path:
 
 @pytest.mark.parametrize("case", EMULATED)
 def test_arrays_on_an_emulated_device(case):
-    # Host code that reads the device's memory ends the process.
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(emulator()), "CUDA_EMULATOR_STRICT": "1"}
+    # Host code that reads the device's memory ends the process, and work is late.
+    settings = {"CUDA_EMULATOR_STRICT": "1", "CUDA_EMULATOR_LATE": "1"}
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(emulator()), **settings}
     program = Path(__file__).with_name("emulated.py")
     run = subprocess.run([sys.executable, program, REPLAY / case], env=environment, capture_output=True, text=True)
     assert run.returncode == 0 and "the same on the device" in run.stdout, run.stdout + run.stderr

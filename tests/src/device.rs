@@ -15,7 +15,8 @@ pub fn emulator() -> Option<Emulator> {
     cuda_emulator::for_tests(&workspace().join("capo-core/kernels"))
 }
 
-/// A fresh folder whose processes find the device. The emulator ends processes whose host code reads the device's memory.
+/// A fresh folder whose processes find the device. The emulator ends processes whose host code reads the device's memory,
+/// and its work is late.
 ///
 /// Without a device, returns `None` and prints a line to stderr; the test should then return.
 pub fn folder() -> Option<Folder> {
@@ -24,7 +25,8 @@ pub fn folder() -> Option<Folder> {
         return Some(Folder::new().env("LD_LIBRARY_PATH", places));
     }
     let emulator = emulator()?;
-    Some(Folder::new().env("LD_LIBRARY_PATH", emulator.folder()).env("CUDA_EMULATOR_STRICT", "1"))
+    let settings = Folder::new().env("CUDA_EMULATOR_STRICT", "1").env("CUDA_EMULATOR_LATE", "1");
+    Some(settings.env("LD_LIBRARY_PATH", emulator.folder()))
 }
 
 /// A fresh folder whose `host` trains on the device: the executable that `CAPO_CUDA_HOST` names, with the libraries of

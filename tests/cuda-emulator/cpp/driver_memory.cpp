@@ -38,7 +38,7 @@ bool is_pinned(const void* memory) {
     return static_cast<const char*>(memory) < static_cast<const char*>(start) + bytes;
 }
 
-// Whether a write to device memory is one still when it runs.
+// Whether device memory is still there when a copy or a fill runs; says so if not.
 bool find(CUdeviceptr memory, std::size_t bytes) {
     if (is_device_memory(memory, bytes)) return true;
     char where[160];

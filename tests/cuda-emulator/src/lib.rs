@@ -4,7 +4,8 @@
 //! does, gets it. A child process gets it through `LD_LIBRARY_PATH` ([`build`] gives the folder). A stand-in for NVRTC comes along: it
 //! takes any source without `#include` and gives an image for this driver, whose kernels are compiled already.
 //!
-//! A launch is done when it returns, and its error is the launch's. One line on stderr says what went wrong and where:
+//! A launch is done when it returns, and its error is the launch's, unless work is [late](#late-work). One line on stderr says what went wrong
+//! and where:
 //!
 //! * an address outside of device memory, in freed memory or just beside an allocation; an index outside of an array whose length the
 //!   compiler knows, `__shared__` ones above all; a misaligned address; an argument that is not device memory
@@ -12,6 +13,22 @@
 //! * memory that nobody wrote is filled with a byte, `CUDA_EMULATOR_FILL` (255): a result that changes with it was read too early
 //! * threads and blocks run in an order drawn from `CUDA_EMULATOR_SEED`, in every other block by chance, in the others with some warps as far
 //!   ahead as barriers let them: a result that changes with it lacks a barrier
+//!
+//! # Late work
+//!
+//! With `CUDA_EMULATOR_LATE=1`, or [`Emulator::set_late`], the work of streams (launches, copies, fills, memory in stream order, events) runs
+//! when somebody waits for it, or before, as the seed has it: in any order that CUDA permits. A result that changes with the seed lacks an
+//! order between streams.
+//!
+//! * The work of one stream keeps its order, and events order streams. The default stream waits for all streams that are not `NON_BLOCKING`,
+//!   and they for it. `CU_STREAM_PER_THREAD`, handle 2, is another stream on each OS thread; its work outlives the thread.
+//! * Who waits runs the work: a wait for a stream, an event or the context, a copy to pageable memory, a free outside of stream order. Asking
+//!   whether work is done may run some.
+//! * A copy from pageable memory takes its source along when it is queued; a copy from or to pinned memory does not.
+//! * Memory that is freed in stream order is overwritten there, and the same stream gets it again at once. Memory taken in stream order is
+//!   overwritten there too, so that what was written too early is lost.
+//! * Addresses are checked when work runs. Its error comes from the next call after that, at the latest from one that waits for it, and stays:
+//!   the context does nothing more.
 //!
 //! Machine code of a GPU is refused. Further settings: `CUDA_EMULATOR_DEVICES` (1), `CUDA_EMULATOR_MEMORY` in bytes per device (16 GiB), `CUDA_EMULATOR_THREADS` (all cores, at
 //! most 4), and `CUDA_EMULATOR_STRICT=1`, which takes device memory out of the reach of host code.

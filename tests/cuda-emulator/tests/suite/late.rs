@@ -36,6 +36,10 @@ fn errors_of_late_work_come_when_somebody_waits_and_stay() {
         memory: Err(DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"))
         Ok(())
         "#);
+        assert_snapshot!(child::run("late freed", &[LATE, ("CUDA_EMULATOR_SEED", "7")]), @r#"
+        cuda-emulator: 64 bytes to copy or fill at [address], byte 0 of a freed allocation of 64 bytes
+        Err(DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"))
+        "#);
     }
 }
 
@@ -180,6 +184,11 @@ pub fn run_programs() -> Result<()> {
         eprintln!("{}: {name}", if right.iter().all(|right| *right) { "right" } else { "wrong" });
     }
     Ok(())
+}
+
+/// A copy that comes when its source was freed in the order of another stream and returned.
+pub fn run_freed() -> Result<()> {
+    World::new()?.run("m = new on a; record a; wait b; y = m on b; free m on a; sync a; sync b").map(drop)
 }
 
 /// A kernel's mistake, which the launch does not tell of.

@@ -26,6 +26,7 @@ pub fn run(name: &str) {
         "too much" => too_much(),
         "devices" => devices(),
         "programs" => crate::late::run_programs(),
+        "late freed" => crate::late::run_freed(),
         "late errors" => crate::late::run_errors(),
         _ => launch(&device, name),
     };
