@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use candle_core::{DType, Device};
 pub use capo_loader::upload::CPU;
 use capo_loader::upload::cuda_number;
-pub use failure::{explained, is_out_of_memory};
+pub use failure::{explained, is_out_of_memory, with_estimate};
 use serde::{Deserialize, Serialize};
 
 mod failure;
