@@ -72,7 +72,7 @@ fn open_cuda(name: &str, number: usize, dtype: Dtype) -> Result<Device> {
         );
     }
     keep_memory(number);
-    set_gemm_reduced_precision_f32(tf32::is_on(dtype));
+    set_gemm_reduced_precision_f32(tf32::is_on(dtype == Dtype::Bf16));
     let device = one_stream(number);
     gpu::prepare(name, device.with_context(|| format!("device `{name}` cannot be opened (run with `--device cpu`)"))?)
 }
