@@ -136,7 +136,7 @@ def peers(session, rows):
     """The same arithmetic in plain torch."""
     program, problems = session.file("benches/peers/token_adam_torch.py"), []
     shape = [word for name, value in session.sizes.peer.items() for word in (f"--{name}", value)]
-    for variant in settings.PEER_VARIANTS:
+    for variant in session.sizes.peer_variants:
         code, said = session.python(program, "--variant", variant, *session.sizes.peer_place, *shape)
         if code == 0:
             rows += [(f"torch {variant}, {name}", value) for name, value in reading.peer(said)]
