@@ -105,6 +105,9 @@ def sanitizer(session, rows):
             code, said = session.attempt(tool, *options, *words, cwd=session.root, **settings.TEST_ENVIRONMENT)
             summary = [line.strip("= ") for line in said.splitlines() if "SUMMARY" in line]
             passed, failed = reading.tests(said)
+            if code == 0 and words[0] in tests and passed + failed == 0:
+                # The tests are in another of the package's executables.
+                continue
             ran = f"{passed} tests; " if passed + failed else ""
             rows.append((f"{check}, {name}", f"{ran}{'; '.join(summary) or 'no summary'}"))
             if code != 0:
