@@ -80,7 +80,7 @@ def perform(session, name):
     """A part's result. Whatever goes wrong in it is its result."""
     print(f"{name} ...", flush=True)
     rows, status, said, start = [], "ok", "", time.monotonic()
-    session.part_end = start + settings.LIMITS[name]
+    session.part_end = start + settings.LIMITS[name] * session.sizes.patience
     try:
         PARTS[name](session, rows)
     except Missing as missing:

@@ -18,11 +18,11 @@ class Missing(Exception):
 
 
 class Session:
-    def __init__(self, root, work, sizes=settings.WHOLE, total=settings.TOTAL):
+    def __init__(self, root, work, sizes=settings.WHOLE):
         self.root, self.work, self.sizes = root, work, sizes
         self.manifest = json.loads((root / settings.MANIFEST).read_text())
         self.environment = environment(root, self.manifest)
-        self.end = time.monotonic() + total
+        self.end = time.monotonic() + settings.TOTAL * sizes.patience
         self.part_end = self.end
         self.results = {}
 

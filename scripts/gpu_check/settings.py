@@ -41,8 +41,6 @@ TREES = ("tests/data", "benches/peers", "configs", "capo-core/kernels", "host/op
 # Largest deviation of a replayed shift, as a share of the batch's largest, as in tests/tests/suite/replay.rs.
 TOLERANCE = 1e-5
 
-PEER_VARIANTS = ("dense", "lean", "compiled")
-
 TRAIN_CONFIG = "configs/gpu/default.toml"
 TRAIN_MODEL = "configs/gpu/model"
 TRAIN_STEPS = 6
@@ -81,10 +79,13 @@ class Sizes:
     # Of the peers' arithmetic, and where it is done.
     peer: dict
     peer_place: tuple = ("--device", "cuda", "--dtype", "bf16")
+    peer_variants: tuple = ("dense", "lean", "compiled")
     # Of the tests, those that are run.
     tests: tuple = TEST_FILTERS
     # For the benchmark; nothing: its own shape.
     bench: str = ""
+    # How many times as long everything may take.
+    patience: int = 1
 
 
 # Fewer weights than completions have tokens.
@@ -103,8 +104,10 @@ SMALL = Sizes(
     watched=WATCHED,
     peer={"completions": 2, "tokens": 8, "k": 4, "width": 16, "rows": 20},
     peer_place=("--device", "cpu", "--dtype", "f32"),
+    peer_variants=("dense", "lean"),
     tests=("cuda::weights_on_a_device", "cuda::published_masks", "cuda::suite::edge::nothing_to_assess", "cuda_state"),
     bench="2 4 3 64",
+    patience=10,
 )
 
 

@@ -37,6 +37,3 @@ pub fn keep(file: &Path, ptx: &str) -> io::Result<()> {
     fs::write(&beside, ptx)?;
     fs::rename(&beside, file)
 }
-
-#[cfg(feature = "cuda")]
-pub use crate::cuda::{are_kept, compile};

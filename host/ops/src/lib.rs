@@ -45,6 +45,8 @@ pub use add::{add, add_to};
 use bf16::{by_kernel, is_rounded, narrow, round_to_bf16};
 pub use bf16::{round_by_chance, to_dtype};
 pub use bias::{add_bias, sum_rows};
+#[cfg(feature = "cuda")]
+pub use cuda::{are_kernels_kept, compile_kernels};
 pub use decode::{append_to_cache, decode_attention};
 pub use decode_rows::DecodeRows;
 pub use divergence::divergence;

@@ -46,7 +46,8 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
     let outcome = train(&mut run, &mut report, args.stop_after, &stop);
     if let Err(error) = outcome {
         let stopped = run.watchdog.place().stopped().unwrap_or_default();
-        return Err(Failure::Run(device::explained(error).context(stopped)));
+        let expected = || Some(Estimate::of(&mut run.resources).ok()?.bytes());
+        return Err(Failure::Run(device::with_estimate(error, expected).context(stopped)));
     }
     report.closing(&run);
     Ok(())

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use candle_core::{DType, Device};
 pub use capo_loader::upload::CPU;
 use capo_loader::upload::cuda_number;
-pub use failure::{explained, is_out_of_memory};
+pub use failure::{explained, is_out_of_memory, with_estimate};
 use serde::{Deserialize, Serialize};
 
 mod failure;
@@ -72,7 +72,7 @@ fn open_cuda(name: &str, number: usize, dtype: Dtype) -> Result<Device> {
         );
     }
     keep_memory(number);
-    set_gemm_reduced_precision_f32(tf32::is_on(dtype));
+    set_gemm_reduced_precision_f32(tf32::is_on(dtype == Dtype::Bf16));
     let device = one_stream(number);
     gpu::prepare(name, device.with_context(|| format!("device `{name}` cannot be opened (run with `--device cpu`)"))?)
 }

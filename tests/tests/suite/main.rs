@@ -18,6 +18,7 @@ mod context;
 mod cuda;
 mod cuda_state;
 mod cuda_training;
+mod cuda_training_limits;
 mod damage;
 mod data;
 mod data_docs;

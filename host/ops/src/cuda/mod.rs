@@ -48,12 +48,12 @@ fn file() -> Option<PathBuf> {
 static PTX: OnceLock<String> = OnceLock::new();
 
 /// True if the kernels are compiled already, by this process or by one that kept them.
-pub fn are_kept() -> bool {
+pub fn are_kernels_kept() -> bool {
     PTX.get().is_some() || file().is_some_and(|file| kernels::kept(&file).is_some())
 }
 
 /// Compiles the kernels, if they are not kept, and keeps them.
-pub fn compile() -> Result<()> {
+pub fn compile_kernels() -> Result<()> {
     ptx().map(|_| ())
 }
 

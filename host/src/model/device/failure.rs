@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use capo_loader::memory::text;
+
 use super::memory;
 
 /// The sentence that stands before the driver's error.
@@ -47,6 +49,18 @@ const SENTENCES: [(&str, &str); 7] = [
 ];
 /// The driver's word for memory that it does not have; cuBLAS has one of its own.
 const OUT_OF_MEMORY: [&str; 2] = ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED"];
+
+/// Puts what a run was expected to take before an error that says that a GPU has no memory left.
+pub fn with_estimate(error: anyhow::Error, bytes: impl FnOnce() -> Option<u128>) -> anyhow::Error {
+    match sentence(&format!("{error:#}")).filter(|_| is_out_of_memory(&error)).zip(bytes()) {
+        Some((sentence, bytes)) => {
+            let asked = format!("in a run that was expected to take about {}", text(bytes));
+            let sentence = sentence.replacen("out of memory", &format!("out of memory {asked}"), 1);
+            error.context(Explained(sentence))
+        }
+        None => explained(error),
+    }
+}
 
 /// Puts a sentence before an error of the driver; leaves others as they are.
 pub fn explained(error: anyhow::Error) -> anyhow::Error {

@@ -4,8 +4,6 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::Dtype;
-
 static CHOSEN: Mutex<Option<bool>> = Mutex::new(None);
 
 /// Sets `train.tf32` for the devices that this process opens from now on.
@@ -14,6 +12,6 @@ pub fn choose(chosen: Option<bool>) {
 }
 
 /// True if products of f32 are to use TF32: as chosen, else where all operands come from activations in bf16, which TF32 represents exactly.
-pub fn is_on(dtype: Dtype) -> bool {
-    CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or(dtype == Dtype::Bf16)
+pub fn is_on(in_bf16: bool) -> bool {
+    CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or(in_bf16)
 }

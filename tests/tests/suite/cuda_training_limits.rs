@@ -1,0 +1,62 @@
+//! What a user reads whose GPU lacks something, and what a run's header says of a GPU. The emulated one can be small, or not there.
+
+use insta::assert_snapshot;
+use tests::device;
+
+/// It takes more than 4 MB of a GPU, and less than 6.
+const RUN: &str = "--set train.max_steps=2 --set train.per_device_train_batch_size=16 --set rollout.num_generations=8 \
+    --set rollout.max_completion_length=8 --set eval.num_prompts=0 --set train.save_steps=1";
+const MEMORY: &str = "CUDA_EMULATOR_MEMORY";
+
+#[test]
+#[ignore = "needs a host with CUDA"]
+fn a_gpu_without_memory_ends_a_run_that_goes_on_later() {
+    if device::is_real() {
+        return;
+    }
+    let Some(folder) = device::trainer() else { return };
+    let args = format!("{RUN} --device cuda:0");
+    let whole = folder.train("whole", &args).weights();
+    let folder = folder.env(MEMORY, "4000000");
+    // Its memory is compared with an estimate first.
+    let said = folder.attempt("refused", &args).refused();
+    assert!(said.starts_with("the run takes about 5.2 MiB of memory at the fullest"), "{said}");
+    assert!(said.contains(" and 3.9 MiB are free for it (lower `train.per_device_train_batch_size`"), "{said}");
+    let said = folder.attempt("short", &format!("{args} --allow-more-memory")).failed();
+    let (stopped, rest) = said.split_once("): ").expect("two sentences");
+    assert_snapshot!(stopped, @"the run stopped after step 0 (go on with `host train --resume short`");
+    let begins = "out of memory in a run that was expected to take about 5.2 MiB: device `cuda:0` has 3.9 MiB, of which 3.9 MiB were free at the start and ";
+    assert!(rest.starts_with(begins), "{rest}");
+    assert!(rest.ends_with("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")"), "{rest}");
+    let folder = folder.env(MEMORY, "16000000");
+    assert_eq!(folder.resume("short").weights(), whole);
+    // The model itself does not fit.
+    let said = folder.env(MEMORY, "100000").attempt("none", &args).failed();
+    assert!(said.starts_with("out of memory: device `cuda:0` has 97.7 KiB"), "{said}");
+}
+
+#[test]
+#[ignore = "needs a host with CUDA"]
+fn devices_and_their_header() {
+    if device::is_real() {
+        return;
+    }
+    let Some(folder) = device::trainer() else { return };
+    assert_snapshot!(folder.refused(&format!("train {RUN} --device cuda:1")), @"device `cuda:1`: the number of CUDA devices here is 1, and they are numbered from 0 (name one of them, or run with `--device cpu`)");
+    assert_snapshot!(folder.refused(&format!("train {RUN} --device cpu --set train.tf32=true")), @"`train.tf32` is true, which is there on a GPU alone, and `train.device` is `cpu` (remove one of them)");
+    for (args, dtype, products) in [
+        ("", "f32", "f32"),
+        ("--set train.tf32=true", "f32", "TF32"),
+        ("--set train.dtype=bf16", "bf16", "TF32"),
+        ("--set train.dtype=bf16 --set train.tf32=false", "bf16", "f32"),
+    ] {
+        let said = folder.said(&format!("train --dry-run {RUN} --device cuda:0 {args}"));
+        let line = format!(
+            "device     cuda:0, {dtype} (CUDA on the CPU, 16.0 GiB of 16.0 GiB free; products of f32 in {products})\n"
+        );
+        assert!(said.contains(&line), "{args}: {said}");
+        assert!(said.contains("; 16.0 GiB are free for it\n  weights "), "{said}");
+    }
+    let folder = folder.env("CUDA_EMULATOR_DEVICES", "0");
+    assert_snapshot!(folder.refused(&format!("train {RUN} --device cuda:0")), @"device `cuda:0`: the NVIDIA driver shows no GPU (choose a machine with one, look at `CUDA_VISIBLE_DEVICES`, or run with `--device cpu`)");
+}
