@@ -195,25 +195,25 @@ impl Layer {
         [query, key, value, output, gate, up, down].iter().any(|linear| linear.adapter.is_some())
     }
 
+    /// Queries, keys and values of `x` `[B, S, D]` before their rotation, `[B, S, H or KV * head_dim]`; and the queries and keys before
+    /// their norms.
+    pub(super) fn projected(&self, x: &Tensor) -> Result<(Option<QueriesAndKeys>, [Tensor; 3])> {
+        let normed = ops::rms_norm(x, &self.input_norm, self.sizes.eps)?;
+        let [queries, keys, values] = Linear::forward_all([&self.query, &self.key, &self.value], &normed)?;
+        let Some(norms) = &self.head_norms else { return Ok((None, [queries, keys, values])) };
+        let normed = |x, norm| norm_heads(x, norm, self.sizes.eps);
+        let of_heads = [normed(&queries, &norms.queries)?, normed(&keys, &norms.keys)?, values];
+        Ok((Some(QueriesAndKeys { queries, keys }), of_heads))
+    }
+
     /// The heads of `x` `[B, S, D]`, and the queries and keys before their norms.
     pub(super) fn heads(&self, x: &Tensor, rope: &Rope) -> Result<(Option<QueriesAndKeys>, Heads)> {
-        let Sizes { heads, kv_heads, head_dim, eps } = self.sizes;
-        let (rows, tokens, _) = x.dims3()?;
-        let normed = ops::rms_norm(x, &self.input_norm, eps)?;
-        let [queries, keys, values] = Linear::forward_all([&self.query, &self.key, &self.value], &normed)?;
-        let values = values.reshape((rows, tokens, kv_heads, head_dim))?;
-        let (queries, keys, unnormed) = match &self.head_norms {
-            None => (queries, keys, None),
-            Some(norms) => (
-                norm_heads(&queries, &norms.queries, eps)?,
-                norm_heads(&keys, &norms.keys, eps)?,
-                Some(QueriesAndKeys { queries, keys }),
-            ),
-        };
+        let Sizes { heads, kv_heads, .. } = self.sizes;
+        let (unnormed, [queries, keys, values]) = self.projected(x)?;
         let heads = Heads {
             queries: rope.apply(&queries, heads)?,
             keys: rope.apply(&keys, kv_heads)?,
-            values: values.transpose(1, 2)?.contiguous()?,
+            values: ops::heads_first(&values, kv_heads)?,
         };
         Ok((unnormed, heads))
     }
@@ -228,8 +228,7 @@ impl Layer {
 
     /// Second half of the layer: adds the projection of `mixed` `[B, S, H * head_dim]`, then the MLP's output, to `x` `[B, S, D]`.
     pub(super) fn gated(&self, x: &Tensor, mixed: &Tensor) -> Result<(Tensor, Gated)> {
-        let x = ops::add(&self.output.forward(mixed)?, x)?;
-        let normed = ops::rms_norm(&x, &self.post_norm, self.sizes.eps)?;
+        let (x, normed) = ops::add_rms_norm(&self.output.forward(mixed)?, x, &self.post_norm, self.sizes.eps)?;
         let [gate, up] = Linear::forward_all([&self.gate, &self.up], &normed)?;
         let inner = ops::swiglu(&gate, &up)?;
         let out = ops::add(&self.down.forward(&inner)?, &x)?;
@@ -348,5 +347,5 @@ impl Decoder {
 /// The rotation for rows whose first tokens are at `starts` `[B]`, up to index `tokens - 1`.
 pub(super) fn rope(config: &Config, starts: &[usize], tokens: usize) -> Rope {
     let table = Arc::new(RopeTable::new(tokens, &config.rotary.frequencies(config.head_dim())));
-    Rope::new(table, starts.into(), 0)
+    Rope::new(table, starts, 0)
 }
