@@ -46,7 +46,6 @@ impl Sizes {
     fn shared(&self) -> usize {
         self.heads / self.kv_heads
     }
-
 }
 
 /// Returns the attention probabilities `[B, H, S, S]` of a short sequence, and the mixed values `[B, S, H * head_dim]`.

@@ -58,7 +58,13 @@ impl KvCache {
 
     /// Stores keys and values of one new token per active row, then computes attention. `projected` are its queries, keys and values
     /// before their rotation. Returns the mixed values `[A, 1, H * head_dim]`.
-    pub(super) fn attend(&self, layer: usize, projected: &[Tensor; 3], rope: &Rope, rows: &DecodeRows) -> Result<Tensor> {
+    pub(super) fn attend(
+        &self,
+        layer: usize,
+        projected: &[Tensor; 3],
+        rope: &Rope,
+        rows: &DecodeRows,
+    ) -> Result<Tensor> {
         let ((keys, values), [queries, new_keys, new_values]) = (&self.layers[layer], projected);
         let turned = ops::decode_heads([queries, new_keys, new_values], rope, [keys, values], rows)?;
         Ok(ops::decode_attention(&turned, keys, values, rows)?.reshape(queries.shape())?)

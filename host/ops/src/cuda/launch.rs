@@ -1,6 +1,8 @@
 //! A launch of a kernel on tensors.
 
-use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, SyncOnDrop};
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, SyncOnDrop,
+};
 use candle_core::cuda_backend::{CudaDType, CudaStorageSlice, WrapErr};
 use candle_core::{CudaDevice, DType, Device, Error, Layout, Result, Shape, Storage, StorageRef, Tensor};
 
@@ -143,11 +145,7 @@ pub(super) fn address<'a>(
     layout: &Layout,
     stream: &'a CudaStream,
 ) -> Result<(u64, SyncOnDrop<'a>)> {
-    fn at<'a, T: CudaDType>(
-        slice: &'a CudaSlice<T>,
-        offset: usize,
-        stream: &'a CudaStream,
-    ) -> (u64, SyncOnDrop<'a>) {
+    fn at<'a, T: CudaDType>(slice: &'a CudaSlice<T>, offset: usize, stream: &'a CudaStream) -> (u64, SyncOnDrop<'a>) {
         let (start, used) = slice.device_ptr(stream);
         (start + (offset * size_of::<T>()) as u64, used)
     }

@@ -57,7 +57,8 @@ pub(crate) fn rms_norm_backward(
     let blocks = rows.div_ceil(at_once).min(MOST_BLOCKS);
     let (dx, partial) = (unwritten(&x, x.shape(), dtype)?, unwritten(&x, (blocks, width), DType::F32)?);
     let launch = Launch::new("rms_norm_backward", &x)?.memory(&x, dtype, count)?.memory(&weight, dtype, width)?;
-    let launch = launch.memory(&grad, dtype, count)?.optional(plus.as_ref(), dtype, count)?.memory(&dx, dtype, count)?;
+    let launch =
+        launch.memory(&grad, dtype, count)?.optional(plus.as_ref(), dtype, count)?.memory(&dx, dtype, count)?;
     let launch = launch.memory(&partial, DType::F32, blocks * width)?.long(rows).words([width])?.float(eps);
     // SAFETY: all but `weight` and `partial` have rows * width elements; each block writes its row of `partial`.
     unsafe { launch.run((blocks, 1)) }?;
