@@ -7,7 +7,7 @@ __device__ void add_rows(float* sums, const T* rows, const unsigned* lists, unsi
     const unsigned *starts = lists + ids, *order = starts + ids + 1;
     float* to = sums + static_cast<unsigned long long>(lists[blockIdx.x]) * width + column;
     float sum = *to;
-#pragma unroll 8
+    #pragma unroll 8
     for (unsigned i = starts[blockIdx.x]; i < starts[blockIdx.x + 1]; ++i) {
         sum += widened(rows[static_cast<unsigned long long>(order[i]) * width + column]);
     }

@@ -21,13 +21,13 @@ __device__ void causal_softmax(const T* scores, const unsigned* starts, T* out, 
     const unsigned lane = threadIdx.x % 32;
     const T* own = scores + line.start;
     float largest = negative_infinity(), sum = 0.0f;
-#pragma unroll 4
+    #pragma unroll 4
     for (unsigned k = line.from + lane; k < line.to; k += 32) largest = larger(largest, widened(own[k]));
     largest = over_warp(largest, Largest());
-#pragma unroll 4
+    #pragma unroll 4
     for (unsigned k = line.from + lane; k < line.to; k += 32) sum += expf(scale * (widened(own[k]) - largest));
     const float inverse = 1.0f / over_warp(sum, Sum());
-#pragma unroll 4
+    #pragma unroll 4
     for (unsigned k = lane; k < tokens; k += 32) {
         const bool is_valid = k >= line.from && k < line.to;
         out[line.start + k] = narrowed<T>(is_valid ? expf(scale * (widened(own[k]) - largest)) * inverse : 0.0f);
@@ -43,10 +43,10 @@ __device__ void causal_softmax_backward(const T* probs, const T* g, const unsign
     const unsigned lane = threadIdx.x % 32;
     const T *own = probs + line.start, *by_own = g + line.start;
     float mean = 0.0f;
-#pragma unroll 4
+    #pragma unroll 4
     for (unsigned k = line.from + lane; k < line.to; k += 32) mean += widened(own[k]) * widened(by_own[k]);
     mean = over_warp(mean, Sum());
-#pragma unroll 4
+    #pragma unroll 4
     for (unsigned k = lane; k < tokens; k += 32) {
         const bool is_valid = k >= line.from && k < line.to;
         out[line.start + k] = narrowed<T>(is_valid ? scale * widened(own[k]) * (widened(by_own[k]) - mean) : 0.0f);

@@ -66,14 +66,14 @@ __device__ void decode_attention(const T* queries, const T* keys, const T* value
         constexpr unsigned STEPS = WIDEST_HEAD / (KEY_LANES * N);
         Few<N> numbers[STEPS];
         const T* own_key = keys + (run * tokens + from + min(key, count - 1)) * width;
-#pragma unroll
+    #pragma unroll
         for (unsigned step = 0; step < STEPS; ++step) {
             const unsigned c = (step * KEY_LANES + lane) * N;
             if (c < width) numbers[step] = take<N>(own_key + c);
         }
         for (unsigned g = 0; g < group; ++g) {
             float score = 0.0f;
-#pragma unroll
+    #pragma unroll
             for (unsigned step = 0; step < STEPS; ++step) {
                 const unsigned c = (step * KEY_LANES + lane) * N;
                 if (c >= width) break;
@@ -107,13 +107,13 @@ __device__ void decode_attention(const T* queries, const T* keys, const T* value
     const unsigned wide = width / N, crews = THREADS / wide, crew = threadIdx.x / wide, c = threadIdx.x % wide * N;
     for (unsigned first = 0; first < group; first += AT_ONCE) {
         Few<N> sums[AT_ONCE];
-#pragma unroll
+    #pragma unroll
         for (unsigned g = 0; g < AT_ONCE; ++g) sums[g] = {};
         if (crew < crews) {
-#pragma unroll 4
+    #pragma unroll 4
             for (unsigned key = crew; key < count; key += crews) {
                 const Few<N> value = take<N>(values + (run * tokens + from + key) * width + c);
-#pragma unroll
+    #pragma unroll
                 for (unsigned g = 0; g < AT_ONCE; ++g) {
                     if (first + g >= group) break;
                     const float weight = scores[(first + g) * length + key];
@@ -121,7 +121,7 @@ __device__ void decode_attention(const T* queries, const T* keys, const T* value
                 }
             }
         }
-#pragma unroll
+    #pragma unroll
         for (unsigned g = 0; g < AT_ONCE; ++g) {
             if (first + g >= group) break;
             __syncthreads();

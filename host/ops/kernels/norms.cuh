@@ -27,7 +27,7 @@ __device__ void rms_norm(const T* x, const T* plus, const T* weight, T* sum, T* 
     if (row >= rows) return;  // whole warps
     const T* own = x + row * width;
     float squares = 0.0f;
-#pragma unroll 4
+    #pragma unroll 4
     for (unsigned c = first; c < width; c += LANES * N) {
         Few<N> v = take<N>(own + c);
         if (plus) {
@@ -40,7 +40,7 @@ __device__ void rms_norm(const T* x, const T* plus, const T* weight, T* sum, T* 
     }
     const float inverse = 1.0f / sqrtf(over_row<LANES>(squares) / static_cast<float>(width) + eps);
     if (plus) own = sum + row * width;
-#pragma unroll 4
+    #pragma unroll 4
     for (unsigned c = first; c < width; c += LANES * N) {
         Few<N> v = take<N>(own + c);
         const Few<N> w = take<N>(weight + c);
@@ -58,12 +58,12 @@ __device__ void rms_norm_backward(const T* x, const T* weight, const T* g, const
     __shared__ float block_sums[THREADS * N];
     const unsigned group = threadIdx.x / LANES, first = threadIdx.x % LANES * N;
     Few<N> sums[STEPS];
-#pragma unroll
+    #pragma unroll
     for (unsigned k = 0; k < STEPS; ++k) sums[k] = {};
     for (unsigned long long row = blockIdx.x * GROUPS + group; row < rows; row += static_cast<unsigned long long>(gridDim.x) * GROUPS) {
         const unsigned long long start = row * width;
         Pair pair = {0.0f, 0.0f};
-#pragma unroll 4
+    #pragma unroll 4
         for (unsigned c = first; c < width; c += LANES * N) {
             const Few<N> v = take<N>(x + start + c), d = take<N>(g + start + c), w = take<N>(weight + c);
             for (unsigned n = 0; n < N; ++n) {
@@ -74,7 +74,7 @@ __device__ void rms_norm_backward(const T* x, const T* weight, const T* g, const
         const float size = static_cast<float>(width);
         const float r = 1.0f / sqrtf(over_row<LANES>(pair.a) / size + eps);
         const float shift = r * r * over_row<LANES>(pair.b) / size;
-#pragma unroll
+    #pragma unroll
         for (unsigned k = 0; k < STEPS; ++k) {
             const unsigned c = first + k * LANES * N;
             if (c >= width) break;
@@ -89,7 +89,7 @@ __device__ void rms_norm_backward(const T* x, const T* weight, const T* g, const
         }
     }
     // The groups' sums, in their order.
-#pragma unroll
+    #pragma unroll
     for (unsigned k = 0; k < STEPS; ++k) {
         if (k * LANES * N >= width) break;
         __syncthreads();
@@ -135,7 +135,7 @@ __device__ void sum_rows(const In* x, Out* out, unsigned long long rows, unsigne
     const unsigned long long from = blockIdx.y * length, to = min(from + length, rows);
     float sum = 0.0f;
     if (column < width) {
-#pragma unroll 8
+    #pragma unroll 8
         for (unsigned long long row = from + warp; row < to; row += WARPS) sum += widened(x[row * width + column]);
     }
     sums[threadIdx.x] = sum;

@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gradient_squares(const Tra
     const Trained own = trained_of_block(tensors, count);
     const unsigned long long from = static_cast<unsigned long long>(blockIdx.x - own.chunk) * CHUNK, to = min(from + CHUNK, own.count);
     double sums[3] = {};
-#pragma unroll 4
+    #pragma unroll 4
     for (unsigned long long i = from + threadIdx.x; i < to; i += THREADS) {
         const double g = gradient_at(own.grad, own.grad_is_bf16, i);
         sums[0] += g * g;
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     adamw(const Trained* tensors, unsigned count, float rest1, float beta2, float rest2, float scale, float rate, float root, float eps) {
     const Trained own = trained_of_block(tensors, count);
     const unsigned long long from = static_cast<unsigned long long>(blockIdx.x - own.chunk) * CHUNK, to = min(from + CHUNK, own.count);
-#pragma unroll 4
+    #pragma unroll 4
     for (unsigned long long i = from + threadIdx.x; i < to; i += THREADS) {
         const float g = scale * gradient_at(own.grad, own.grad_is_bf16, i);
         float m = own.mean[i], v = own.square[i];
