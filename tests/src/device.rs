@@ -3,7 +3,7 @@
 use cuda_emulator::Emulator;
 
 use crate::Folder;
-use crate::artifacts::workspace;
+use crate::artifacts::{self, workspace};
 
 /// True if these tests run on a real device.
 pub fn is_real() -> bool {
@@ -25,4 +25,19 @@ pub fn folder() -> Option<Folder> {
     }
     let emulator = emulator()?;
     Some(Folder::new().env("LD_LIBRARY_PATH", emulator.folder()).env("CUDA_EMULATOR_STRICT", "1"))
+}
+
+/// A fresh folder whose `host` trains on the device: the executable that `CAPO_CUDA_HOST` names, with the libraries of
+/// `CAPO_CUDA_LIBRARIES`. The emulator does work as late as it may, in an order of its own.
+///
+/// Where the variables are missing, returns `None` and prints a line to stderr; the test should then return.
+pub fn trainer() -> Option<Folder> {
+    let (Some(host), Some(libraries)) = (std::env::var_os("CAPO_CUDA_HOST"), std::env::var_os("CAPO_CUDA_LIBRARIES"))
+    else {
+        eprintln!("SKIPPED: no `host` with CUDA (`scripts/emulated-gpu` builds one and runs these tests)");
+        return None;
+    };
+    let folder = Folder::new().program(host.into()).env("LD_LIBRARY_PATH", libraries);
+    let folder = folder.env("CAPO_PLUGIN_PATH", artifacts::folder());
+    Some(folder.env("CUDA_EMULATOR_LATE", "1"))
 }

@@ -1,5 +1,8 @@
 //! The device on which a policy computes, and the dtype of its activations.
 
+#[cfg(feature = "cuda")]
+use std::sync::{Mutex, PoisonError};
+
 use anyhow::{Result, bail};
 use candle_core::{DType, Device};
 pub use capo_loader::upload::CPU;
@@ -58,7 +61,28 @@ fn open_cuda(name: &str, number: usize, dtype: Dtype) -> Result<Device> {
     keep_memory(number);
     // With bf16 activations, the operands of f32 products come from bf16, which TF32 represents exactly.
     set_gemm_reduced_precision_f32(dtype == Dtype::Bf16);
-    Device::new_cuda(number).with_context(|| format!("device `{name}` cannot be opened (run with `--device cpu`)"))
+    one_stream(number).with_context(|| format!("device `{name}` cannot be opened (run with `--device cpu`)"))
+}
+
+/// The device `number` with one stream for all threads of this process.
+///
+/// `Device::new_cuda` takes CUDA's per-thread default stream, whose handle means another stream on every thread. Passes of the model
+/// run on a thread of rayon and components on the main thread, so nothing would order one behind the other.
+#[cfg(feature = "cuda")]
+fn one_stream(number: usize) -> candle_core::Result<Device> {
+    static OPENED: Mutex<Vec<(usize, Device)>> = Mutex::new(Vec::new());
+
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, device)) = opened.iter().find(|(known, _)| *known == number) {
+        return Ok(device.clone());
+    }
+    let device = Device::new_cuda_with_stream(number)?;
+    // Without this, each tensor costs four calls of the driver more, to make and to destroy two events.
+    // SAFETY: events order the streams of a process. All tensors of this device are allocated, written, read and freed on its one
+    // stream: it is the only `Device` of this number, and components get its stream with every tensor.
+    unsafe { device.as_cuda_device()?.disable_event_tracking() };
+    opened.push((number, device.clone()));
+    Ok(device)
 }
 
 /// Lets the driver retain freed memory for the next allocation. By default it releases all of it whenever the host waits for the

@@ -62,7 +62,7 @@ inline unsigned lane() {
 
 template <class T>
 T shuffle(unsigned mask, T value, unsigned source, Site at) {
-    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles move 4 or 8 bytes");
+    static_assert(sizeof(T) <= 8, "shuffles move up to 8 bytes");
     Word word = 0;
     memcpy(&word, &value, sizeof value);
     word = meet_warp(Operation::Shuffle, mask, word, source, at);

@@ -3,18 +3,26 @@
 
 #include "executor.h"
 #include "memory.h"
+#include "queue.h"
 #include "settings.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <dlfcn.h>
+#include <filesystem>
+#include <map>
 #include <mutex>
 #include <set>
+#include <string>
+#include <vector>
 
 using cuda_emulator::check_context;
 using cuda_emulator::Context;
 using cuda_emulator::Kernel;
 using cuda_emulator::self;
 using cuda_emulator::settings;
+using cuda_emulator::Unit;
 
 namespace {
 
@@ -22,7 +30,10 @@ constexpr CUdevice MAX_DEVICES = 64;
 
 struct Module {
     CUdevice device;
+    const Unit* unit;  // null for one of the library's own kernels
 };
+// A value's bytes. Memory of its own is aligned for any type.
+using Argument = std::vector<char>;
 struct Function {
     Module* module;
     const Kernel* kernel;
@@ -34,6 +45,57 @@ Context contexts[MAX_DEVICES];
 std::mutex& lock = *new std::mutex;
 auto& modules = *new std::set<Module*>;
 auto& functions = *new std::set<Function*>;
+
+// The units beside this library, and the one of the library that is being opened.
+auto& own_units = *new std::vector<const Unit*>;
+const Unit* introduced = nullptr;
+
+// The unit in the library `path`; null, with a line on stderr, where there is none.
+const Unit* open_unit(const std::string& path) {
+    static auto& units = *new std::map<std::string, const Unit*>;
+    const Unit*& unit = units[path];
+    if (unit) return unit;
+    introduced = nullptr;
+    if (!dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) cuda_emulator::report("%s", dlerror());
+    return unit = introduced;
+}
+
+// Opens all units in this library's folder.
+void open_own_units() {
+    Dl_info own;
+    if (!own_units.empty() || !dladdr(reinterpret_cast<void*>(&open_own_units), &own)) return;
+    std::set<std::string> paths;
+    for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(own.dli_fname).parent_path())) {
+        if (entry.path().string().find(".kernels.so") != std::string::npos) paths.insert(entry.path().string());
+    }
+    for (const std::string& path : paths) {
+        if (const Unit* unit = open_unit(path)) own_units.push_back(unit);
+    }
+}
+
+// An image is text: the path of a library with kernels on a line that begins so; or nothing that matters, for this library's own kernels.
+constexpr char PATH[] = "// kernels for the CUDA emulator: ";
+
+CUresult read_image(const char* image, const Unit** unit) {
+    *unit = nullptr;
+    if (std::strncmp(image, PATH, sizeof PATH - 1) != 0) return CUDA_SUCCESS;
+    std::string path(image + sizeof PATH - 1);
+    *unit = open_unit(path.substr(0, path.find('\n')));
+    return *unit ? CUDA_SUCCESS : CUDA_ERROR_NO_BINARY_FOR_GPU;
+}
+
+const Kernel* find_kernel(const Module& module, const char* name) {
+    auto find = [=](const Unit& unit) {
+        auto end = unit.kernels + unit.count;
+        auto found = std::find_if(unit.kernels, end, [=](const Kernel& kernel) { return std::strcmp(kernel.name, name) == 0; });
+        return found == end ? nullptr : found;
+    };
+    if (module.unit) return find(*module.unit);
+    for (const Unit* unit : own_units) {
+        if (const Kernel* kernel = find(*unit)) return kernel;
+    }
+    return nullptr;
+}
 
 // A removed handle stays allocated, so that no later handle has its address.
 template <class T, class F>
@@ -63,6 +125,7 @@ constexpr Named ERRORS[] = {
     {CUDA_ERROR_NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
     {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
     {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {CUDA_ERROR_CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
     {CUDA_ERROR_MISALIGNED_ADDRESS, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"},
@@ -121,13 +184,16 @@ CUresult cuda_emulator::check_context() {
     std::lock_guard<std::mutex> guard(lock);
     if (!initialized) return CUDA_ERROR_NOT_INITIALIZED;
     if (!self.context) return CUDA_ERROR_INVALID_CONTEXT;
-    return self.context->retained ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return self.context->retained ? self.context->error.load() : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
+
+void cuda_emulator::introduce(const Unit& unit) { introduced = &unit; }
 
 API CUresult cuInit(unsigned flags) {
     if (flags) return CUDA_ERROR_INVALID_VALUE;
     if (devices() == 0) return CUDA_ERROR_NO_DEVICE;
     std::lock_guard<std::mutex> guard(lock);
+    open_own_units();
     initialized = true;
     cuda_emulator::catch_faults();
     return CUDA_SUCCESS;
@@ -205,6 +271,7 @@ API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     if (checked != CUDA_SUCCESS) return checked;
     if (contexts[device].retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
     if (--contexts[device].retained == 0) {
+        cuda_emulator::drop_work(contexts[device]);
         cuda_emulator::release_all(device);
         remove_if(functions, [=](Function* function) { return function->module->device == device; });
         remove_if(modules, [=](Module* module) { return module->device == device; });
@@ -240,7 +307,7 @@ API CUresult cuCtxGetDevice(CUdevice* device) {
     return checked;
 }
 
-API CUresult cuCtxSynchronize() { return check_context(); }
+API CUresult cuCtxSynchronize() { return cuda_emulator::synchronize(); }
 API CUresult cuCtxSetFlags(unsigned) { return check_context(); }
 
 API CUresult cuModuleLoadData(Module** module, const void* image) {
@@ -250,8 +317,10 @@ API CUresult cuModuleLoadData(Module** module, const void* image) {
     // A GPU's machine code.
     if (std::strncmp(static_cast<const char*>(image), "\x7f" "ELF", 4) == 0) return CUDA_ERROR_NO_BINARY_FOR_GPU;
     std::lock_guard<std::mutex> guard(lock);
-    *module = *modules.insert(new Module{self.context->device}).first;
-    return CUDA_SUCCESS;
+    const Unit* unit;
+    checked = read_image(static_cast<const char*>(image), &unit);
+    if (checked == CUDA_SUCCESS) *module = *modules.insert(new Module{self.context->device, unit}).first;
+    return checked;
 }
 
 API CUresult cuModuleUnload(Module* module) {
@@ -268,12 +337,10 @@ API CUresult cuModuleGetFunction(Function** function, Module* module, const char
     if (checked != CUDA_SUCCESS) return checked;
     std::lock_guard<std::mutex> guard(lock);
     if (modules.count(module) == 0) return CUDA_ERROR_INVALID_HANDLE;
-    for (unsigned i = 0; i < cuda_emulator::KERNEL_COUNT; i++) {
-        if (std::strcmp(cuda_emulator::KERNELS[i].name, name) != 0) continue;
-        *function = *functions.insert(new Function{module, &cuda_emulator::KERNELS[i]}).first;
-        return CUDA_SUCCESS;
-    }
-    return CUDA_ERROR_NOT_FOUND;
+    const Kernel* kernel = find_kernel(*module, name);
+    if (!kernel) return CUDA_ERROR_NOT_FOUND;
+    *function = *functions.insert(new Function{module, kernel}).first;
+    return CUDA_SUCCESS;
 }
 
 API CUresult cuFuncGetAttribute(int* value, int attribute, Function* function) {
@@ -293,7 +360,6 @@ API CUresult cuFuncSetCacheConfig(Function* function, int) { return cuFuncSetAtt
 API CUresult cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                             unsigned block_z, unsigned shared_bytes, void* stream, void** arguments, void** extra) {
     CUresult checked = check_context();
-    if (checked == CUDA_SUCCESS) checked = cuda_emulator::check_stream(stream);
     if (checked != CUDA_SUCCESS) return checked;
     const Kernel* kernel = nullptr;
     {
@@ -307,6 +373,29 @@ API CUresult cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y
     }
     if (!is_launchable({grid_x, grid_y, grid_z}, {block_x, block_y, block_z})) return CUDA_ERROR_INVALID_VALUE;
     if (!arguments && kernel->arguments) return CUDA_ERROR_INVALID_VALUE;
-    return static_cast<CUresult>(
-        cuda_emulator::launch(*kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, arguments));
+    std::vector<Argument> values(kernel->arguments);
+    for (unsigned i = 0; i < kernel->arguments; i++) {
+        auto from = static_cast<const char*>(arguments[i]);
+        values[i].assign(from, from + kernel->bytes[i]);
+    }
+    return cuda_emulator::enqueue(stream, [=]() mutable {
+        std::vector<void*> places;
+        for (Argument& value : values) places.push_back(value.data());
+        return static_cast<CUresult>(
+            cuda_emulator::launch(*kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, places.data()));
+    });
+}
+
+// What `cudarc` links to and a program on candle does not call, but for the memory pool, whose settings change nothing here.
+API CUresult cuDeviceGetDefaultMemPool(void** pool, CUdevice device) {
+    *pool = nullptr;
+    return check_device(device);
+}
+API CUresult cuMemPoolSetAttribute(void*, int, void*) { return CUDA_SUCCESS; }
+API CUresult cuCtxDestroy_v2(Context*) { return CUDA_ERROR_NOT_SUPPORTED; }
+API CUresult cuModuleLoad(Module**, const char*) { return CUDA_ERROR_NOT_SUPPORTED; }
+API CUresult cuMemcpyPeerAsync(CUdeviceptr, Context*, CUdeviceptr, Context*, std::size_t, void*) { return CUDA_ERROR_NOT_SUPPORTED; }
+API CUresult cuStreamIsCapturing(void*, int* status) {
+    *status = 0;
+    return CUDA_SUCCESS;
 }

@@ -1,6 +1,7 @@
 // The part of CUDA's driver API that is emulated: types and error codes.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 
 using CUdevice = int;
@@ -17,6 +18,7 @@ enum CUresult : int {
     CUDA_ERROR_NO_BINARY_FOR_GPU = 209,
     CUDA_ERROR_INVALID_HANDLE = 400,
     CUDA_ERROR_NOT_FOUND = 500,
+    CUDA_ERROR_NOT_READY = 600,
     CUDA_ERROR_ILLEGAL_ADDRESS = 700,
     CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
     CUDA_ERROR_MISALIGNED_ADDRESS = 716,
@@ -33,9 +35,10 @@ namespace cuda_emulator {
 struct Context {
     CUdevice device;
     unsigned retained;
+    std::atomic<CUresult> error;  // the first of late work; it stays
 };
 
-// CUDA_SUCCESS where this OS thread has a living context.
+// CUDA_SUCCESS where this OS thread has a living context without an error of late work.
 CUresult check_context();
 
 // CUDA_SUCCESS where `stream` is the default one or was created and not destroyed.

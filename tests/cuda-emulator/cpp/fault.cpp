@@ -48,9 +48,9 @@ void install_handlers() {
     for (int signal : SIGNALS) sigaction(signal, &action, &former[signal]);
 }
 
-// Finds where this library's thread-locals lie on this OS thread.
-int find_thread_locals(dl_phdr_info* info, std::size_t, void*) {
-    auto inside = reinterpret_cast<std::uintptr_t>(&KERNEL_COUNT) - info->dlpi_addr;
+// Finds where the thread-locals of the unit's library lie on this OS thread.
+int find_thread_locals(dl_phdr_info* info, std::size_t, void* unit) {
+    auto inside = reinterpret_cast<std::uintptr_t>(unit) - info->dlpi_addr;
     bool ours = false;
     std::size_t bytes = 0;
     for (int i = 0; i < info->dlpi_phnum; i++) {
@@ -78,11 +78,13 @@ void catch_faults() {
     sigaltstack(&stack, nullptr);
 }
 
-void spoil_shared(unsigned byte) {
-    if (!self.locals) dl_iterate_phdr(find_thread_locals, nullptr);
-    auto own = reinterpret_cast<char*>(&self), own_end = own + sizeof self;
-    std::memset(self.locals, static_cast<int>(byte), static_cast<std::size_t>(own - self.locals));
-    std::memset(own_end, static_cast<int>(byte), static_cast<std::size_t>(self.locals_end - own_end));
+void spoil_shared(const Unit& unit, unsigned byte) {
+    if (self.unit != &unit) {
+        unit.touch_locals();
+        dl_iterate_phdr(find_thread_locals, const_cast<Unit*>(&unit));
+        self.unit = &unit;
+    }
+    std::memset(self.locals, static_cast<int>(byte), static_cast<std::size_t>(self.locals_end - self.locals));
 }
 
 void report(const char* format, ...) {
@@ -120,7 +122,7 @@ struct Checked {
 };
 
 #define CUDA_EMULATOR_CHECK(name, error, ...)                                                                        \
-    extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_##name##_abort(Checked* at, std::uintptr_t what) { \
+    extern "C" __attribute__((visibility("default"))) void __ubsan_handle_##name##_abort(Checked* at, std::uintptr_t what) { \
         cuda_emulator::report(__VA_ARGS__);                                                                          \
         cuda_emulator::abandon(error);                                                                               \
     }                                                                                                                \

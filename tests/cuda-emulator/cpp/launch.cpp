@@ -1,6 +1,7 @@
 // Spreads a grid's blocks over OS threads.
 #include "driver.h"
 #include "memory.h"
+#include "queue.h"
 #include "settings.h"
 #include "worker.h"
 
@@ -96,6 +97,7 @@ Settings& settings() {
     static Settings settings{
         {from_environment("CUDA_EMULATOR_SEED", 42)},
         {static_cast<unsigned>(from_environment("CUDA_EMULATOR_FILL", 0xff)) & 0xff},
+        {from_environment("CUDA_EMULATOR_LATE", 0) != 0},
         static_cast<unsigned>(from_environment("CUDA_EMULATOR_THREADS", default_threads())),
         static_cast<unsigned>(from_environment("CUDA_EMULATOR_DEVICES", 1)),
         from_environment("CUDA_EMULATOR_MEMORY", Word(16) << 30),
@@ -121,5 +123,9 @@ int launch(const Kernel& kernel, uint3 grid, uint3 block, void** arguments) {
 }  // namespace cuda_emulator
 
 // For the process that holds the emulator; the environment is read once.
-API void cuda_emulator_set_seed(unsigned long long seed) { cuda_emulator::settings().seed = seed; }
+API void cuda_emulator_set_seed(unsigned long long seed) {
+    cuda_emulator::settings().seed = seed;
+    cuda_emulator::restart_order();
+}
+API void cuda_emulator_set_late(bool late) { cuda_emulator::set_late(late); }
 API void cuda_emulator_set_fill(unsigned char fill) { cuda_emulator::settings().fill = fill; }

@@ -104,6 +104,12 @@ bool is_device_memory(CUdeviceptr pointer, std::size_t bytes) {
     return offset <= a.bytes && bytes <= a.bytes - offset;
 }
 
+std::size_t allocation_bytes(CUdeviceptr pointer) {
+    std::lock_guard<std::mutex> guard(lock);
+    auto found = live.find(pointer);
+    return found == live.end() ? 0 : found->second.bytes;
+}
+
 std::size_t used_memory(CUdevice device) {
     std::lock_guard<std::mutex> guard(lock);
     return used[device];

@@ -17,6 +17,9 @@ void release_all(CUdevice device);
 // True if `pointer .. pointer + bytes` lies in one allocation; the end of an allocation is part of it when `bytes` is 0.
 bool is_device_memory(CUdeviceptr pointer, std::size_t bytes);
 
+// Bytes of the allocation that begins at `pointer`; 0 where none does.
+std::size_t allocation_bytes(CUdeviceptr pointer);
+
 // Bytes that `device` holds.
 std::size_t used_memory(CUdevice device);
 

@@ -12,8 +12,6 @@ namespace cuda_emulator {
 
 __thread Self self;
 
-namespace {
-
 // splitmix64: a few nanoseconds, and every seed is as good as another.
 Word draw(Word& state) {
     Word z = (state += 0x9e3779b97f4a7c15u);
@@ -21,6 +19,8 @@ Word draw(Word& state) {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
 }
+
+namespace {
 
 void make_ready(Worker& w, unsigned thread) { w.ready[w.ready_count++] = static_cast<unsigned short>(thread); }
 
@@ -159,7 +159,7 @@ void begin_block(Worker& w, Word block) {
         w.warps[i].alive = lanes >= WARP ? ~0u : (1u << lanes) - 1;
         w.warps[i].waiting = 0;
     }
-    spoil_shared(settings().fill);
+    spoil_shared(*launch.kernel.unit, settings().fill);
     self.block_idx = w.block_idx;
 }
 

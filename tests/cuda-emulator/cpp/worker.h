@@ -57,7 +57,7 @@ void run_blocks(Worker& worker, Launch& launch);
 // Leaves the running fiber for good and ends the launch with `error`.
 [[noreturn]] void abandon(int error);
 
-// Fills the `__shared__` memory of this OS thread with `byte`.
-void spoil_shared(unsigned byte);
+// Fills the `__shared__` memory that the unit has on this OS thread with `byte`.
+void spoil_shared(const Unit& unit, unsigned byte);
 
 }  // namespace cuda_emulator

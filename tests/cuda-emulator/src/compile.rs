@@ -14,7 +14,23 @@ const FLAGS: &str = "-O2 -g1 -std=c++17 -fPIC -ffp-contract=off -fvisibility=hid
 /// guard page.
 const CHECKS: &str = "-fsanitize=alignment,bounds,shift,signed-integer-overflow,integer-divide-by-zero \
     -fsanitize=float-cast-overflow -fno-sanitize-recover=all -fstack-clash-protection";
-const DRIVER: [&str; 8] = ["driver", "driver_memory", "fault", "fiber", "launch", "memory", "nvrtc", "worker"];
+/// Of the toolkit; all are the driver under other names.
+const LIBRARIES: [&str; 6] =
+    ["libcuda.so.1", "libnvrtc.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcudart.so.13", "libcurand.so.10"];
+const LIBRARY: &str = "-shared -pthread -Wl,-z,defs";
+const DRIVER: [&str; 11] = [
+    "cublas",
+    "driver",
+    "driver_memory",
+    "driver_streams",
+    "fault",
+    "fiber",
+    "launch",
+    "memory",
+    "nvrtc",
+    "queue",
+    "worker",
+];
 
 /// The folder with the libraries.
 pub fn library(kernels: &Path) -> Result<PathBuf, Failure> {
@@ -38,6 +54,46 @@ pub fn library(kernels: &Path) -> Result<PathBuf, Failure> {
     }
     drop(lock);
     Ok(folder)
+}
+
+/// A stand-in for CUDA's toolchain in the folder `home`: `bin/nvcc`, and in `lib` all libraries that a program on candle links to, with
+/// the kernels of the folders `kernels`. Gives the absolute path. Does nothing where it is there and as new as its sources.
+pub fn toolkit(home: &Path, kernels: &[PathBuf]) -> Result<PathBuf, Failure> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (sources, shipped, compiler) = (own.join("cpp"), own.join("toolkit"), Compiler::find()?);
+    let [bin, include, lib] = ["bin", "include", "lib"].map(|name| home.join(name));
+    let mut folders = vec![sources.clone(), shipped.join("bin"), shipped.join("include")];
+    folders.extend_from_slice(kernels);
+    let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
+    let (stamp, content) = (home.join("stamp"), format!("{:016x}", hash(&compiler, &folders)?));
+    if std::fs::read_to_string(&stamp).is_ok_and(|known| known == content) {
+        return home.canonicalize().map_err(|error| broken(home, &error));
+    }
+    std::fs::remove_dir_all(home).ok();
+    for folder in [&bin, &include.join("cuda/std"), &lib] {
+        std::fs::create_dir_all(folder).map_err(|error| broken(folder, &error))?;
+    }
+    compiler.driver(&sources, &lib, &LIBRARIES)?;
+    for library in LIBRARIES {
+        // For the linker, which looks for the name without a version; `libcuda.so` itself is there already.
+        let link = lib.join(library).with_extension("");
+        if !link.exists() {
+            std::fs::copy(lib.join(library), &link).map_err(|error| broken(&link, &error))?;
+        }
+    }
+    for folder in kernels {
+        compiler.kernels(&sources, folder, &lib)?;
+    }
+    let copy = |from: PathBuf, to: PathBuf| std::fs::copy(&from, to).map_err(|error| broken(&from, &error));
+    for name in ["cuda_on_cpu.h", "device_functions.h", "executor.h", "kernels.cpp"] {
+        copy(sources.join(name), include.join(name))?;
+    }
+    for name in ["cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h", "more_of_cuda.h", "cuda/std/limits"] {
+        copy(shipped.join("include").join(name), include.join(name))?;
+    }
+    copy(shipped.join("bin/nvcc"), bin.join("nvcc"))?;
+    std::fs::write(&stamp, content).map_err(|error| broken(&stamp, &error))?;
+    home.canonicalize().map_err(|error| broken(home, &error))
 }
 
 fn broken(path: &Path, error: &dyn std::fmt::Display) -> Failure {
@@ -122,27 +178,38 @@ impl Compiler {
     }
 
     fn build(&self, sources: &Path, kernels: &Path, folder: &Path) -> Result<(), Failure> {
-        let [flags, checks] = [FLAGS, CHECKS].map(|flags| flags.split_whitespace().map(OsStr::new).collect::<Vec<_>>());
-        let o = OsStr::new("-o");
-        let object = folder.join("kernels.o");
-        let unit = sources.join("kernels.cpp");
-        let own = format!("-DCAPO_UNIT=\"{}\"", unit_of(kernels)?);
-        let folder_of_own = ["-I".as_ref(), kernels.as_os_str(), own.as_ref()];
-        let compile = [&folder_of_own[..], &["-c".as_ref(), unit.as_os_str(), o, object.as_os_str()]].concat();
-        self.run(&[&flags, &checks, &compile])?;
+        self.driver(sources, folder, &["libcuda.so.1", "libnvrtc.so"])?;
+        self.kernels(sources, kernels, folder)
+    }
+
+    /// `libcuda.so`, and empty libraries of other names that bring it along, since a library has one name of its own.
+    fn driver(&self, sources: &Path, folder: &Path, aliases: &[&str]) -> Result<(), Failure> {
         let driver = folder.join("libcuda.so");
         let units = DRIVER.map(|name| sources.join(name).with_extension("cpp"));
         let units: Vec<&OsStr> = units.iter().map(|unit| unit.as_os_str()).collect();
-        let link = ["-shared", "-pthread", "-Wl,-z,defs"].map(OsStr::new);
-        let name = "-Wl,-soname,libcuda.so".as_ref();
-        self.run(&[&flags, &link, &units, &[name, object.as_os_str(), o, driver.as_os_str()]])?;
-        for alias in ["libcuda.so.1", "libnvrtc.so"] {
-            // An empty library that brings the first one along: a library has one name of its own.
+        let out = ["-Wl,-soname,libcuda.so", "-ldl", "-o"].map(OsStr::new);
+        self.run(&[&words(FLAGS), &words(LIBRARY), &units, &out, &[driver.as_os_str()]])?;
+        for alias in aliases {
             let name = format!("-Wl,-soname,{alias}");
-            let along =
-                [name.as_ref(), "-Wl,-rpath,$ORIGIN".as_ref(), "-Wl,--no-as-needed".as_ref(), driver.as_os_str()];
-            self.run(&[&link, &along, &[o, folder.join(alias).as_os_str()]])?;
+            let along = ["-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed", &name, "-o"].map(OsStr::new);
+            let out = folder.join(alias);
+            self.run(&[&words(LIBRARY), &along, &[out.as_os_str(), driver.as_os_str()]])?;
         }
-        std::fs::remove_file(&object).map_err(|error| broken(&object, &error))
+        Ok(())
     }
+
+    /// The library with the kernels of a folder; the driver opens all that lie beside it.
+    fn kernels(&self, sources: &Path, kernels: &Path, folder: &Path) -> Result<(), Failure> {
+        let unit = unit_of(kernels)?;
+        let library = folder.join(&unit).with_extension("kernels.so");
+        let unit = format!("-DCAPO_UNIT=\"{unit}\"");
+        let own = ["-I".as_ref(), kernels.as_os_str(), unit.as_ref(), "-o".as_ref(), library.as_os_str()];
+        let (source, driver) = (sources.join("kernels.cpp"), folder.join("libcuda.so"));
+        let from = [source.as_os_str(), driver.as_os_str()];
+        self.run(&[&words(FLAGS), &words(CHECKS), &words(LIBRARY), &from, &own])
+    }
+}
+
+fn words(text: &str) -> Vec<&OsStr> {
+    text.split_whitespace().map(OsStr::new).collect()
 }

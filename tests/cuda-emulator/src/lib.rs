@@ -48,6 +48,7 @@ pub struct Emulator {
     folder: PathBuf,
     set_seed: extern "C" fn(u64),
     set_fill: extern "C" fn(u8),
+    set_late: extern "C" fn(bool),
     set_stream: extern "C" fn(*const c_void),
     set_allocations: extern "C" fn(u64),
 }
@@ -59,7 +60,7 @@ impl Emulator {
         &self.folder
     }
 
-    /// Sets the order in which threads and blocks of later launches run, for the whole process.
+    /// Sets the order in which threads and blocks of later launches run, and late work, for the whole process.
     pub fn set_seed(&self, seed: u64) {
         (self.set_seed)(seed);
     }
@@ -69,8 +70,12 @@ impl Emulator {
         (self.set_fill)(fill);
     }
 
-    /// Refuses this thread's work on any stream but this one; null permits all. The order of work on several streams is not
-    /// emulated: work is done when a call returns.
+    /// Whether later work may run after the call that queues it, for the whole process. All that was queued runs first.
+    pub fn set_late(&self, late: bool) {
+        (self.set_late)(late);
+    }
+
+    /// Refuses this thread's work on any stream but this one; null permits all.
     pub fn set_stream(&self, stream: *const c_void) {
         (self.set_stream)(stream);
     }
@@ -85,6 +90,13 @@ impl Emulator {
 /// `libnvrtc.so`, for the `LD_LIBRARY_PATH` of a child process. `$CXX` names the compiler; otherwise it is `c++`, `g++` or `clang++`.
 pub fn build(kernels: &Path) -> Result<PathBuf, Failure> {
     compile::library(kernels)
+}
+
+/// Makes a folder like CUDA's own: `bin/nvcc` compiles candle's kernels for the CPU, `lib` has the driver, cuBLAS, cuRAND, NVRTC and the
+/// runtime. A program built with it, as with CUDA's toolchain, runs on the emulator if `lib` is in its `LD_LIBRARY_PATH`. The driver has
+/// the kernels of the folders `kernels` too. Gives the folder's absolute path.
+pub fn toolkit(home: &Path, kernels: &[PathBuf]) -> Result<PathBuf, Failure> {
+    compile::toolkit(home, kernels)
 }
 
 /// [`build`]s and loads the emulator into this process, for good.
@@ -102,9 +114,10 @@ pub fn load(kernels: &Path) -> Result<Emulator, Failure> {
         }
     }
     let (set_seed, set_fill) = (find(&driver, "cuda_emulator_set_seed")?, find(&driver, "cuda_emulator_set_fill")?);
+    let set_late = find(&driver, "cuda_emulator_set_late")?;
     let set_stream = find(&driver, "cuda_emulator_set_stream")?;
     let set_allocations = find(&driver, "cuda_emulator_set_allocations")?;
-    Ok(Emulator { folder, set_seed, set_fill, set_stream, set_allocations })
+    Ok(Emulator { folder, set_seed, set_fill, set_late, set_stream, set_allocations })
 }
 
 /// [`load`] for a test. `None`, with a line on stderr, where there is no compiler: the test is to return.

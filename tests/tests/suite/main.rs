@@ -17,6 +17,7 @@ mod config;
 mod context;
 mod cuda;
 mod cuda_state;
+mod cuda_training;
 mod damage;
 mod data;
 mod data_docs;
