@@ -2,10 +2,11 @@
 // the position of its first token. The new token has the position `index`.
 
 // Rotates the queries q [A, H * width] into `queries`, and writes the rotated keys k and the values v, [A, KV * width] each, to the caches.
+// `lines` are the distances of the rows of q, k and v.
 template <unsigned N, class T>
 __device__ void decode_heads(const T* q, const T* k, const T* v, const float* cos, const float* sin, const unsigned* places, T* queries,
-                             T* keys, T* values, unsigned active, unsigned heads, unsigned kv_heads, unsigned tokens, unsigned width,
-                             unsigned index) {
+                             T* keys, T* values, uint3 lines, unsigned active, unsigned heads, unsigned kv_heads, unsigned tokens,
+                             unsigned width, unsigned index) {
     const unsigned half = width / 2, runs = half / N, all = heads + 2 * kv_heads;
     const unsigned i = blockIdx.x * THREADS + threadIdx.x;
     if (i >= active * all * runs) return;
@@ -15,14 +16,13 @@ __device__ void decode_heads(const T* q, const T* k, const T* v, const float* co
     T* to;
     const bool is_query = head < heads;
     if (is_query) {
-        const unsigned long long start = (static_cast<unsigned long long>(a) * heads + head) * width;
-        from = q + start;
-        to = queries + start;
+        from = q + static_cast<unsigned long long>(a) * lines.x + head * width;
+        to = queries + (static_cast<unsigned long long>(a) * heads + head) * width;
     } else {
         head -= heads;
         const bool is_key = head < kv_heads;
         if (!is_key) head -= kv_heads;
-        from = (is_key ? k : v) + (static_cast<unsigned long long>(a) * kv_heads + head) * width;
+        from = (is_key ? k : v) + static_cast<unsigned long long>(a) * (is_key ? lines.y : lines.z) + head * width;
         to = (is_key ? keys : values) + ((static_cast<unsigned long long>(places[a]) * kv_heads + head) * tokens + index) * width;
         if (!is_key) cos = nullptr;
     }
@@ -161,13 +161,12 @@ __device__ void join_parts(const float* mixed, const Pair* sizes, T* out, unsign
 #define DECODE_KERNELS(suffix, T)                                                                                                 \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                                         \
         decode_heads_##suffix(const T* q, const T* k, const T* v, const float* cos, const float* sin, const unsigned* places,     \
-                              T* queries, T* keys, T* values, unsigned active, unsigned heads, unsigned kv_heads, unsigned tokens, \
-                              unsigned width, unsigned index) {                                                                   \
-        if (in_fours(width / 2, q, k, v, cos, sin, queries, keys, values)) {                                                      \
-            decode_heads<4>(q, k, v, cos, sin, places, queries, keys, values, active, heads, kv_heads, tokens, width, index);     \
-        } else {                                                                                                                  \
-            decode_heads<1>(q, k, v, cos, sin, places, queries, keys, values, active, heads, kv_heads, tokens, width, index);     \
-        }                                                                                                                         \
+                              T* queries, T* keys, T* values, unsigned line_q, unsigned line_k, unsigned line_v, unsigned active, \
+                              unsigned heads, unsigned kv_heads, unsigned tokens, unsigned width, unsigned index) {               \
+        const uint3 lines = {line_q, line_k, line_v};                                                                             \
+        const bool fours = in_fours(width / 2, q, k, v, cos, sin, queries, keys, values) && (line_q | line_k | line_v) % 4 == 0;  \
+        (fours ? decode_heads<4, T> : decode_heads<1, T>)(q, k, v, cos, sin, places, queries, keys, values, lines, active, heads, \
+                                                          kv_heads, tokens, width, index);                                        \
     }                                                                                                                             \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                                         \
         decode_attention_##suffix(const T* queries, const T* keys, const T* values, const unsigned* places, T* out, float* mixed, \

@@ -1,9 +1,11 @@
 // Operations on each number of tensors of one shape.
+// Rows of `width` numbers, whose starts are `line` apart in `gate` and in `up`.
 template <unsigned N, class T>
-__device__ void swiglu(const T* gate, const T* up, T* out, unsigned long long count) {
+__device__ void swiglu(const T* gate, const T* up, T* out, unsigned long long count, unsigned long long width, unsigned long long line) {
     each_run<N>(count, [=](unsigned long long i) {
-        Few<N> x = take<N>(gate + i);
-        const Few<N> y = take<N>(up + i);
+        const unsigned long long at = line == width ? i : i / width * line + i % width;
+        Few<N> x = take<N>(gate + at);
+        const Few<N> y = take<N>(up + at);
         for (unsigned n = 0; n < N; ++n) x.at[n] = x.at[n] * y.at[n] / (1.0f + expf(-x.at[n]));
         put(out + i, x);
     });
@@ -48,9 +50,10 @@ __device__ void add_bias(const T* x, const T* bias, T* out, unsigned long long c
 
 #define ELEMENTWISE_KERNELS(suffix, T)                                                                               \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                            \
-        swiglu_##suffix(const T* gate, const T* up, T* out, unsigned long long count) {                              \
-        if (in_fours(count, gate, up, out)) swiglu<4>(gate, up, out, count);                                         \
-        else swiglu<1>(gate, up, out, count);                                                                        \
+        swiglu_##suffix(const T* gate, const T* up, T* out, unsigned long long count, unsigned long long width,      \
+                        unsigned long long line) {                                                                   \
+        if (in_fours(width, gate, up, out) && line % 4 == 0) swiglu<4>(gate, up, out, count, width, line);           \
+        else swiglu<1>(gate, up, out, count, width, line);                                                           \
     }                                                                                                                \
     extern "C" __global__ void __launch_bounds__(THREADS) swiglu_backward_##suffix(                                  \
         const T* gate, const T* up, const T* d_out, T* d_gate, T* d_up, unsigned long long count) {                  \

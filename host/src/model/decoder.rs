@@ -40,6 +40,16 @@ pub(super) struct Layer {
     pub(super) up: Linear,
     pub(super) down: Linear,
     pub(super) sizes: Sizes,
+    joined: Option<Joined>,
+}
+
+/// Matrices that read the same input, as one: on a GPU a product of few rows takes its start and little more.
+#[derive(Clone)]
+struct Joined {
+    /// Queries, keys and values, `[(H + 2 KV) * head_dim, D]`.
+    heads: Linear,
+    /// Gate and up, `[2 * intermediate, D]`.
+    gates: Linear,
 }
 
 /// A tensor for the queries, and one for the keys.
@@ -119,6 +129,39 @@ impl Linear {
         Ok(Self { transposed: weight.t()?, weight, streams: false, bias, adapter })
     }
 
+    /// One matrix of several, which become its parts. Biases are joined if all have one, as in each family.
+    fn join<const COUNT: usize>(linears: [&mut Self; COUNT]) -> Result<Self> {
+        let weights: Vec<Tensor> = linears.iter().map(|linear| linear.weight.clone()).collect();
+        let biases: Option<Vec<Tensor>> = linears.iter().map(|linear| linear.bias.clone()).collect();
+        let bias = biases.map(|biases| Tensor::cat(&biases, 0)).transpose()?;
+        let joined = Self::new(Tensor::cat(&weights, 0)?, bias, None)?;
+        let mut first = 0;
+        for linear in linears {
+            let outputs = linear.weight.dim(0)?;
+            linear.weight = joined.weight.narrow(0, first, outputs)?;
+            linear.transposed = linear.weight.t()?;
+            first += outputs;
+        }
+        Ok(joined)
+    }
+
+    /// As `forward_all`, by the `joined` matrix if there is one; the results are then parts of its columns.
+    fn forward_joined<const COUNT: usize>(
+        linears: [&Self; COUNT],
+        joined: Option<&Self>,
+        x: &Tensor,
+    ) -> Result<[Tensor; COUNT]> {
+        let Some(joined) = joined else { return Self::forward_all(linears, x) };
+        let (all, mut first) = (joined.forward(x)?, 0);
+        let part = |linear: &Self| {
+            let outputs = linear.weight.dim(0)?;
+            first += outputs;
+            all.narrow(D::Minus1, first - outputs, outputs)
+        };
+        let parts = linears.into_iter().map(part).collect::<candle_core::Result<Vec<_>>>()?;
+        Ok(parts.try_into().expect("as many parts as linears"))
+    }
+
     /// Maps `[.., in]` to `[.., out]` by one matrix product over all rows.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         Self::forward_all([self], x).map(|[y]| y)
@@ -180,7 +223,19 @@ impl Layer {
             up: linear("mlp.up_proj", mlp)?,
             down: linear("mlp.down_proj", mlp)?,
             sizes: Sizes::of(config),
+            joined: None,
         })
+    }
+
+    /// Joins matrices that read the same input. They become parts of the joined ones. Adapters have no joined form.
+    fn join(&mut self) -> Result<()> {
+        if self.has_adapter() {
+            return Ok(());
+        }
+        let Self { query, key, value, gate, up, .. } = self;
+        let (heads, gates) = (Linear::join([query, key, value])?, Linear::join([gate, up])?);
+        self.joined = Some(Joined { heads, gates });
+        Ok(())
     }
 
     /// The layer's matrices, in the order of the forward pass.
@@ -199,7 +254,8 @@ impl Layer {
     /// their norms.
     pub(super) fn projected(&self, x: &Tensor) -> Result<(Option<QueriesAndKeys>, [Tensor; 3])> {
         let normed = ops::rms_norm(x, &self.input_norm, self.sizes.eps)?;
-        let [queries, keys, values] = Linear::forward_all([&self.query, &self.key, &self.value], &normed)?;
+        let joined = self.joined.as_ref().map(|joined| &joined.heads);
+        let [queries, keys, values] = Linear::forward_joined([&self.query, &self.key, &self.value], joined, &normed)?;
         let Some(norms) = &self.head_norms else { return Ok((None, [queries, keys, values])) };
         let normed = |x, norm| norm_heads(x, norm, self.sizes.eps);
         let of_heads = [normed(&queries, &norms.queries)?, normed(&keys, &norms.keys)?, values];
@@ -229,7 +285,8 @@ impl Layer {
     /// Second half of the layer: adds the projection of `mixed` `[B, S, H * head_dim]`, then the MLP's output, to `x` `[B, S, D]`.
     pub(super) fn gated(&self, x: &Tensor, mixed: &Tensor) -> Result<(Tensor, Gated)> {
         let (x, normed) = ops::add_rms_norm(&self.output.forward(mixed)?, x, &self.post_norm, self.sizes.eps)?;
-        let [gate, up] = Linear::forward_all([&self.gate, &self.up], &normed)?;
+        let joined = self.joined.as_ref().map(|joined| &joined.gates);
+        let [gate, up] = Linear::forward_joined([&self.gate, &self.up], joined, &normed)?;
         let inner = ops::swiglu(&gate, &up)?;
         let out = ops::add(&self.down.forward(&inner)?, &x)?;
         Ok((out, Gated { x, gate, up }))
@@ -306,6 +363,10 @@ impl Decoder {
             linear.streams = true;
         }
         self.head.streams = true;
+        // There, bf16 weights are copies already, so that joined ones take no more memory.
+        if self.head.weight.device().is_cuda() && dtype == DType::BF16 {
+            self.layers.iter_mut().try_for_each(Layer::join)?;
+        }
         Ok(self)
     }
 

@@ -92,11 +92,11 @@ pub(crate) fn decode_heads(
         return layout_error("decode", format!("heads of {width} at {} do not fit {:?}", rows.index, cos.dims()));
     }
     let dtype = queries.dtype();
-    let (queries, keys, values) = (queries.contiguous()?, keys.contiguous()?, values.contiguous()?);
-    let (places, out) = (rows.places(queries.device())?, unwritten(&queries, (active, heads * width), dtype)?);
-    let mut launch = Launch::new("decode_heads", &queries)?.memory(&queries, dtype, active * heads * width)?;
-    for tensor in [&keys, &values] {
-        launch = launch.memory(tensor, dtype, active * kv_heads * width)?;
+    let (places, out) = (rows.places(queries.device())?, unwritten(queries, (active, heads * width), dtype)?);
+    let (mut launch, mut lines) = (Launch::new("decode_heads", queries)?, [0; 3]);
+    for ((tensor, heads), line) in [(queries, heads), (keys, kv_heads), (values, kv_heads)].into_iter().zip(&mut lines)
+    {
+        (launch, *line) = launch.lines(tensor, dtype, [active, heads * width])?;
     }
     for table in [cos, sin] {
         launch = launch.memory(table, DType::F32, cos.elem_count())?;
@@ -105,7 +105,7 @@ pub(crate) fn decode_heads(
     for cache in [key_cache, value_cache] {
         launch = launch.memory(cache, dtype, key_cache.elem_count())?;
     }
-    let launch = launch.words([active, heads, kv_heads, tokens, width, rows.index])?;
+    let launch = launch.words(lines)?.words([active, heads, kv_heads, tokens, width, rows.index])?;
     let pairs = active * (heads + 2 * kv_heads) * width / 2;
     // SAFETY: `Sizes::of` bounded rows, heads and index by the caches, and positions, at most `index`, are within the table. A thread takes
     // one or four pairs.

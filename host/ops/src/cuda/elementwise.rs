@@ -1,6 +1,6 @@
 //! Operations on each number.
 
-use candle_core::{Result, Tensor};
+use candle_core::{D, Result, Tensor};
 
 use super::super::kernel::layout_error;
 use super::THREADS;
@@ -36,8 +36,24 @@ pub(crate) fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     apply("add", [a, b]).map(|[sum]| sum)
 }
 
+/// Gate and up may be two parts of the columns of one tensor.
 pub(crate) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    apply("swiglu", [gate, up]).map(|[out]| out)
+    let (rows, count, dtype) = (gate.dim(0)?, gate.elem_count(), gate.dtype());
+    let lies_together = gate.is_contiguous() && up.is_contiguous();
+    let are_parts = gate.shape() == up.shape() && gate.dim(D::Minus1)? * rows == count && gate.stride() == up.stride();
+    if !lies_together && !are_parts {
+        return swiglu(&gate.contiguous()?, &up.contiguous()?);
+    }
+    let sizes = if lies_together { [1, count] } else { [rows, count / rows.max(1)] };
+    let [gate_rows, up_rows] =
+        if lies_together { [gate, up].map(|x| x.reshape(sizes.to_vec())) } else { [gate, up].map(|x| Ok(x.clone())) };
+    let (gate_rows, up_rows, out) = (gate_rows?, up_rows?, unwritten(gate, gate.shape(), dtype)?);
+    let (launch, line) = Launch::new("swiglu", gate)?.lines(&gate_rows, dtype, sizes)?;
+    let (launch, _) = launch.lines(&up_rows, dtype, sizes)?;
+    let launch = launch.memory(&out, dtype, count)?.long(count).long(sizes[1]).long(line);
+    // SAFETY: `out` has `count` elements, and the inputs have as many, in rows that are `line` apart.
+    unsafe { launch.run((count.div_ceil(PER_BLOCK), 1)) }?;
+    Ok(out)
 }
 
 pub(crate) fn swiglu_backward(gate: &Tensor, up: &Tensor, grad: &Tensor) -> Result<(Tensor, Tensor)> {

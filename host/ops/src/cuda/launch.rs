@@ -74,6 +74,25 @@ impl<'a> Launch<'a> {
         Ok(self)
     }
 
+    /// The address of rows `[.., width]` whose numbers lie together, and the distance between rows. The first axis alone may be longer
+    /// than 1.
+    pub(super) fn lines(
+        mut self,
+        tensor: &'a Tensor,
+        dtype: DType,
+        [rows, width]: [usize; 2],
+    ) -> Result<(Self, usize)> {
+        let (first, last) = (tensor.dim(0)?, tensor.rank() - 1);
+        let (stride, layout) = (tensor.stride(), tensor.layout());
+        let fits = first == rows && tensor.dim(last)? == width && tensor.elem_count() == rows * width;
+        if tensor.is_contiguous() || !fits || stride[last] != 1 || tensor.dtype() != dtype {
+            return Ok((self.memory(tensor, dtype, rows * width)?, width));
+        }
+        let (storage, _) = tensor.storage_and_layout();
+        self.arguments.push(Argument::Memory(storage, layout));
+        Ok((self, stride[0]))
+    }
+
     /// As `memory`; without a tensor, the address is null.
     pub(super) fn optional(mut self, tensor: Option<&'a Tensor>, dtype: DType, len: usize) -> Result<Self> {
         if let Some(tensor) = tensor {

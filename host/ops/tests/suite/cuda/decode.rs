@@ -37,7 +37,11 @@ fn heads_go_to_the_cache_and_attend() {
         let [q, k, v] = [(heads, 0.1), (kv_heads, 0.7), (kv_heads, 1.3)]
             .map(|(heads, phase)| random(dtype, &[3, 1, heads * width], phase));
         let [keys, values] = [0.4, 1.1].map(|phase| random(dtype, &[4, kv_heads, tokens, width], phase));
-        let [on_q, on_k, on_v] = [&q, &k, &v].map(|tensor| gpu.store(dtype, tensor));
+        // The three are parts of one row.
+        let all = gpu.store(dtype, &Tensor::cat(&[&q, &k, &v], 2).unwrap());
+        let bytes = all.len() / (3 * (heads + 2 * kv_heads));
+        let (on_k, on_v) = (all.slice(bytes * heads..), all.slice(bytes * (heads + kv_heads)..));
+        let line = ((heads + 2 * kv_heads) * width) as u32;
         let (frequency, half) = (|i: usize| (1e4f64.powf(-2.0 * i as f64 / width as f64)) as f32, width / 2);
         let angles = || (0..tokens).flat_map(|p| (0..half).map(move |i| p as f32 * frequency(i)));
         let (cos, sin): (Vec<f32>, Vec<f32>) = angles().map(|angle| (angle.cos(), angle.sin())).unzip();
@@ -56,7 +60,7 @@ fn heads_go_to_the_cache_and_attend() {
                 gpu,
                 &dtype.of("decode_heads"),
                 pairs.div_ceil(256),
-                &on_q,
+                &all,
                 &on_k,
                 &on_v,
                 &on_cos,
@@ -65,6 +69,9 @@ fn heads_go_to_the_cache_and_attend() {
                 &mut turned,
                 &mut on_keys,
                 &mut on_values,
+                &line,
+                &line,
+                &line,
                 a,
                 h,
                 kv,

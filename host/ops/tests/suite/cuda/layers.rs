@@ -35,10 +35,19 @@ fn operations_on_each_number() {
         check("add_bias", dtype, biased, &[&ops::add_bias(&x, &bias).unwrap()]);
         let gated = || {
             let mut out = gpu.room(dtype, rows * width);
-            launch!(gpu, &dtype.of("swiglu"), blocks, &on_x, &on_y, &mut out, &count);
+            launch!(gpu, &dtype.of("swiglu"), blocks, &on_x, &on_y, &mut out, &count, &count, &count);
             vec![gpu.load(dtype, &out)]
         };
         check("swiglu", dtype, gated, &[&ops::swiglu(&x, &y).unwrap()]);
+        let both = gpu.store(dtype, &Tensor::cat(&[&x, &y], 1).unwrap());
+        let of_parts = || {
+            let mut out = gpu.room(dtype, rows * width);
+            let (wide, line) = (width as u64, 2 * width as u64);
+            let up = both.slice(both.len() / (2 * rows)..);
+            launch!(gpu, &dtype.of("swiglu"), blocks, &both, &up, &mut out, &count, &wide, &line);
+            vec![gpu.load(dtype, &out)]
+        };
+        check("swiglu of parts", dtype, of_parts, &[&ops::swiglu(&x, &y).unwrap()]);
         let backward = || {
             let (mut by_gate, mut by_up) = (gpu.room(dtype, rows * width), gpu.room(dtype, rows * width));
             let name = dtype.of("swiglu_backward");
