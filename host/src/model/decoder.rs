@@ -7,6 +7,7 @@ use candle_core::{D, DType, Tensor};
 
 use super::attention::{Heads, Sizes, attend};
 use super::config::{Biases, Config};
+use super::joined::Joined;
 use super::lora::{DropoutMask, Factors};
 use super::ops::{self, Rope, RopeTable};
 use super::policy::Policy;
@@ -40,16 +41,7 @@ pub(super) struct Layer {
     pub(super) up: Linear,
     pub(super) down: Linear,
     pub(super) sizes: Sizes,
-    joined: Option<Joined>,
-}
-
-/// Matrices that read the same input, as one: on a GPU a product of few rows takes its start and little more.
-#[derive(Clone)]
-struct Joined {
-    /// Queries, keys and values, `[(H + 2 KV) * head_dim, D]`.
-    heads: Linear,
-    /// Gate and up, `[2 * intermediate, D]`.
-    gates: Linear,
+    pub(super) joined: Option<Joined>,
 }
 
 /// A tensor for the queries, and one for the keys.
@@ -117,7 +109,7 @@ fn converted(policy: &Policy, name: &str) -> Result<Tensor> {
 pub(super) struct Linear {
     pub(super) weight: Tensor,
     /// The weight as `[in, out]`: a view, or a contiguous copy.
-    transposed: Tensor,
+    pub(super) transposed: Tensor,
     /// True if products with a few rows read the weight without a copy.
     streams: bool,
     pub(super) bias: Option<Tensor>,
@@ -125,50 +117,17 @@ pub(super) struct Linear {
 }
 
 impl Linear {
-    fn new(weight: Tensor, bias: Option<Tensor>, adapter: Option<Factors>) -> Result<Self> {
+    pub(super) fn new(weight: Tensor, bias: Option<Tensor>, adapter: Option<Factors>) -> Result<Self> {
         Ok(Self { transposed: weight.t()?, weight, streams: false, bias, adapter })
     }
 
-    /// One matrix of several, which become its parts. Biases are joined if all have one, as in each family.
-    fn join<const COUNT: usize>(linears: [&mut Self; COUNT]) -> Result<Self> {
-        let weights: Vec<Tensor> = linears.iter().map(|linear| linear.weight.clone()).collect();
-        let biases: Option<Vec<Tensor>> = linears.iter().map(|linear| linear.bias.clone()).collect();
-        let bias = biases.map(|biases| Tensor::cat(&biases, 0)).transpose()?;
-        let joined = Self::new(Tensor::cat(&weights, 0)?, bias, None)?;
-        let mut first = 0;
-        for linear in linears {
-            let outputs = linear.weight.dim(0)?;
-            linear.weight = joined.weight.narrow(0, first, outputs)?;
-            linear.transposed = linear.weight.t()?;
-            first += outputs;
-        }
-        Ok(joined)
-    }
-
-    /// As `forward_all`, by the `joined` matrix if there is one; the results are then parts of its columns.
-    fn forward_joined<const COUNT: usize>(
-        linears: [&Self; COUNT],
-        joined: Option<&Self>,
-        x: &Tensor,
-    ) -> Result<[Tensor; COUNT]> {
-        let Some(joined) = joined else { return Self::forward_all(linears, x) };
-        let (all, mut first) = (joined.forward(x)?, 0);
-        let part = |linear: &Self| {
-            let outputs = linear.weight.dim(0)?;
-            first += outputs;
-            all.narrow(D::Minus1, first - outputs, outputs)
-        };
-        let parts = linears.into_iter().map(part).collect::<candle_core::Result<Vec<_>>>()?;
-        Ok(parts.try_into().expect("as many parts as linears"))
-    }
-
     /// Maps `[.., in]` to `[.., out]` by one matrix product over all rows.
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         Self::forward_all([self], x).map(|[y]| y)
     }
 
     /// Applies each of `linears` to `x`. Streamed products with few rows share one kernel call.
-    fn forward_all<const COUNT: usize>(linears: [&Self; COUNT], x: &Tensor) -> Result<[Tensor; COUNT]> {
+    pub(super) fn forward_all<const COUNT: usize>(linears: [&Self; COUNT], x: &Tensor) -> Result<[Tensor; COUNT]> {
         let inputs = x.dim(D::Minus1)?;
         let rows = x.elem_count() / inputs;
         let flat = x.reshape((rows, inputs))?;
@@ -225,17 +184,6 @@ impl Layer {
             sizes: Sizes::of(config),
             joined: None,
         })
-    }
-
-    /// Joins matrices that read the same input. They become parts of the joined ones. Adapters have no joined form.
-    fn join(&mut self) -> Result<()> {
-        if self.has_adapter() {
-            return Ok(());
-        }
-        let Self { query, key, value, gate, up, .. } = self;
-        let (heads, gates) = (Linear::join([query, key, value])?, Linear::join([gate, up])?);
-        self.joined = Some(Joined { heads, gates });
-        Ok(())
     }
 
     /// The layer's matrices, in the order of the forward pass.

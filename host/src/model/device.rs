@@ -61,7 +61,12 @@ fn open_cuda(name: &str, number: usize, dtype: Dtype) -> Result<Device> {
     keep_memory(number);
     // With bf16 activations, the operands of f32 products come from bf16, which TF32 represents exactly.
     set_gemm_reduced_precision_f32(dtype == Dtype::Bf16);
-    one_stream(number).with_context(|| format!("device `{name}` cannot be opened (run with `--device cpu`)"))
+    let device = one_stream(number);
+    // Passes run on threads of the pool, and candle looks up a kernel before it makes the device the thread's.
+    let bound = device.and_then(|device| {
+        rayon::broadcast(|_| super::ops::bind(&device)).into_iter().collect::<Result<(), _>>().map(|()| device)
+    });
+    bound.with_context(|| format!("device `{name}` cannot be opened (run with `--device cpu`)"))
 }
 
 /// The device `number` with one stream for all threads of this process.

@@ -43,6 +43,10 @@ const SOURCES: [&str; 9] = [
     include_str!("../../kernels/optimizer.cuh"),
 ];
 
+pub(super) fn bind(device: &CudaDevice) -> Result<()> {
+    device.cuda_stream().context().bind_to_thread().w()
+}
+
 /// True if the kernels take `x`; other dtypes use `generic`.
 pub(super) fn takes(x: &Tensor) -> bool {
     #[cfg(feature = "testing")]
