@@ -41,16 +41,21 @@ constexpr unsigned WIDEST_HEAD = 256;
 constexpr unsigned KEY_LANES = 8;
 constexpr unsigned AT_ONCE = 4;
 
+// What a block holds; the forms of a kernel share it.
+struct DecodeRoom {
+    float scores[MOST_SCORES];
+    float own[MOST_QUERIES];
+    float parts_of_sum[THREADS * 4];
+};
+
 // Block (a * KV + head, part) attends with the `group` queries that share a key head, over the part's `length` keys. With one part, `out`
 // [A, H * width] is written. With more, `mixed` [A * H, parts, width] gets the unnormalised sums, and `sizes` [A * H, parts] the
 // largest score and the sum of weights.
 template <unsigned N, class T>
-__device__ void decode_attention(const T* queries, const T* keys, const T* values, const unsigned* places, T* out, float* mixed,
+__device__ void decode_attention(DecodeRoom& room, const T* queries, const T* keys, const T* values, const unsigned* places, T* out, float* mixed,
                                  Pair* sizes, unsigned active, unsigned kv_heads, unsigned group, unsigned tokens, unsigned width,
                                  unsigned index, unsigned length, float scale) {
-    __shared__ float scores[MOST_SCORES];
-    __shared__ float own[MOST_QUERIES];
-    __shared__ float parts_of_sum[THREADS * N];
+    auto& [scores, own, parts_of_sum] = room;
     const unsigned a = blockIdx.x / kv_heads, head = blockIdx.x % kv_heads, parts = gridDim.y;
     const unsigned from = places[active + a] + blockIdx.y * length, to = min(from + length, index + 1);
     const unsigned count = to > from ? to - from : 0;
@@ -110,7 +115,7 @@ __device__ void decode_attention(const T* queries, const T* keys, const T* value
     #pragma unroll
         for (unsigned g = 0; g < AT_ONCE; ++g) sums[g] = {};
         if (crew < crews) {
-    #pragma unroll 4
+    #pragma unroll 2
             for (unsigned key = crew; key < count; key += crews) {
                 const Few<N> value = take<N>(values + (run * tokens + from + key) * width + c);
     #pragma unroll
@@ -158,31 +163,35 @@ __device__ void join_parts(const float* mixed, const Pair* sizes, T* out, unsign
     }
 }
 
-#define DECODE_KERNELS(suffix, T)                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                                         \
-        decode_heads_##suffix(const T* q, const T* k, const T* v, const float* cos, const float* sin, const unsigned* places,     \
-                              T* queries, T* keys, T* values, unsigned line_q, unsigned line_k, unsigned line_v, unsigned active, \
-                              unsigned heads, unsigned kv_heads, unsigned tokens, unsigned width, unsigned index) {               \
-        const uint3 lines = {line_q, line_k, line_v};                                                                             \
-        const bool fours = in_fours(width / 2, q, k, v, cos, sin, queries, keys, values) && (line_q | line_k | line_v) % 4 == 0;  \
-        (fours ? decode_heads<4, T> : decode_heads<1, T>)(q, k, v, cos, sin, places, queries, keys, values, lines, active, heads, \
-                                                          kv_heads, tokens, width, index);                                        \
-    }                                                                                                                             \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                                         \
-        decode_attention_##suffix(const T* queries, const T* keys, const T* values, const unsigned* places, T* out, float* mixed, \
-                                  Pair* sizes, unsigned active, unsigned kv_heads, unsigned group, unsigned tokens,               \
-                                  unsigned width, unsigned index, unsigned length, float scale) {                                 \
-        if (in_fours(width, queries, keys, values)) {                                                                             \
-            decode_attention<4>(queries, keys, values, places, out, mixed, sizes, active, kv_heads, group, tokens, width, index,  \
-                                length, scale);                                                                                   \
-        } else {                                                                                                                  \
-            decode_attention<1>(queries, keys, values, places, out, mixed, sizes, active, kv_heads, group, tokens, width, index,  \
-                                length, scale);                                                                                   \
-        }                                                                                                                         \
-    }                                                                                                                             \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                                         \
-        join_parts_##suffix(const float* mixed, const Pair* sizes, T* out, unsigned parts, unsigned width) {                      \
-        join_parts(mixed, sizes, out, parts, width);                                                                              \
+#define DECODE_KERNELS(suffix, T)                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                                              \
+        decode_heads_##suffix(const T* q, const T* k, const T* v, const float* cos, const float* sin, const unsigned* places,          \
+                              T* queries, T* keys, T* values, unsigned line_q, unsigned line_k, unsigned line_v, unsigned active,      \
+                              unsigned heads, unsigned kv_heads, unsigned tokens, unsigned width, unsigned index) {                    \
+        const uint3 lines = {line_q, line_k, line_v};                                                                                  \
+        const bool fours = in_fours(width / 2, q, k, v, cos, sin, queries, keys, values) && (line_q | line_k | line_v) % 4 == 0;       \
+        if (fours) {                                                                                                                   \
+            decode_heads<4>(q, k, v, cos, sin, places, queries, keys, values, lines, active, heads, kv_heads, tokens, width, index);   \
+        } else {                                                                                                                       \
+            decode_heads<1>(q, k, v, cos, sin, places, queries, keys, values, lines, active, heads, kv_heads, tokens, width, index);   \
+        }                                                                                                                              \
+    }                                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                                              \
+        decode_attention_##suffix(const T* queries, const T* keys, const T* values, const unsigned* places, T* out, float* mixed,      \
+                                  Pair* sizes, unsigned active, unsigned kv_heads, unsigned group, unsigned tokens,                    \
+                                  unsigned width, unsigned index, unsigned length, float scale) {                                      \
+        __shared__ DecodeRoom room;                                                                                                    \
+        if (in_fours(width, queries, keys, values)) {                                                                                  \
+            decode_attention<4>(room, queries, keys, values, places, out, mixed, sizes, active, kv_heads, group, tokens, width, index, \
+                                length, scale);                                                                                        \
+        } else {                                                                                                                       \
+            decode_attention<1>(room, queries, keys, values, places, out, mixed, sizes, active, kv_heads, group, tokens, width, index, \
+                                length, scale);                                                                                        \
+        }                                                                                                                              \
+    }                                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                                              \
+        join_parts_##suffix(const float* mixed, const Pair* sizes, T* out, unsigned parts, unsigned width) {                           \
+        join_parts(mixed, sizes, out, parts, width);                                                                                   \
     }
 DECODE_KERNELS(f32, float)
 DECODE_KERNELS(bf16, bf16)
