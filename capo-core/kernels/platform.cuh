@@ -35,12 +35,19 @@ __device__ inline float widen(f16 x) {
 
 #ifdef CAPO_EMULATED
 __device__ inline float flushed(float x) { return fabsf(x) < 1.1754943508222875e-38f ? 0.0f : x; }
+
+// As inexact as the special-function unit may be: up to `ulps` off, which way and how far depends on the bits alone.
+__device__ inline float inexact(float x, u32 ulps) {
+    u32 bits = __float_as_uint(x), magnitude = bits & 0x7fffffffu;
+    if (magnitude < 0x00800000u + ulps || magnitude >= 0x7f800000u - ulps) return x;
+    return __uint_as_float(bits - ulps + (bits * 2654435761u >> 16) % (2 * ulps + 1));
+}
 #endif
 
 // Square root to one or two ulps, one instruction of the special-function unit; 0 below 2^-126.
 __device__ inline float root(float x) {
 #ifdef CAPO_EMULATED
-    return sqrtf(flushed(x));
+    return inexact(sqrtf(flushed(x)), 1);
 #else
     float y;
     asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -51,7 +58,7 @@ __device__ inline float root(float x) {
 // Quotient to two ulps, for divisors between 2^-126 and 2^126; 0 for larger ones, and below 2^-126.
 __device__ inline float quotient(float x, float y) {
 #ifdef CAPO_EMULATED
-    return fabsf(y) > 8.507059173023462e37f && isfinite(x) ? 0.0f : flushed(flushed(x) / flushed(y));
+    return fabsf(y) > 8.507059173023462e37f && isfinite(x) ? 0.0f : inexact(flushed(flushed(x) / flushed(y)), 2);
 #else
     float z;
     asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));

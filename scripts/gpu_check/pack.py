@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import lzma
 import os
 import shutil
 import subprocess
@@ -31,8 +32,8 @@ def stage(staging, args):
     built = build(args.profile)
     target = staging / "target" / folder
     manifest = facts() | {"profile": folder, "tests": [], "bench": None, "cuda_host": None}
-    for name in ("host", *settings.PLUGINS):
-        place(built["files"][name], target / name)
+    for path in built["files"]:
+        place(path, target / path.name)
     no_cuda_needed(target / "libcapo.so")
     for test in built["tests"]:
         place(test["path"], target / "deps" / test["path"].name)
@@ -42,7 +43,7 @@ def stage(staging, args):
     if reason := no_cuda_host(args):
         manifest["cuda_host_missing"] = reason
     else:
-        place(cuda_host(args.profile), staging / "target/cuda/host")
+        place(args.cuda_host or cuda_host(args.profile), staging / "target/cuda/host")
         manifest["cuda_host"] = "target/cuda/host"
     for tree in settings.TREES:
         copy(tree, staging)
@@ -70,24 +71,30 @@ def cargo(*arguments, target=None, environment=None):
 
 
 def build(profile):
-    """Paths by file name, and the test executables. In one build, so that dependencies are compiled once; none of them links CUDA."""
-    files, tests = {}, []
+    """`host` with every plugin, and the test executables. In one build, so that dependencies are compiled once; none of them links CUDA."""
+    files, tests = {}, {}
     made = cargo("build", "--profile", profile, "--workspace", "--lib", "--bins", "--tests")
     # The core's suite on a device is no part of an ordinary test run, and has to be named.
     made += cargo("build", "--profile", profile, "--workspace", "--test", "cuda")
     for message in made:
         package = str(Path(message["manifest_path"]).parent.relative_to(ROOT))
         if not message["profile"]["test"]:
-            files |= {Path(path).name: Path(path) for path in message["filenames"]}
+            files |= {Path(path).name: Path(path) for path in message["filenames"] if travels(package, message, path)}
         elif package in settings.TEST_PACKAGES:
-            tests.append({"package": package, "path": Path(message["executable"])})
-    return {"files": files, "tests": tests}
+            tests[message["executable"]] = {"package": package, "path": Path(message["executable"])}
+    return {"files": list(files.values()), "tests": list(tests.values())}
+
+
+def travels(package, message, path):
+    """True for `host`, and for every library that it can load as a plugin: which of them a test opens, only the test knows."""
+    if package == "python":
+        return False
+    return Path(path).name == "host" or ("cdylib" in message["target"]["kind"] and path.endswith(".so"))
 
 
 def bench(profile):
-    found = cargo("bench", "--no-run", "-p", "capo-core", "--profile", "bench" if profile == "release" else profile)
-    benches = [message["executable"] for message in found if "bench" in message["target"]["kind"]]
-    return Path(benches[0])
+    found = cargo("bench", "--no-run", "--workspace", "--bench", "curvature", "--profile", "bench" if profile == "release" else profile)
+    return Path(next(message["executable"] for message in found if "bench" in message["target"]["kind"]))
 
 
 def toolchain():
@@ -101,7 +108,7 @@ def no_cuda_host(args):
     """Why no `host` with CUDA is built, if none is."""
     if args.without_training:
         return "packed with `--without-training`"
-    if not toolchain():
+    if not args.cuda_host and not toolchain():
         return "packed without a CUDA toolchain (`scripts/cuda-toolchain` makes one)"
     return None
 
@@ -149,7 +156,9 @@ def archive(staging, path):
     """Bytes of the archive; one that is too large is not left behind."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".new")
-    with tarfile.open(fresh, "w:xz", preset=4) as tar:
+    window = min(settings.WINDOW, max(1 << 20, sum(path.stat().st_size for path in staging.rglob("*") if path.is_file())))
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": window, "mf": lzma.MF_HC4}]
+    with lzma.open(fresh, "wb", filters=filters) as file, tarfile.open(fileobj=file, mode="w|") as tar:
         tar.add(staging, arcname="gpu-check")
     size = fresh.stat().st_size
     if size > settings.ARCHIVE_LIMIT:

@@ -1,12 +1,11 @@
 """The parts of a run on a GPU. Each takes the session and a list, to which it adds `(label, value)` as it goes."""
 
-import re
+import functools
 import shutil
-import statistics
 import sys
 from pathlib import Path
 
-from . import reading, settings
+from . import reading, settings, training
 from .session import Missing, complaint, tail
 from .settings import DEVICE, Failure
 
@@ -30,7 +29,9 @@ def tests(session, rows):
     problems, ran = [], 0
     for test in session.manifest["tests"]:
         path = session.file(test["path"])
-        code, said = session.attempt(path, *settings.TEST_FILTERS, **settings.TEST_ENVIRONMENT)
+        # Of the tests that are ignored elsewhere, those of the whole program want a `host` with CUDA, which is here.
+        ignored = ["--include-ignored"] if test["package"] == "tests" and session.manifest["cuda_host"] else []
+        code, said = session.attempt(path, *session.sizes.tests, *ignored, **settings.TEST_ENVIRONMENT)
         passed, failed = reading.tests(said)
         ran += passed + failed
         if passed + failed > 0:
@@ -41,7 +42,7 @@ def tests(session, rows):
     if problems:
         raise Failure("\n".join(problems))
     if ran == 0:
-        raise Missing(f"no test has a name with {' or '.join(settings.TEST_FILTERS)}")
+        raise Missing(f"no test has a name with {' or '.join(session.sizes.tests)}")
 
 
 def replay(session, rows):
@@ -89,22 +90,29 @@ def compare(case, out):
 
 
 def sanitizer(session, rows):
-    """A few tests under compute-sanitizer."""
+    """The trainer and a few tests under compute-sanitizer."""
     tool = find_sanitizer()
     package, *names = settings.SANITIZED
-    paths = [session.file(test["path"]) for test in session.manifest["tests"] if test["package"] == package]
-    problems = []
+    tests = [session.file(test["path"]) for test in session.manifest["tests"] if test["package"] == package]
+    trainer, problems = training.watched(session), []
+    # A checker's findings in the trainer come before those of the next one.
     for check in settings.SANITIZERS:
-        for path in paths:
-            arguments = ("--tool", check, "--error-exitcode", "99", path, *names)
-            code, said = session.attempt(tool, *arguments, **settings.TEST_ENVIRONMENT)
-            passed, failed = reading.tests(said)
+        folder = session.work / f"watched-{check}"
+        programs = [("host train", [*trainer, "--output-dir", folder])] if trainer else []
+        programs += [(path.name.rsplit("-", 1)[0], [path, *names]) for path in tests]
+        for name, words in programs:
+            options = ("--tool", check, "--error-exitcode", "99")
+            code, said = session.attempt(tool, *options, *words, cwd=session.root, **settings.TEST_ENVIRONMENT)
             summary = [line.strip("= ") for line in said.splitlines() if "SUMMARY" in line]
-            rows.append((f"{check}, {path.name.rsplit('-', 1)[0]}", f"{passed} tests; {'; '.join(summary) or 'no summary'}"))
+            passed, failed = reading.tests(said)
+            ran = f"{passed} tests; " if passed + failed else ""
+            rows.append((f"{check}, {name}", f"{ran}{'; '.join(summary) or 'no summary'}"))
             if code != 0:
-                problems.append(f"{check} on `{path.name}` ended with {code}, {failed} tests failed: {tail(said, 6)}")
+                problems.append(f"{check} on `{name}` ended with {code}: {tail(said, 6)}")
     if problems:
         raise Failure("\n".join(problems))
+    if not trainer:
+        raise Missing("no `host` with CUDA in the archive, so that the trainer was not watched")
 
 
 def find_sanitizer():
@@ -118,18 +126,18 @@ def find_sanitizer():
 
 def bench(session, rows):
     """The curvature model on the GPU, with what the machine can do at most."""
-    said = session.call(session.file(session.manifest["bench"]), "--bench", *settings.BENCH_FILTERS)
+    said = session.call(session.file(session.manifest["bench"]), "--bench", "cuda", CAPO_BENCH_SHAPE=session.sizes.bench)
     rows += reading.bench(said)
     if not rows:
-        raise Missing(f"no benchmark has a name with `{settings.BENCH_FILTERS[0]}`")
+        raise Missing("no benchmark has a name with `cuda`")
 
 
 def peers(session, rows):
     """The same arithmetic in plain torch."""
     program, problems = session.file("benches/peers/token_adam_torch.py"), []
-    shape = [word for name, value in settings.PEER_SHAPE.items() for word in (f"--{name}", value)]
+    shape = [word for name, value in session.sizes.peer.items() for word in (f"--{name}", value)]
     for variant in settings.PEER_VARIANTS:
-        code, said = session.python(program, "--variant", variant, *settings.PEER_PLACE, *shape)
+        code, said = session.python(program, "--variant", variant, *session.sizes.peer_place, *shape)
         if code == 0:
             rows += [(f"torch {variant}, {name}", value) for name, value in reading.peer(said)]
         else:
@@ -138,87 +146,14 @@ def peers(session, rows):
         raise Failure("\n".join(problems))
 
 
-def train(session, rows):
-    """Training on the GPU, with the mask."""
-    if not session.manifest["cuda_host"]:
-        raise Missing(session.manifest.get("cuda_host_missing", "no `host` with CUDA in the archive"))
-    host, run = session.file(session.manifest["cuda_host"]), session.work / "trained"
-    words = [word for key in (*settings.TRAIN_SETTINGS, settings.TRAIN_REWARD, f"train.output_dir={run}") for word in ("--set", key)]
-    words += [word for name in settings.TRAIN_PLUGINS for word in ("--plugin", session.executable(name))]
-    session.call(host, "train", "--device", DEVICE, "--config", session.file(settings.TRAIN_CONFIG), *words)
-    lines = reading.metrics(run / "metrics.jsonl")
-    if not any(line["capo.curvature/rows"] for line in lines):
-        raise Failure("no token had an advantage, so that the mask had nothing to do")
-    session.results["train"] = measured = speeds(lines, completions(run))
-    rows += [("completions per step", measured["completions"])]
-    rows += [("tokens per completion", f"{measured['new_tokens']:.1f}")]
-    rows += [("generation, completion tokens/s", f"{measured['generation']:.0f}")]
-    rows += [("training (score, backward, AdamW), tokens/s", f"{measured['training']:.0f}")]
-    rows += [("backward and AdamW alone, tokens/s", f"{measured['backward']:.0f}")]
-    rows += [("share of the step in the mask", f"{100 * measured['mask']:.1f}%")]
-
-
-def completions(run):
-    """Completions of an optimizer step."""
-    keys = dict(re.findall(r"^(\w+) = (\d+)$", (run / "config.toml").read_text(), re.MULTILINE))
-    return int(keys["per_device_train_batch_size"]) * int(keys.get("gradient_accumulation_steps", 1))
-
-
-def speeds(lines, completions):
-    """Medians over the steps after the first, which warms up."""
-    if len(lines) < 3:
-        raise Failure(f"the run has {len(lines)} steps, at least 3 are needed")
-    found = [speed(*pair, completions) for pair in zip(lines, lines[1:])]
-    return {name: statistics.median(step[name] for step in found) for name in found[0]} | {"completions": completions}
-
-
-def speed(before, line, completions):
-    def seconds(*stages):
-        return sum(line.get(f"timing_s/{stage}", 0.0) for stage in stages)
-
-    tokens = line["num_tokens"] - before["num_tokens"]
-    return {
-        "new_tokens": line["completions/mean_length"],
-        "prompt_tokens": tokens / completions - line["completions/mean_length"],
-        "generation": completions * line["completions/mean_length"] / seconds("rollout"),
-        "training": tokens / seconds("score", "backward", "step"),
-        "backward": tokens / seconds("backward", "step"),
-        "mask": seconds("mask") / line["step_time"],
-    }
-
-
-def peer_training(session, rows):
-    """Training in torch and transformers, on the model and the sizes of the part before."""
-    program, measured = session.file("benches/peers/train_torch.py"), session.results.get("train")
-    words = []
-    if measured:
-        checkpoints = sorted((session.work / "trained/checkpoints").glob("*/config.json"))
-        words += ["--model", checkpoints[-1].parent] if checkpoints else []
-        for name in ("completions", "prompt_tokens", "new_tokens"):
-            words += [f"--{name.replace('_', '-')}", max(1, round(measured[name]))]
-    code, said = session.python(program, *settings.PEER_PLACE, *words)
-    if code != 0:
-        raise Failure(f"the program ended with {code}: {tail(said, 1)}")
-    rows.append(("torch, model and sizes", said.splitlines()[0]))
-    for name, rate in reading.rates(said).items():
-        rows.append((f"torch, {name}, tokens/s", f"{rate:.0f}{beside(measured, name, rate)}"))
-
-
-def beside(measured, name, rate):
-    """How `host` does at the same; its training scores the completions with a pass of its own, which the torch program does not have."""
-    if not measured:
-        return ""
-    without = f", {measured['backward'] / rate:.2f} times without scoring" if name == "training" else ""
-    return f", host {measured[name] / rate:.2f} times{without}"
-
-
 PARTS = {
     "device": device,
-    "tests": tests,
     "replay": replay,
-    "sanitizer": sanitizer,
+    "tests": tests,
     "bench": bench,
     "peers": peers,
-    "train": train,
-    "peer training": peer_training,
+    "sanitizer": sanitizer,
 }
+for shape in settings.WHOLE.shapes:
+    PARTS[f"train {shape}"] = functools.partial(training.train, name=shape)
+    PARTS[f"peer training {shape}"] = functools.partial(training.peer_training, name=shape)

@@ -49,6 +49,25 @@ def rates(said):
     return {name: float(rate) for name, rate in re.findall(r"^  (\w+)\s+(\d+) .*tokens/s$", said, re.MULTILINE)}
 
 
+def memory(said):
+    """`(name, value)` of the line about memory of `host train --dry-run`."""
+    return [("memory, estimated", line.removeprefix("memory").strip()) for line in said.splitlines() if line.startswith("memory ")]
+
+
+def first_difference(lines, others):
+    """Where two runs' metrics part, in words; nothing where they do not. Times and memory are the machine's."""
+    for line, other in zip(lines, others):
+        names = [name for name in line if not of_the_machine(name) and line[name] != other.get(name)]
+        if names:
+            named = ", ".join(f"`{name}` {line[name]} and {other.get(name)}" for name in names[:3])
+            return f"they part at step {line['step']}: {named}"
+    return None if len(lines) == len(others) else f"{len(lines)} and {len(others)} steps"
+
+
+def of_the_machine(name):
+    return name.startswith(("timing_s/", "perf/", "memory/")) or name in ("step_time", "tokens_per_second")
+
+
 def tensors(path):
     """Every tensor of a safetensors file that holds floats or bytes, as a flat sequence."""
     data = path.read_bytes()

@@ -8,13 +8,15 @@ BEGIN, END = "<!-- gpu-check -->", "<!-- end of gpu-check -->"
 
 
 def lines(results):
-    """`(part, what, result)` of every row; a part without rows has one that says why."""
+    """`(part, what, result)` of every row, and the time of each part and of all; a part that did not end well has a row that says why."""
     for part in results["parts"]:
         for label, value in part["rows"]:
             yield part["name"], label, value
-        if part["status"] != "ok" or not part["rows"]:
+        if part["status"] != "ok":
             said = part["said"].splitlines()
-            yield part["name"], part["status"], said[0] if said else f"{part['seconds']} s"
+            yield part["name"], part["status"], said[0] if said else ""
+        yield part["name"], "time", f"{part['seconds']} s"
+    yield "all", "time", f"{results['seconds']} s"
 
 
 def table(results):

@@ -17,17 +17,18 @@ from .settings import ROOT, Failure
 
 
 def main(args):
-    names = args.only or list(PARTS)
+    start, names = time.monotonic(), args.only or list(settings.LIMITS)
     if unknown := [name for name in names if name not in PARTS]:
-        raise Failure(f"no part is called `{unknown[0]}` (there are {', '.join(PARTS)})")
+        raise Failure(f"no part is called `{unknown[0]}` (there are {', '.join(settings.LIMITS)})")
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as work:
         root = unpacked(args.archive, Path(work))
-        session = Session(root, Path(work))
+        session = Session(root, Path(work), settings.SMALL if args.small else settings.WHOLE)
         with link(session):
             results = facts(session) | {"parts": [perform(session, name) for name in names]}
     for part in results["parts"]:
         if part["name"] == "device":
             results |= {label: value for label, value in part["rows"] if label in ("GPU", "driver")}
+    results["seconds"] = round(time.monotonic() - start, 1)
     write(args.out, results)
     print(table(results), end="")
     print(f"results in `{args.out}`")

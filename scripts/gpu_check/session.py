@@ -18,10 +18,10 @@ class Missing(Exception):
 
 
 class Session:
-    def __init__(self, root, work, total=settings.TOTAL):
-        self.root, self.work = root, work
+    def __init__(self, root, work, sizes=settings.WHOLE, total=settings.TOTAL):
+        self.root, self.work, self.sizes = root, work, sizes
         self.manifest = json.loads((root / settings.MANIFEST).read_text())
-        self.environment = environment(root)
+        self.environment = environment(root, self.manifest)
         self.end = time.monotonic() + total
         self.part_end = self.end
         self.results = {}
@@ -36,6 +36,12 @@ class Session:
     def executable(self, folder_name):
         return self.file(f"target/{self.manifest['profile']}/{folder_name}")
 
+    def cuda_host(self):
+        """The `host` that trains on the GPU."""
+        if not self.manifest["cuda_host"]:
+            raise Missing(self.manifest.get("cuda_host_missing", "no `host` with CUDA in the archive"))
+        return self.file(self.manifest["cuda_host"])
+
     def python(self, *command):
         """As `attempt`, with this Python; a module that is not installed is something missing."""
         code, said = self.attempt(sys.executable, *command)
@@ -43,15 +49,15 @@ class Session:
             raise Missing(f"`{sys.executable}` has no module `{module[1]}`")
         return code, said
 
-    def call(self, *command, **environment):
+    def call(self, *command, cwd=None, **environment):
         """What the command printed; an error when it fails or the part's time is up."""
-        code, said = self.attempt(*command, **environment)
+        code, said = self.attempt(*command, cwd=cwd, **environment)
         if code != 0:
             raise Failure(f"`{shown(command)}` ended with {code}\n{tail(said)}")
         return said
 
-    def attempt(self, *command, **environment):
-        """The exit code, and what the command printed."""
+    def attempt(self, *command, cwd=None, **environment):
+        """The exit code, and what the command printed in the folder `cwd`, or else in one that is deleted in the end."""
         left = min(self.part_end, self.end) - time.monotonic()
         if left <= 0:
             raise Failure("no time is left")
@@ -60,7 +66,7 @@ class Session:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            cwd=self.work,
+            cwd=cwd or self.work,
             env=self.environment | environment,
             text=True,
             errors="replace",
@@ -91,14 +97,18 @@ def complaint(said):
     return next((line for line in lines if re.match(r"\w*error", line, re.IGNORECASE)), lines[-1])
 
 
-def environment(root):
-    """CUDA's libraries from the packages that torch brings, and the driver's; tests find their files where they look for them."""
-    folders = [Path(folder) / "nvidia" for folder in sys.path if folder]
-    libraries = [path for folder in folders for path in sorted(folder.glob("*/lib")) if path.is_dir()]
-    libraries += [path for path in map(Path, DRIVER_FOLDERS) if (path / "libcuda.so.1").exists()]
+def environment(root, manifest):
+    """CUDA's libraries: those that the user names, those of the packages that torch brings, and the driver's. Tests find their files where
+    they look for them."""
     known = os.environ.get("LD_LIBRARY_PATH")
-    return os.environ | {
-        "LD_LIBRARY_PATH": ":".join([*map(str, libraries), *([known] if known else [])]),
+    libraries = [known] if known else []
+    folders = [Path(folder) / "nvidia" for folder in sys.path if folder]
+    libraries += [path for folder in folders for path in sorted(folder.glob("*/lib")) if path.is_dir()]
+    libraries += [path for path in map(Path, DRIVER_FOLDERS) if (path / "libcuda.so.1").exists()]
+    libraries = ":".join(map(str, libraries))
+    trainer = {"CAPO_CUDA_HOST": str(root / manifest["cuda_host"]), "CAPO_CUDA_LIBRARIES": libraries} if manifest["cuda_host"] else {}
+    return os.environ | trainer | {
+        "LD_LIBRARY_PATH": libraries,
         # A test that would build what it runs finds it built.
         "CARGO": "true",
         "INSTA_WORKSPACE_ROOT": str(root),

@@ -1,17 +1,31 @@
 """What `gpu-check` runs, and for how long."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 # The workspace, or the unpacked archive, which is laid out like one.
 ROOT = Path(__file__).resolve().parents[2]
 ARCHIVE = ROOT / "target/gpu-check.tar.xz"
 ARCHIVE_LIMIT = 60_000_000
+# The executables share most of their code: xz finds it again as far back as this.
+WINDOW = 512 << 20
 MANIFEST = "manifest.json"
 
 DEVICE = "cuda:0"
-# Seconds; a part ends at its own limit, and all of them at the total.
-LIMITS = {"device": 15, "tests": 90, "replay": 40, "sanitizer": 90, "bench": 60, "peers": 90, "train": 50, "peer training": 40}
-TOTAL = 475
+# Seconds of each part, in the order of their worth: a short lease shows the first ones. All of them end at the total.
+LIMITS = {
+    "device": 15,
+    "train 154M": 100,
+    "replay": 30,
+    "tests": 100,
+    "train 494M": 120,
+    "peer training 154M": 40,
+    "peer training 494M": 50,
+    "bench": 50,
+    "peers": 80,
+    "sanitizer": 150,
+}
+TOTAL = 570
 
 # Packages, by folder, whose test executables travel; which of their tests run on a GPU; and what tells them not to skip or emulate.
 TEST_PACKAGES = ("capo-core", "host", "host/ops", "plugins/curvature", "tests")
@@ -19,26 +33,79 @@ TEST_FILTERS = ("cuda",)
 TEST_ENVIRONMENT = {"CAPO_TEST_DEVICE": "cuda"}
 # The tests under compute-sanitizer, which slows them a hundred times: package and filters.
 SANITIZED = ("capo-core", "cuda::suite::replay", "cuda::agreement::shapes")
-SANITIZERS = ("memcheck", "racecheck", "initcheck")
+SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 # Data and programs of the workspace that travel as they are.
 TREES = ("tests/data", "benches/peers", "configs", "capo-core/kernels", "host/ops/kernels", "scripts/gpu-check", "scripts/gpu_check")
-PLUGINS = ("libcapo.so", "libdrcapo.so", "libreincapo.so", "librewarding.so")
 
 # Largest deviation of a replayed shift, as a share of the batch's largest, as in tests/tests/suite/replay.rs.
 TOLERANCE = 1e-5
 
-BENCH_FILTERS = ("cuda", "--skip", "emulated")
-PEER_SHAPE = {"completions": 24, "tokens": 1024, "k": 50, "width": 3584, "rows": 10_000}
 PEER_VARIANTS = ("dense", "lean", "compiled")
-PEER_PLACE = ("--device", "cuda", "--dtype", "bf16")
 
 TRAIN_CONFIG = "configs/gpu/default.toml"
-TRAIN_STEPS = 8
-TRAIN_SETTINGS = ("train.dtype=bf16", f"train.max_steps={TRAIN_STEPS}", "train.save_steps=0", "eval.num_prompts=0")
+TRAIN_MODEL = "configs/gpu/model"
+TRAIN_STEPS = 6
 # With random weights no answer is right, and without a difference in rewards the mask has nothing to do.
-TRAIN_PLUGINS = ("libcapo.so", "librewarding.so")
-TRAIN_REWARD = 'reward=[{use="rewarding.parity"}]'
+TRAIN_REWARD = ("rewarding.parity", "librewarding.so")
+TRAIN_MASK = "libcapo.so"
+# Files of a checkpoint that hold a run's numbers.
+TRAIN_STATE = ("model.safetensors", "optimizer.safetensors")
+
+
+@dataclass
+class Shape:
+    """A model with random weights, made where it is trained, and the batches that it is trained on."""
+
+    # What its `config.json` has otherwise than that of `TRAIN_MODEL`; nothing: that folder is the model.
+    model: dict = field(default_factory=dict)
+    completions: int = 64
+    new_tokens: int = 256
+    # A group whose answers have equal rewards teaches nothing.
+    generations: int = 8
+    dtype: str = "bf16"
+
+    def settings(self):
+        pairs = {"train.dtype": self.dtype, "train.per_device_train_batch_size": self.completions}
+        pairs |= {"rollout.max_completion_length": self.new_tokens, "rollout.num_generations": self.generations}
+        return [f"{key}={value}" for key, value in pairs.items()]
+
+
+@dataclass
+class Sizes:
+    """What the parts work on."""
+
+    shapes: dict
+    # What compute-sanitizer watches.
+    watched: Shape
+    # Of the peers' arithmetic, and where it is done.
+    peer: dict
+    peer_place: tuple = ("--device", "cuda", "--dtype", "bf16")
+    # Of the tests, those that are run.
+    tests: tuple = TEST_FILTERS
+    # For the benchmark; nothing: its own shape.
+    bench: str = ""
+
+
+# Fewer weights than completions have tokens.
+TINY = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+QWEN = {"vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14}
+QWEN |= {"num_key_value_heads": 2, "tie_word_embeddings": True, "rope_theta": 1e6}
+WATCHED = Shape(TINY, completions=8, new_tokens=6, generations=4, dtype="f32")
+WHOLE = Sizes(
+    shapes={"154M": Shape(), "494M": Shape(QWEN, completions=32)},
+    watched=WATCHED,
+    peer={"completions": 24, "tokens": 1024, "k": 50, "width": 3584, "rows": 10_000},
+)
+# To try the parts where there is no GPU, on the emulator: `gpu-check run --small`.
+SMALL = Sizes(
+    shapes={"154M": WATCHED, "494M": WATCHED},
+    watched=WATCHED,
+    peer={"completions": 2, "tokens": 8, "k": 4, "width": 16, "rows": 20},
+    peer_place=("--device", "cpu", "--dtype", "f32"),
+    tests=("cuda::weights_on_a_device", "cuda::published_masks", "cuda::suite::edge::nothing_to_assess", "cuda_state"),
+    bench="2 4 3 64",
+)
 
 
 class Failure(Exception):

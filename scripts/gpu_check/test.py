@@ -5,7 +5,9 @@ import contextlib
 import io
 import json
 import os
+import re
 import struct
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -21,21 +23,27 @@ from gpu_check import pack, reading, report, run, settings  # noqa: E402
 PYTHON = f"#!{sys.executable}\nimport json, os, pathlib, struct, sys, time\n"
 CASE = {"keep": [1, 0, 1], "m_f": [0.5, 2.0, 0.25], "m_h": [-1.0, 0.5, 0.0]}
 
-# Writes what a replay of the case beside its batches finds, or eight steps of training.
+# Writes what a replay of the case beside its batches finds, or what a run of six steps leaves.
 HOST = """
 def option(name): return pathlib.Path(sys.argv[sys.argv.index(name) + 1])
 if sys.argv[1] == "replay":
     option("--out").mkdir(parents=True)
     made = (option("--config").parent / "batch-0000.safetensors").read_bytes()
     (option("--out") / "batch-0000.safetensors").write_bytes(made)
+elif "--dry-run" in sys.argv:
+    assert pathlib.Path("configs/gpu/model/config.json").exists(), "the config's paths hold"
+    print("memory     about 5 GiB at the fullest\\n  weights 1 GiB")
 else:
-    run = pathlib.Path(next(word.split("=")[1] for word in sys.argv if "output_dir" in word))
-    (run / "checkpoints/step-8").mkdir(parents=True)
-    (run / "checkpoints/step-8/config.json").write_text("{}")
+    resumed = "--resume" in sys.argv
+    run = option("--resume" if resumed else "--output-dir")
+    last = int(str(option("--stop-after"))) if "--stop-after" in sys.argv else 6
+    (run / f"checkpoints/step-{last}").mkdir(parents=True)
+    hashes = {"model.safetensors": f"{last}", "optimizer.safetensors": "b"}
+    (run / f"checkpoints/step-{last}/capo-manifest.json").write_text(json.dumps({"files": hashes}))
     (run / "config.toml").write_text("[train]\\nper_device_train_batch_size = 4\\ngradient_accumulation_steps = 2\\n")
     line = {"completions/mean_length": 10.0, "timing_s/rollout": 0.5, "timing_s/score": 0.1, "timing_s/backward": 0.2}
-    line |= {"timing_s/step": 0.1, "timing_s/mask": 0.1, "step_time": 1.0, "capo.curvature/rows": 9.0}
-    lines = [json.dumps(line | {"step": n, "num_tokens": 120.0 * n}) for n in range(1, 9)]
+    line |= {"timing_s/step": 0.1, "timing_s/mask": 0.1, "step_time": 1.0, "capo.curvature/rows": 9.0, "loss": 0.5}
+    lines = [json.dumps(line | {"step": n, "num_tokens": 120.0 * n}) for n in range(1, last + 1)]
     (run / "metrics.jsonl").write_text("\\n".join(lines) + "\\n{torn")
 """
 SMI = 'print("A GPU, 580.1, 1000 MiB, 9.0")'
@@ -79,9 +87,10 @@ class Archive:
         self.executable("target/bench/curvature", BENCH)
         self.executable("benches/peers/token_adam_torch.py", PEER)
         self.executable("benches/peers/train_torch.py", TORCH_TRAINING)
-        for name in settings.TRAIN_PLUGINS:
+        for name in (settings.TRAIN_MASK, settings.TRAIN_REWARD[1]):
             self.write(f"target/release/{name}", b"")
         self.write(settings.TRAIN_CONFIG, b"")
+        self.write(f"{settings.TRAIN_MODEL}/config.json", b'{"vocab_size": 3}')
         self.case(CASE)
         for name, text in (("nvidia-smi", SMI), ("compute-sanitizer", SANITIZER)):
             self.executable(name, text, self.tools)
@@ -122,7 +131,7 @@ class Parts(unittest.TestCase):
     def results(self, *only, path=None):
         """Exit code, parts by name, and everything printed."""
         out, said = self.folder / "results.json", io.StringIO()
-        args = argparse.Namespace(archive=path or self.archive.pack(), out=out, only=list(only))
+        args = argparse.Namespace(archive=path or self.archive.pack(), out=out, only=list(only), small=False)
         with contextlib.redirect_stdout(said):
             code = run.main(args)
         self.found = json.loads(out.read_text())
@@ -147,17 +156,23 @@ class Parts(unittest.TestCase):
         expected = [["bandwidth", "3.1 TB/s"], ["all, B24 D896", "9.2 ms"], ["bound, B24 D3584", "3.2 s, 1.339 Gitem/s"]]
         self.assertEqual(parts["bench"]["rows"], expected)
         self.assertIn(["torch compiled, all", "1.500 s"], parts["peers"]["rows"])
-        self.assertIn(["generation, completion tokens/s", "160"], parts["train"]["rows"])
-        self.assertIn(["training (score, backward, AdamW), tokens/s", "300"], parts["train"]["rows"])
-        self.assertIn(["backward and AdamW alone, tokens/s", "400"], parts["train"]["rows"])
-        sizes = "1 parameters --completions 8 --prompt-tokens 5 --new-tokens 10"
-        rows = [["torch, model and sizes", sizes], ["torch, generation, tokens/s", "80, host 2.00 times"]]
-        self.assertEqual(parts["peer training"]["rows"][:2], rows)
-        self.assertEqual(parts["peer training"]["rows"][2][1], "600, host 0.50 times, 0.67 times without scoring")
+        for name in ("154M", "494M"):
+            rows, peer = parts[f"train {name}"]["rows"], parts[f"peer training {name}"]["rows"]
+            self.assertIn(["memory, estimated", "about 5 GiB at the fullest"], rows)
+            self.assertIn(["generation, completion tokens/s", "160"], rows)
+            self.assertIn(["training (score, backward, AdamW), tokens/s", "300"], rows)
+            self.assertIn(["backward and AdamW alone, tokens/s", "400"], rows)
+            self.assertIn(["two runs of one seed, steps 1 to 3", "every number is the same"], rows)
+            self.assertIn(["stopped after step 3 and resumed", "every number is the same; at the end the same bits"], rows)
+            sizes = "1 parameters --completions 8 --prompt-tokens 5 --new-tokens 10"
+            self.assertEqual(peer[0], ["torch, model and sizes", sizes])
+            self.assertEqual(peer[1], ["torch, generation, tokens/s", "80, host 2.00 times"])
+            self.assertEqual(peer[2][1], "600, host 0.50 times, 0.67 times without scoring")
+        self.assertGreaterEqual(self.found["seconds"], sum(part["seconds"] for part in parts.values()) - 1)
         self.assertFalse((self.folder / "built/here").is_symlink())
 
     def test_nothing_there(self):
-        for name in ("target", "tests", "benches"):
+        for name in ("target", "tests", "benches", "configs"):
             (self.archive.root / name).rename(self.archive.root.parent / name)
         for tool in self.archive.tools.iterdir():
             tool.unlink()
@@ -205,23 +220,33 @@ class Parts(unittest.TestCase):
     def test_sanitizer_that_finds(self):
         text = 'print("========= ERROR SUMMARY: 1 error"); sys.exit(99)'
         self.archive.executable("compute-sanitizer", text, self.archive.tools)
-        self.fails("sanitizer", "racecheck on `suite-0a` ended with 99")
+        self.fails("sanitizer", "racecheck on `suite` ended with 99", "synccheck on `host train` ended with 99")
 
     def test_python_without_torch(self):
         self.archive.executable("benches/peers/token_adam_torch.py", "import no_such_torch")
         self.fails("peers", "has no module `no_such_torch`", status="missing")
 
     def test_training_that_is_too_short(self):
-        self.archive.executable("target/cuda/host", HOST.replace("range(1, 9)", "range(1, 3)"))
-        self.fails("train", "the run has 2 steps, at least 3 are needed")
+        self.archive.executable("target/cuda/host", HOST.replace("range(1, last + 1)", "range(1, 3)"))
+        self.fails("train 154M", "the run has 2 steps, at least 3 are needed")
 
     def test_training_without_advantages(self):
         self.archive.executable("target/cuda/host", HOST.replace('rows": 9.0', 'rows": 0.0'))
-        self.fails("train", "no token had an advantage, so that the mask had nothing to do")
+        self.fails("train 494M", "no token had an advantage, so that the mask had nothing to do")
 
     def test_no_host_with_cuda(self):
         self.archive.manifest |= {"cuda_host": None, "cuda_host_missing": "packed without"}
-        self.fails("train", "packed without", status="missing")
+        self.fails("train 154M", "packed without", status="missing")
+
+    def test_runs_of_one_seed_that_differ(self):
+        other = HOST.replace('"loss": 0.5', '"loss": float("halves" in str(run))')
+        self.archive.executable("target/cuda/host", other)
+        self.fails("train 154M", "runs of one seed differ")
+        self.assertIn(["two runs of one seed, steps 1 to 3", "they part at step 1: `loss` 0.0 and 1.0"], self.found["parts"][0]["rows"])
+        self.archive.executable("target/cuda/host", HOST.replace('"b"}', 'str(resumed)}'))
+        self.fails("train 154M", "runs of one seed differ")
+        said = "every number is the same; at the end other weights or moments"
+        self.assertIn(["stopped after step 3 and resumed", said], self.found["parts"][0]["rows"])
 
     def test_unexpected_output(self):
         self.archive.executable("nvidia-smi", "", self.archive.tools)
@@ -257,7 +282,8 @@ class Parts(unittest.TestCase):
         self.assertTrue(once.startswith("before\n") and once.endswith("\nafter\n") and "old" not in once)
         self.assertIn("A GPU, driver 580.1; commit `abc`", once)
         self.assertIn("| replay | cases as expected | 1 of 1 |\n", once)
-        self.assertIn("| train | missing | no `host` with CUDA in the archive |\n", once)
+        self.assertIn("| train 154M | missing | no `host` with CUDA in the archive |\n", once)
+        self.assertIn("| all | time | ", once)
         doc.write_text("no place")
         with self.assertRaisesRegex(settings.Failure, "lacks the lines"):
             report.main(args)
@@ -272,6 +298,27 @@ class Reading(unittest.TestCase):
             readelf.return_value.stdout = " 0x1 (NEEDED)  Shared library: [libcudart.so.13]\n"
             with self.assertRaisesRegex(settings.Failure, "needs libcudart.so.13 to load"):
                 pack.no_cuda_needed(Path("libcapo.so"))
+
+    def test_what_travels(self):
+        """The libraries that the packed tests open, and all that the config of the training part names."""
+        command = ["cargo", "metadata", "--no-deps", "--format-version", "1", "--offline"]
+        found = json.loads(subprocess.run(command, cwd=settings.ROOT, capture_output=True, text=True, check=True).stdout)
+        packed = set()
+        for package in found["packages"]:
+            folder = str(Path(package["manifest_path"]).parent.relative_to(settings.ROOT))
+            for target in package["targets"]:
+                name = f"lib{target['name'].replace('-', '_')}.so"
+                if pack.travels(folder, {"target": target}, name):
+                    packed.add(name)
+        sources = [*(settings.ROOT / "tests/tests/suite").glob("cuda*.rs"), *(settings.ROOT / "tests/src").glob("*.rs")]
+        opened = {name for path in sources for name in re.findall(r"\b(lib(?!cu)[a-z_]+\.so)\b", path.read_text())}
+        self.assertTrue({"libmasks.so", "libgovernor.so", "libcapo.so"} <= opened)
+        self.assertLessEqual(opened, packed)
+        config = (settings.ROOT / settings.TRAIN_CONFIG).read_text()
+        self.assertIn(f'model_name_or_path = "{settings.TRAIN_MODEL}"', config)
+        for name in (settings.TRAIN_CONFIG, settings.TRAIN_MODEL, "benches/peers/train_torch.py", "tests/data/replay"):
+            self.assertTrue((settings.ROOT / name).exists(), name)
+            self.assertTrue(name.startswith(settings.TREES), name)
 
     def test_metrics_that_are_not_there(self):
         self.assertEqual(reading.metrics(Path("/nonexistent/metrics.jsonl")), [])

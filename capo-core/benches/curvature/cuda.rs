@@ -11,8 +11,12 @@ use divan::Bencher;
 use super::data::{Data, VOCABULARY};
 use super::{ADAM, Shape};
 
-/// The paper's batch at the width of a 7B model.
-const SHAPE: Shape = Shape(24, 1024, 50, 3584, 1);
+/// The paper's batch at the width of a 7B model; or B, T, K and D of `CAPO_BENCH_SHAPE`, to try the benchmark where there is no GPU.
+fn shape() -> Shape {
+    let said = std::env::var("CAPO_BENCH_SHAPE").unwrap_or_default();
+    let numbers: Vec<usize> = said.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    if let [b, t, k, d] = numbers[..] { Shape(b, t, k, d, 1) } else { Shape(24, 1024, 50, 3584, 1) }
+}
 
 /// Roots and reciprocals in registers, as many as one proposal has: `sink` is never written.
 const SPECIAL_FUNCTIONS: &str = r#"
@@ -44,7 +48,7 @@ struct OnDevice {
 
 impl OnDevice {
     fn new(device: &Device) -> Self {
-        let data = Data::new(SHAPE);
+        let data = Data::new(shape());
         let bits: Vec<u16> = data.hidden.iter().map(|x| (x.to_bits() >> 16) as u16).collect();
         Self {
             hidden: device.upload(&bits).unwrap(),
@@ -129,8 +133,8 @@ pub fn describe() {
         Ok(device) => OnDevice::new(&device),
         Err(error) => return println!("cuda: {error}"),
     };
-    let Shape(b, t, k, d, _) = SHAPE;
-    println!("shape: {SHAPE}, bf16 features, f32 moments");
+    let shape @ Shape(b, t, k, d, _) = shape();
+    println!("shape: {shape}, bf16 features, f32 moments");
     let bandwidth = bandwidth();
     println!("memory bandwidth GB/s: {:.0}", bandwidth / 1e9);
     let elements = (b * t * k * d) as f64;

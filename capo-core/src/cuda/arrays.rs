@@ -4,7 +4,6 @@
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
-use std::thread::ThreadId;
 
 /// A compact, row-major array in device memory.
 #[derive(Debug, Clone, Copy)]
@@ -46,32 +45,23 @@ impl<T> Slice<'_, T> {
 pub struct Stream(usize);
 
 /// The handle that means the calling thread's own default stream.
-const PER_THREAD: Stream = Stream(2);
+const PER_THREAD: usize = 2;
 
 impl Stream {
     /// The stream at this address; null is the device's default stream, as is `Stream::default()`.
     ///
+    /// The per-thread default stream has one handle for all threads, so it cannot say whose work the arrays need. It is
+    /// taken as the device's default stream, whose work waits for what all threads have queued on theirs.
+    ///
     /// # Safety
     ///
-    /// It is a stream of the device's primary context, and lives as long as the batch that it comes with. The
-    /// per-thread default stream has one address for all threads, and means the stream of the thread that uses it.
+    /// It is a stream of the device's primary context, and lives as long as the batch that it comes with.
     pub unsafe fn from_raw(stream: *mut c_void) -> Self {
-        Self(stream as usize)
+        Self(if stream as usize == PER_THREAD { 0 } else { stream as usize })
     }
 
     pub(super) fn raw(self) -> *mut c_void {
         self.0 as *mut c_void
-    }
-}
-
-/// A queue whose work runs in order: a stream, and for the per-thread default stream also the thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Lane(Stream, Option<ThreadId>);
-
-impl Lane {
-    /// The queue of `stream` for this thread.
-    pub fn of(stream: Stream) -> Self {
-        Self(stream, (stream == PER_THREAD).then(|| std::thread::current().id()))
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::{result as driver, sys};
 
-use super::arrays::{Lane, Slice, Stream};
+use super::arrays::{Slice, Stream};
 use super::{Grid, image};
 use crate::Error;
 
@@ -26,9 +26,9 @@ struct Opened {
     context: sys::CUcontext,
     module: sys::CUmodule,
     kernels: Mutex<HashMap<&'static str, usize>>,
-    /// Freed memory, by size. It is reused in the same lane only, so that work which still uses it comes first.
+    /// Freed memory, by size. It is reused on the same stream only, so that work which still uses it comes first.
     /// Returning it to the driver would cost a synchronisation of the device.
-    spare: Mutex<HashMap<Lane, BTreeMap<usize, Vec<sys::CUdeviceptr>>>>,
+    spare: Mutex<HashMap<Stream, BTreeMap<usize, Vec<sys::CUdeviceptr>>>>,
 }
 
 // SAFETY: the driver's handles may be used from any thread that has made the context current, which every method does.
@@ -184,17 +184,17 @@ impl Queue {
 
     /// Memory for `len` values with arbitrary contents.
     pub fn buffer<T: Plain>(&self, len: usize) -> Result<Buffer<T>, Error> {
-        let (device, lane) = (self.device.clone(), Lane::of(self.stream));
+        let (device, stream) = (self.device.clone(), self.stream);
         let size = class_of((len * size_of::<T>()).max(1));
         // Up to twice the size is accepted, so that batches of changing size leave little memory idle.
-        let known = lock(&device.0.spare).get_mut(&lane).and_then(|spare| {
+        let known = lock(&device.0.spare).get_mut(&stream).and_then(|spare| {
             spare.range_mut(size..=2 * size).find_map(|(&size, addresses)| Some((size, addresses.pop()?)))
         });
         let (size, address) = match known {
             Some(known) => known,
             None => (size, device.allocate(size)?),
         };
-        Ok(Buffer { device, address, len, place: (lane, size), values: PhantomData })
+        Ok(Buffer { device, address, len, place: (stream, size), values: PhantomData })
     }
 
     /// A copy of `values`.
@@ -285,7 +285,7 @@ pub struct Buffer<T> {
     device: Device,
     address: sys::CUdeviceptr,
     len: usize,
-    place: (Lane, usize),
+    place: (Stream, usize),
     values: PhantomData<T>,
 }
 
@@ -309,8 +309,8 @@ impl<T> Buffer<T> {
 
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
-        let (lane, size) = self.place;
-        lock(&self.device.0.spare).entry(lane).or_default().entry(size).or_default().push(self.address);
+        let (stream, size) = self.place;
+        lock(&self.device.0.spare).entry(stream).or_default().entry(size).or_default().push(self.address);
     }
 }
 

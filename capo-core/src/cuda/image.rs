@@ -22,6 +22,10 @@ pub(super) const PARTS: [(&str, &str); 9] = [
     ("curvature.cu", include_str!("../../kernels/curvature.cu")),
 ];
 
+/// NVRTC's. Without `--fmad=false` it makes one operation of a product and a sum where it sees both, and in one loop of a kernel it
+/// may see what it does not see in the next: the difference of two equal expressions was not 0.
+const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
+
 /// PTX for devices of compute capability 8.0 and above, for machines without NVRTC.
 const PREBUILT: &str = include_str!("../../kernels/curvature.ptx");
 
@@ -62,7 +66,7 @@ fn images(file: Option<PathBuf>, source: String, arch: String) -> impl Iterator<
 fn cache_file(source: &str, arch: &str) -> Option<PathBuf> {
     let home = || Some(PathBuf::from(env::var_os("HOME")?).join(".cache"));
     let folder = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home)?;
-    let hash = crc32fast::hash(source.as_bytes());
+    let hash = crc32fast::hash([source, &OPTIONS.concat()].concat().as_bytes());
     Some(folder.join("capo").join(format!("curvature-{hash:08x}-{:x}-{arch}.cubin", source.len())))
 }
 
@@ -91,7 +95,8 @@ fn compile(source: &str, arch: &str) -> Option<Vec<u8>> {
     names.iter().find_map(|name| unsafe { libloading::Library::new(*name) }.map(std::mem::forget).ok())?;
     let (source, name) = (CString::new(source).ok()?, c"curvature.cu");
     let program = nvrtc::create_program(&source, Some(name)).ok()?;
-    let options = [format!("--gpu-architecture={arch}"), "--std=c++17".to_owned()];
+    let arch = format!("--gpu-architecture={arch}");
+    let options = [&[&*arch], &OPTIONS[..]].concat();
     // SAFETY: the program was just created, and is destroyed once.
     unsafe {
         let compiled = nvrtc::compile_program(program, &options).ok().and_then(|()| cubin(program));
@@ -153,6 +158,18 @@ mod tests {
         let hash: String = Sha256::digest(source()).iter().map(|byte| format!("{byte:02x}")).collect();
         let made_of = PREBUILT.lines().next().and_then(|line| line.strip_prefix("// source "));
         assert_eq!(made_of, Some(&hash[..]), "run `scripts/check-kernels --record`");
+    }
+
+    /// The kernels' numbers are those of their sources: ptxas fuses what has no rounding mode, wherever it likes.
+    #[test]
+    fn no_operation_of_the_prebuilt_kernels_may_be_fused() {
+        let plain = |line: &&str| {
+            let operation = line.split_whitespace().next().unwrap_or_default();
+            ["add", "sub", "mul"].iter().any(|name| operation.starts_with(name))
+                && (operation.contains(".f32") || operation.contains(".f64"))
+                && !operation.contains(".rn")
+        };
+        assert_eq!(PREBUILT.lines().find(plain), None, "run `scripts/check-kernels --record`");
     }
 
     /// NVRTC, if present, does not know this architecture.

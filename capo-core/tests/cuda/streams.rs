@@ -4,13 +4,15 @@
 
 use std::ffi::c_void;
 
-use capo_core::cuda::Stream;
+use capo_core::cuda::{Features, Slice, Stream};
 use capo_core::{Arrays, CurvatureModel, Granularity, Semantics, Step, cuda};
-use cudarc::driver::result::stream::{StreamKind, create};
+use cudarc::driver::result::stream::{StreamKind, create, wait_event};
+use cudarc::driver::result::{event, malloc_sync, memcpy_htod_async};
+use cudarc::driver::sys::{CUevent_flags, CUevent_wait_flags};
 
 use super::agreement::step_with;
 use super::suite::device::{self, emulator, uploaded};
-use super::suite::fixture::{ADAM, Dims, OPEN, Rng, bits};
+use super::suite::fixture::{ADAM, Batch, Dims, OPEN, Rng, bits};
 use super::suite::scene::Scene;
 
 /// A stream that does not wait for the default one, kept for the life of the process.
@@ -87,21 +89,112 @@ fn models_on_two_threads_do_not_meet() {
     }
 }
 
-/// The per-thread default stream has one handle: what a thread's queued work may still use is no memory for another thread.
+/// A batch's arrays in memory of their own, which work on one stream has yet to write.
+struct Coming {
+    hidden: Slice<'static, f32>,
+    topk_ids: Slice<'static, u32>,
+    matrices: [Slice<'static, f32>; 3],
+}
+
+impl Coming {
+    /// Memory for a batch of these dimensions.
+    fn of(batch: &Batch) -> Self {
+        let Batch { hidden, topk_ids, topk_logits, action_logits, logsumexp, .. } = batch;
+        let matrices = [topk_logits, action_logits, logsumexp].map(|values| room(values));
+        Self { hidden: room(hidden), topk_ids: room(topk_ids), matrices }
+    }
+
+    /// Queues the copies that write `batch`.
+    fn write(&self, batch: &Batch, stream: *mut c_void) {
+        queue(self.hidden, &batch.hidden, stream);
+        queue(self.topk_ids, &batch.topk_ids, stream);
+        let values = [&batch.topk_logits, &batch.action_logits, &batch.logsumexp];
+        self.matrices.iter().zip(values).for_each(|(to, values)| queue(*to, values, stream));
+    }
+
+    fn arrays(&self, stream: *mut c_void) -> Arrays<'static> {
+        let [topk_logits, action_logits, logsumexp] = self.matrices;
+        let (hidden, topk_ids) = (Features::F32(self.hidden), self.topk_ids);
+        // SAFETY: `new_stream` made it, or it is a default one.
+        let stream = unsafe { Stream::from_raw(stream) };
+        Arrays::Cuda(cuda::Arrays { device: 0, stream, hidden, topk_ids, topk_logits, action_logits, logsumexp })
+    }
+}
+
+/// Memory for as many values, kept for the life of the process.
+fn room<T>(values: &[T]) -> Slice<'static, T> {
+    // SAFETY: `new_stream` made the device's context current on this thread.
+    unsafe { Slice::from_raw(malloc_sync(size_of_val(values)).unwrap(), values.len()) }
+}
+
+fn queue<T>(to: Slice<'static, T>, values: &[T], stream: *mut c_void) {
+    // SAFETY: There is room for the values, which are read before the call returns.
+    unsafe { memcpy_htod_async(to.address(), values, stream.cast()) }.unwrap();
+}
+
+/// What a model says of scenes whose arrays are still to be written on their streams, in turn, by `write`.
+fn run_coming(
+    scenes: &[Scene],
+    coming: &[Coming],
+    streams: &[*mut c_void],
+    write: impl Fn(&Coming, &Batch, usize),
+) -> (Vec<u64>, Vec<u8>) {
+    let mut model = CurvatureModel::new(OPEN, Granularity::Token, Semantics::EXACT).unwrap();
+    let (mut seen, mut kept) = (Vec::new(), Vec::new());
+    let of = |at: usize| (&coming[at % coming.len()], streams[at % streams.len()]);
+    let step = |(at, scene)| step_with(scene, of(at).0.arrays(of(at).1), &ADAM, 0.1);
+    let steps: Vec<Step> = scenes.iter().enumerate().map(step).collect();
+    for (at, scene) in scenes.iter().enumerate() {
+        write(of(at).0, &scene.batch, at);
+        let mask = &scene.batch.mask;
+        let prepared = model.prepare(&steps[at], mask).unwrap();
+        seen.extend(bits(&model.assess(&prepared).unwrap(), &model.batch_shift(&prepared, mask).unwrap()));
+        model.commit(&prepared, mask).unwrap();
+        // Its end would wait for its stream.
+        kept.push(prepared);
+    }
+    (seen, model.save().unwrap())
+}
+
+/// Calls on two streams: the trainer has ordered them by events and writes the same memory again, or it has memory for each
+/// and orders nothing.
 #[test]
-fn threads_with_one_handle_share_no_memory() {
-    let Some(emulator) = emulator() else { return };
-    let [scene, ..] = scenes(503);
-    let has_enough = |allocations| {
-        let (step, model) =
-            (step_on(&scene, 2 as *mut c_void), CurvatureModel::new(OPEN, Granularity::Token, Semantics::EXACT));
-        emulator.set_allocations(allocations);
-        let prepared = model.unwrap().prepare(&step, &scene.batch.mask);
-        emulator.set_allocations(None);
-        prepared.is_ok()
-    };
-    let finds_its_own = || has_enough(None) && has_enough(Some(0));
-    // A test beside this one that needs memory may have taken it.
-    assert!((0..100).any(|_| finds_its_own()));
-    assert!(std::thread::scope(|scope| !scope.spawn(|| has_enough(Some(0))).join().unwrap()));
+fn calls_on_several_streams_follow_each_other() {
+    let (scenes, streams) = (scenes(503), [new_stream(), new_stream()]);
+    let expected = run(&scenes, streams[0], Granularity::Token, Semantics::EXACT);
+    let each: Vec<_> = scenes.iter().map(|scene| Coming::of(&scene.batch)).collect();
+    let event = event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING).unwrap();
+    for _ in 0..5 {
+        let ordered = run_coming(&scenes, &each[..1], &streams, |coming, batch, at| {
+            let [stream, other] = [streams[at % 2], streams[1 - at % 2]];
+            // SAFETY: Event and streams live.
+            unsafe {
+                event::record(event, other.cast()).unwrap();
+                wait_event(stream.cast(), event, CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT).unwrap();
+            }
+            coming.write(batch, stream);
+        });
+        assert!(ordered == expected);
+        let free = run_coming(&scenes, &each, &streams, |coming, batch, at| coming.write(batch, streams[at % 2]));
+        assert!(free == expected);
+    }
+}
+
+/// The per-thread default stream has one handle for all threads. A batch that one thread has queued there is right on another.
+#[test]
+fn a_batch_on_the_default_stream_of_another_thread_is_waited_for() {
+    const PER_THREAD: usize = 2;
+    let (scenes, own) = (scenes(504), new_stream());
+    let expected = run(&scenes, own, Granularity::Token, Semantics::EXACT);
+    let each: Vec<_> = scenes.iter().map(|scene| Coming::of(&scene.batch)).collect();
+    for _ in 0..5 {
+        let got = run_coming(&scenes, &each, &[PER_THREAD as *mut c_void], |coming, batch, _| {
+            let write = || {
+                new_stream();
+                coming.write(batch, PER_THREAD as *mut c_void);
+            };
+            std::thread::scope(|scope| scope.spawn(write).join().unwrap());
+        });
+        assert!(got == expected);
+    }
 }

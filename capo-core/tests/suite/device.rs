@@ -14,12 +14,16 @@ use super::fixture::Batch;
 /// True if this binary's batches lie on a device.
 pub const ON_DEVICE: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"cuda");
 
-/// The emulator; `None` where a real device is to be used.
+/// The emulator; `None` where a real device is to be used. Its work is late unless the environment says otherwise.
 pub fn emulator() -> Option<&'static Emulator> {
     static EMULATOR: LazyLock<Option<Emulator>> = LazyLock::new(|| {
         let real = std::env::var_os("CAPO_TEST_DEVICE").is_some_and(|value| value == "cuda");
         let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
-        (!real).then(|| cuda_emulator::load(&kernels).unwrap())
+        (!real).then(|| {
+            let emulator = cuda_emulator::load(&kernels).unwrap();
+            emulator.set_late(std::env::var_os("CUDA_EMULATOR_LATE").is_none_or(|value| value == "1"));
+            emulator
+        })
     });
     EMULATOR.as_ref()
 }

@@ -3,10 +3,11 @@
 
 use capo_core::{
     Acceptance, Assessment, CurvatureAverage, CurvatureModel, EmptyState, Feature, Granularity, ObjectiveShift,
-    OptimizerModel, OutsideAction, PolicyShift, Probabilities, Reason, RejectedBatch, Semantics, StateDtype, Step,
-    Temperature, TokenGradient, UntouchedRows, Weights,
+    OptimizerKind, OptimizerModel, OutsideAction, PolicyShift, Probabilities, Reason, RejectedBatch, Semantics,
+    StateDtype, Step, Temperature, TokenGradient, UntouchedRows, Weights,
 };
 
+use super::device::ON_DEVICE;
 use super::fixture::{ADAM, ADAM_OF_BOTH, ADAMW, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close, model};
 use super::scene::{REDUCTIONS, Scene};
 use super::whole::{Optimizer, Shifts, Whole, has_outside_actions};
@@ -17,14 +18,17 @@ const PAPER: Semantics = Semantics::PAPER;
 const SHAPES: [Dims; 3] = [Dims(4, 3, 6, 9, 6), Dims(2, 4, 2, 17, 7), Dims(3, 2, 1, 18, 7)];
 /// Of the largest value: the token proposals of Adam add up in `f32`.
 const TOLERANCE: f64 = 3e-6;
+/// The same on a device, whose roots and quotients are off by up to one and two ulps each (4e-7 together). Rows cancel in a token's
+/// shift, and its square doubles what is left. In these batches of a few tokens and columns nothing averages that.
+const TOLERANCE_OF_TOKENS_ON_DEVICE: f64 = 3e-5;
 
-fn compare(what: &str, got: &Assessment, expected: &[Shifts]) {
+fn compare(what: &str, got: &Assessment, expected: &[Shifts], tolerance: f64) {
     let column = |read: fn(&Shifts) -> f64| expected.iter().map(read).collect::<Vec<_>>();
-    assert_close(&format!("{what} m_f"), &got.m_f, &column(|x| x.m_f), TOLERANCE);
-    assert_close(&format!("{what} m_h"), &got.m_h, &column(|x| x.m_h), TOLERANCE);
+    assert_close(&format!("{what} m_f"), &got.m_f, &column(|x| x.m_f), tolerance);
+    assert_close(&format!("{what} m_h"), &got.m_h, &column(|x| x.m_h), tolerance);
     if expected.iter().all(|x| x.kl.is_finite() && x.surrogate.is_finite()) {
-        assert_close(&format!("{what} kl"), &got.kl, &column(|x| x.kl), TOLERANCE);
-        assert_close(&format!("{what} surrogate"), &got.surrogate, &column(|x| x.surrogate), TOLERANCE);
+        assert_close(&format!("{what} kl"), &got.kl, &column(|x| x.kl), tolerance);
+        assert_close(&format!("{what} surrogate"), &got.surrogate, &column(|x| x.surrogate), tolerance);
     }
 }
 
@@ -60,7 +64,10 @@ pub fn weighted_side_by_side(
         for (granularity, model) in &mut models {
             let prepared = model.prepare(&step, &scene.batch.mask).unwrap();
             let got = model.assess(&prepared).unwrap();
-            compare(&format!("step {index} {granularity:?}"), &got, &whole.assess(scene, lr, *granularity));
+            let roots = ON_DEVICE && *granularity == Granularity::Token && optimizer.kind == OptimizerKind::Adam;
+            let tolerance = if roots { TOLERANCE_OF_TOKENS_ON_DEVICE } else { TOLERANCE };
+            let expected = whole.assess(scene, lr, *granularity);
+            compare(&format!("step {index} {granularity:?}"), &got, &expected, tolerance);
             assert_eq!(got.keep, scene.batch.mask);
             let (shift, expected) = (model.batch_shift(&prepared, &mask).unwrap(), whole.batch_shift(scene, lr, &mask));
             assert_close("batch m_f", &[shift.m_f as f32], &[expected.m_f], TOLERANCE);

@@ -10,7 +10,7 @@
 //! `rms_norm` 0.8 against 3.4 ms, `add_bias` 0.3 against 2.1, `swiglu` 5.2 against 10.7, `causal_softmax` 0.9 against
 //! 7.0, `rope` 0.4 against 1.0.
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Tensor};
 
 mod add;
 mod bf16;
@@ -24,6 +24,8 @@ mod few_rows;
 mod generic;
 mod kept;
 mod kernel;
+#[cfg(any(feature = "cuda", feature = "testing"))]
+pub mod kernels;
 mod logps;
 pub mod optimizer;
 mod product;
@@ -75,16 +77,6 @@ pub fn fused(x: &Tensor) -> bool {
         return false;
     }
     x.device().is_cpu() && matches!(x.dtype(), DType::F32 | DType::F64)
-}
-
-/// Makes the CUDA device `device` the calling thread's; other devices need nothing. candle looks up a kernel before it does so.
-pub fn bind(device: &Device) -> Result<()> {
-    #[cfg(feature = "cuda")]
-    if let Device::Cuda(device) = device {
-        cuda::bind(device)?;
-    }
-    let _ = device;
-    Ok(())
 }
 
 /// True if a fused kernel on the CPU or on CUDA supports the logits `x`; other tensors use `generic`.

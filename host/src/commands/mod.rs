@@ -36,6 +36,7 @@ use clap::error::ErrorKind;
 use args::{Cli, Command, SftArgs};
 use failure::Failure;
 
+use crate::model::device;
 use crate::report::terminal::{self, sentence};
 use crate::sft::Sft;
 use crate::{check, data};
@@ -81,7 +82,9 @@ pub fn main(started: Instant) -> i32 {
         Err(Failure::Input(error)) => (error, 2),
         Err(Failure::Run(error)) => (error, 1),
     };
-    terminal::error(&sentence(&error, cli.verbose));
+    // What a device does not have is no mistake in the settings.
+    let code = if device::is_out_of_memory(&error) { 1 } else { code };
+    terminal::error(&sentence(&device::explained(error), cli.verbose));
     code
 }
 

@@ -12,6 +12,7 @@ use capo_loader::registry::Registry;
 use super::args::TrainArgs;
 use super::failure::Failure;
 use crate::config::{self, Config, Draft, Resolved};
+use crate::model::device;
 use crate::report::{Report, terminal};
 use crate::run::estimate::{self, Estimate};
 use crate::run::{AbsentWeights, CONFIG_FILE, Resources, Run, best, directory, pace, provenance};
@@ -45,7 +46,7 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
     let outcome = train(&mut run, &mut report, args.stop_after, &stop);
     if let Err(error) = outcome {
         let stopped = run.watchdog.place().stopped().unwrap_or_default();
-        return Err(Failure::Run(error.context(stopped)));
+        return Err(Failure::Run(device::explained(error).context(stopped)));
     }
     report.closing(&run);
     Ok(())

@@ -238,6 +238,10 @@ fn optimizer(train: &TrainConfig) -> Result<()> {
         "`train.moments_dtype` is `bf16`, which is there on the CPU alone, and `train.device` is `{}` (remove one of them)",
         train.device
     );
+    ensure!(
+        train.tf32 != Some(true) || train.device != CPU,
+        "`train.tf32` is true, which is there on a GPU alone, and `train.device` is `cpu` (remove one of them)"
+    );
     Ok(())
 }
 

@@ -18,6 +18,9 @@ pub struct TrainConfig {
     pub device: String,
     /// Floating-point type of the computation: `f32` or `bf16`.
     pub dtype: Dtype,
+    /// True if products of f32 on a GPU may round their operands to TF32; `None` allows it where they come from bf16 and lose nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tf32: Option<bool>,
     /// Seed of every random choice.
     pub seed: u64,
     /// Number of optimizer steps.
@@ -174,6 +177,7 @@ impl Default for TrainConfig {
         Self {
             device: device::CPU.into(),
             dtype: Dtype::F32,
+            tf32: None,
             seed: 42,
             max_steps: 100,
             per_device_train_batch_size: 8,

@@ -7,7 +7,16 @@ use anyhow::{Result, bail};
 use candle_core::{DType, Device};
 pub use capo_loader::upload::CPU;
 use capo_loader::upload::cuda_number;
+pub use failure::{explained, is_out_of_memory};
 use serde::{Deserialize, Serialize};
+
+mod failure;
+#[cfg(feature = "cuda")]
+mod gpu;
+pub mod memory;
+#[cfg(any(test, feature = "cuda"))]
+mod required;
+pub mod tf32;
 
 /// Floating-point type of activations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -49,24 +58,23 @@ fn open_cuda(name: &str, number: usize, dtype: Dtype) -> Result<Device> {
 
     let count = match result::init().and_then(|()| result::device::get_count()) {
         Ok(count) => usize::try_from(count).unwrap_or(0),
-        Err(result::DriverError(code)) => bail!(
-            "device `{name}`: the NVIDIA driver answers {code:?} (repair it, choose a machine with a GPU, or run with `--device cpu`)"
-        ),
+        Err(result::DriverError(code)) => match failure::sentence(&format!("{code:?}")) {
+            Some(sentence) => bail!("device `{name}`: {sentence}"),
+            None => bail!(
+                "device `{name}`: the NVIDIA driver answers {code:?} (repair it, choose a machine with a GPU, or run with `--device cpu`)"
+            ),
+        },
     };
+    gpu::check_driver(name)?;
     if number >= count {
         bail!(
             "device `{name}`: the number of CUDA devices here is {count}, and they are numbered from 0 (name one of them, or run with `--device cpu`)"
         );
     }
     keep_memory(number);
-    // With bf16 activations, the operands of f32 products come from bf16, which TF32 represents exactly.
-    set_gemm_reduced_precision_f32(dtype == Dtype::Bf16);
+    set_gemm_reduced_precision_f32(tf32::is_on(dtype));
     let device = one_stream(number);
-    // Passes run on threads of the pool, and candle looks up a kernel before it makes the device the thread's.
-    let bound = device.and_then(|device| {
-        rayon::broadcast(|_| super::ops::bind(&device)).into_iter().collect::<Result<(), _>>().map(|()| device)
-    });
-    bound.with_context(|| format!("device `{name}` cannot be opened (run with `--device cpu`)"))
+    gpu::prepare(name, device.with_context(|| format!("device `{name}` cannot be opened (run with `--device cpu`)"))?)
 }
 
 /// The device `number` with one stream for all threads of this process.
@@ -75,6 +83,8 @@ fn open_cuda(name: &str, number: usize, dtype: Dtype) -> Result<Device> {
 /// run on a thread of rayon and components on the main thread, so nothing would order one behind the other.
 #[cfg(feature = "cuda")]
 fn one_stream(number: usize) -> candle_core::Result<Device> {
+    use candle_core::cuda_backend::WrapErr;
+
     static OPENED: Mutex<Vec<(usize, Device)>> = Mutex::new(Vec::new());
 
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,6 +96,11 @@ fn one_stream(number: usize) -> candle_core::Result<Device> {
     // SAFETY: events order the streams of a process. All tensors of this device are allocated, written, read and freed on its one
     // stream: it is the only `Device` of this number, and components get its stream with every tensor.
     unsafe { device.as_cuda_device()?.disable_event_tracking() };
+    // Not all of candle's calls make the device's context current first, and the driver wants it on each thread that calls.
+    let stream = device.as_cuda_device()?.cuda_stream();
+    for bound in rayon::broadcast(|_| stream.context().bind_to_thread()) {
+        bound.w()?;
+    }
     opened.push((number, device.clone()));
     Ok(device)
 }

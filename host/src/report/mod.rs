@@ -110,7 +110,12 @@ impl Report {
         }
         if config.train.device != device::CPU || config.train.dtype != Dtype::F32 {
             let dtype = candle_core::DType::from(config.train.dtype);
-            self.say(&format!("device     {}, {}", config.train.device, dtype.as_str()));
+            let mut line = format!("device     {}, {}", config.train.device, dtype.as_str());
+            if let Some(gpu) = device::memory::described(&config.train.device) {
+                let products = if device::tf32::is_on(config.train.dtype) { "TF32" } else { "f32" };
+                line += &format!(" ({gpu}; products of f32 in {products})");
+            }
+            self.say(&line);
         }
         if config.sampler_dtype() != config.train.dtype {
             let dtype = candle_core::DType::from(config.sampler_dtype());

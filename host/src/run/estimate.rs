@@ -54,8 +54,10 @@ impl Estimate {
         let whole = |parts: &[(&str, u128)]| parts.iter().map(|(_, bytes)| bytes).sum::<u128>();
         let all = policy.weights().element_count();
         let trained = policy.params().element_count();
+        let on_gpu = config.train.device != device::CPU;
         let mut parts = vec![
-            ("the program", PROGRAM),
+            // Its memory is the machine's, not the GPU's.
+            ("the program", if on_gpu { 0 } else { PROGRAM }),
             ("weights", (if policy.adapter().is_some() { all + trained } else { all }) as u128 * F32),
             ("the optimizer's moments", optimizer.bytes() as u128),
             ("models that are only read", read_only(config, policy, reference.is_some())?),
@@ -92,9 +94,13 @@ impl Estimate {
     }
 }
 
-/// Bytes that the run may use, including those that it uses now; `None` if unknown, or if the run is on a GPU.
+/// Bytes of the machine, or of the run's GPU, that the run may use, including those that it uses now; `None` if unknown.
 pub fn free(resources: &Resources) -> Option<u128> {
-    let free = memory::available().filter(|_| resources.config.train.device == device::CPU)?;
+    let name = &resources.config.train.device;
+    if name != device::CPU {
+        return device::memory::free_at_opening(name).map(u128::from);
+    }
+    let free = memory::available()?;
     Some(u128::from(free) + u128::from(memory::resident().unwrap_or(0)))
 }
 

@@ -115,6 +115,7 @@ fn open_policy(config: &Config, files: &ModelFiles, absent: AbsentWeights) -> Re
     let train = &config.train;
     // Products in f32 may be rounded only if all their operands come from bf16.
     let widest = if config.sampler_dtype() == Dtype::F32 { Dtype::F32 } else { train.dtype };
+    device::tf32::choose(train.tf32);
     let device = device::open(&train.device, widest)?;
     if files.contains(ADAPTER_CONFIG_FILE) {
         config.model.check_continued()?;

@@ -29,7 +29,6 @@ struct Lane {
     Word queued = 0, done = 0;
     Word needed = 0;  // as far as somebody waits
     std::deque<Piece> pieces{};
-    std::multimap<std::size_t, std::pair<CUdeviceptr, Point>> freed{};  // by size, with the place behind which nobody uses it
 };
 
 namespace {
@@ -38,19 +37,19 @@ constexpr Word LEGACY = 1, PER_THREAD = 2;
 
 // Never destroyed: threads may still be here when the process ends.
 std::mutex& lock = *new std::mutex;
-auto& lanes = *new std::vector<std::unique_ptr<Lane>>;  // in the order in which they were made
+// Lanes are never destroyed: points are in them.
+auto& defaults = *new std::vector<Lane*>;  // those of default streams
+auto& busy = *new std::vector<Lane*>;      // those with work
 auto& streams = *new std::set<const void*>;
-auto& reusable = *new std::set<CUdeviceptr>;  // memory in any lane's `freed`
+// Freed memory that a lane may use again, by size, with the place behind which nobody uses it.
+using Freed = std::multimap<std::pair<const Lane*, std::size_t>, std::pair<CUdeviceptr, Point>>;
+auto& freed = *new Freed;
+auto& reusable = *new std::set<CUdeviceptr>;  // the same memory
 std::atomic<Word> pending{0}, threads{0};
 Word chance = settings().seed;
 
 // One time in `n`, drawn.
 bool one_in(Word n) { return (draw(chance) >> 32) % n == 0; }
-
-Lane* add_lane(Context* context, bool blocking, Word stream, Word thread) {
-    lanes.push_back(std::make_unique<Lane>(Lane{context, blocking, stream, thread, one_in(2)}));
-    return lanes.back().get();
-}
 
 Lane& lane_of(const void* handle) {
     auto stream = reinterpret_cast<Word>(handle);
@@ -58,10 +57,11 @@ Lane& lane_of(const void* handle) {
     if (stream == 0) stream = LEGACY;
     if (!self.thread) self.thread = ++threads;
     Word thread = stream == PER_THREAD ? self.thread : 0;
-    for (auto& lane : lanes) {
+    for (Lane* lane : defaults) {
         if (lane->context == self.context && lane->stream == stream && lane->thread == thread) return *lane;
     }
-    return *add_lane(self.context, true, stream, thread);
+    defaults.push_back(new Lane{self.context, true, stream, thread, one_in(2)});
+    return *defaults.back();
 }
 
 bool is_done(Point point) { return !point.lane || point.lane->done >= point.number; }
@@ -69,10 +69,10 @@ bool is_done(Point point) { return !point.lane || point.lane->done >= point.numb
 // What the next piece of `lane` waits for in other lanes: the legacy default stream waits for all blocking ones, and they for it.
 std::vector<Point> implied(const Lane& lane) {
     std::vector<Point> points;
-    for (auto& other : lanes) {
+    for (Lane* other : busy) {
         bool ordered = other->context == lane.context && lane.blocking && other->blocking &&
                        (lane.stream == LEGACY) != (other->stream == LEGACY);
-        if (ordered && other->done < other->queued) points.push_back({other.get(), other->queued});
+        if (ordered) points.push_back({other, other->queued});
     }
     return points;
 }
@@ -88,14 +88,15 @@ void run_first(Lane& lane) {
     lane.pieces.pop_front();
     lane.done++;
     pending--;
+    if (lane.pieces.empty()) busy.erase(std::find(busy.begin(), busy.end(), &lane));
 }
 
 template <class Keep>
 Lane* draw_ready(Keep keep) {
     Lane* drawn = nullptr;
     Word seen = 0;
-    for (auto& lane : lanes) {
-        if (keep(*lane) && is_ready(*lane) && one_in(++seen)) drawn = lane.get();
+    for (Lane* lane : busy) {
+        if (keep(*lane) && is_ready(*lane) && one_in(++seen)) drawn = lane;
     }
     return drawn;
 }
@@ -114,7 +115,8 @@ bool is_needed(const Lane& lane) { return lane.done < lane.needed; }
 
 // Runs what `point` needs, and by chance other work; all of it, or one piece.
 void advance(Point point, bool all) {
-    for (auto& lane : lanes) lane->needed = 0;
+    if (is_done(point)) return;
+    for (Lane* lane : busy) lane->needed = 0;
     need(point);
     bool mixed = one_in(2);  // or one lane goes as far ahead as it can
     Lane* next = nullptr;
@@ -130,6 +132,7 @@ void advance(Point point, bool all) {
 }
 
 void push(Lane& lane, Work work, std::vector<Point> after) {
+    if (lane.pieces.empty()) busy.push_back(&lane);
     lane.pieces.push_back({std::move(work), std::move(after)});
     lane.queued++;
     pending++;
@@ -148,25 +151,22 @@ CUresult check(const void* stream) {
 
 // Returns memory that nobody may use any more.
 void trim(const Context* context) {
-    for (auto& lane : lanes) {
-        if (lane->context != context) continue;
-        for (auto next = lane->freed.begin(); next != lane->freed.end();) {
-            auto [pointer, point] = next->second;
-            if (!is_done(point)) {
-                ++next;
-                continue;
-            }
-            reusable.erase(pointer);
-            release(pointer);
-            next = lane->freed.erase(next);
+    for (auto next = freed.begin(); next != freed.end();) {
+        auto [pointer, point] = next->second;
+        if (point.lane->context != context || !is_done(point)) {
+            ++next;
+            continue;
         }
+        reusable.erase(pointer);
+        release(pointer);
+        next = freed.erase(next);
     }
 }
 
 void wait_for_all(const Context* context) {
-    // The work of a lane that others wait for is done before their own.
-    for (std::size_t i = 0; i < lanes.size(); i++) {
-        if (lanes[i]->context == context) advance({lanes[i].get(), lanes[i]->queued}, true);
+    auto own = [=](const Lane* lane) { return lane->context == context; };
+    for (auto next = busy.begin(); (next = std::find_if(busy.begin(), busy.end(), own)) != busy.end();) {
+        advance({*next, (*next)->queued}, true);
     }
 }
 
@@ -206,12 +206,12 @@ CUresult check_stream(const void* stream) {
 
 const void* create_stream(bool blocking) {
     std::lock_guard<std::mutex> guard(lock);
-    return *streams.insert(add_lane(self.context, blocking, 0, 0)).first;
+    return *streams.insert(new Lane{self.context, blocking, 0, 0, one_in(2)}).first;
 }
 
 CUresult destroy_stream(const void* stream) {
     std::lock_guard<std::mutex> guard(lock);
-    // The lane stays, with what it has to do, and no later stream has its address.
+    // The lane does what it has to do, and no later stream has its address.
     return streams.erase(stream) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
@@ -285,10 +285,10 @@ CUresult allocate_in_order(const void* stream, std::size_t bytes, CUdeviceptr* p
     if (checked != CUDA_SUCCESS) return checked;
     std::lock_guard<std::mutex> guard(lock);
     Lane& lane = lane_of(stream);
-    if (auto known = lane.freed.find(bytes); known != lane.freed.end()) {
+    if (auto known = freed.find({&lane, bytes}); known != freed.end()) {
         *pointer = known->second.first;
         reusable.erase(*pointer);
-        lane.freed.erase(known);
+        freed.erase(known);
     } else {
         checked = allocate_or_trim(self.context, bytes, pointer);
         if (checked != CUDA_SUCCESS) return checked;
@@ -307,7 +307,7 @@ CUresult free_in_order(const void* stream, CUdeviceptr pointer) {
     Lane& lane = lane_of(stream);
     if (!settings().late && pending == 0) return release(pointer);
     push(lane, fill(pointer, bytes), implied(lane));
-    lane.freed.insert({bytes, {pointer, {&lane, lane.queued}}});
+    freed.insert({{&lane, bytes}, {pointer, {&lane, lane.queued}}});
     reusable.insert(pointer);
     return CUDA_SUCCESS;
 }
@@ -331,12 +331,9 @@ CUresult free_now(CUdeviceptr pointer) {
 
 void drop_work(Context& context) {
     std::lock_guard<std::mutex> guard(lock);
-    for (auto& lane : lanes) {
-        if (lane->context != &context) continue;
-        pending -= lane->pieces.size();
-        lane->pieces.clear();
-        lane->done = lane->queued;
-    }
+    // A context with an error does nothing.
+    context.error = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    wait_for_all(&context);
     trim(&context);
     context.error = CUDA_SUCCESS;
 }
@@ -344,16 +341,15 @@ void drop_work(Context& context) {
 void restart_order() {
     std::lock_guard<std::mutex> guard(lock);
     chance = settings().seed;
-    for (auto& lane : lanes) lane->eager = one_in(2);
+    // How many threads there were before changes nothing.
+    for (Lane* lane : defaults) lane->eager = chance % 2 == lane->stream % 2;
 }
 
 void set_late(bool late) {
     std::lock_guard<std::mutex> guard(lock);
     settings().late = late;
-    for (std::size_t i = 0; i < lanes.size() && !late; i++) {
-        wait_for_all(lanes[i]->context);
-        trim(lanes[i]->context);
-    }
+    while (!late && !busy.empty()) wait_for_all(busy[0]->context);
+    for (Lane* lane : defaults) trim(lane->context);
 }
 
 }  // namespace cuda_emulator

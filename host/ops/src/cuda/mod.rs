@@ -1,13 +1,15 @@
 //! The kernels of `host/ops/kernels` on candle's stream, in f32 and bf16. They replace the CPU kernels of the same names.
 
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaView, LaunchConfig};
+use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaView, LaunchConfig, sys};
 use candle_core::cuda_backend::cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
 use candle_core::cuda_backend::{CudaDType, CudaDevice, WrapErr};
 use candle_core::{CudaStorage, DType, Error, Layout, Result, Tensor};
 
 use super::kernel::layout_error;
+use super::kernels;
 
 mod attention;
 mod elementwise;
@@ -43,10 +45,6 @@ const SOURCES: [&str; 9] = [
     include_str!("../../kernels/optimizer.cuh"),
 ];
 
-pub(super) fn bind(device: &CudaDevice) -> Result<()> {
-    device.cuda_stream().context().bind_to_thread().w()
-}
-
 /// True if the kernels take `x`; other dtypes use `generic`.
 pub(super) fn takes(x: &Tensor) -> bool {
     #[cfg(feature = "testing")]
@@ -58,18 +56,51 @@ pub(super) fn takes(x: &Tensor) -> bool {
 
 pub(super) type Arg<'a> = (&'a CudaStorage, &'a Layout);
 
-/// The kernels as PTX, compiled once per process.
+/// NVRTC's; `--fmad=false` as in capo-core/src/cuda/image.rs, so that a kernel computes what its source says.
+const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
+const ARCHITECTURE: &str = "compute_80";
+
+/// The kernels as one unit.
+fn source() -> String {
+    let lines = SOURCES.iter().flat_map(|source| source.lines());
+    lines.filter(|line| !line.starts_with("#include")).collect::<Vec<_>>().join("\n")
+}
+
+/// Where the PTX is kept. An older driver may not know what a newer compiler wrote, so its version is in the name.
+fn file() -> Option<PathBuf> {
+    let mut driver = 0;
+    // SAFETY: the driver writes one number.
+    unsafe { sys::cuDriverGetVersion(&raw mut driver) }.result().ok()?;
+    kernels::file(&[&source(), &OPTIONS.concat(), ARCHITECTURE, &driver.to_string()])
+}
+
+/// The kernels' PTX, once it is there.
+static PTX: OnceLock<String> = OnceLock::new();
+
+/// True if the kernels are compiled already, by this process or by one that kept them.
+pub fn are_kept() -> bool {
+    PTX.get().is_some() || file().is_some_and(|file| kernels::kept(&file).is_some())
+}
+
+/// Compiles the kernels, if they are not kept, and keeps them.
+pub fn compile() -> Result<()> {
+    ptx().map(|_| ())
+}
+
+/// The kernels as PTX, compiled once for a machine.
 fn ptx() -> Result<&'static str> {
-    static PTX: OnceLock<String> = OnceLock::new();
     if let Some(ptx) = PTX.get() {
         return Ok(ptx);
     }
-    let lines = SOURCES.iter().flat_map(|source| source.lines());
-    let source: Vec<&str> =
-        lines.filter(|line| !line.starts_with("#include") && !line.starts_with("#pragma")).collect();
-    let options = vec!["--std=c++17".to_owned()];
-    let options = CompileOptions { arch: Some("compute_80"), options, ..CompileOptions::default() };
-    let ptx = compile_ptx_with_opts(source.join("\n"), options).w()?.to_src();
+    let file = file();
+    if let Some(kept) = file.as_deref().and_then(kernels::kept) {
+        return Ok(PTX.get_or_init(|| kept));
+    }
+    let options = OPTIONS.map(str::to_owned).to_vec();
+    let options = CompileOptions { arch: Some(ARCHITECTURE), options, ..CompileOptions::default() };
+    let ptx = compile_ptx_with_opts(source(), options).w()?.to_src();
+    // Where nothing can be kept, the next start compiles again.
+    let _ = file.map(|file| kernels::keep(&file, &ptx));
     Ok(PTX.get_or_init(|| ptx))
 }
 

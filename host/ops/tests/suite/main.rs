@@ -19,6 +19,7 @@ mod divergence;
 mod draw;
 mod generic;
 mod kernel;
+mod kernels;
 mod operations;
 mod product;
 mod rng;

@@ -7,7 +7,11 @@ pub fn run(name: &str, settings: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
     command.args(["child::part", "--exact", "--include-ignored", "--nocapture", "--quiet"]);
     // The gate's demand for an emulator is on this process, not on the child.
-    command.env_remove("CAPO_REQUIRE_EMULATOR").env("PART", name).env("CUDA_EMULATOR_THREADS", "1");
+    command
+        .env_remove("CAPO_REQUIRE_EMULATOR")
+        .env("PART", name)
+        .env("CUDA_EMULATOR_THREADS", "1")
+        .env("CUDA_EMULATOR_LATE", "0");
     command.envs(settings.iter().copied());
     let output = command.output().expect("the test program runs");
     let stderr = String::from_utf8(output.stderr).expect("stderr is text");

@@ -3,6 +3,7 @@
 mod child;
 mod device;
 mod finds;
+mod late;
 mod loads;
 mod refuses;
 mod settings;

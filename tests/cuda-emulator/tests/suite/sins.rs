@@ -25,6 +25,8 @@ pub fn run(name: &str) {
         "reverse" => reverse(&device),
         "too much" => too_much(),
         "devices" => devices(),
+        "programs" => crate::late::run_programs(),
+        "late errors" => crate::late::run_errors(),
         _ => launch(&device, name),
     };
     eprintln!("{done:?}");

@@ -1,0 +1,42 @@
+//! The GPU kernels' PTX, which NVRTC compiles once for a machine: it is kept on disk.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+/// The file of PTX that comes from `parts` (sources, options, the driver's version); `None` without a home.
+pub fn file(parts: &[&str]) -> Option<PathBuf> {
+    let home = || Some(PathBuf::from(env::var_os("HOME")?).join(".cache"));
+    let folder = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home)?;
+    Some(folder.join("capo").join(format!("policy-{}.ptx", name(parts))))
+}
+
+/// 16 digits that other parts do not give.
+fn name(parts: &[&str]) -> String {
+    use sha2::{Digest, Sha256};
+    let digest = Sha256::digest(parts.join("\n"));
+    digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What `file` keeps, if it is PTX.
+pub fn kept(file: &Path) -> Option<String> {
+    fs::read_to_string(file).ok().filter(|text| is_ptx(text))
+}
+
+/// The stand-in for NVRTC on the emulator makes none.
+fn is_ptx(text: &str) -> bool {
+    text.contains(".target sm_")
+}
+
+/// Keeps PTX in `file`. It is written beside it and renamed, so that nobody reads half of it.
+pub fn keep(file: &Path, ptx: &str) -> io::Result<()> {
+    if !is_ptx(ptx) {
+        return Ok(());
+    }
+    fs::create_dir_all(file.parent().unwrap_or(file))?;
+    let beside = file.with_extension(format!("{}.tmp", std::process::id()));
+    fs::write(&beside, ptx)?;
+    fs::rename(&beside, file)
+}
+
+#[cfg(feature = "cuda")]
+pub use crate::cuda::{are_kept, compile};

@@ -1,0 +1,36 @@
+//! What is checked and noted of a GPU when it is opened.
+
+use anyhow::Result;
+use candle_core::Device;
+use candle_core::cuda_backend::cudarc::driver::sys;
+
+use super::memory::{self, Memory};
+use super::required;
+
+/// Compares the driver's version with that of this host's libraries. The driver must be initialized.
+pub(super) fn check_driver(name: &str) -> Result<()> {
+    let mut version = 0;
+    // SAFETY: the driver writes one number.
+    let asked = unsafe { sys::cuDriverGetVersion(&raw mut version) }.result();
+    if asked.is_ok() { required::driver(name, version) } else { Ok(()) }
+}
+
+/// Checks an opened device, notes its memory, and has the kernels compiled where that was not done before.
+pub(super) fn prepare(name: &str, device: Device) -> Result<Device> {
+    let Device::Cuda(cuda) = &device else { return Ok(device) };
+    let context = cuda.cuda_stream().context().clone();
+    if let Ok(capability) = context.compute_capability() {
+        required::capability(name, capability)?;
+    }
+    let product = context.name().unwrap_or_else(|_| "a GPU".to_owned());
+    let now =
+        move || context.mem_get_info().ok().map(|(free, total)| Memory { free: free as u64, total: total as u64 });
+    memory::note(name, product, Box::new(now));
+    if !host_ops::kernels::are_kept() {
+        capo_loader::terminal::note(
+            "compiling kernels for this GPU, once (kept in `~/.cache/capo`, and by the driver in `~/.nv`)",
+        );
+        host_ops::kernels::compile()?;
+    }
+    Ok(device)
+}

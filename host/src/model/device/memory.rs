@@ -1,0 +1,58 @@
+//! The memory of the GPUs that this process has opened.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use capo_loader::memory::text;
+
+/// Memory of a GPU, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    pub free: u64,
+    pub total: u64,
+}
+
+/// Memory at the moment of the call; `None` if the driver does not say.
+type Now = Box<dyn Fn() -> Option<Memory> + Send>;
+
+struct Opened {
+    product: String,
+    at_opening: Memory,
+    now: Now,
+}
+
+static OPENED: Mutex<BTreeMap<String, Opened>> = Mutex::new(BTreeMap::new());
+
+fn opened() -> MutexGuard<'static, BTreeMap<String, Opened>> {
+    OPENED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Notes a device as it is when it is opened first.
+#[cfg_attr(not(any(test, feature = "cuda")), expect(dead_code, reason = "without CUDA there is nothing to note"))]
+pub(super) fn note(name: &str, product: String, now: Now) {
+    if let Some(at_opening) = now() {
+        opened().entry(name.to_owned()).or_insert(Opened { product, at_opening, now });
+    }
+}
+
+/// Bytes of device `name` that were free when it was opened, before this process had any; `None` for the CPU.
+pub fn free_at_opening(name: &str) -> Option<u64> {
+    opened().get(name).map(|opened| opened.at_opening.free)
+}
+
+/// The GPU and its memory, for a run's header; `None` for the CPU.
+pub fn described(name: &str) -> Option<String> {
+    let known = opened();
+    let Opened { product, at_opening: Memory { free, total }, .. } = known.get(name)?;
+    Some(format!("{product}, {} of {} free", text((*free).into()), text((*total).into())))
+}
+
+/// What is free of every opened GPU, for an error.
+pub(super) fn now() -> Vec<String> {
+    let line = |(name, opened): (&String, &Opened)| {
+        let Memory { free, total } = (opened.now)()?;
+        let [free, total, before] = [free, total, opened.at_opening.free].map(|bytes| text(bytes.into()));
+        Some(format!("`{name}` has {total}, of which {before} were free at the start and {free} are now"))
+    };
+    opened().iter().filter_map(line).collect()
+}

@@ -1,0 +1,19 @@
+//! Products of f32 on a GPU: exact to 24 bits, or with operands that are rounded to TF32.
+//!
+//! TF32 has f32's exponent and 11 significant bits, so an operand changes by up to 2^-11 (4.9e-4) of itself. Sums stay f32.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::Dtype;
+
+static CHOSEN: Mutex<Option<bool>> = Mutex::new(None);
+
+/// Sets `train.tf32` for the devices that this process opens from now on.
+pub fn choose(chosen: Option<bool>) {
+    *CHOSEN.lock().unwrap_or_else(PoisonError::into_inner) = chosen;
+}
+
+/// True if products of f32 are to use TF32: as chosen, else where all operands come from activations in bf16, which TF32 represents exactly.
+pub fn is_on(dtype: Dtype) -> bool {
+    CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or(dtype == Dtype::Bf16)
+}
