@@ -38,19 +38,17 @@ pub(crate) fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 
 /// Gate and up may be two parts of the columns of one tensor.
 pub(crate) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    let (rows, count, dtype) = (gate.dim(0)?, gate.elem_count(), gate.dtype());
-    let lies_together = gate.is_contiguous() && up.is_contiguous();
-    let are_parts = gate.shape() == up.shape() && gate.dim(D::Minus1)? * rows == count && gate.stride() == up.stride();
-    if !lies_together && !are_parts {
-        return swiglu(&gate.contiguous()?, &up.contiguous()?);
+    if gate.shape() != up.shape() {
+        return layout_error("swiglu", format!("gate {:?} and up {:?} differ", gate.dims(), up.dims()));
     }
-    let sizes = if lies_together { [1, count] } else { [rows, count / rows.max(1)] };
-    let [gate_rows, up_rows] =
-        if lies_together { [gate, up].map(|x| x.reshape(sizes.to_vec())) } else { [gate, up].map(|x| Ok(x.clone())) };
-    let (gate_rows, up_rows, out) = (gate_rows?, up_rows?, unwritten(gate, gate.shape(), dtype)?);
-    let (launch, line) = Launch::new("swiglu", gate)?.lines(&gate_rows, dtype, sizes)?;
-    let (launch, _) = launch.lines(&up_rows, dtype, sizes)?;
-    let launch = launch.memory(&out, dtype, count)?.long(count).long(sizes[1]).long(line);
+    let (count, width, dtype) = (gate.elem_count(), gate.dim(D::Minus1)?, gate.dtype());
+    let rows = count / width.max(1);
+    let are_parts = gate.dim(0)? == rows && gate.stride() == up.stride();
+    let ready = |x: &Tensor| if are_parts { Ok(x.clone()) } else { x.contiguous() };
+    let (gate, up, out) = (ready(gate)?, ready(up)?, unwritten(gate, gate.shape(), dtype)?);
+    let (launch, line) = Launch::new("swiglu", &gate)?.lines(&gate, dtype, [rows, width])?;
+    let (launch, _) = launch.lines(&up, dtype, [rows, width])?;
+    let launch = launch.memory(&out, dtype, count)?.long(count).long(width).long(line);
     // SAFETY: `out` has `count` elements, and the inputs have as many, in rows that are `line` apart.
     unsafe { launch.run((count.div_ceil(PER_BLOCK), 1)) }?;
     Ok(out)
