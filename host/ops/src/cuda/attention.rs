@@ -88,8 +88,10 @@ pub(crate) fn decode_heads(
     rows: &DecodeRows,
 ) -> Result<Tensor> {
     let Sizes { active, heads, kv_heads, tokens, width } = Sizes::of(queries, key_cache, rows)?;
-    if width % 2 != 0 || cos.dims2()?.1 != width / 2 || rows.index >= cos.dim(0)? {
-        return layout_error("decode", format!("heads of {width} at {} do not fit {:?}", rows.index, cos.dims()));
+    // Positions count from a row's start, so the index may be beyond the table.
+    let last = rows.starts.iter().map(|start| rows.index - start).max().unwrap_or(0);
+    if width % 2 != 0 || cos.dims2()?.1 != width / 2 || last >= cos.dim(0)? {
+        return layout_error("decode", format!("heads of {width} at {last} do not fit {:?}", cos.dims()));
     }
     let dtype = queries.dtype();
     let (places, out) = (rows.places(queries.device())?, unwritten(queries, (active, heads * width), dtype)?);
@@ -107,7 +109,7 @@ pub(crate) fn decode_heads(
     }
     let launch = launch.words(lines)?.words([active, heads, kv_heads, tokens, width, rows.index])?;
     let pairs = active * (heads + 2 * kv_heads) * width / 2;
-    // SAFETY: `Sizes::of` bounded rows, heads and index by the caches, and positions, at most `index`, are within the table. A thread takes
+    // SAFETY: `Sizes::of` bounded rows, heads and index by the caches, and positions are within the table. A thread takes
     // one or four pairs.
     unsafe { launch.run((pairs.div_ceil(THREADS), 1)) }?;
     Ok(out)
