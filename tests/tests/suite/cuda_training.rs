@@ -11,8 +11,8 @@ use tests::{Folder, RunDir, device};
 const SMALL: &str = "--set train.max_steps=3 --set train.per_device_train_batch_size=16 --set rollout.num_generations=8 \
     --set rollout.max_completion_length=16 --set eval.num_prompts=8 --set eval.eval_steps=3 --set train.save_steps=3 \
     --set train.learning_rate=1e-3 --set train.lr_scheduler_type=constant --set train.warmup_ratio=0";
-/// Names and arguments of runs that have every stage: mask, weights, step control, second moment, LoRA, checkpointing, reference.
-const RUNS: [(&str, &str); 8] = [
+/// Names and arguments of runs that have every stage: mask, weights, step control, second moment, LoRA, checkpointing, reference, rows that wait.
+const RUNS: [(&str, &str); 9] = [
     ("grpo", "--set recipe=grpo --set mask=[]"),
     ("capo", "--plugin libcapo.so"),
     ("capo-soft", "--plugin libcapo.so --set recipe=capo-soft"),
@@ -24,6 +24,7 @@ const RUNS: [(&str, &str); 8] = [
         "--plugin libcapo.so --set model.use_peft=true --set model.lora_r=4 --set model.lora_target_modules=all-linear",
     ),
     ("reference", "--set recipe=grpo --set objective.beta=0.1"),
+    ("waiting", "--set recipe=grpo --set mask=[] --set rollout.max_num_seqs=5"),
 ];
 const ON_DEVICE: &str = "--device cuda:0";
 
