@@ -112,7 +112,7 @@ fn fused() {
     let (x, weight) = (random(&[rows, tokens, 128]), random(&[128]));
     let norm = || {
         let y = ops::rms_norm(&x, &weight, 1e-6)?;
-        ops::rms_norm_backward(&x, &weight, &y.ones_like()?, 1e-6).map(drop)
+        ops::rms_norm_backward(&x, &weight, &y.ones_like()?, 1e-6, None).map(drop)
     };
     print("rms_norm", &norm, &|| rms_norm_slow(&x, &weight, 1e-6).unwrap());
     let add_bias = || ops::sum_rows(&ops::add_bias(&x, &weight)?.ones_like()?).map(drop);
@@ -120,7 +120,7 @@ fn fused() {
     let (gate, up) = (random(&[rows, tokens, 512]), random(&[rows, tokens, 512]));
     let swiglu = || ops::swiglu_backward(&gate, &up, &ops::swiglu(&gate, &up)?.ones_like()?).map(drop);
     print("swiglu", &swiglu, &|| (silu(&gate).unwrap() * up.as_tensor()).unwrap());
-    let (scores, starts) = (random(&[rows, heads, tokens, tokens]), Arc::from(vec![0; rows]));
+    let (scores, starts) = (random(&[rows, heads, tokens, tokens]), ops::Starts::from(vec![0; rows]));
     let mask: Vec<f32> =
         (0..tokens * tokens).map(|i| if i % tokens > i / tokens { f32::NEG_INFINITY } else { 0.0 }).collect();
     let mask = Tensor::from_vec(mask, (tokens, tokens), &Device::Cpu).unwrap();

@@ -1,14 +1,14 @@
 //! AdamW: a step is the mean of gradients divided by the root of the mean of their squares.
 
 use anyhow::Result;
-use candle_core::Tensor;
+use candle_core::{Tensor, Var};
 use serde::{Deserialize, Serialize};
 
-use crate::model::Params;
 use crate::model::device::Dtype;
 use crate::model::ops::fused;
-use crate::model::ops::optimizer::{Mean, MeanSquare, Update};
-use crate::moments::{Moments, WeightStep};
+use crate::model::ops::optimizer::{self, Mean, MeanSquare, Trained, Update};
+use crate::model::{Gradients, Params};
+use crate::moments::{Moments, WeightStep, decay_factor};
 
 /// Constants of AdamW.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -80,18 +80,48 @@ impl AdamW {
         Ok((mean / ((square.sqrt()? / root)? + self.config.eps)?)?)
     }
 
+    /// All weights with their gradients, for an update of all at once.
+    pub fn trained<'a>(
+        &'a self,
+        params: &'a Params,
+        grads: &'a Gradients,
+        rejected: Option<&'a Gradients>,
+        learning_rate: f64,
+    ) -> Result<Vec<Trained<'a>>> {
+        let [exp_avg, exp_avg_sq] = &self.moments;
+        let one = |(name, var): (&str, &'a Var)| {
+            Ok(Trained {
+                weight: var,
+                moments: [exp_avg.get(name)?, exp_avg_sq.get(name)?],
+                grad: grads.get(name)?,
+                rejected: rejected.map(|rejected| rejected.get(name)).transpose()?,
+                decay_factor: decay_factor(var, learning_rate, self.config.weight_decay),
+            })
+        };
+        params.iter().map(one).collect()
+    }
+
+    /// Step `number` of all weights at once, with the clipping factor `scale`.
+    pub fn update_all(&self, trained: &[Trained<'_>], number: u64, scale: f64, learning_rate: f64) -> Result<()> {
+        let (mean, square, Update { rate, root, eps, .. }) = self.rule(number, scale, learning_rate);
+        Ok(optimizer::AdamW { mean, square, rate, root, eps }.update(trained)?)
+    }
+
+    /// The parts of step `number`, without weight decay.
+    fn rule(&self, number: u64, scale: f64, learning_rate: f64) -> (Mean, MeanSquare, Update) {
+        let AdamWConfig { beta1, beta2, eps, .. } = self.config;
+        let unbias = |beta: f64| 1.0 - beta.powf(number as f64);
+        let (rate, root) = (learning_rate / unbias(beta1), unbias(beta2).sqrt());
+        let update = Update { decay_factor: 1.0, rate, root, eps };
+        (Mean { beta: beta1, scale }, MeanSquare { beta: beta2, scale }, update)
+    }
+
     /// Updates one weight: in place by the fused CPU kernels, or by candle's operations on other devices.
     pub fn update(&mut self, weight: &WeightStep<'_>) -> Result<()> {
-        let AdamWConfig { beta1, beta2, eps, weight_decay, .. } = self.config;
-        let &WeightStep { name, var, scale, learning_rate, .. } = weight;
-        let unbias = |beta: f64| 1.0 - beta.powf(weight.number as f64);
-        let (mean, square) = (Mean { beta: beta1, scale }, MeanSquare { beta: beta2, scale });
-        let update = Update {
-            decay_factor: weight.decay_factor(weight_decay),
-            rate: learning_rate / unbias(beta1),
-            root: unbias(beta2).sqrt(),
-            eps,
-        };
+        let &WeightStep { name, var, scale, learning_rate, number, .. } = weight;
+        let (mean, square, update) = self.rule(number, scale, learning_rate);
+        let decay_factor = decay_factor(var, learning_rate, self.config.weight_decay);
+        let update = Update { decay_factor, ..update };
         let (grad, rejected) = (&weight.grad, weight.rejected.as_ref());
         let [mean_moments, square_moments] = &mut self.moments;
         let (mut exp_avg, mut exp_avg_sq) = (mean_moments.open(name)?, square_moments.open(name)?);

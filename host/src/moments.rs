@@ -26,13 +26,11 @@ pub struct WeightStep<'a> {
     pub number: u64,
 }
 
-impl WeightStep<'_> {
-    /// Factor that decoupled weight decay applies to the weight. Matrices decay, biases and norm weights do not. Source:
-    /// `transformers.Trainer.get_decay_parameter_names`.
-    pub fn decay_factor(&self, weight_decay: f64) -> f64 {
-        let decay = if self.var.rank() >= 2 { weight_decay } else { 0.0 };
-        1.0 - self.learning_rate * decay
-    }
+/// Factor that decoupled weight decay applies to the weight. Matrices decay, biases and norm weights do not. Source:
+/// `transformers.Trainer.get_decay_parameter_names`.
+pub fn decay_factor(weight: &Tensor, learning_rate: f64, weight_decay: f64) -> f64 {
+    let decay = if weight.rank() >= 2 { weight_decay } else { 0.0 };
+    1.0 - learning_rate * decay
 }
 
 /// An optimizer's state by tensor name; a moment has the name `KIND/NAME`.

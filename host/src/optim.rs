@@ -8,6 +8,7 @@ use capo_plugin::{OptimizerInfo, OptimizerKind};
 use serde::{Deserialize, Serialize};
 
 use crate::adamw::{AdamW, AdamWConfig, SecondMoment};
+use crate::model::ops::optimizer::{squares, takes_all};
 use crate::model::ops::{add, fused, sum_blocks, sum_squares, to_dtype};
 use crate::model::update::values;
 use crate::model::{Gradients, Params};
@@ -171,6 +172,19 @@ impl Optimizer {
         learning_rate: f64,
         max_grad_norm: f64,
     ) -> Result<StepOutcome> {
+        if let Rule::AdamW(adamw) = &self.rule {
+            // On a GPU one launch updates all weights, and two more give the norms.
+            let trained = adamw.trained(params, grads, rejected, learning_rate)?;
+            if takes_all(&trained) {
+                let outcome = StepOutcome::from_squares(squares(&trained)?, rejected.is_some());
+                if outcome.taken {
+                    let scale = clip_scale(outcome.grad_norm_unmasked, max_grad_norm);
+                    adamw.update_all(&trained, self.steps_taken + 1, scale, learning_rate)?;
+                    self.steps_taken += 1;
+                }
+                return Ok(outcome);
+            }
+        }
         let outcome = StepOutcome::of(grads, rejected)?;
         if !outcome.taken {
             return Ok(outcome);
@@ -231,8 +245,19 @@ impl StepOutcome {
             None => (0.0, grad_norm),
             Some(rejected) => (global_norm(rejected)?, norm_of_sum(grads, rejected)?),
         };
-        let taken = [grad_norm, rejected_grad_norm, grad_norm_unmasked].iter().all(|norm| norm.is_finite());
-        Ok(Self { grad_norm, rejected_grad_norm, grad_norm_unmasked, taken })
+        Ok(Self::from_norms([grad_norm, rejected_grad_norm, grad_norm_unmasked]))
+    }
+
+    /// From the sums of squares of the gradients, of the rejected ones and of their sums.
+    fn from_squares(squares: [f64; 3], rejects: bool) -> Self {
+        let [grad, rejected, sum] = squares.map(f64::sqrt);
+        Self::from_norms(if rejects { [grad, rejected, sum] } else { [grad, 0.0, grad] })
+    }
+
+    fn from_norms(norms: [f64; 3]) -> Self {
+        let [grad_norm, rejected_grad_norm, grad_norm_unmasked] = norms;
+        let taken = norms.iter().all(|norm| norm.is_finite());
+        Self { grad_norm, rejected_grad_norm, grad_norm_unmasked, taken }
     }
 }
 

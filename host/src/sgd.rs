@@ -7,7 +7,7 @@ use crate::model::Params;
 use crate::model::device::Dtype;
 use crate::model::ops::fused;
 use crate::model::ops::optimizer::Blend;
-use crate::moments::{Moments, WeightStep};
+use crate::moments::{Moments, WeightStep, decay_factor};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SgdConfig {
@@ -45,7 +45,7 @@ impl Sgd {
     /// Updates one weight: in place by the fused CPU kernel, or by candle's operations on other devices.
     pub fn update(&mut self, weight: &WeightStep<'_>) -> Result<()> {
         let &WeightStep { name, var, scale, learning_rate, .. } = weight;
-        let decay_factor = weight.decay_factor(self.config.weight_decay);
+        let decay_factor = decay_factor(var, learning_rate, self.config.weight_decay);
         let Some(sums) = &mut self.sums else {
             return descend(var, &weight.grad, &Blend { old: decay_factor, new: -learning_rate * scale });
         };

@@ -11,6 +11,10 @@ const RUN: usize = 256;
 
 /// `a + b` for two tensors of one shape.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if super::cuda::takes(a) {
+        return super::cuda::add(a, b);
+    }
     by_kernel([a, b], || a + b, |[a, b]| a.apply_op2_no_bwd(&b, &Add))
 }
 

@@ -8,11 +8,19 @@ use super::kernel::{Arg, Real, custom_op, for_rows, layout_error};
 
 /// `x + bias` for `x` `[.., W]` and `bias` `[W]`.
 pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if super::cuda::takes(x) {
+        return super::cuda::add_bias(x, bias);
+    }
     by_kernel([x, bias], || x.broadcast_add(bias), |[x, bias]| x.apply_op2_no_bwd(&bias, &AddBias))
 }
 
 /// Sum over all rows of `x` `[.., W]`, as `[W]`.
 pub fn sum_rows(x: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if super::cuda::takes(x) {
+        return super::cuda::sum_rows(x);
+    }
     let sum = |x: &Tensor| {
         let width = x.dim(candle_core::D::Minus1)?;
         let rows = x.elem_count() / width.max(1);

@@ -6,10 +6,10 @@ use std::ops::Range;
 use candle_core::{CpuStorage, CustomOp3, DType, Error, InplaceOp2, Layout, Result, Shape, Tensor};
 use half::bf16;
 
-use super::decode_rows::DecodeRows;
+use super::kept::DecodeRows;
 use super::kernel::Real;
 use super::kernel::{dot, dtype_error, for_rows, layout_error, maximum, slice, sum};
-use super::{fused, generic, is_rounded, to_dtype};
+use super::{Rope, fused, generic, is_rounded, to_dtype};
 
 /// Numbers of a head that are combined at a time, in registers.
 const BLOCK: usize = 32;
@@ -22,8 +22,32 @@ pub fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Resul
     cache.inplace_op2(new, &Append(rows.clone()))
 }
 
+/// Queries, keys and values of one new token per row, `[A, 1, H or KV * width]`, before their rotation by `rope`. Keys and values go to the
+/// caches, at position `rows.index`; returns the rotated queries, `[A, H * width]`.
+pub fn decode_heads(
+    [queries, keys, values]: [&Tensor; 3],
+    rope: &Rope,
+    [key_cache, value_cache]: [&Tensor; 2],
+    rows: &DecodeRows,
+) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if super::cuda::takes(queries) {
+        let table = rope.table.on(queries.device())?;
+        return super::cuda::decode_heads([queries, keys, values], &table, [key_cache, value_cache], rows);
+    }
+    let (_, kv_heads, _, width) = key_cache.dims4()?;
+    let (active, _, all) = queries.dims3()?;
+    append_to_cache(key_cache, &rope.apply(keys, kv_heads)?, rows)?;
+    append_to_cache(value_cache, &values.reshape((active, kv_heads, 1, width))?, rows)?;
+    rope.apply(queries, all / width.max(1))?.reshape((active, all))
+}
+
 /// Attention of `queries` `[A, H * width]` over the caches `[B, KV, S, width]` up to position `rows.index`, as `[A, H * width]`.
 pub fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: &DecodeRows) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if super::cuda::takes(queries) && super::cuda::attends(queries, keys)? {
+        return super::cuda::decode_attention(queries, keys, values, rows);
+    }
     if is_rounded(queries) {
         // The cache stays bf16 and is widened one head at a time.
         let mixed = to_dtype(queries, DType::F32)?.apply_op3_no_bwd(keys, values, &Attend(rows.clone()))?;

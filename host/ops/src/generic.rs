@@ -7,7 +7,7 @@ use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::ops::{sigmoid, silu, softmax_last_dim};
 
 use super::bias::sum_rows;
-use super::decode_rows::DecodeRows;
+use super::kept::DecodeRows;
 
 /// Mask value: far below every score, but finite, so that a row without a valid key does not become NaN.
 const MASKED: f64 = 1e30;

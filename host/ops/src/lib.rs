@@ -3,8 +3,7 @@
 //! Each operation is a candle custom op with a CPU kernel generic over `f32` and `f64`. Each backward pass is a
 //! separate function, which the trainer's own backward pass calls: candle's autograd does not see through these ops.
 //! All kernels compute row by row in a fixed order, so the bits of a result do not depend on the number of threads.
-//! Other devices and dtypes use the compositions in `generic`, and CUDA kernels for logits; `fused` and `has_kernel`
-//! decide. bf16 on the CPU is widened for the f32 kernels, and their results are rounded.
+//! CUDA devices have kernels of their own (`cuda`) for f32 and bf16. Other dtypes use the compositions in `generic`. bf16 on the CPU is widened for the f32 kernels, and their results are rounded.
 //!
 //! Times of the fused operations, forward and backward on one thread, against compositions of candle's differentiable
 //! operations. Sizes: 32 rows of 64 tokens, D = 128, 4 heads, gate 512 wide; `benches/model.rs` prints the times.
@@ -19,11 +18,11 @@ mod bias;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod decode;
-mod decode_rows;
 mod divergence;
 mod draw;
 mod few_rows;
 mod generic;
+mod kept;
 mod kernel;
 #[cfg(any(feature = "cuda", feature = "testing"))]
 pub mod kernels;
@@ -47,17 +46,17 @@ pub use bf16::{round_by_chance, to_dtype};
 pub use bias::{add_bias, sum_rows};
 #[cfg(feature = "cuda")]
 pub use cuda::{are_kernels_kept, compile_kernels};
-pub use decode::{append_to_cache, decode_attention};
-pub use decode_rows::DecodeRows;
+pub use decode::{append_to_cache, decode_attention, decode_heads};
 pub use divergence::divergence;
 pub use draw::{NOT_FINITE, argmax, draw, pick};
 pub use few_rows::{are_few_rows, products_of_few_rows};
+pub use kept::{DecodeRows, Starts};
 pub use kernel::{sum_blocks, sum_squares};
 pub use logps::{TokenCotangents, chunk_rows, logit_stats, token_logps_by_hidden, token_logps_vjp};
 pub use product::product;
 use product::product_of_few_rows_in_bf16;
-pub use rms_norm::{rms_norm, rms_norm_backward};
-pub use rope::{Frequencies, Rope, RopeTable};
+pub use rms_norm::{add_rms_norm, rms_norm, rms_norm_backward};
+pub use rope::{Frequencies, Rope, RopeTable, heads_first, tokens_first};
 pub use rows::add_rows;
 pub use softmax::{causal_softmax, causal_softmax_backward};
 pub use swiglu::{swiglu, swiglu_backward};

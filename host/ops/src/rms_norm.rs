@@ -4,24 +4,50 @@ use candle_core::{CustomOp2, CustomOp3, Result, Shape, Tensor};
 
 use super::bias::sum_rows;
 use super::kernel::{Arg, Real, custom_op, dot, for_rows, layout_error};
-use super::{by_kernel, generic};
+use super::{add, by_kernel, generic};
 
 /// `y_i = w_i x_i / sqrt(mean(x^2) + eps)` over the last axis, for `x` `[.., D]` and `weight` `[D]`.
 ///
 /// Source: `transformers.LlamaRMSNorm`.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if super::cuda::takes(x) {
+        return Ok(super::cuda::rms_norm(x, None, weight, eps)?.1);
+    }
     let kernel = |[x, weight]: [Tensor; 2]| x.apply_op2_no_bwd(&weight, &RmsNorm { eps });
     by_kernel([x, weight], || generic::rms_norm(x, weight, eps), kernel)
 }
 
-/// Gradients of `rms_norm` by `x` and by `weight`, for the gradient `grad` of its result.
-pub fn rms_norm_backward(x: &Tensor, weight: &Tensor, grad: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
+/// `a + b`, and `rms_norm` of it.
+pub fn add_rms_norm(a: &Tensor, b: &Tensor, weight: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
+    #[cfg(feature = "cuda")]
+    if super::cuda::takes(a) {
+        return super::cuda::rms_norm(a, Some(b), weight, eps);
+    }
+    let sum = add(a, b)?;
+    let normed = rms_norm(&sum, weight, eps)?;
+    Ok((sum, normed))
+}
+
+/// Gradients of `rms_norm` by `x`, added to `plus`, and by `weight`, for the gradient `grad` of its result.
+pub fn rms_norm_backward(
+    x: &Tensor,
+    weight: &Tensor,
+    grad: &Tensor,
+    eps: f64,
+    plus: Option<&Tensor>,
+) -> Result<(Tensor, Tensor)> {
+    #[cfg(feature = "cuda")]
+    if super::cuda::takes(x) && weight.elem_count() <= super::cuda::WIDEST && x.elem_count() > 0 {
+        return super::cuda::rms_norm_backward(x, weight, grad, eps, plus);
+    }
     let kernel = |[x, weight, grad]: [Tensor; 3]| {
         // `[2, .., D]`: the gradient by x, and the terms whose sum over rows is the gradient by the weight.
         let both = x.apply_op3_no_bwd(&weight, &grad, &RmsNormBackward { eps })?;
         Ok((both.get(0)?, sum_rows(&both.get(1)?)?))
     };
-    by_kernel([x, weight, grad], || generic::rms_norm_backward(x, weight, grad, eps), kernel)
+    let (dx, d_weight) = by_kernel([x, weight, grad], || generic::rms_norm_backward(x, weight, grad, eps), kernel)?;
+    Ok((plus.map_or(Ok(dx.clone()), |plus| add(plus, &dx))?, d_weight))
 }
 
 struct RmsNorm {

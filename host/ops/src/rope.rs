@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{CustomOp1, Device, Result, Shape, Tensor};
 
+use super::kept::{Kept, Starts};
 use super::kernel::{Arg, Real, custom_op, for_rows, layout_error};
 use super::{by_kernel, generic};
 
@@ -45,6 +46,7 @@ pub struct RopeTable {
     cos: Vec<f32>,
     sin: Vec<f32>,
     half: usize,
+    on_device: [Kept; 2],
 }
 
 impl RopeTable {
@@ -53,7 +55,16 @@ impl RopeTable {
         let Frequencies { per_position, amplitude } = frequencies;
         let angles = || (0..positions).flat_map(|p| per_position.iter().map(move |f| p as f32 * f));
         let table = |f: fn(f32) -> f32| angles().map(|angle| amplitude * f(angle)).collect();
-        Self { cos: table(f32::cos), sin: table(f32::sin), half: per_position.len() }
+        Self { cos: table(f32::cos), sin: table(f32::sin), half: per_position.len(), on_device: Default::default() }
+    }
+
+    /// Cosines and sines `[positions, width / 2]` on `device`, which gets them once.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn on(&self, device: &Device) -> Result<[Tensor; 2]> {
+        let shape = (self.positions(), self.half);
+        let of = |kept: &Kept, values: &[f32]| kept.get(device, || Tensor::from_slice(values, shape, device));
+        let [cos, sin] = &self.on_device;
+        Ok([of(cos, &self.cos)?, of(sin, &self.sin)?])
     }
 
     fn positions(&self) -> usize {
@@ -67,7 +78,7 @@ pub struct Rope {
     /// Table of cosines and sines.
     pub table: Arc<RopeTable>,
     /// `[B]`: first real token of each row.
-    pub starts: Arc<[usize]>,
+    pub starts: Starts,
     first_index: usize,
     angles: Arc<OnceLock<Angles>>,
 }
@@ -81,13 +92,13 @@ struct Angles {
 
 impl Rope {
     /// Rotation of rows whose first real tokens are `starts` `[B]`, for tokens from `first_index` on.
-    pub fn new(table: Arc<RopeTable>, starts: Arc<[usize]>, first_index: usize) -> Self {
-        Self { table, starts, first_index, angles: Arc::default() }
+    pub fn new(table: Arc<RopeTable>, starts: impl Into<Starts>, first_index: usize) -> Self {
+        Self { table, starts: starts.into(), first_index, angles: Arc::default() }
     }
 
     /// Rotation of some rows of the batch.
     pub fn of(&self, rows: &[u32]) -> Self {
-        let starts = rows.iter().map(|&row| self.starts[row as usize]).collect();
+        let starts: Vec<usize> = rows.iter().map(|&row| self.starts[row as usize]).collect();
         Self::new(self.table.clone(), starts, self.first_index)
     }
 
@@ -100,6 +111,10 @@ impl Rope {
             generic::rotate(&heads_first, &cos, &sin)
         };
         let kernel = Rotate { rope: self.clone(), heads, inverse: false };
+        #[cfg(feature = "cuda")]
+        if super::cuda::takes(x) {
+            return kernel.on_cuda(x);
+        }
         by_kernel([x], generic, |[x]| x.apply_op1_no_bwd(&kernel))
     }
 
@@ -112,6 +127,10 @@ impl Rope {
             turned.transpose(1, 2)?.reshape((rows, tokens, heads * width))
         };
         let kernel = Rotate { rope: self.clone(), heads, inverse: true };
+        #[cfg(feature = "cuda")]
+        if super::cuda::takes(grad) {
+            return kernel.on_cuda(grad);
+        }
         by_kernel([grad], generic, |[grad]| grad.apply_op1_no_bwd(&kernel))
     }
 
@@ -152,7 +171,35 @@ struct Sizes {
     width: usize,
 }
 
+/// `x` `[B, S, H * width]` with the heads moved to the front: `[B, H, S, width]`.
+pub fn heads_first(x: &Tensor, heads: usize) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if super::cuda::takes(x) {
+        return super::cuda::move_heads(x, heads, None, false);
+    }
+    let (rows, tokens, all) = x.dims3()?;
+    x.reshape((rows, tokens, heads, all / heads.max(1)))?.transpose(1, 2)?.contiguous()
+}
+
+/// `x` `[B, H, S, width]` with the tokens moved to the front: `[B, S, H * width]`.
+pub fn tokens_first(x: &Tensor) -> Result<Tensor> {
+    let (rows, heads, tokens, width) = x.dims4()?;
+    #[cfg(feature = "cuda")]
+    if super::cuda::takes(x) {
+        return super::cuda::move_heads(x, heads, None, true);
+    }
+    x.transpose(1, 2)?.reshape((rows, tokens, heads * width))
+}
+
 impl Rotate {
+    #[cfg(feature = "cuda")]
+    fn on_cuda(&self, x: &Tensor) -> Result<Tensor> {
+        let Sizes { heads, .. } = self.sizes(x.shape())?;
+        let (table, starts) = (self.rope.table.on(x.device())?, self.rope.starts.on(x.device())?);
+        let turn = super::cuda::Turn { table, starts, first_index: self.rope.first_index };
+        super::cuda::move_heads(x, heads, Some(&turn), self.inverse)
+    }
+
     fn sizes(&self, shape: &Shape) -> Result<Sizes> {
         let sizes = match (self.inverse, shape.dims()) {
             (false, &[rows, tokens, all]) => Sizes { rows, tokens, heads: self.heads, width: all / self.heads },

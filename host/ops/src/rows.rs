@@ -17,7 +17,12 @@ pub fn add_rows(sums: Tensor, ids: &[u32], rows: &Tensor, padding: Option<u32>) 
         let rows = rows.index_select(&Tensor::new(places, rows.device())?, 0)?;
         return add_rows(sums, &ids, &rows, None);
     }
-    let rows = rows.contiguous()?;
+    #[cfg(feature = "cuda")]
+    if super::cuda::takes(rows) && sums.dtype() == DType::F32 && sums.is_contiguous() {
+        super::cuda::add_rows(&sums, ids, rows)?;
+        return Ok(sums);
+    }
+    let rows = rows.contiguous()?.to_dtype(sums.dtype())?;
     if sums.dtype() == DType::F32 && sums.is_contiguous() && fused(&sums) {
         sums.inplace_op2(&rows, &AddRows(ids.to_vec()))?;
     } else {

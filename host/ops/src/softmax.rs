@@ -1,22 +1,28 @@
 //! Causal softmax over attention scores of left-padded rows.
 
-use std::sync::Arc;
-
 use candle_core::{CustomOp1, CustomOp2, Result, Shape, Tensor};
 
 use super::kernel::{Arg, Real, custom_op, dot, for_rows, layout_error, maximum, sum};
-use super::{by_kernel, generic};
+use super::{Starts, by_kernel, generic};
 
 /// `softmax(scale * scores)` over the keys `starts[b]..=i` of query `i`, for `scores` `[B, H, Q, S]` of the last Q of S queries.
 ///
 /// Other keys get 0, and so do all keys of a query in the padding (`i < starts[b]`).
-pub fn causal_softmax(scores: &Tensor, starts: &Arc<[usize]>, scale: f64) -> Result<Tensor> {
+pub fn causal_softmax(scores: &Tensor, starts: &Starts, scale: f64) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if super::cuda::takes(scores) {
+        return super::cuda::causal_softmax(scores, starts, scale);
+    }
     let kernel = CausalSoftmax(Masked { starts: starts.clone(), scale });
     by_kernel([scores], || generic::causal_softmax(scores, starts, scale), |[scores]| scores.apply_op1_no_bwd(&kernel))
 }
 
 /// Gradient of `causal_softmax` by `scores`, from its result `probs` and the result's gradient `grad`.
-pub fn causal_softmax_backward(probs: &Tensor, grad: &Tensor, starts: &Arc<[usize]>, scale: f64) -> Result<Tensor> {
+pub fn causal_softmax_backward(probs: &Tensor, grad: &Tensor, starts: &Starts, scale: f64) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if super::cuda::takes(probs) {
+        return super::cuda::causal_softmax_backward(probs, grad, starts, scale);
+    }
     let kernel = CausalSoftmaxBackward(Masked { starts: starts.clone(), scale });
     by_kernel(
         [probs, grad],
@@ -27,7 +33,7 @@ pub fn causal_softmax_backward(probs: &Tensor, grad: &Tensor, starts: &Arc<[usiz
 
 #[derive(Clone)]
 struct Masked {
-    starts: Arc<[usize]>,
+    starts: Starts,
     scale: f64,
 }
 

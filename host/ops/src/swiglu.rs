@@ -10,11 +10,19 @@ const RUN: usize = 256;
 
 /// `silu(gate) * up` with `silu(x) = x / (1 + e^-x)`, for two tensors of one shape.
 pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if super::cuda::takes(gate) {
+        return super::cuda::swiglu(gate, up);
+    }
     by_kernel([gate, up], || generic::swiglu(gate, up), |[gate, up]| gate.apply_op2_no_bwd(&up, &SwiGlu))
 }
 
 /// Gradients of `swiglu` by `gate` and by `up`, from the gradient `grad` of its result.
 pub fn swiglu_backward(gate: &Tensor, up: &Tensor, grad: &Tensor) -> Result<(Tensor, Tensor)> {
+    #[cfg(feature = "cuda")]
+    if super::cuda::takes(gate) {
+        return super::cuda::swiglu_backward(gate, up, grad);
+    }
     let kernel = |[gate, up, grad]: [Tensor; 3]| {
         let both = gate.apply_op3_no_bwd(&up, &grad, &SwiGluBackward)?;
         Ok((both.get(0)?, both.get(1)?))

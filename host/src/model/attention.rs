@@ -3,13 +3,11 @@
 //! Attention probabilities of short sequences are stored for the backward pass. For long sequences, `[B, H, S, S]` would dominate memory.
 //! There, each block of queries computes its probabilities over the keys up to its end, and again in the backward pass.
 
-use std::sync::Arc;
-
 use anyhow::Result;
 use candle_core::Tensor;
 
 use super::config::Config;
-use super::ops;
+use super::ops::{self, Starts};
 use super::size::{BLOCK, LONGEST_WHOLE};
 
 /// Sizes that determine the shapes inside a layer, and the epsilon of its RMSNorms.
@@ -48,29 +46,23 @@ impl Sizes {
     fn shared(&self) -> usize {
         self.heads / self.kv_heads
     }
-
-    /// Reshapes `[B, H, S, head_dim]` to `[B, S, H * head_dim]`.
-    fn tokens_first(&self, by_head: &Tensor) -> Result<Tensor> {
-        let (rows, _, tokens, _) = by_head.dims4()?;
-        Ok(by_head.transpose(1, 2)?.reshape((rows, tokens, self.heads * self.head_dim))?)
-    }
 }
 
 /// Returns the attention probabilities `[B, H, S, S]` of a short sequence, and the mixed values `[B, S, H * head_dim]`.
-pub(super) fn attend(sizes: Sizes, heads: &Heads, starts: &Arc<[usize]>) -> Result<(Option<Tensor>, Tensor)> {
+pub(super) fn attend(sizes: Sizes, heads: &Heads, starts: &Starts) -> Result<(Option<Tensor>, Tensor)> {
     let (_, _, tokens, _) = heads.queries.dims4()?;
     if tokens <= LONGEST_WHOLE {
         let block = Block::whole(sizes, heads)?;
         let probs = block.probs(starts)?;
         let mixed = block.mix(&probs)?;
-        return Ok((Some(probs), sizes.tokens_first(&mixed)?));
+        return Ok((Some(probs), ops::tokens_first(&mixed)?));
     }
     let mixed = blocks(tokens).map(|(first, count)| {
         let block = Block::new(sizes, heads, first, count)?;
         block.mix(&block.probs(starts)?)
     });
     let mixed = mixed.collect::<Result<Vec<_>>>()?;
-    Ok((None, sizes.tokens_first(&Tensor::cat(&mixed, 2)?)?))
+    Ok((None, ops::tokens_first(&Tensor::cat(&mixed, 2)?)?))
 }
 
 /// Gradients by queries, keys and values, `[B, H or KV, S, head_dim]`, from the gradient by the mixed values `[B, S, H * head_dim]`.
@@ -79,11 +71,11 @@ pub(super) fn attend_backward(
     sizes: Sizes,
     heads: &Heads,
     probs: Option<&Tensor>,
-    starts: &Arc<[usize]>,
+    starts: &Starts,
     d_mixed: &Tensor,
 ) -> Result<Heads> {
-    let (rows, tokens, _) = d_mixed.dims3()?;
-    let d_mixed = d_mixed.reshape((rows, tokens, sizes.heads, sizes.head_dim))?.transpose(1, 2)?.contiguous()?;
+    let tokens = d_mixed.dim(1)?;
+    let d_mixed = ops::heads_first(d_mixed, sizes.heads)?;
     if let Some(probs) = probs {
         return Block::whole(sizes, heads)?.backward(probs, starts, &d_mixed);
     }
@@ -133,7 +125,7 @@ impl Block {
     }
 
     /// Attention probabilities, `[B, H, Q, K]`.
-    fn probs(&self, starts: &Arc<[usize]>) -> Result<Tensor> {
+    fn probs(&self, starts: &Starts) -> Result<Tensor> {
         let scores = self.by_head(&self.queries.matmul(&self.keys.t()?)?)?;
         Ok(ops::causal_softmax(&scores, starts, self.sizes.scale())?)
     }
@@ -144,7 +136,7 @@ impl Block {
     }
 
     /// Gradients by the block's queries, keys and values, `[B, H or KV, Q or K, head_dim]`; `d_mixed` is `[B, H, Q, head_dim]`.
-    fn backward(&self, probs: &Tensor, starts: &Arc<[usize]>, d_mixed: &Tensor) -> Result<Heads> {
+    fn backward(&self, probs: &Tensor, starts: &Starts, d_mixed: &Tensor) -> Result<Heads> {
         let d_mixed = self.stacked(d_mixed)?;
         let values = self.stacked(probs)?.t()?.matmul(&d_mixed)?;
         let d_probs = self.by_head(&d_mixed.matmul(&self.values.t()?)?)?;
@@ -183,7 +175,7 @@ mod tests {
     #[test]
     fn blocks_of_queries_are_the_whole() {
         let sizes = Sizes { heads: 6, kv_heads: 2, head_dim: 8, eps: 1e-6 };
-        let starts: Arc<[usize]> = Arc::from([0, 150]);
+        let starts = Starts::from([0, 150]);
         for (dtype, tolerance) in [(DType::F32, 2e-6), (DType::BF16, 0.02)] {
             let of = |heads: usize, phase| wave(&[2, heads, TOKENS, 8], phase).to_dtype(dtype).unwrap();
             let heads = Heads { queries: of(6, 0.1), keys: of(2, 0.5), values: of(2, 0.9) };
@@ -192,7 +184,7 @@ mod tests {
             assert!(none.is_none());
             let block = Block::whole(sizes, &heads).unwrap();
             let probs = block.probs(&starts).unwrap();
-            let expected = sizes.tokens_first(&block.mix(&probs).unwrap()).unwrap();
+            let expected = ops::tokens_first(&block.mix(&probs).unwrap()).unwrap();
             let by_blocks = attend_backward(sizes, &heads, None, &starts, &d_mixed).unwrap();
             let at_once = attend_backward(sizes, &heads, Some(&probs), &starts, &d_mixed).unwrap();
             for (name, found, expected) in [

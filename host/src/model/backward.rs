@@ -89,7 +89,7 @@ impl LayerGradients<'_> {
     /// Adds the gradient of the head norm `part`. Returns the gradient by `x`, `[B, S, H * head_dim]`; `dy` has the same shape.
     fn head_norm(&mut self, part: &str, weight: &Tensor, x: &Tensor, dy: &Tensor, eps: f64) -> Result<Tensor> {
         let heads = |tensor: &Tensor| tensor.reshape(((), weight.dim(0)?));
-        let (dx, d_weight) = ops::rms_norm_backward(&heads(x)?, weight, &heads(dy)?, eps)?;
+        let (dx, d_weight) = ops::rms_norm_backward(&heads(x)?, weight, &heads(dy)?, eps, None)?;
         self.add_own(&format!("{part}.weight"), d_weight)?;
         Ok(dx.reshape(x.shape())?)
     }
@@ -129,7 +129,8 @@ impl Tape {
     pub(super) fn backward(mut self, d_hidden: &Tensor, d_head: Option<Tensor>, sum: &mut Gradients) -> Result<()> {
         let frozen = self.model.frozen;
         let d_features = d_hidden.reshape(self.last.shape())?.to_dtype(self.last.dtype())?;
-        let (d_last, d_norm) = ops::rms_norm_backward(&self.last, &self.model.final_norm, &d_features, self.model.eps)?;
+        let (d_last, d_norm) =
+            ops::rms_norm_backward(&self.last, &self.model.final_norm, &d_features, self.model.eps, None)?;
         if !frozen {
             sum.add(FINAL_NORM.to_owned(), d_norm)?;
         }
@@ -155,7 +156,7 @@ impl Tape {
     /// Adds the gradients of head and embedding, given the gradient by the residual stream that enters the first layer.
     fn embedding_backward(&self, dx: &Tensor, d_head: Tensor, sum: &mut Gradients) -> Result<()> {
         let embedding = &self.model.embedding;
-        let d_rows = dx.reshape((self.ids.elem_count(), embedding.dim(1)?))?.to_dtype(d_head.dtype())?;
+        let d_rows = dx.reshape((self.ids.elem_count(), embedding.dim(1)?))?;
         let start = if self.tied {
             d_head
         } else {
@@ -188,9 +189,8 @@ fn layer_backward(
         &gradients.linear("mlp.gate_proj", &layer.gate, &normed, &d_gate)?,
         &gradients.linear("mlp.up_proj", &layer.up, &normed, &d_up)?,
     )?;
-    let (d_residual, d_norm) = ops::rms_norm_backward(&gated.x, &layer.post_norm, &d_normed, eps)?;
+    let (dx, d_norm) = ops::rms_norm_backward(&gated.x, &layer.post_norm, &d_normed, eps, Some(dx))?;
     gradients.add_own("post_attention_layernorm.weight", d_norm)?;
-    let dx = ops::add(dx, &d_residual)?;
     drop((gated, normed, d_inner, d_gate, d_up));
 
     let d_mixed = gradients.linear("self_attn.o_proj", &layer.output, &mixed, &dx)?;
@@ -198,7 +198,7 @@ fn layer_backward(
     // The gradients by the outputs of the three projections, `[B, S, H or KV * head_dim]`, before the norms of heads.
     d_heads.queries = rope.backward(&d_heads.queries)?;
     d_heads.keys = rope.backward(&d_heads.keys)?;
-    d_heads.values = d_heads.values.transpose(1, 2)?.contiguous()?.flatten_from(2)?;
+    d_heads.values = ops::tokens_first(&d_heads.values)?;
     if let (Some(norms), Some(unnormed)) = (&layer.head_norms, &unnormed) {
         let Heads { queries, keys, .. } = &mut d_heads;
         *queries = gradients.head_norm("self_attn.q_norm", &norms.queries, &unnormed.queries, queries, eps)?;
@@ -212,7 +212,7 @@ fn layer_backward(
         )?,
         &gradients.linear("self_attn.v_proj", &layer.value, &normed, &d_heads.values)?,
     )?;
-    let (d_residual, d_norm) = ops::rms_norm_backward(&x, &layer.input_norm, &d_normed, eps)?;
+    let (dx, d_norm) = ops::rms_norm_backward(&x, &layer.input_norm, &d_normed, eps, Some(&dx))?;
     gradients.add_own("input_layernorm.weight", d_norm)?;
-    Ok(ops::add(&dx, &d_residual)?)
+    Ok(dx)
 }

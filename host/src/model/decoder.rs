@@ -7,6 +7,7 @@ use candle_core::{D, DType, Tensor};
 
 use super::attention::{Heads, Sizes, attend};
 use super::config::{Biases, Config};
+use super::joined::Joined;
 use super::lora::{DropoutMask, Factors};
 use super::ops::{self, Rope, RopeTable};
 use super::policy::Policy;
@@ -40,6 +41,7 @@ pub(super) struct Layer {
     pub(super) up: Linear,
     pub(super) down: Linear,
     pub(super) sizes: Sizes,
+    pub(super) joined: Option<Joined>,
 }
 
 /// A tensor for the queries, and one for the keys.
@@ -107,7 +109,7 @@ fn converted(policy: &Policy, name: &str) -> Result<Tensor> {
 pub(super) struct Linear {
     pub(super) weight: Tensor,
     /// The weight as `[in, out]`: a view, or a contiguous copy.
-    transposed: Tensor,
+    pub(super) transposed: Tensor,
     /// True if products with a few rows read the weight without a copy.
     streams: bool,
     pub(super) bias: Option<Tensor>,
@@ -115,17 +117,17 @@ pub(super) struct Linear {
 }
 
 impl Linear {
-    fn new(weight: Tensor, bias: Option<Tensor>, adapter: Option<Factors>) -> Result<Self> {
+    pub(super) fn new(weight: Tensor, bias: Option<Tensor>, adapter: Option<Factors>) -> Result<Self> {
         Ok(Self { transposed: weight.t()?, weight, streams: false, bias, adapter })
     }
 
     /// Maps `[.., in]` to `[.., out]` by one matrix product over all rows.
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         Self::forward_all([self], x).map(|[y]| y)
     }
 
     /// Applies each of `linears` to `x`. Streamed products with few rows share one kernel call.
-    fn forward_all<const COUNT: usize>(linears: [&Self; COUNT], x: &Tensor) -> Result<[Tensor; COUNT]> {
+    pub(super) fn forward_all<const COUNT: usize>(linears: [&Self; COUNT], x: &Tensor) -> Result<[Tensor; COUNT]> {
         let inputs = x.dim(D::Minus1)?;
         let rows = x.elem_count() / inputs;
         let flat = x.reshape((rows, inputs))?;
@@ -180,6 +182,7 @@ impl Layer {
             up: linear("mlp.up_proj", mlp)?,
             down: linear("mlp.down_proj", mlp)?,
             sizes: Sizes::of(config),
+            joined: None,
         })
     }
 
@@ -195,25 +198,26 @@ impl Layer {
         [query, key, value, output, gate, up, down].iter().any(|linear| linear.adapter.is_some())
     }
 
+    /// Queries, keys and values of `x` `[B, S, D]` before their rotation, `[B, S, H or KV * head_dim]`; and the queries and keys before
+    /// their norms.
+    pub(super) fn projected(&self, x: &Tensor) -> Result<(Option<QueriesAndKeys>, [Tensor; 3])> {
+        let normed = ops::rms_norm(x, &self.input_norm, self.sizes.eps)?;
+        let joined = self.joined.as_ref().map(|joined| &joined.heads);
+        let [queries, keys, values] = Linear::forward_joined([&self.query, &self.key, &self.value], joined, &normed)?;
+        let Some(norms) = &self.head_norms else { return Ok((None, [queries, keys, values])) };
+        let normed = |x, norm| norm_heads(x, norm, self.sizes.eps);
+        let of_heads = [normed(&queries, &norms.queries)?, normed(&keys, &norms.keys)?, values];
+        Ok((Some(QueriesAndKeys { queries, keys }), of_heads))
+    }
+
     /// The heads of `x` `[B, S, D]`, and the queries and keys before their norms.
     pub(super) fn heads(&self, x: &Tensor, rope: &Rope) -> Result<(Option<QueriesAndKeys>, Heads)> {
-        let Sizes { heads, kv_heads, head_dim, eps } = self.sizes;
-        let (rows, tokens, _) = x.dims3()?;
-        let normed = ops::rms_norm(x, &self.input_norm, eps)?;
-        let [queries, keys, values] = Linear::forward_all([&self.query, &self.key, &self.value], &normed)?;
-        let values = values.reshape((rows, tokens, kv_heads, head_dim))?;
-        let (queries, keys, unnormed) = match &self.head_norms {
-            None => (queries, keys, None),
-            Some(norms) => (
-                norm_heads(&queries, &norms.queries, eps)?,
-                norm_heads(&keys, &norms.keys, eps)?,
-                Some(QueriesAndKeys { queries, keys }),
-            ),
-        };
+        let Sizes { heads, kv_heads, .. } = self.sizes;
+        let (unnormed, [queries, keys, values]) = self.projected(x)?;
         let heads = Heads {
             queries: rope.apply(&queries, heads)?,
             keys: rope.apply(&keys, kv_heads)?,
-            values: values.transpose(1, 2)?.contiguous()?,
+            values: ops::heads_first(&values, kv_heads)?,
         };
         Ok((unnormed, heads))
     }
@@ -228,9 +232,9 @@ impl Layer {
 
     /// Second half of the layer: adds the projection of `mixed` `[B, S, H * head_dim]`, then the MLP's output, to `x` `[B, S, D]`.
     pub(super) fn gated(&self, x: &Tensor, mixed: &Tensor) -> Result<(Tensor, Gated)> {
-        let x = ops::add(&self.output.forward(mixed)?, x)?;
-        let normed = ops::rms_norm(&x, &self.post_norm, self.sizes.eps)?;
-        let [gate, up] = Linear::forward_all([&self.gate, &self.up], &normed)?;
+        let (x, normed) = ops::add_rms_norm(&self.output.forward(mixed)?, x, &self.post_norm, self.sizes.eps)?;
+        let joined = self.joined.as_ref().map(|joined| &joined.gates);
+        let [gate, up] = Linear::forward_joined([&self.gate, &self.up], joined, &normed)?;
         let inner = ops::swiglu(&gate, &up)?;
         let out = ops::add(&self.down.forward(&inner)?, &x)?;
         Ok((out, Gated { x, gate, up }))
@@ -307,6 +311,10 @@ impl Decoder {
             linear.streams = true;
         }
         self.head.streams = true;
+        // There, bf16 weights are copies already, so that joined ones take no more memory.
+        if self.head.weight.device().is_cuda() && dtype == DType::BF16 {
+            self.layers.iter_mut().try_for_each(Layer::join)?;
+        }
         Ok(self)
     }
 
@@ -348,5 +356,5 @@ impl Decoder {
 /// The rotation for rows whose first tokens are at `starts` `[B]`, up to index `tokens - 1`.
 pub(super) fn rope(config: &Config, starts: &[usize], tokens: usize) -> Rope {
     let table = Arc::new(RopeTable::new(tokens, &config.rotary.frequencies(config.head_dim())));
-    Rope::new(table, starts.into(), 0)
+    Rope::new(table, starts, 0)
 }

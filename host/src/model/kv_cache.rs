@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::attention::Heads;
 use super::config::Config;
-use super::ops::{self, DecodeRows};
+use super::ops::{self, DecodeRows, Rope};
 
 /// One pair of `[B, KV, S, head_dim]` tensors per layer; S is the longest possible row.
 pub(super) struct KvCache {
@@ -56,13 +56,17 @@ impl KvCache {
         Ok(())
     }
 
-    /// Stores keys and values of one new token per active row, then computes attention. Returns the mixed values `[A, 1, H * head_dim]`.
-    pub(super) fn attend(&self, layer: usize, heads: &Heads, rows: &DecodeRows) -> Result<Tensor> {
-        let (keys, values) = &self.layers[layer];
-        ops::append_to_cache(keys, &heads.keys, rows)?;
-        ops::append_to_cache(values, &heads.values, rows)?;
-        let (active, all, _, width) = heads.queries.dims4()?;
-        let queries = heads.queries.reshape((active, all * width))?;
-        Ok(ops::decode_attention(&queries, keys, values, rows)?.reshape((active, 1, all * width))?)
+    /// Stores keys and values of one new token per active row, then computes attention. `projected` are its queries, keys and values
+    /// before their rotation. Returns the mixed values `[A, 1, H * head_dim]`.
+    pub(super) fn attend(
+        &self,
+        layer: usize,
+        projected: &[Tensor; 3],
+        rope: &Rope,
+        rows: &DecodeRows,
+    ) -> Result<Tensor> {
+        let ((keys, values), [queries, new_keys, new_values]) = (&self.layers[layer], projected);
+        let turned = ops::decode_heads([queries, new_keys, new_values], rope, [keys, values], rows)?;
+        Ok(ops::decode_attention(&turned, keys, values, rows)?.reshape(queries.shape())?)
     }
 }

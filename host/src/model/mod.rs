@@ -22,6 +22,7 @@ mod gguf;
 mod gradients;
 mod groups;
 pub mod hub;
+mod joined;
 mod kv_cache;
 mod lora;
 mod outputs;

@@ -132,7 +132,7 @@ impl<'a> Slots<'a> {
         let (device, length) = (self.policy.device(), prompts.length);
         let prompt_of = Tensor::new(prompts.prompt_of.as_slice(), device)?;
         let ids = Tensor::from_slice(&prompts.ids, (prompts.starts.len(), length), device)?;
-        let rope = Rope::new(self.table.clone(), prompts.starts.as_slice().into(), 0);
+        let rope = Rope::new(self.table.clone(), prompts.starts.as_slice(), 0);
         let from = self.column - length;
         let x = self.model.residual(&ids, &rope, |layer, saved| {
             if rows.start == 0 && count == self.count && from == 0 {
@@ -154,18 +154,15 @@ impl<'a> Slots<'a> {
         if self.column == self.columns {
             self.move_to_the_front(&rows)?;
         }
-        let places = DecodeRows {
-            cache_rows: rows.iter().map(|row| self.places[*row]).collect(),
-            starts: rows.iter().map(|row| self.starts[*row]).collect(),
-            index: self.column,
-        };
+        let of_rows = |values: &[usize]| rows.iter().map(|row| values[*row]).collect();
+        let places = DecodeRows::new(of_rows(&self.places), of_rows(&self.starts), self.column);
         self.column += 1;
         let rope = Rope::new(self.table.clone(), places.starts.clone(), places.index);
         let ids = Tensor::from_slice(newest, (newest.len(), 1), self.policy.device())?;
         let mut x = self.model.embed(&ids)?;
         for (number, layer) in self.model.layers.iter().enumerate() {
-            let (_, heads) = layer.heads(&x, &rope)?;
-            let mixed = self.cache.attend(number, &heads, &places)?;
+            let (_, projected) = layer.projected(&x)?;
+            let mixed = self.cache.attend(number, &projected, &rope, &places)?;
             (x, _) = layer.gated(&x, &mixed)?;
         }
         let features = self.model.features(&x.squeeze(1)?)?;

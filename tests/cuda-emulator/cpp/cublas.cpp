@@ -4,6 +4,7 @@
 #include "executor.h"
 #include "memory.h"
 #include "queue.h"
+#include "trace.h"
 
 #include <cmath>
 #include <cstdint>
@@ -190,6 +191,7 @@ API Status cublasGemmStridedBatchedEx(Handle* handle, int transpose_a, int trans
                                       long long b_stride, const void* beta, void* c, Type c_type, int c_line, long long c_stride, int batch,
                                       int compute, int) {
     if (a_type != b_type || a_type == R_64F) return CUBLAS_STATUS_NOT_SUPPORTED;
+    cuda_emulator::trace("(product)");
     return multiply(handle, {m, n, k, batch, {a, a_line, a_stride, transpose_a != 0}, {b, b_line, b_stride, transpose_b != 0},
                              {c, c_line, c_stride, false}, a_type, c_type, scalar(alpha, R_32F), scalar(beta, R_32F),
                              compute == COMPUTE_32F_FAST_TF32});
@@ -197,6 +199,7 @@ API Status cublasGemmStridedBatchedEx(Handle* handle, int transpose_a, int trans
 API Status cublasDgemmStridedBatched(Handle* handle, int transpose_a, int transpose_b, int m, int n, int k, const double* alpha,
                                      const double* a, int a_line, long long a_stride, const double* b, int b_line, long long b_stride,
                                      const double* beta, double* c, int c_line, long long c_stride, int batch) {
+    cuda_emulator::trace("(product)");
     return multiply(handle, {m, n, k, batch, {a, a_line, a_stride, transpose_a != 0}, {b, b_line, b_stride, transpose_b != 0},
                              {c, c_line, c_stride, false}, R_64F, R_64F, *alpha, *beta, false});
 }

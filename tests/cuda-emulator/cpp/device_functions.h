@@ -42,6 +42,9 @@ inline double max(double a, float b) { return fmax(a, b); }
 struct __attribute__((aligned(16))) float4 {
     float x, y, z, w;
 };
+struct __attribute__((aligned(8))) uint2 {
+    unsigned x, y;
+};
 struct __attribute__((aligned(16))) uint4 {
     unsigned x, y, z, w;
 };

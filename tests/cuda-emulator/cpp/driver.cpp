@@ -5,6 +5,7 @@
 #include "memory.h"
 #include "queue.h"
 #include "settings.h"
+#include "trace.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -373,6 +374,7 @@ API CUresult cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y
     }
     if (!is_launchable({grid_x, grid_y, grid_z}, {block_x, block_y, block_z})) return CUDA_ERROR_INVALID_VALUE;
     if (!arguments && kernel->arguments) return CUDA_ERROR_INVALID_VALUE;
+    cuda_emulator::trace(kernel->name);
     std::vector<Argument> values(kernel->arguments);
     for (unsigned i = 0; i < kernel->arguments; i++) {
         auto from = static_cast<const char*>(arguments[i]);

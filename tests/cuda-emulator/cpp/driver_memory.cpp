@@ -5,6 +5,7 @@
 #include "memory.h"
 #include "queue.h"
 #include "settings.h"
+#include "trace.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -77,6 +78,7 @@ CUresult set(CUdeviceptr to, T value, std::size_t count, void* stream) {
     CUresult checked = check_context();
     if (checked == CUDA_SUCCESS) checked = check_stream(stream);
     if (checked != CUDA_SUCCESS || count == 0) return checked;
+    cuda_emulator::trace("(fill)");
     if (to % sizeof(T) != 0 || !is_device_memory(to, count * sizeof(T))) return CUDA_ERROR_INVALID_VALUE;
     return cuda_emulator::enqueue(stream, [=] {
         if (!find(to, count * sizeof(T))) return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -104,6 +106,7 @@ API CUresult cuMemAllocAsync(CUdeviceptr* pointer, std::size_t bytes, void* stre
     CUresult checked = check_context();
     if (checked == CUDA_SUCCESS) checked = check_stream(stream);
     if (checked != CUDA_SUCCESS) return checked;
+    cuda_emulator::trace("(allocation)");
     return may_allocate() ? cuda_emulator::allocate_in_order(stream, bytes, pointer) : CUDA_ERROR_OUT_OF_MEMORY;
 }
 API CUresult cuMemFree_v2(CUdeviceptr pointer) { return cuda_emulator::free_now(pointer); }
@@ -139,12 +142,15 @@ API CUresult cuMemFreeHost(void* pointer) {
 }
 
 API CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std::size_t bytes, void* stream) {
+    cuda_emulator::trace("(copy to the device)");
     return copy(host(to), from, bytes, Copy::ToDevice, stream);
 }
 API CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t bytes, void* stream) {
+    cuda_emulator::trace("(copy to the host)");
     return copy(to, host(from), bytes, Copy::ToHost, stream);
 }
 API CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, void* stream) {
+    cuda_emulator::trace("(copy on the device)");
     return copy(host(to), host(from), bytes, Copy::OnDevice, stream);
 }
 // Without a stream: the legacy default stream is waited for, before a copy from pageable memory and after one from pinned memory.

@@ -3,6 +3,7 @@
 
 #include "executor.h"
 #include "queue.h"
+#include "trace.h"
 
 #include <chrono>
 #include <mutex>
@@ -48,7 +49,10 @@ API CUresult cuStreamDestroy_v2(const void* stream) {
     CUresult checked = check_context();
     return checked == CUDA_SUCCESS ? cuda_emulator::destroy_stream(stream) : checked;
 }
-API CUresult cuStreamSynchronize(const void* stream) { return cuda_emulator::synchronize(stream); }
+API CUresult cuStreamSynchronize(const void* stream) {
+    cuda_emulator::trace("(wait)");
+    return cuda_emulator::synchronize(stream);
+}
 API CUresult cuStreamQuery(const void* stream) {
     Point point;
     CUresult checked = cuda_emulator::end_of(stream, &point);

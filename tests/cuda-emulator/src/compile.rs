@@ -18,7 +18,7 @@ const CHECKS: &str = "-fsanitize=alignment,bounds,shift,signed-integer-overflow,
 const LIBRARIES: [&str; 6] =
     ["libcuda.so.1", "libnvrtc.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcudart.so.13", "libcurand.so.10"];
 const LIBRARY: &str = "-shared -pthread -Wl,-z,defs";
-const DRIVER: [&str; 11] = [
+const DRIVER: [&str; 12] = [
     "cublas",
     "driver",
     "driver_memory",
@@ -29,6 +29,7 @@ const DRIVER: [&str; 11] = [
     "memory",
     "nvrtc",
     "queue",
+    "trace",
     "worker",
 ];
 

@@ -31,7 +31,8 @@
 //!   the context does nothing more.
 //!
 //! Machine code of a GPU is refused. Further settings: `CUDA_EMULATOR_DEVICES` (1), `CUDA_EMULATOR_MEMORY` in bytes per device (16 GiB), `CUDA_EMULATOR_THREADS` (all cores, at
-//! most 4), and `CUDA_EMULATOR_STRICT=1`, which takes device memory out of the reach of host code.
+//! most 4), `CUDA_EMULATOR_STRICT=1`, which takes device memory out of the reach of host code, and `CUDA_EMULATOR_TRACE`, a file that
+//! gets a line for each launch, product, copy, fill, allocation and wait.
 
 mod compile;
 

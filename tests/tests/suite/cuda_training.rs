@@ -2,14 +2,17 @@
 //!
 //! These tests need a `host` with its CUDA backend. `scripts/emulated-gpu` builds one for the emulator and runs them.
 
+use std::collections::BTreeMap;
+
+use tests::artifacts::workspace;
 use tests::{Folder, RunDir, device};
 
 /// Few short completions, because the emulator runs each thread of a GPU on its own.
 const SMALL: &str = "--set train.max_steps=3 --set train.per_device_train_batch_size=16 --set rollout.num_generations=8 \
     --set rollout.max_completion_length=16 --set eval.num_prompts=8 --set eval.eval_steps=3 --set train.save_steps=3 \
     --set train.learning_rate=1e-3 --set train.lr_scheduler_type=constant --set train.warmup_ratio=0";
-/// Names and arguments of runs that have every stage: mask, weights, step control, second moment, LoRA, checkpointing, reference.
-const RUNS: [(&str, &str); 8] = [
+/// Names and arguments of runs that have every stage: mask, weights, step control, second moment, LoRA, checkpointing, reference, rows that wait.
+const RUNS: [(&str, &str); 9] = [
     ("grpo", "--set recipe=grpo --set mask=[]"),
     ("capo", "--plugin libcapo.so"),
     ("capo-soft", "--plugin libcapo.so --set recipe=capo-soft"),
@@ -21,6 +24,7 @@ const RUNS: [(&str, &str); 8] = [
         "--plugin libcapo.so --set model.use_peft=true --set model.lora_r=4 --set model.lora_target_modules=all-linear",
     ),
     ("reference", "--set recipe=grpo --set objective.beta=0.1"),
+    ("waiting", "--set recipe=grpo --set mask=[] --set rollout.max_num_seqs=5"),
 ];
 const ON_DEVICE: &str = "--device cuda:0";
 
@@ -82,4 +86,59 @@ fn one_seed_gives_the_same_bits() {
         });
         assert_eq!(runs[0], runs[1], "{dtype}");
     }
+}
+
+/// What `host train` asked the device for in a run of `steps` and completions of `tokens`, by kind of work.
+fn asked(folder: &Folder, steps: usize, tokens: usize) -> BTreeMap<String, i64> {
+    let name = format!("{steps}-{tokens}");
+    let trace = folder.path().join(format!("{name}.trace"));
+    let args = format!(
+        "--set recipe=grpo --set mask=[] --set model.model_name_or_path=model --set model.fresh_weights=true \
+         --set eval.num_prompts=0 --set train.dtype=bf16 --set train.per_device_train_batch_size=8 \
+         --set rollout.num_generations=4 --set train.max_steps={steps} --set rollout.max_completion_length={tokens}"
+    );
+    let mut train = folder.command(&format!("train --output-dir {name} {args} {ON_DEVICE}"));
+    let _ = folder.outcome(train.env("CUDA_EMULATOR_TRACE", &trace).output().unwrap()).succeeded();
+    let mut counts = BTreeMap::new();
+    for line in std::fs::read_to_string(&trace).unwrap().lines() {
+        *counts.entry(line.to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+/// Work of a whole step with completions of 6 tokens, and of one more token of them, for the layers, heads and biases of configs/gpu.
+/// A step's launches depend on its sizes in two ways alone: long caches are attended in parts, and many logits in chunks.
+#[test]
+#[ignore = "needs a host with CUDA"]
+fn launches_of_a_step_and_of_a_token() {
+    let Some(folder) = device::trainer() else { return };
+    let config = std::fs::read_to_string(workspace().join("configs/gpu/model/config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    for (key, size) in [("vocab_size", 32), ("hidden_size", 96), ("intermediate_size", 192)] {
+        config[key] = size.into();
+    }
+    folder.write("model/config.json", config.to_string());
+    folder.write_tokenizer("model");
+    let [two, three, longer] = [(2, 6), (3, 6), (2, 7)].map(|(steps, tokens)| asked(&folder, steps, tokens));
+    let count = |counts: &BTreeMap<String, i64>, what: &str| counts.get(what).copied().unwrap_or(0);
+    let (mut lines, mut launches) = (Vec::new(), [0, 0]);
+    for what in longer.keys() {
+        let work = [count(&three, what) - count(&two, what), (count(&longer, what) - count(&two, what)) / 2];
+        if work != [0, 0] {
+            lines.push(format!("{:6} {:6}  {what}", work[0], work[1]));
+        }
+        let is_launch =
+            !what.starts_with('(') || ["(product)", "(fill)", "(copy on the device)"].contains(&what.as_str());
+        if is_launch {
+            launches = [launches[0] + work[0], launches[1] + work[1]];
+        }
+    }
+    lines.insert(
+        0,
+        format!(
+            "  step  token\n{:6} {:6}  launches, products, fills and copies on the device",
+            launches[0], launches[1]
+        ),
+    );
+    insta::assert_snapshot!(lines.join("\n"));
 }

@@ -1,5 +1,4 @@
-//! The kernels of `host/ops/kernels` on candle's stream, which replace the CPU kernels of the same name. They operate
-//! on logits, for which candle has no operation, or one that needs a second array of all logits.
+//! The kernels of `host/ops/kernels` on candle's stream, in f32 and bf16. They replace the CPU kernels of the same names.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -7,21 +6,53 @@ use std::sync::OnceLock;
 use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaView, LaunchConfig, sys};
 use candle_core::cuda_backend::cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
 use candle_core::cuda_backend::{CudaDType, CudaDevice, WrapErr};
-use candle_core::{CudaStorage, Error, Layout, Result};
+use candle_core::{CudaStorage, DType, Error, Layout, Result, Tensor};
 
 use super::kernel::layout_error;
 use super::kernels;
 
+mod attention;
+mod elementwise;
+mod launch;
 mod logits;
+mod norms;
+mod optimizer;
+mod rope;
+mod rows;
 
+pub(super) use attention::{attends, causal_softmax, causal_softmax_backward, decode_attention, decode_heads};
+pub(super) use elementwise::{add, add_bias, swiglu, swiglu_backward};
 pub(super) use logits::{draw, logit_gradient, logit_stats, top_ids};
+pub(super) use norms::{WIDEST, rms_norm, rms_norm_backward, sum_rows};
+pub(super) use optimizer::{adamw, squares};
+pub(super) use rope::{Turn, move_heads};
+pub(super) use rows::add_rows;
 
 /// Threads in every block.
 const THREADS: usize = 256;
 /// Largest number of ids per row that `top_ids` returns.
 pub(super) const MOST_TOP: usize = 1024;
 /// The translation unit, without its `#include` lines.
-const SOURCES: [&str; 2] = [include_str!("../../kernels/common.cuh"), include_str!("../../kernels/logits.cuh")];
+const SOURCES: [&str; 9] = [
+    include_str!("../../kernels/common.cuh"),
+    include_str!("../../kernels/logits.cuh"),
+    include_str!("../../kernels/elementwise.cuh"),
+    include_str!("../../kernels/norms.cuh"),
+    include_str!("../../kernels/rope.cuh"),
+    include_str!("../../kernels/attention.cuh"),
+    include_str!("../../kernels/decode.cuh"),
+    include_str!("../../kernels/add_rows.cuh"),
+    include_str!("../../kernels/optimizer.cuh"),
+];
+
+/// True if the kernels take `x`; other dtypes use `generic`.
+pub(super) fn takes(x: &Tensor) -> bool {
+    #[cfg(feature = "testing")]
+    if super::testing::GENERIC.get() {
+        return false;
+    }
+    x.device().is_cuda() && matches!(x.dtype(), DType::F32 | DType::BF16)
+}
 
 pub(super) type Arg<'a> = (&'a CudaStorage, &'a Layout);
 
@@ -32,8 +63,7 @@ const ARCHITECTURE: &str = "compute_80";
 /// The kernels as one unit.
 fn source() -> String {
     let lines = SOURCES.iter().flat_map(|source| source.lines());
-    let lines: Vec<&str> = lines.filter(|line| !line.starts_with("#include") && !line.starts_with("#pragma")).collect();
-    lines.join("\n")
+    lines.filter(|line| !line.starts_with("#include")).collect::<Vec<_>>().join("\n")
 }
 
 /// Where the PTX is kept. An older driver may not know what a newer compiler wrote, so its version is in the name.

@@ -16,7 +16,7 @@ const STARTS: [usize; 2] = [0, 3];
 const SCALE: f64 = 0.4;
 
 fn rope() -> Rope {
-    Rope::new(Arc::new(RopeTable::new(9, &Frequencies::new(6, 100.0))), Arc::from(STARTS), 2)
+    Rope::new(Arc::new(RopeTable::new(9, &Frequencies::new(6, 100.0))), STARTS, 2)
 }
 
 /// Every operation forward and backward, on inputs of `dtype` that hold bf16 values.
@@ -24,11 +24,11 @@ fn all(dtype: DType) -> Vec<(&'static str, Tensor)> {
     let wave = |shape: &[usize], phase| wave(shape, phase, DType::BF16).to_dtype(dtype).unwrap();
     let (x, y, grad) = (wave(&SHAPE, 0.1), wave(&SHAPE, 0.7), wave(&SHAPE, 1.9));
     let weight = wave(&[12], 0.4);
-    let starts: Arc<[usize]> = Arc::from(STARTS);
+    let starts = Starts::from(STARTS);
     let (scores, d_probs) = (wave(&[2, 3, 5, 5], 0.2), wave(&[2, 3, 5, 5], 0.9));
     let probs = causal_softmax(&scores, &starts, SCALE).unwrap();
     let of_last = causal_softmax(&scores.narrow(2, 2, 3).unwrap(), &starts, SCALE).unwrap();
-    let (dx, d_norm) = rms_norm_backward(&x, &weight, &grad, 1e-6).unwrap();
+    let (dx, d_norm) = rms_norm_backward(&x, &weight, &grad, 1e-6, None).unwrap();
     let (d_gate, d_up) = swiglu_backward(&x, &y, &grad).unwrap();
     let (rope, turned) = (rope(), wave(&[2, 2, 5, 6], 0.3));
     let mut all = vec![
@@ -79,7 +79,7 @@ fn operations_in_bf16_round_and_no_more() {
 /// A cache after an append, and attention over it; of three rows, 2 and 0 still generate.
 fn decode(dtype: DType) -> Vec<(&'static str, Tensor)> {
     let wave = |shape: &[usize], phase| wave(shape, phase, DType::BF16).to_dtype(dtype).unwrap();
-    let rows = DecodeRows { cache_rows: Arc::from([2usize, 0]), starts: Arc::from([1usize, 0]), index: 3 };
+    let rows = DecodeRows::new(vec![2, 0], vec![1, 0], 3);
     let (keys, values) = (wave(&[3, 2, 6, 4], 0.1), wave(&[3, 2, 6, 4], 0.6));
     append_to_cache(&keys, &wave(&[2, 2, 1, 4], 0.8), &rows).unwrap();
     let mixed = decode_attention(&wave(&[2, 16], 0.5), &keys, &values, &rows).unwrap();

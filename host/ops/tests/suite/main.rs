@@ -10,7 +10,10 @@ mod bf16;
 mod cuda {
     #[macro_use]
     mod gpu;
+    mod decode;
+    mod layers;
     mod logits;
+    mod optimizer;
 }
 mod divergence;
 mod draw;

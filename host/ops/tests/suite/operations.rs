@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use host_ops::{self as ops, Frequencies, Rope, RopeTable, TokenCotangents};
+use host_ops::{self as ops, Frequencies, Rope, RopeTable, Starts, TokenCotangents};
 
 use super::{plain_stats, wave};
 
@@ -58,7 +58,7 @@ fn rms_norm() {
     let rms = (mean + eps).unwrap().sqrt().unwrap();
     let plain = x.broadcast_div(&rms).unwrap().broadcast_mul(&weight).unwrap();
     assert_close("rms_norm forward", &values(&ops::rms_norm(&x, &weight, eps).unwrap()), &values(&plain));
-    let (dx, d_weight) = ops::rms_norm_backward(&x, &weight, &cotangent(&x), eps).unwrap();
+    let (dx, d_weight) = ops::rms_norm_backward(&x, &weight, &cotangent(&x), eps, None).unwrap();
     check_backward("rms_norm", &[x, weight], |t| ops::rms_norm(&t[0], &t[1], eps).unwrap(), &[dx, d_weight]);
 }
 
@@ -84,7 +84,7 @@ fn swiglu() {
 fn rope() {
     let (heads, width, tokens) = (3, 8, 5);
     let table = Arc::new(RopeTable::new(9, &Frequencies::new(width, 100.0)));
-    let rope = Rope::new(table, Arc::from([0usize, 2]), 1);
+    let rope = Rope::new(table, [0, 2], 1);
     let x = wave(&[2, tokens, heads * width], 0.0);
     let (input, output) = (values(&x), values(&rope.apply(&x, heads).unwrap()));
     let mut expected = Vec::new();
@@ -108,7 +108,7 @@ fn rope() {
 
 #[test]
 fn causal_softmax() {
-    let starts: Arc<[usize]> = Arc::from([0usize, 2, 4]);
+    let starts = Starts::from([0, 2, 4]);
     let (tokens, scale) = (5, 0.7);
     let scores = wave(&[3, 2, tokens, tokens], 0.0);
     let probs = ops::causal_softmax(&scores, &starts, scale).unwrap();
@@ -178,7 +178,7 @@ fn shapes_that_do_not_fit_are_errors() {
     assert!(ops::rms_norm(&x, &wave(&[5], 0.0), 1e-6).is_err());
     assert!(ops::add_bias(&x, &wave(&[5], 0.0)).is_err());
     assert!(ops::swiglu(&x, &wave(&[2, 5], 0.0)).is_err());
-    assert!(ops::causal_softmax(&wave(&[2, 1, 3, 3], 0.0), &Arc::from([0usize]), 1.0).is_err());
-    let rope = Rope::new(Arc::new(RopeTable::new(2, &Frequencies::new(6, 1e4))), Arc::from([0usize]), 0);
+    assert!(ops::causal_softmax(&wave(&[2, 1, 3, 3], 0.0), &Starts::from([0]), 1.0).is_err());
+    let rope = Rope::new(Arc::new(RopeTable::new(2, &Frequencies::new(6, 1e4))), [0], 0);
     assert!(rope.apply(&wave(&[1, 3, 6], 0.0), 1).is_err());
 }

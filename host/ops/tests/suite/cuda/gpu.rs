@@ -3,19 +3,22 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use candle_core::{DType, Device, Tensor};
 use cuda_emulator::Emulator;
 use cudarc::driver::{CudaContext, CudaModule, CudaSlice, CudaStream, DeviceRepr};
 use cudarc::nvrtc::{CompileOptions, Ptx, compile_ptx_with_opts};
+use host_ops::testing::distance;
 
 /// The kernels' sources.
 fn kernels() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels")
 }
 
+static EMULATOR: OnceLock<Option<Emulator>> = OnceLock::new();
+
 /// The image for the device: the unit compiled as the host does it. Where the emulator has the kernels already, any text will do. None,
 /// with a line on stderr, without a device.
 fn image() -> Option<Ptx> {
-    static EMULATOR: OnceLock<Option<Emulator>> = OnceLock::new();
     if std::env::var_os("CAPO_TEST_DEVICE").is_none_or(|device| device != "cuda") {
         let emulator = EMULATOR.get_or_init(|| cuda_emulator::for_tests(&kernels()));
         return emulator.as_ref().map(|_| Ptx::from_src("policy"));
@@ -59,11 +62,86 @@ impl Gpu {
     }
 }
 
+/// Storage types of the kernels' tensors.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Dtype {
+    F32,
+    Bf16,
+}
+pub use Dtype::{Bf16, F32};
+
+impl Dtype {
+    /// A kernel's name for this type.
+    pub fn of(self, kernel: &str) -> String {
+        format!("{kernel}_{}", if self == F32 { "f32" } else { "bf16" })
+    }
+
+    /// The numbers as they are stored, in a tensor on the CPU.
+    pub fn tensor(self, values: &[f32], shape: &[usize]) -> Tensor {
+        let tensor = Tensor::from_slice(values, shape, &Device::Cpu).unwrap();
+        if self == F32 { tensor } else { tensor.to_dtype(DType::BF16).unwrap().to_dtype(DType::F32).unwrap() }
+    }
+}
+
+impl Gpu {
+    /// A tensor's numbers in a storage type, as bytes.
+    pub fn store(&self, dtype: Dtype, tensor: &Tensor) -> CudaSlice<u8> {
+        let values = floats(tensor);
+        let halves = |value: &f32| ((value.to_bits() >> 16) as u16).to_le_bytes();
+        let bytes: Vec<u8> = match dtype {
+            F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            Bf16 => values.iter().flat_map(halves).collect(),
+        };
+        self.put(&bytes)
+    }
+
+    /// Memory for numbers that nobody wrote.
+    pub fn room(&self, dtype: Dtype, len: usize) -> CudaSlice<u8> {
+        self.fresh(len * if dtype == F32 { 4 } else { 2 })
+    }
+
+    pub fn load(&self, dtype: Dtype, memory: &CudaSlice<u8>) -> Vec<f32> {
+        let bytes = self.get(memory);
+        match dtype {
+            F32 => bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect(),
+            Bf16 => bytes.chunks_exact(2).map(|bytes| f32::from_le_bytes([0, 0, bytes[0], bytes[1]])).collect(),
+        }
+    }
+}
+
+pub fn floats(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_dtype(DType::F32).unwrap().to_vec1().unwrap()
+}
+
+/// Compares what `run` gives with `expected`, for the type of storage. It must give the same bits in each order of threads.
+pub fn check(what: &str, dtype: Dtype, run: impl Fn() -> Vec<Vec<f32>>, expected: &[&Tensor]) {
+    let bits = |results: &[Vec<f32>]| results.concat().iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    let found = run();
+    for seed in 1..4 {
+        if let Some(Some(emulator)) = EMULATOR.get() {
+            emulator.set_seed(seed);
+        }
+        assert!(bits(&run()) == bits(&found), "{what} in {dtype:?}: the bits depend on the order of threads");
+    }
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (place, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let apart = distance(&Tensor::from_slice(found, expected.shape(), &Device::Cpu).unwrap(), expected);
+        let tolerance = if dtype == F32 { 5e-6 } else { 1.0 / 128.0 };
+        assert!(apart <= tolerance, "{what} in {dtype:?}, result {place}: {apart:e}");
+    }
+}
+
 /// Launches a kernel of the policy with these arguments, each a reference to a value of the parameter's type.
 macro_rules! launch {
-    ($gpu:expr, $name:expr, $blocks:expr, $($argument:expr),*) => {{
+    ($gpu:expr, $name:expr, ($columns:expr, $rows:expr), $($argument:expr),*) => {
+        launch!(@ $gpu, $name, ($columns as u32, $rows as u32, 1), $($argument),*)
+    };
+    ($gpu:expr, $name:expr, $blocks:expr, $($argument:expr),*) => {
+        launch!(@ $gpu, $name, ($blocks as u32, 1, 1), $($argument),*)
+    };
+    (@ $gpu:expr, $name:expr, $grid:expr, $($argument:expr),*) => {{
         let function = $gpu.module.load_function($name).unwrap();
-        let config = cudarc::driver::LaunchConfig { grid_dim: ($blocks as u32, 1, 1), block_dim: (256, 1, 1), shared_mem_bytes: 0 };
+        let config = cudarc::driver::LaunchConfig { grid_dim: $grid, block_dim: (256, 1, 1), shared_mem_bytes: 0 };
         use cudarc::driver::PushKernelArg as _;
         // SAFETY: the arguments are those of the kernel's parameters.
         unsafe { $gpu.stream.launch_builder(&function)$(.arg($argument))*.launch(config) }.unwrap();

@@ -1,0 +1,152 @@
+//! Softmax over whole sequences, and attention of single tokens over a cache.
+
+use candle_core::{DType, Result, Tensor};
+
+use super::super::kept::{DecodeRows, Starts};
+use super::super::kernel::layout_error;
+use super::THREADS;
+use super::launch::{Launch, MOST_PARTS, unwritten};
+
+/// Lines that a block takes.
+const LINES: usize = THREADS / 32;
+/// As in `decode.cuh`: scores and numbers of queries that a block holds, and numbers of a head.
+const MOST_SCORES: usize = 8192;
+const MOST_QUERIES: usize = 2048;
+const WIDEST_HEAD: usize = 256;
+/// Blocks that occupy a large GPU, and fewest keys for which a block pays off.
+const ENOUGH_BLOCKS: usize = 256;
+const FEWEST_KEYS: usize = 128;
+
+/// A kernel over the lines of `tensors` `[B, H, Q, S]`.
+fn by_line<const N: usize>(op: &str, tensors: [&Tensor; N], starts: &Starts, scale: f64) -> Result<Tensor> {
+    let (rows, heads, queries, tokens) = tensors[0].dims4()?;
+    if rows != starts.len() || queries > tokens || tensors.iter().any(|tensor| tensor.dims() != tensors[0].dims()) {
+        return layout_error("softmax", format!("{:?} do not fit {} starts", tensors[0].dims(), starts.len()));
+    }
+    let inputs: Vec<Tensor> = tensors.iter().map(|tensor| tensor.contiguous()).collect::<Result<_>>()?;
+    let (dtype, count, lines) = (inputs[0].dtype(), inputs[0].elem_count(), rows * heads * queries);
+    let (starts, out) = (starts.on(inputs[0].device())?, unwritten(&inputs[0], inputs[0].shape(), dtype)?);
+    let mut launch = Launch::new(op, &inputs[0])?;
+    for input in &inputs {
+        launch = launch.memory(input, dtype, count)?;
+    }
+    let launch = launch.memory(&starts, DType::U32, rows)?.memory(&out, dtype, count)?;
+    let launch = launch.long(lines).words([heads, queries, tokens])?.float(scale);
+    // SAFETY: all but `starts` have `lines` lines of `tokens`, and each line's row has a start.
+    unsafe { launch.run((lines.div_ceil(LINES), 1)) }?;
+    Ok(out)
+}
+
+pub(crate) fn causal_softmax(scores: &Tensor, starts: &Starts, scale: f64) -> Result<Tensor> {
+    by_line("causal_softmax", [scores], starts, scale)
+}
+
+pub(crate) fn causal_softmax_backward(probs: &Tensor, grad: &Tensor, starts: &Starts, scale: f64) -> Result<Tensor> {
+    by_line("causal_softmax_backward", [probs, grad], starts, scale)
+}
+
+/// Sizes of a decoding step: active rows, query heads, key heads, columns of the cache, numbers of a head.
+struct Sizes {
+    active: usize,
+    heads: usize,
+    kv_heads: usize,
+    tokens: usize,
+    width: usize,
+}
+
+impl Sizes {
+    fn of(queries: &Tensor, cache: &Tensor, rows: &DecodeRows) -> Result<Self> {
+        let (all, kv_heads, tokens, width) = cache.dims4()?;
+        let active = rows.cache_rows.len();
+        let heads = queries.elem_count() / (active * width).max(1);
+        let fits = queries.elem_count() == active * heads * width
+            && rows.starts.len() == active
+            && heads.is_multiple_of(kv_heads.max(1))
+            && rows.index < tokens
+            && rows.cache_rows.iter().all(|row| *row < all)
+            && rows.starts.iter().all(|start| *start <= rows.index);
+        if !fits {
+            return layout_error("decode", format!("queries {:?} do not fit {:?}", queries.dims(), cache.dims()));
+        }
+        Ok(Self { active, heads, kv_heads, tokens, width })
+    }
+}
+
+/// True if `decode_attention` has a kernel for queries of these heads.
+pub(crate) fn attends(queries: &Tensor, cache: &Tensor) -> Result<bool> {
+    let (_, kv_heads, _, width) = cache.dims4()?;
+    let group = queries.elem_count() / (queries.dim(0)? * kv_heads * width).max(1);
+    Ok(width <= WIDEST_HEAD && group * width <= MOST_QUERIES && 2 * group <= group * width)
+}
+
+/// Queries, keys and values of one token per row, `[A, .. * width]`, turned by cosines and sines `[positions, width / 2]`: the keys and values
+/// go to the caches. Returns the queries.
+pub(crate) fn decode_heads(
+    [queries, keys, values]: [&Tensor; 3],
+    [cos, sin]: &[Tensor; 2],
+    [key_cache, value_cache]: [&Tensor; 2],
+    rows: &DecodeRows,
+) -> Result<Tensor> {
+    let Sizes { active, heads, kv_heads, tokens, width } = Sizes::of(queries, key_cache, rows)?;
+    // Positions count from a row's start, so the index may be beyond the table.
+    let last = rows.starts.iter().map(|start| rows.index - start).max().unwrap_or(0);
+    if width % 2 != 0 || cos.dims2()?.1 != width / 2 || last >= cos.dim(0)? {
+        return layout_error("decode", format!("heads of {width} at {last} do not fit {:?}", cos.dims()));
+    }
+    let dtype = queries.dtype();
+    let (places, out) = (rows.places(queries.device())?, unwritten(queries, (active, heads * width), dtype)?);
+    let (mut launch, mut lines) = (Launch::new("decode_heads", queries)?, [0; 3]);
+    for ((tensor, heads), line) in [(queries, heads), (keys, kv_heads), (values, kv_heads)].into_iter().zip(&mut lines)
+    {
+        (launch, *line) = launch.lines(tensor, dtype, [active, heads * width])?;
+    }
+    for table in [cos, sin] {
+        launch = launch.memory(table, DType::F32, cos.elem_count())?;
+    }
+    launch = launch.memory(&places, DType::U32, 2 * active)?.memory(&out, dtype, active * heads * width)?;
+    for cache in [key_cache, value_cache] {
+        launch = launch.memory(cache, dtype, key_cache.elem_count())?;
+    }
+    let launch = launch.words(lines)?.words([active, heads, kv_heads, tokens, width, rows.index])?;
+    let pairs = active * (heads + 2 * kv_heads) * width / 2;
+    // SAFETY: `Sizes::of` bounded rows, heads and index by the caches, and positions are within the table. A thread takes
+    // one or four pairs.
+    unsafe { launch.run((pairs.div_ceil(THREADS), 1)) }?;
+    Ok(out)
+}
+
+pub(crate) fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: &DecodeRows) -> Result<Tensor> {
+    let Sizes { active, heads, kv_heads, tokens, width } = Sizes::of(queries, keys, rows)?;
+    let (dtype, group) = (queries.dtype(), heads / kv_heads.max(1));
+    let (queries, places) = (queries.contiguous()?, rows.places(queries.device())?);
+    let out = unwritten(&queries, (active, heads * width), dtype)?;
+    let longest = rows.starts.iter().map(|start| rows.index + 1 - start).max().unwrap_or(0);
+    let wanted = ENOUGH_BLOCKS.div_ceil((active * kv_heads).max(1));
+    let length = longest.div_ceil(wanted).max(FEWEST_KEYS).min(MOST_SCORES / group.max(1));
+    let parts = longest.div_ceil(length).max(1);
+    if parts > MOST_PARTS {
+        return layout_error("decode", format!("{longest} keys are too many"));
+    }
+    let several = |width: usize| -> Result<Option<Tensor>> {
+        let shape = (active * heads * parts, width);
+        if parts == 1 { Ok(None) } else { unwritten(&queries, shape, DType::F32).map(Some) }
+    };
+    let (mixed, sizes) = (several(width)?, several(2)?);
+    let of_parts = |width: usize| active * heads * parts * width;
+    let launch = Launch::new("decode_attention", &queries)?.memory(&queries, dtype, active * heads * width)?;
+    let launch = launch.memory(keys, dtype, keys.elem_count())?.memory(values, dtype, keys.elem_count())?;
+    let launch = launch.memory(&places, DType::U32, 2 * active)?.memory(&out, dtype, active * heads * width)?;
+    let launch = launch.optional(mixed.as_ref(), DType::F32, of_parts(width))?;
+    let launch = launch.optional(sizes.as_ref(), DType::F32, of_parts(2))?;
+    let launch = launch.words([active, kv_heads, group, tokens, width, rows.index, length])?;
+    // SAFETY: `Sizes::of` bounded rows, heads and index by the caches, and `attends` what a block holds. There is a block for each key
+    // head and part.
+    unsafe { launch.float((width as f64).powf(-0.5)).run((active * kv_heads, parts)) }?;
+    if let (Some(mixed), Some(sizes)) = (&mixed, &sizes) {
+        let launch = Launch::new("join_parts", &queries)?.memory(mixed, DType::F32, of_parts(width))?;
+        let launch = launch.memory(sizes, DType::F32, of_parts(2))?.memory(&out, dtype, active * heads * width)?;
+        // SAFETY: a block for each query, which has `parts` parts in the first two.
+        unsafe { launch.words([parts, width])?.run((active * heads, 1)) }?;
+    }
+    Ok(out)
+}

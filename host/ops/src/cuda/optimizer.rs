@@ -1,0 +1,69 @@
+//! Norms of gradients and steps of AdamW, for all weights at once.
+
+use candle_core::{DType, Device, Result, Tensor};
+
+use super::super::kernel::layout_error;
+use super::super::optimizer::{AdamW, Trained};
+use super::launch::{Launch, address, device_of, unwritten};
+
+/// Numbers that a block takes, as in `optimizer.cuh`.
+const CHUNK: usize = 16_384;
+
+/// The table of the weights on their device: words of 64 bits, as `Trained` in `optimizer.cuh` lays them out; and the number of blocks.
+///
+/// It holds addresses, so the tensors must outlive the launch that reads it.
+fn table(trained: &[Trained<'_>]) -> Result<(Tensor, usize)> {
+    let (mut words, mut blocks) = (Vec::new(), 0usize);
+    for one in trained {
+        let Trained { weight, moments: [mean, square], grad, rejected, decay_factor } = one;
+        let count = weight.elem_count();
+        let mut addresses = [0i64; 5];
+        let tensors = [Some(weight), Some(mean), Some(square), Some(grad), rejected.as_ref()];
+        for (place, (tensor, slot)) in tensors.into_iter().zip(&mut addresses).enumerate() {
+            let Some(tensor) = tensor else { continue };
+            let dtype_fits = tensor.dtype() == DType::F32 || (place >= 3 && tensor.dtype() == DType::BF16);
+            let device_fits = tensor.device().same_device(trained[0].weight.device());
+            if !dtype_fits || !device_fits || tensor.elem_count() != count || !tensor.is_contiguous() {
+                return layout_error("optimizer", format!("a tensor of a weight {:?} does not fit it", weight.dims()));
+            }
+            let (storage, layout) = tensor.storage_and_layout();
+            *slot = address(&storage, layout, &device_of(tensor)?.cuda_stream())?.0.cast_signed();
+        }
+        let Ok(chunk) = u32::try_from(blocks) else {
+            return layout_error("optimizer", "there are too many weights".to_owned());
+        };
+        let is_bf16 = |tensor: &Tensor| u64::from(tensor.dtype() == DType::BF16);
+        let factor = u64::from((*decay_factor as f32).to_bits());
+        let flags = is_bf16(grad) | rejected.map_or(0, is_bf16) << 32;
+        words.extend(addresses);
+        words.extend([count as u64, u64::from(chunk) | factor << 32, flags].map(u64::cast_signed));
+        blocks += count.div_ceil(CHUNK);
+    }
+    let rows = trained.len();
+    Ok((Tensor::from_vec(words, (rows, 8), trained[0].weight.device())?, blocks))
+}
+
+/// Sums of squares of the gradients, of the rejected ones and of their sums, in f64.
+pub(crate) fn squares(trained: &[Trained<'_>]) -> Result<[f64; 3]> {
+    let (table, blocks) = table(trained)?;
+    let (parts, out) = (unwritten(&table, (blocks, 3), DType::F64)?, unwritten(&table, 3, DType::F64)?);
+    let launch = Launch::named("gradient_squares".to_owned(), &table)?.memory(&table, DType::I64, 8 * trained.len())?;
+    let launch = launch.memory(&parts, DType::F64, 3 * blocks)?.words([trained.len()])?;
+    // SAFETY: the table's tensors are borrowed here, and its chunks count up to `blocks`, each of which writes 3 numbers.
+    unsafe { launch.run((blocks, 1)) }?;
+    let launch = Launch::named("sum_of_squares".to_owned(), &table)?.memory(&parts, DType::F64, 3 * blocks)?;
+    // SAFETY: one block reads `blocks` rows of 3 and writes 3 numbers.
+    unsafe { launch.memory(&out, DType::F64, 3)?.words([blocks])?.run((1, 1)) }?;
+    let sums = out.to_device(&Device::Cpu)?.to_vec1::<f64>()?;
+    Ok([sums[0], sums[1], sums[2]])
+}
+
+/// Updates weights and moments in place.
+pub(crate) fn adamw(trained: &[Trained<'_>], rule: &AdamW) -> Result<()> {
+    let AdamW { mean, square, rate, root, eps } = rule;
+    let (table, blocks) = table(trained)?;
+    let launch = Launch::named("adamw".to_owned(), &table)?.memory(&table, DType::I64, 8 * trained.len())?;
+    let launch = launch.words([trained.len()])?.float(1.0 - mean.beta).float(square.beta).float(1.0 - square.beta);
+    // SAFETY: the table's tensors are borrowed here and all different, and its chunks count up to `blocks`.
+    unsafe { launch.float(mean.scale).float(*rate).float(*root).float(*eps).run((blocks, 1)) }
+}

@@ -1,0 +1,80 @@
+//! Numbers that the host knows, as tensors on a device.
+
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+
+use candle_core::{Device, Result, Tensor};
+
+/// A tensor that is made on first use and kept; clones share it. For a second device it is made anew at each use.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Kept(Arc<OnceLock<Tensor>>);
+
+impl Kept {
+    pub(crate) fn get(&self, device: &Device, make: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
+        if let Some(kept) = self.0.get().filter(|kept| kept.device().same_device(device)) {
+            return Ok(kept.clone());
+        }
+        let made = make()?;
+        let _ = self.0.set(made.clone());
+        Ok(made)
+    }
+}
+
+/// `[B]`: first real token of each row of a batch. A device gets them once.
+#[derive(Debug, Clone)]
+pub struct Starts {
+    rows: Arc<[usize]>,
+    on_device: Kept,
+}
+
+impl<T: Into<Arc<[usize]>>> From<T> for Starts {
+    fn from(rows: T) -> Self {
+        Self { rows: rows.into(), on_device: Kept::default() }
+    }
+}
+
+impl Deref for Starts {
+    type Target = [usize];
+
+    fn deref(&self) -> &[usize] {
+        &self.rows
+    }
+}
+
+impl Starts {
+    /// The starts, `[B]` u32.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn on(&self, device: &Device) -> Result<Tensor> {
+        self.on_device.get(device, || ids(&self.rows, device))
+    }
+}
+
+/// `[N]` u32.
+pub(crate) fn ids(values: &[usize], device: &Device) -> Result<Tensor> {
+    Tensor::from_iter(values.iter().map(|value| *value as u32), device)
+}
+
+/// The cache rows that are still generating, and their positions.
+#[derive(Debug, Clone)]
+pub struct DecodeRows {
+    /// `[A]`: cache row of each active row.
+    pub cache_rows: Arc<[usize]>,
+    /// `[A]`: position of the first real token of each active row.
+    pub starts: Starts,
+    /// Position of the new token in the cache.
+    pub index: usize,
+    places: Kept,
+}
+
+impl DecodeRows {
+    /// Rows with these places in the cache and first tokens, whose new tokens have the position `index`.
+    pub fn new(cache_rows: Vec<usize>, starts: Vec<usize>, index: usize) -> Self {
+        Self { cache_rows: cache_rows.into(), starts: starts.into(), index, places: Kept::default() }
+    }
+
+    /// Cache rows and starts, `[2, A]` u32.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn places(&self, device: &Device) -> Result<Tensor> {
+        self.places.get(device, || ids(&[&self.cache_rows[..], &self.starts].concat(), device))
+    }
+}
