@@ -75,6 +75,7 @@ fn step(case: &Case) {
         starts: vec![0; case.rows],
         prompt_len: prompt,
         completion_len: case.tokens,
+        lengths: vec![case.tokens; case.rows],
         numbers: Sequences::numbered(case.rows),
     };
     let d_logps: Vec<f32> = (0..case.rows * case.tokens).map(|i| (i as f32).sin() / case.tokens as f32).collect();

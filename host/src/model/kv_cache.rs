@@ -24,25 +24,20 @@ impl KvCache {
         Ok(Self { layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_>>()? })
     }
 
-    /// Stores keys and values of the distinct prompts: cache row `b` receives row `prompt_of[b]`.
-    pub(super) fn fill(&self, layer: usize, heads: &Heads, prompt_of: &Tensor) -> Result<()> {
-        let (keys, values) = &self.layers[layer];
-        keys.slice_set(&heads.keys.index_select(prompt_of, 0)?, 2, 0)?;
-        Ok(values.slice_set(&heads.values.index_select(prompt_of, 0)?, 2, 0)?)
-    }
-
-    /// Stores keys and values of the distinct prompt `prompt` in cache row `place`, from column `from` on.
-    pub(super) fn fill_place(
+    /// Stores the keys and values of packed tokens: each of `rows` has its tokens, the cache row that receives them, and their first column.
+    pub(super) fn fill(
         &self,
         layer: usize,
         heads: &Heads,
-        prompt: usize,
-        place: usize,
-        from: usize,
+        rows: impl Iterator<Item = (Range<usize>, usize, usize)>,
     ) -> Result<()> {
         let (keys, values) = &self.layers[layer];
-        for (cache, new) in [(keys, &heads.keys), (values, &heads.values)] {
-            cache.narrow(0, place, 1)?.slice_set(&new.narrow(0, prompt, 1)?.contiguous()?, 2, from)?;
+        let (_, kv_heads, _, width) = keys.dims4()?;
+        for (tokens, place, from) in rows {
+            for (cache, new) in [(keys, &heads.keys), (values, &heads.values)] {
+                let own = new.narrow(0, tokens.start, tokens.len())?.reshape((1, tokens.len(), kv_heads, width))?;
+                cache.narrow(0, place, 1)?.slice_set(&own.transpose(1, 2)?.contiguous()?, 2, from)?;
+            }
         }
         Ok(())
     }
@@ -56,13 +51,13 @@ impl KvCache {
         Ok(())
     }
 
-    /// Stores keys and values of one new token per active row, then computes attention. Returns the mixed values `[A, 1, H * head_dim]`.
+    /// Stores keys and values of one new token per active row, then computes attention. Returns the mixed values `[A, H * head_dim]`.
     pub(super) fn attend(&self, layer: usize, heads: &Heads, rows: &DecodeRows) -> Result<Tensor> {
         let (keys, values) = &self.layers[layer];
-        ops::append_to_cache(keys, &heads.keys, rows)?;
-        ops::append_to_cache(values, &heads.values, rows)?;
-        let (active, all, _, width) = heads.queries.dims4()?;
-        let queries = heads.queries.reshape((active, all * width))?;
-        Ok(ops::decode_attention(&queries, keys, values, rows)?.reshape((active, 1, all * width))?)
+        let (_, kv_heads, _, width) = keys.dims4()?;
+        for (cache, new) in [(keys, &heads.keys), (values, &heads.values)] {
+            ops::append_to_cache(cache, &new.reshape((new.dim(0)?, kv_heads, 1, width))?, rows)?;
+        }
+        Ok(ops::decode_attention(&heads.queries, keys, values, rows)?)
     }
 }

@@ -25,6 +25,7 @@ pub mod hub;
 mod kv_cache;
 mod lora;
 mod outputs;
+mod packed;
 mod parallel;
 mod params;
 mod policy;

@@ -64,7 +64,8 @@ fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<([(&'static
     let (rows, short) = ((most[0] / length).clamp(1, micro), length.min(most[0]));
     let completion_len = (short * tokens / length).clamp(1, short.max(2) - 1);
     let (ids, starts, numbers) = (vec![0; rows * short], vec![0; rows], Sequences::numbered(rows));
-    let sequences = Sequences { ids, starts, prompt_len: short - completion_len, completion_len, numbers };
+    let (prompt_len, lengths) = (short - completion_len, vec![completion_len; rows]);
+    let sequences = Sequences { ids, starts, prompt_len, completion_len, lengths, numbers };
     let d_logps = vec![1e-3; rows * completion_len];
     let wants = control::needs(*needs, &components.step_controls, train.measure_step > 0).wants();
     // As many rows as the run samples at once, for a few tokens in the middle of their completions.

@@ -30,7 +30,8 @@ fn policy(tied: bool) -> Policy {
 fn rows() -> Sequences {
     let (prompt_len, completion_len) = (4, 5);
     let ids = (0..3 * 9).map(|i| (i * 7 + i / 4) % 23).collect();
-    Sequences { ids, starts: vec![0, 3, 1], prompt_len, completion_len, numbers: Sequences::numbered(3) }
+    let (lengths, numbers) = (vec![completion_len; 3], Sequences::numbered(3));
+    Sequences { ids, starts: vec![0, 3, 1], prompt_len, completion_len, lengths, numbers }
 }
 
 fn d_logps() -> Vec<f32> {
@@ -133,9 +134,11 @@ fn gradients_of_micro_batches_add_up() {
     let rows = rows();
     let mut sum: Option<Gradients> = None;
     for row in 0..3 {
-        let (ids, starts, numbers) = (rows.ids[row * 9..][..9].to_vec(), vec![rows.starts[row]], vec![row as u64]);
-        let part = Sequences { ids, starts, numbers, ..rows };
-        let part = policy.forward(&part, TEMPERATURE).unwrap().backward(&d_logps()[row * 5..][..5]).unwrap();
+        let part = policy
+            .forward(&rows.slice(row..row + 1), TEMPERATURE)
+            .unwrap()
+            .backward(&d_logps()[row * 5..][..5])
+            .unwrap();
         match &mut sum {
             None => sum = Some(part),
             Some(sum) => sum.accumulate(part).unwrap(),
@@ -194,7 +197,7 @@ fn malformed_batches_are_errors() {
     let policy = policy(false);
     let message = |rows: Sequences| policy.forward(&rows, TEMPERATURE).err().unwrap().to_string();
     assert!(message(Sequences { starts: vec![0, 4, 1], ..rows() }).contains("starts at 4 in 4 prompt tokens"));
-    assert!(message(Sequences { completion_len: 4, ..rows() }).contains("do not fill"));
+    assert!(message(Sequences { completion_len: 4, lengths: vec![4; 3], ..rows() }).contains("do not fill"));
     let mut outside = rows();
     outside.ids[3] = 23;
     assert!(message(outside).contains("token id 23 is outside the vocabulary of 23"));

@@ -40,7 +40,9 @@ fn child() {
     let (rows, prompt_len, completion_len) = (24, 17, 50);
     let ids = (0..rows * (prompt_len + completion_len)).map(|i| (i * i + i / 3) as u32 % 211).collect();
     let starts = (0..rows).map(|row| row % prompt_len).collect();
-    let batch = Sequences { ids, starts, prompt_len, completion_len, numbers: Sequences::numbered(rows) };
+    let lengths = (0..rows).map(|row| 1 + row * 13 % completion_len).collect();
+    let numbers = Sequences::numbered(rows);
+    let batch = Sequences { ids, starts, prompt_len, completion_len, lengths, numbers };
 
     let mut digest = Digest(0xcbf2_9ce4_8422_2325);
     let forward = policy.forward(&batch, 0.9).unwrap();
