@@ -90,7 +90,7 @@ fn step(case: &Case) {
         seconds = started.elapsed().as_secs_f64();
     }
     let Case { name, rows, tokens, gradient_checkpointing, .. } = *case;
-    let shape = Shape { rows, prompt, tokens };
+    let shape = Shape { rows, prompts: rows, prompt, tokens };
     let parts: u128 = policy.training_bytes(shape, false, false).iter().map(|(_, bytes)| bytes).sum();
     let weights = policy.weights().element_count() as u128;
     let layer =

@@ -66,6 +66,17 @@ impl Policy {
         parts.map(bytes).sum()
     }
 
+    /// Number of tokens that training passes over `rows` run through the model, `at_once` rows in each, and the least number: each prompt
+    /// once. The last token of a completion is not read.
+    pub fn tokens_of_passes(&self, rows: &Sequences, at_once: usize) -> (usize, usize) {
+        let passes =
+            (0..rows.rows()).step_by(at_once).map(|first| rows.slice(first..(first + at_once).min(rows.rows())));
+        let parts =
+            passes.flat_map(|rows| self.split(rows.rows(), MOST_ROWS).into_iter().map(move |part| rows.slice(part)));
+        let computed = parts.map(|rows| self.packed(&rows).ids.len()).sum();
+        (computed, Packed::new(rows, true).ids.len())
+    }
+
     /// Memory of a training pass over a micro-batch of `shape`: purposes and bytes. `several`: the batch has several micro-batches.
     /// `rejected`: tokens that masks reject get gradients of their own.
     pub fn training_bytes(&self, shape: Shape, several: bool, rejected: bool) -> [(&'static str, u128); 3] {

@@ -32,6 +32,12 @@ impl Sequences {
         self.starts.len()
     }
 
+    /// Number of places that hold no token.
+    pub fn padding(&self) -> usize {
+        let unused = self.starts.iter().sum::<usize>() + self.rows() * self.completion_len;
+        unused - self.lengths.iter().sum::<usize>()
+    }
+
     /// Number of tokens of the completion of `row` that a pass predicts. One of an empty completion is predicted, too: padding, which no
     /// loss reads.
     pub(super) fn tokens_of(&self, row: usize) -> usize {

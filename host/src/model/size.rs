@@ -27,6 +27,8 @@ fn weights(config: &Config) -> (u128, u128) {
 pub struct Shape {
     /// Number of completions.
     pub rows: usize,
+    /// Number of distinct prompts.
+    pub prompts: usize,
     /// Length of the longest prompt, tokens.
     pub prompt: usize,
     /// Length of the longest completion, tokens.
@@ -34,10 +36,11 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Number of tokens that a forward pass reads (all but the last of each row), and number of log-probabilities that it returns.
+    /// Number of tokens that a forward pass reads (prompts once, and all but the last of each completion), and number of log-probabilities that it returns.
     pub(super) fn counts(self) -> (u128, u128) {
-        let Self { rows, prompt, tokens } = self;
-        (rows as u128 * (prompt + tokens).saturating_sub(1) as u128, rows as u128 * tokens as u128)
+        let Self { rows, prompts, prompt, tokens } = self;
+        let inputs = prompts as u128 * prompt as u128 + rows as u128 * tokens.saturating_sub(1) as u128;
+        (inputs, rows as u128 * tokens as u128)
     }
 }
 
@@ -61,12 +64,12 @@ fn widths(config: &Config) -> (u128, u128) {
 
 /// Bytes that sampling takes, by purpose; `copy` is the number of bytes of copied weights.
 pub(super) fn sampling(config: &Config, shape: Shape, dtype: DType, copy: u128) -> [(&'static str, u128); 3] {
-    let Shape { rows, prompt, tokens } = shape;
+    let Shape { rows, prompts, prompt, tokens } = shape;
     let (heads, keys) = widths(config);
     let cache = 2 * config.num_hidden_layers as u128 * keys * (rows * (prompt + tokens)) as u128;
     // Either all prompts are in one layer at once, or all newest tokens are in the head.
     let layer =
-        (rows * prompt) as u128 * (4 * config.hidden_size as u128 + heads + 3 * config.intermediate_size as u128);
+        (prompts * prompt) as u128 * (4 * config.hidden_size as u128 + heads + 3 * config.intermediate_size as u128);
     let logits = 3 * (rows * config.vocab_size) as u128;
     [
         ("keys and values", cache * dtype.size_in_bytes() as u128),
@@ -82,9 +85,9 @@ pub(super) fn at_work(config: &Config, shape: Shape, trains_head: bool, parts: u
         (config.hidden_size as u128, config.intermediate_size as u128, config.vocab_size as u128);
     let (heads, keys) = widths(config);
     let layer = inputs * (4 * inner + 4 * hidden + 2 * heads + 2 * keys);
-    // Attention probabilities of a block of queries; in the backward pass, also their gradients.
+    // Attention probabilities of a block of queries for each head; in the backward pass, also their gradients.
     let longest = shape.prompt.saturating_add(shape.tokens);
-    let scores = [shape.rows, config.num_attention_heads, BLOCK.min(longest), longest];
+    let scores = [config.num_attention_heads, BLOCK.min(longest), longest];
     let attention = scores.iter().fold(4_u128, |product, size| product.saturating_mul(*size as u128));
     let chunk = (chunk_rows(config.vocab_size) as u128 * parts as u128).min(tokens) * vocab;
     let head = if trains_head { vocab * hidden } else { 0 };

@@ -316,7 +316,7 @@ fn activations_take_as_many_bytes_as_is_said_before() {
 
 #[test]
 fn what_masks_reject_has_gradients_of_its_own() {
-    let (policy, shape) = (policy(true), Shape { rows: 3, prompt: 4, tokens: 5 });
+    let (policy, shape) = (policy(true), Shape { rows: 3, prompts: 3, prompt: 4, tokens: 5 });
     let gradients = |several, rejected| policy.training_bytes(shape, several, rejected)[0].1;
     let one = 4 * policy.params().element_count() as u128;
     let parts = policy.split(3, 32).len() as u128;
