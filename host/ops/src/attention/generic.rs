@@ -1,6 +1,7 @@
 //! Attention over packed rows as compositions of candle's operations: blocks of queries with the keys that they read, gathered into
 //! rectangles.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,6 +12,9 @@ use crate::softmax::{causal_softmax, causal_softmax_backward};
 
 /// An index whose row is gathered as zeros.
 const NONE: u32 = u32::MAX;
+
+/// Rows that all queries of a piece attend to, and the piece.
+type Item = (Range<usize>, Piece);
 
 /// Blocks of queries with their keys, `R` at a time, each aligned at its end.
 #[derive(Debug)]
@@ -23,30 +27,37 @@ pub(super) struct Tile {
     starts: Arc<[usize]>,
     /// Place of each packed row among the queries, `[N]`.
     places: Tensor,
-    /// Places of each packed row among the keys, `[reads * N]`.
-    reads: Tensor,
+    /// First place of each packed row among the keys, `[N]`.
+    first: Tensor,
+    /// For rows with several places, those of a prompt with several completions.
+    others: Option<Others>,
+}
+
+/// Places of M packed rows behind their first ones.
+#[derive(Debug)]
+struct Others {
+    /// `[most - 1, M]`.
+    places: Tensor,
+    /// Which of the M rows each packed row is, `[N]`.
+    rows: Tensor,
 }
 
 impl Tile {
     /// One tile for the first blocks of all prompts, one for their second blocks, and so on; then the same for the completions.
     pub(super) fn all(stems: &[Stem], device: &Device) -> Result<Vec<Self>> {
-        let mut tiles: Vec<((bool, usize), Vec<(Range<usize>, Piece)>)> = Vec::new();
+        let mut tiles: BTreeMap<(bool, usize), Vec<Item>> = BTreeMap::new();
         for block in stems.iter().flat_map(|stem| &stem.blocks) {
             for piece in &block.pieces {
                 let kind = (!block.context.is_empty(), (piece.rows.start - piece.first) / BLOCK);
-                let item = (block.context.clone(), piece.clone());
-                match tiles.iter_mut().find(|(other, _)| *other == kind) {
-                    Some((_, items)) => items.push(item),
-                    None => tiles.push((kind, vec![item])),
-                }
+                tiles.entry(kind).or_default().push((block.context.clone(), piece.clone()));
             }
         }
         let rows = stems.last().map_or(0, |stem| stem.rows.end);
-        tiles.iter().map(|(_, items)| Self::new(items, rows, device)).collect()
+        tiles.values().map(|items| Self::new(items, rows, device)).collect()
     }
 
-    fn new(items: &[(Range<usize>, Piece)], rows: usize, device: &Device) -> Result<Self> {
-        let count = |(context, piece): &(Range<usize>, Piece)| context.len() + piece.own();
+    fn new(items: &[Item], rows: usize, device: &Device) -> Result<Self> {
+        let count = |(context, piece): &Item| context.len() + piece.own();
         let longest = items.iter().map(|(_, piece)| piece.rows.len()).max().unwrap_or(0);
         let most = items.iter().map(count).max().unwrap_or(0);
         let (mut queries, mut keys) = (Vec::new(), Vec::new());
@@ -54,26 +65,21 @@ impl Tile {
             queries.extend(padded(piece.rows.clone(), longest));
             keys.extend(padded(context.clone().chain(piece.first..piece.rows.end), most));
         }
-        let mut places = vec![NONE; rows];
-        let mut reads: Vec<Vec<u32>> = Vec::new();
+        let (mut places, mut reads) = (vec![NONE; rows], vec![Vec::new(); rows]);
         for (place, row) in (0..).zip(&queries).filter(|(_, row)| **row != NONE) {
             places[*row as usize] = place;
         }
-        let mut counts = vec![0; rows];
         for (place, row) in (0..).zip(&keys).filter(|(_, row)| **row != NONE) {
-            let count = &mut counts[*row as usize];
-            if *count == reads.len() {
-                reads.push(vec![NONE; rows]);
-            }
-            reads[*count][*row as usize] = place;
-            *count += 1;
+            reads[*row as usize].push(place);
         }
+        let first: Vec<u32> = reads.iter().map(|places| places.first().copied().unwrap_or(NONE)).collect();
         Ok(Self {
             starts: items.iter().map(|item| most - count(item)).collect(),
             queries: Tensor::new(queries, device)?,
             keys: Tensor::new(keys, device)?,
             places: Tensor::new(places, device)?,
-            reads: Tensor::new(reads.concat(), device)?,
+            first: Tensor::new(first, device)?,
+            others: Others::new(&reads, device)?,
         })
     }
 
@@ -118,8 +124,29 @@ impl Tile {
         let (rows, _, tokens, _) = by_head.dims4()?;
         let lines = by_head.transpose(1, 2)?.contiguous()?.reshape((rows * tokens, ()))?;
         let dtype = if lines.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
-        let read = lines.index_select(&self.reads, 0)?.to_dtype(dtype)?;
-        read.reshape((self.reads.elem_count() / self.places.elem_count(), self.places.elem_count(), ()))?.sum(0)
+        let first = lines.index_select(&self.first, 0)?.to_dtype(dtype)?;
+        let Some(Others { places, rows }) = &self.others else { return Ok(first) };
+        let (most, count) = places.dims2()?;
+        let read = lines.index_select(&places.flatten_all()?, 0)?.to_dtype(dtype)?.reshape((most, count, ()))?;
+        first + read.sum(0)?.index_select(rows, 0)?
+    }
+}
+
+impl Others {
+    /// From the places of each packed row; `None` if none has several.
+    fn new(reads: &[Vec<u32>], device: &Device) -> Result<Option<Self>> {
+        let several: Vec<&Vec<u32>> = reads.iter().filter(|places| places.len() > 1).collect();
+        let most = several.iter().map(|places| places.len()).max().unwrap_or(1);
+        if most == 1 {
+            return Ok(None);
+        }
+        let mut numbers = 0..;
+        let number = |places: &Vec<u32>| if places.len() > 1 { numbers.next() } else { None }.unwrap_or(NONE);
+        let rows: Vec<u32> = reads.iter().map(number).collect();
+        let place = |read: usize| several.iter().map(move |places| places.get(read).copied().unwrap_or(NONE));
+        let places: Vec<u32> = (1..most).flat_map(place).collect();
+        let places = Tensor::from_vec(places, (most - 1, several.len()), device)?;
+        Ok(Some(Self { places, rows: Tensor::new(rows, device)? }))
     }
 }
 
