@@ -136,7 +136,9 @@ impl Tape {
             if frozen { self.model.layers.iter().position(Layer::has_adapter).unwrap_or(usize::MAX) } else { 0 };
         // The first tokens of all completions of a prompt come after the same token, whose gradient is their sum.
         let zeros = Tensor::zeros((self.packed.ids.len(), d_last.dim(1)?), DType::F32, d_last.device())?;
-        let dx = ops::add_rows(zeros, &self.packed.before(), &d_last.to_dtype(DType::F32)?, None)?;
+        let before = Tensor::new(self.packed.before(), d_last.device())?;
+        // In order on every device, unlike a scattered sum.
+        let dx = zeros.index_add(&before, &d_last.to_dtype(DType::F32)?, 0)?;
         let mut dx = dx.to_dtype(d_last.dtype())?;
         for (number, layer) in self.model.layers.iter().enumerate().skip(lowest).rev() {
             let saved = match self.layers.pop() {
