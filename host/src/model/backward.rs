@@ -8,8 +8,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use candle_core::{DType, Tensor};
 
-use super::attention::Heads;
-use super::decoder::{Decoder, Layer, Linear, Saved};
+use super::decoder::{Decoder, Heads, Layer, Linear, Saved};
 use super::gradients::Gradients;
 use super::ops;
 use super::packed::{Packed, Tokens};

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use anyhow::Result;
 use candle_core::{DType, Tensor};
 
-use super::attention::{Heads, Sizes};
-use super::config::Biases;
+use super::config::{Biases, Config};
 use super::lora::{DropoutMask, Factors};
-use super::ops::{self, Rope};
+use super::ops::{self, HeadSizes, Rope};
 use super::packed::Tokens;
 use super::policy::Policy;
 use super::shapes::{EMBEDDING, FINAL_NORM, head_name};
@@ -41,6 +40,34 @@ pub(super) struct Layer {
     pub(super) up: Linear,
     pub(super) down: Linear,
     pub(super) sizes: Sizes,
+}
+
+/// Sizes of the heads, and the epsilon of a layer's RMSNorms.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) heads: HeadSizes,
+    pub(super) eps: f64,
+}
+
+impl Sizes {
+    fn of(config: &Config) -> Self {
+        let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
+        Self { heads: HeadSizes { heads, kv_heads, width: config.head_dim() }, eps: config.rms_norm_eps }
+    }
+}
+
+/// Queries, keys and values after rotation: `[N, H or KV * head_dim]`.
+#[derive(Clone)]
+pub(super) struct Heads {
+    pub(super) queries: Tensor,
+    pub(super) keys: Tensor,
+    pub(super) values: Tensor,
+}
+
+impl Heads {
+    pub(super) fn each(&self) -> [&Tensor; 3] {
+        [&self.queries, &self.keys, &self.values]
+    }
 }
 
 /// A tensor for the queries, and one for the keys.

@@ -5,8 +5,8 @@ use std::ops::Range;
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 
-use super::attention::Heads;
 use super::config::Config;
+use super::decoder::Heads;
 use super::ops::{self, DecodeRows};
 
 /// One pair of `[B, KV, S, head_dim]` tensors per layer; S is the longest possible row.
