@@ -24,6 +24,19 @@ impl KvCache {
         Ok(Self { layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_>>()? })
     }
 
+    /// Stores the keys and values of packed tokens in all cache rows, from column `from` on: `tokens`, `[B, P]` u32, names that of each place;
+    /// `u32::MAX` is none.
+    pub(super) fn fill_all(&self, layer: usize, heads: &Heads, tokens: &Tensor, from: usize) -> Result<()> {
+        let (keys, values) = &self.layers[layer];
+        let (_, kv_heads, _, width) = keys.dims4()?;
+        let (rows, count) = tokens.dims2()?;
+        for (cache, new) in [(keys, &heads.keys), (values, &heads.values)] {
+            let all = new.index_select(&tokens.flatten_all()?, 0)?.reshape((rows, count, kv_heads, width))?;
+            cache.slice_set(&all.transpose(1, 2)?.contiguous()?, 2, from)?;
+        }
+        Ok(())
+    }
+
     /// Stores the keys and values of packed tokens: each of `rows` has its tokens, the cache row that receives them, and their first column.
     pub(super) fn fill(
         &self,

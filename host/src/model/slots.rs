@@ -100,7 +100,18 @@ impl<'a> Slots<'a> {
             self.places[row] = self.free.pop().expect("as many places are free as rows are let in");
         }
         let device = self.policy.device();
+        // The first rows fill the whole cache at once.
+        let length = rows.clone().map(|row| self.prompts[row].len()).max().unwrap_or(0);
+        let place_of = |row: usize| {
+            let prompt = packed.prompt(row);
+            std::iter::repeat_n(u32::MAX, length - prompt.len()).chain(prompt.map(|token| token as u32))
+        };
+        let whole = (rows.start == 0 && count == self.count).then(|| (0..count).flat_map(place_of).collect());
+        let whole = whole.map(|tokens: Vec<u32>| Tensor::from_vec(tokens, (count, length), device)).transpose()?;
         let x = self.model.residual(&packed.with_table(self.table.clone(), device)?, |layer, saved| {
+            if let Some(tokens) = &whole {
+                return self.cache.fill_all(layer, &saved.heads, tokens, self.column - length);
+            }
             let place = |row: usize| (packed.prompt(row - rows.start), self.places[row], self.starts[row]);
             self.cache.fill(layer, &saved.heads, rows.clone().map(place))
         })?;
