@@ -75,6 +75,7 @@ fn step(case: &Case) {
         starts: vec![0; case.rows],
         prompt_len: prompt,
         completion_len: case.tokens,
+        lengths: vec![case.tokens; case.rows],
         numbers: Sequences::numbered(case.rows),
     };
     let d_logps: Vec<f32> = (0..case.rows * case.tokens).map(|i| (i as f32).sin() / case.tokens as f32).collect();
@@ -89,7 +90,7 @@ fn step(case: &Case) {
         seconds = started.elapsed().as_secs_f64();
     }
     let Case { name, rows, tokens, gradient_checkpointing, .. } = *case;
-    let shape = Shape { rows, prompt, tokens };
+    let shape = Shape { rows, prompts: rows, prompt, tokens };
     let parts: u128 = policy.training_bytes(shape, false, false).iter().map(|(_, bytes)| bytes).sum();
     let weights = policy.weights().element_count() as u128;
     let layer =

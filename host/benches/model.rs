@@ -70,7 +70,14 @@ fn parts() {
         let generating = least(|| generate(&policy, &prompts, tokens));
         let ids = (0..batch * (prompt + tokens)).map(|i| (i * i % 31) as u32).collect();
         let numbers = Sequences::numbered(batch);
-        let rows = Sequences { ids, starts: vec![0; batch], prompt_len: prompt, completion_len: tokens, numbers };
+        let rows = Sequences {
+            ids,
+            starts: vec![0; batch],
+            prompt_len: prompt,
+            completion_len: tokens,
+            lengths: vec![tokens; batch],
+            numbers,
+        };
         let wants = Wants { entropy: true, ..Wants::default() };
         let logps = least(|| _ = policy.forward_detached(&rows, 1.0).unwrap().outputs(&wants).unwrap());
         let d_logps = vec![0.01; batch * tokens];

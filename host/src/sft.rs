@@ -219,7 +219,12 @@ impl Sft {
         let completions: Vec<&[u32]> = targets.iter().map(Vec::as_slice).collect();
         let sequences = join(&prompts, &completions, self.tokenizer.pad_id());
         let tokens = sequences.completion_len;
-        self.check_memory(Shape { rows: examples.len(), prompt: sequences.prompt_len, tokens })?;
+        self.check_memory(Shape {
+            rows: examples.len(),
+            prompts: examples.len(),
+            prompt: sequences.prompt_len,
+            tokens,
+        })?;
         let forward = self.policy.forward(&sequences, 1.0)?;
         let logps = forward.outputs(&Wants::default())?.logps;
         let count: usize = completions.iter().map(|ids| ids.len()).sum();

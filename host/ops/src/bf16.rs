@@ -94,7 +94,7 @@ fn mixed(x: u32) -> u32 {
     x ^ x >> 16
 }
 
-/// The result of an operation: a tensor, or two.
+/// The result of an operation: a tensor, or several.
 pub(super) trait Rounded: Sized {
     /// The result, rounded to bf16.
     fn rounded(self) -> Result<Self>;
@@ -109,6 +109,13 @@ impl Rounded for Tensor {
 impl Rounded for (Tensor, Tensor) {
     fn rounded(self) -> Result<Self> {
         Ok((self.0.rounded()?, self.1.rounded()?))
+    }
+}
+
+impl Rounded for [Tensor; 3] {
+    fn rounded(self) -> Result<Self> {
+        let [a, b, c] = self;
+        Ok([a.rounded()?, b.rounded()?, c.rounded()?])
     }
 }
 

@@ -22,7 +22,7 @@ pub fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Resul
     cache.inplace_op2(new, &Append(rows.clone()))
 }
 
-/// Queries, keys and values of one new token per row, `[A, 1, H or KV * width]`, before their rotation by `rope`. Keys and values go to the
+/// Queries, keys and values of one new token per row, `[A, H or KV * width]`, before their rotation by `rope`. Keys and values go to the
 /// caches, at position `rows.index`; returns the rotated queries, `[A, H * width]`.
 pub fn decode_heads(
     [queries, keys, values]: [&Tensor; 3],
@@ -36,10 +36,10 @@ pub fn decode_heads(
         return super::cuda::decode_heads([queries, keys, values], &table, [key_cache, value_cache], rows);
     }
     let (_, kv_heads, _, width) = key_cache.dims4()?;
-    let (active, _, all) = queries.dims3()?;
-    append_to_cache(key_cache, &rope.apply(keys, kv_heads)?, rows)?;
+    let (active, all) = queries.dims2()?;
+    append_to_cache(key_cache, &rope.apply(&keys.unsqueeze(1)?, kv_heads)?, rows)?;
     append_to_cache(value_cache, &values.reshape((active, kv_heads, 1, width))?, rows)?;
-    rope.apply(queries, all / width.max(1))?.reshape((active, all))
+    rope.apply(&queries.unsqueeze(1)?, all / width.max(1))?.reshape((active, all))
 }
 
 /// Attention of `queries` `[A, H * width]` over the caches `[B, KV, S, width]` up to position `rows.index`, as `[A, H * width]`.

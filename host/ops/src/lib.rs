@@ -13,6 +13,7 @@
 use candle_core::{DType, Tensor};
 
 mod add;
+mod attention;
 mod bf16;
 mod bias;
 #[cfg(feature = "cuda")]
@@ -41,6 +42,7 @@ mod top;
 mod truncate;
 
 pub use add::{add, add_to};
+pub use attention::{BLOCK, HeadSizes, Packing, attention, attention_backward};
 use bf16::{by_kernel, is_rounded, narrow, round_to_bf16};
 pub use bf16::{round_by_chance, to_dtype};
 pub use bias::{add_bias, sum_rows};

@@ -96,10 +96,10 @@ impl Rope {
         Self { table, starts: starts.into(), first_index, angles: Arc::default() }
     }
 
-    /// Rotation of some rows of the batch.
-    pub fn of(&self, rows: &[u32]) -> Self {
-        let starts: Vec<usize> = rows.iter().map(|&row| self.starts[row as usize]).collect();
-        Self::new(self.table.clone(), starts, self.first_index)
+    /// Rotation of rows of one token each, at these positions `[B]`.
+    pub fn at(table: Arc<RopeTable>, positions: &[usize]) -> Self {
+        let last = positions.iter().max().copied().unwrap_or(0);
+        Self::new(table, positions.iter().map(|position| last - position).collect::<Vec<_>>(), last)
     }
 
     /// Rotates `x` `[B, S, H * width]` and moves the heads to the front: `[B, H, S, width]`.

@@ -44,7 +44,7 @@ const HOST: [&str; 19] = [
     "step_time",
 ];
 /// Prefixes of the host's other names.
-const FAMILIES: [&str; 13] = [
+const FAMILIES: [&str; 14] = [
     "completions/",
     "eval/",
     "eval_rewards/",
@@ -56,6 +56,7 @@ const FAMILIES: [&str; 13] = [
     "step/",
     "step_control/",
     "timing_s/",
+    "tokens/",
     "warnings/",
     "weight/",
 ];

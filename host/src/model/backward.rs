@@ -6,23 +6,23 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
-use super::attention::{Heads, attend_backward};
-use super::decoder::{Decoder, Layer, Linear, Saved};
+use super::decoder::{Decoder, Heads, Layer, Linear, Saved};
 use super::gradients::Gradients;
-use super::ops::{self, Rope};
+use super::ops;
+use super::packed::{Packed, Tokens};
+use super::sequences::Sequences;
 use super::shapes::{EMBEDDING, FINAL_NORM, HEAD};
 
 /// Activations that a forward pass stores for the backward pass. Clones share them.
 #[derive(Clone)]
 pub(super) struct Tape {
     pub(super) model: Arc<Decoder>,
-    /// Token ids, `[B, S]`.
-    pub(super) ids: Tensor,
-    pub(super) rope: Rope,
+    pub(super) packed: Arc<Packed>,
+    pub(super) tokens: Tokens,
     pub(super) layers: Vec<Stored>,
-    /// The residual stream of the last T tokens before the final norm, `[B, T, D]`.
+    /// The residual stream of the token before each completion token, before the final norm, `[K, D]`.
     pub(super) last: Tensor,
     /// True if the head shares its weight with the embedding.
     pub(super) tied: bool,
@@ -33,7 +33,7 @@ pub(super) struct Tape {
 #[derive(Clone)]
 pub(super) enum Stored {
     All(Saved),
-    /// The input of the layer, `[B, S, D]`, from which its activations are recomputed.
+    /// The input of the layer, `[N, D]`, from which its activations are recomputed.
     Input(Tensor),
 }
 
@@ -64,29 +64,25 @@ impl LayerGradients<'_> {
         if self.frozen { Ok(()) } else { self.add(part, gradient) }
     }
 
-    /// Adds the gradients of `part`'s weight and bias, or of its adapter. Returns the gradient by `x` `[.., in]`; `dy` is `[.., out]`.
+    /// Adds the gradients of `part`'s weight and bias, or of its adapter. Returns the gradient by `x` `[N, in]`; `dy` is `[N, out]`.
     fn linear(&mut self, part: &str, linear: &Linear, x: &Tensor, dy: &Tensor) -> Result<Tensor> {
-        let (outputs, inputs) = linear.weight.dims2()?;
-        let rows = x.elem_count() / inputs;
-        let flat = dy.reshape((rows, outputs))?;
-        let flat_x = x.reshape((rows, inputs))?;
         if !self.frozen {
-            self.add(&format!("{part}.weight"), ops::product(&flat.t()?, &flat_x, linear.weight.dtype())?)?;
+            self.add(&format!("{part}.weight"), ops::product(&dy.t()?, x, linear.weight.dtype())?)?;
             if linear.bias.is_some() {
-                self.add(&format!("{part}.bias"), ops::sum_rows(&flat)?)?;
+                self.add(&format!("{part}.bias"), ops::sum_rows(dy)?)?;
             }
         }
-        let mut dx = ops::product(&flat, &linear.weight, flat.dtype())?;
+        let mut dx = ops::product(dy, &linear.weight, dy.dtype())?;
         if let Some(adapter) = &linear.adapter {
-            let gradients = adapter.backward(&flat_x, &flat)?;
+            let gradients = adapter.backward(x, dy)?;
             self.add(&format!("{part}.lora_A.weight"), gradients.a)?;
             self.add(&format!("{part}.lora_B.weight"), gradients.b)?;
             dx = ops::add(&dx, &gradients.x)?;
         }
-        Ok(dx.reshape(x.shape())?)
+        Ok(dx)
     }
 
-    /// Adds the gradient of the head norm `part`. Returns the gradient by `x`, `[B, S, H * head_dim]`; `dy` has the same shape.
+    /// Adds the gradient of the head norm `part`. Returns the gradient by `x`, `[N, H * head_dim]`; `dy` has the same shape.
     fn head_norm(&mut self, part: &str, weight: &Tensor, x: &Tensor, dy: &Tensor, eps: f64) -> Result<Tensor> {
         let heads = |tensor: &Tensor| tensor.reshape(((), weight.dim(0)?));
         let (dx, d_weight) = ops::rms_norm_backward(&heads(x)?, weight, &heads(dy)?, eps, None)?;
@@ -96,16 +92,17 @@ impl LayerGradients<'_> {
 }
 
 impl Tape {
-    /// A tape of the rows `rows` (`[R]`, u32) alone, with copies of their activations.
-    pub(super) fn of(&self, rows: &Tensor) -> Result<Self> {
-        let own = |tensor: &Tensor| tensor.contiguous()?.index_select(rows, 0);
-        let numbers = rows.to_vec1()?;
+    /// A tape of the rows `rows` alone, whose tokens are `own` and their completion tokens `chosen`, with copies of their activations.
+    pub(super) fn of(&self, rows: &[usize], own: &Sequences, chosen: &Tensor) -> Result<Self> {
+        let packed = Packed::new(own, self.packed.shares);
+        let places = Tensor::new(packed.places_in(&self.packed, rows), self.last.device())?;
+        let own_rows = |tensor: &Tensor| tensor.contiguous()?.index_select(&places, 0);
         Ok(Self {
-            model: Arc::new(self.model.of(&numbers)),
-            ids: own(&self.ids)?,
-            rope: self.rope.of(&numbers),
-            layers: self.layers.iter().map(|layer| layer.map(own)).collect::<candle_core::Result<_>>()?,
-            last: own(&self.last)?,
+            model: Arc::new(self.model.of(&packed.numbered(&own.numbers))),
+            tokens: packed.with_table(self.tokens.rope.table.clone(), self.last.device())?,
+            packed: Arc::new(packed),
+            layers: self.layers.iter().map(|layer| layer.map(own_rows)).collect::<candle_core::Result<_>>()?,
+            last: self.last.index_select(chosen, 0)?,
             tied: self.tied,
             padding: self.padding,
         })
@@ -120,15 +117,15 @@ impl Tape {
             Ok(tensor.clone())
         };
         self.layers.iter().for_each(|layer| _ = layer.map(count));
-        [&self.ids, &self.last].into_iter().for_each(|tensor| _ = count(tensor));
+        [&self.tokens.ids, &self.last].into_iter().for_each(|tensor| _ = count(tensor));
         sum.get()
     }
 
-    /// Adds the gradients of the trained parameters to `sum`, from the gradients by the features `[B * T, D]` and by the head `[V, D]`.
+    /// Adds the gradients of the trained parameters to `sum`, from the gradients by the features `[K, D]` and by the head `[V, D]`.
     /// `d_head` is `None` for a frozen head. Activations that nothing else shares are freed as soon as they have been used.
     pub(super) fn backward(mut self, d_hidden: &Tensor, d_head: Option<Tensor>, sum: &mut Gradients) -> Result<()> {
         let frozen = self.model.frozen;
-        let d_features = d_hidden.reshape(self.last.shape())?.to_dtype(self.last.dtype())?;
+        let d_features = d_hidden.to_dtype(self.last.dtype())?;
         let (d_last, d_norm) =
             ops::rms_norm_backward(&self.last, &self.model.final_norm, &d_features, self.model.eps, None)?;
         if !frozen {
@@ -137,15 +134,16 @@ impl Tape {
         // Below the lowest adapter, no parameter is trained.
         let lowest =
             if frozen { self.model.layers.iter().position(Layer::has_adapter).unwrap_or(usize::MAX) } else { 0 };
-        let (_, inputs) = self.ids.dims2()?;
-        let mut dx = d_last.pad_with_zeros(1, inputs - self.last.dim(1)?, 0)?;
+        // The first tokens of all completions of a prompt come after the same token, whose gradient is their sum.
+        let zeros = Tensor::zeros((self.packed.ids.len(), d_last.dim(1)?), DType::F32, d_last.device())?;
+        let mut dx = ops::add_rows(zeros, &self.packed.before(), &d_last, None)?.to_dtype(d_last.dtype())?;
         for (number, layer) in self.model.layers.iter().enumerate().skip(lowest).rev() {
             let saved = match self.layers.pop() {
                 Some(Stored::All(saved)) => saved,
-                Some(Stored::Input(x)) => layer.forward(x, &self.rope)?.1,
+                Some(Stored::Input(x)) => layer.forward(x, &self.tokens)?.1,
                 None => bail!("this forward pass kept nothing of layer {number}"),
             };
-            dx = layer_backward(layer, saved, &self.rope, &dx, &mut LayerGradients { layer: number, frozen, sum })?;
+            dx = layer_backward(layer, saved, &self.tokens, &dx, &mut LayerGradients { layer: number, frozen, sum })?;
         }
         match d_head {
             Some(d_head) => self.embedding_backward(&dx, d_head, sum),
@@ -156,7 +154,6 @@ impl Tape {
     /// Adds the gradients of head and embedding, given the gradient by the residual stream that enters the first layer.
     fn embedding_backward(&self, dx: &Tensor, d_head: Tensor, sum: &mut Gradients) -> Result<()> {
         let embedding = &self.model.embedding;
-        let d_rows = dx.reshape((self.ids.elem_count(), embedding.dim(1)?))?;
         let start = if self.tied {
             d_head
         } else {
@@ -164,22 +161,21 @@ impl Tape {
             sum.add(HEAD.to_owned(), d_head)?;
             zeros
         };
-        let ids = self.ids.flatten_all()?.to_vec1()?;
-        sum.add(EMBEDDING.to_owned(), ops::add_rows(start, &ids, &d_rows, self.padding)?)
+        sum.add(EMBEDDING.to_owned(), ops::add_rows(start, &self.packed.ids, dx, self.padding)?)
     }
 }
 
-/// The gradient by a layer's input, `[B, S, D]`, from the gradient by its output.
+/// The gradient by a layer's input, `[N, D]`, from the gradient by its output.
 ///
 /// Cheap activations are recomputed. Norms and the gate's product would take a third of a layer's stored bytes.
 fn layer_backward(
     layer: &Layer,
     saved: Saved,
-    rope: &Rope,
+    tokens: &Tokens,
     dx: &Tensor,
     gradients: &mut LayerGradients<'_>,
 ) -> Result<Tensor> {
-    let (Saved { x, unnormed, heads, probs, mixed, gated }, eps) = (saved, layer.sizes.eps);
+    let (Saved { x, unnormed, heads, mixed, gated }, eps) = (saved, layer.sizes.eps);
     let inner = ops::swiglu(&gated.gate, &gated.up)?;
     let d_inner = gradients.linear("mlp.down_proj", &layer.down, &inner, dx)?;
     drop(inner);
@@ -194,11 +190,12 @@ fn layer_backward(
     drop((gated, normed, d_inner, d_gate, d_up));
 
     let d_mixed = gradients.linear("self_attn.o_proj", &layer.output, &mixed, &dx)?;
-    let mut d_heads = attend_backward(layer.sizes, &heads, probs.as_ref(), &rope.starts, &d_mixed)?;
-    // The gradients by the outputs of the three projections, `[B, S, H or KV * head_dim]`, before the norms of heads.
-    d_heads.queries = rope.backward(&d_heads.queries)?;
-    d_heads.keys = rope.backward(&d_heads.keys)?;
-    d_heads.values = ops::tokens_first(&d_heads.values)?;
+    let sizes = layer.sizes.heads;
+    let [queries, keys, values] = ops::attention_backward(heads.each(), &d_mixed, &tokens.packing, sizes)?;
+    // The gradients by the outputs of the three projections, `[N, H or KV * head_dim]`, before the norms of heads.
+    let back = |x: &Tensor, heads| tokens.rope.backward(&x.reshape((x.dim(0)?, heads, 1, ()))?)?.squeeze(1);
+    let (queries, keys) = (back(&queries, sizes.heads)?, back(&keys, sizes.kv_heads)?);
+    let mut d_heads = Heads { queries, keys, values };
     if let (Some(norms), Some(unnormed)) = (&layer.head_norms, &unnormed) {
         let Heads { queries, keys, .. } = &mut d_heads;
         *queries = gradients.head_norm("self_attn.q_norm", &norms.queries, &unnormed.queries, queries, eps)?;

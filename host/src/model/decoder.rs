@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use candle_core::{D, DType, Tensor};
+use candle_core::{DType, Tensor};
 
-use super::attention::{Heads, Sizes, attend};
 use super::config::{Biases, Config};
 use super::joined::Joined;
 use super::lora::{DropoutMask, Factors};
-use super::ops::{self, Rope, RopeTable};
+use super::ops::{self, HeadSizes, Rope};
+use super::packed::Tokens;
 use super::policy::Policy;
 use super::shapes::{EMBEDDING, FINAL_NORM, head_name};
 
@@ -44,6 +44,34 @@ pub(super) struct Layer {
     pub(super) joined: Option<Joined>,
 }
 
+/// Sizes of the heads, and the epsilon of a layer's RMSNorms.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) heads: HeadSizes,
+    pub(super) eps: f64,
+}
+
+impl Sizes {
+    fn of(config: &Config) -> Self {
+        let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
+        Self { heads: HeadSizes { heads, kv_heads, width: config.head_dim() }, eps: config.rms_norm_eps }
+    }
+}
+
+/// Queries, keys and values after rotation: `[N, H or KV * head_dim]`.
+#[derive(Clone)]
+pub(super) struct Heads {
+    pub(super) queries: Tensor,
+    pub(super) keys: Tensor,
+    pub(super) values: Tensor,
+}
+
+impl Heads {
+    pub(super) fn each(&self) -> [&Tensor; 3] {
+        [&self.queries, &self.keys, &self.values]
+    }
+}
+
 /// A tensor for the queries, and one for the keys.
 #[derive(Clone)]
 pub(super) struct QueriesAndKeys {
@@ -54,14 +82,12 @@ pub(super) struct QueriesAndKeys {
 /// Activations that the backward pass of one layer needs.
 #[derive(Clone)]
 pub(super) struct Saved {
-    /// Input of the layer in the residual stream, `[B, S, D]`.
+    /// Input of the layer in the residual stream, `[N, D]`.
     pub(super) x: Tensor,
-    /// Queries and keys before the norms of heads, `[B, S, H or KV * head_dim]`, in families that have these norms.
+    /// Queries and keys before the norms of heads, `[N, H or KV * head_dim]`, in families that have these norms.
     pub(super) unnormed: Option<QueriesAndKeys>,
     pub(super) heads: Heads,
-    /// Attention probabilities `[B, H, S, S]`; only short sequences store them.
-    pub(super) probs: Option<Tensor>,
-    /// Values mixed by the probabilities, `[B, S, H * head_dim]`.
+    /// Values mixed by attention, `[N, H * head_dim]`.
     pub(super) mixed: Tensor,
     pub(super) gated: Gated,
 }
@@ -69,15 +95,15 @@ pub(super) struct Saved {
 /// Activations of the second half of a layer, the feed-forward part.
 #[derive(Clone)]
 pub(super) struct Gated {
-    /// The residual stream after attention, `[B, S, D]`.
+    /// The residual stream after attention, `[N, D]`.
     pub(super) x: Tensor,
-    /// Output of the gate projection, `[B, S, intermediate]`; the next field has the same shape.
+    /// Output of the gate projection, `[N, intermediate]`; the next field has the same shape.
     pub(super) gate: Tensor,
     pub(super) up: Tensor,
 }
 
 impl Saved {
-    /// A copy with `f` applied to each tensor. The first axis of every tensor is the batch.
+    /// A copy with `f` applied to each tensor. The first axis of every tensor is that of the tokens.
     pub(super) fn map(&self, f: impl Fn(&Tensor) -> candle_core::Result<Tensor>) -> candle_core::Result<Self> {
         let Heads { queries, keys, values } = &self.heads;
         let Gated { x, gate, up } = &self.gated;
@@ -88,7 +114,6 @@ impl Saved {
             x: f(&self.x)?,
             unnormed: self.unnormed.as_ref().map(unnormed).transpose()?,
             heads: Heads { queries: f(queries)?, keys: f(keys)?, values: f(values)? },
-            probs: self.probs.as_ref().map(&f).transpose()?,
             mixed: f(&self.mixed)?,
             gated: Gated { x: f(x)?, gate: f(gate)?, up: f(up)? },
         })
@@ -121,33 +146,28 @@ impl Linear {
         Ok(Self { transposed: weight.t()?, weight, streams: false, bias, adapter })
     }
 
-    /// Maps `[.., in]` to `[.., out]` by one matrix product over all rows.
+    /// Maps `[N, in]` to `[N, out]`.
     pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         Self::forward_all([self], x).map(|[y]| y)
     }
 
     /// Applies each of `linears` to `x`. Streamed products with few rows share one kernel call.
     pub(super) fn forward_all<const COUNT: usize>(linears: [&Self; COUNT], x: &Tensor) -> Result<[Tensor; COUNT]> {
-        let inputs = x.dim(D::Minus1)?;
-        let rows = x.elem_count() / inputs;
-        let flat = x.reshape((rows, inputs))?;
-        let streams = linears.iter().all(|linear| linear.streams) && ops::are_few_rows(&flat, rows);
+        let streams = linears.iter().all(|linear| linear.streams) && ops::are_few_rows(x, x.dim(0)?);
         let products: Vec<Tensor> = if streams {
-            ops::products_of_few_rows(&flat, linears.map(|linear| &linear.weight))?.into()
+            ops::products_of_few_rows(x, linears.map(|linear| &linear.weight))?.into()
         } else {
-            let product = |linear: &Self| ops::product(&flat, &linear.transposed, flat.dtype());
+            let product = |linear: &Self| ops::product(x, &linear.transposed, x.dtype());
             linears.into_iter().map(product).collect::<candle_core::Result<_>>()?
         };
-        let mut shape = x.dims().to_vec();
         let finish = |(linear, mut y): (&Self, Tensor)| -> Result<Tensor> {
             if let Some(bias) = &linear.bias {
                 y = ops::add_bias(&y, bias)?;
             }
             if let Some(adapter) = &linear.adapter {
-                y = adapter.add_to(&y, &flat)?;
+                y = adapter.add_to(&y, x)?;
             }
-            *shape.last_mut().expect("a tensor with rows") = y.dim(1)?;
-            Ok(y.reshape(shape.as_slice())?)
+            Ok(y)
         };
         let all = linears.into_iter().zip(products).map(finish).collect::<Result<Vec<_>>>()?;
         Ok(all.try_into().expect("as many products as linears"))
@@ -198,8 +218,8 @@ impl Layer {
         [query, key, value, output, gate, up, down].iter().any(|linear| linear.adapter.is_some())
     }
 
-    /// Queries, keys and values of `x` `[B, S, D]` before their rotation, `[B, S, H or KV * head_dim]`; and the queries and keys before
-    /// their norms.
+    /// Queries, keys and values of `x` `[N, D]` before their rotation, `[N, H or KV * head_dim]`; and the queries and keys before their
+    /// norms.
     pub(super) fn projected(&self, x: &Tensor) -> Result<(Option<QueriesAndKeys>, [Tensor; 3])> {
         let normed = ops::rms_norm(x, &self.input_norm, self.sizes.eps)?;
         let joined = self.joined.as_ref().map(|joined| &joined.heads);
@@ -210,27 +230,25 @@ impl Layer {
         Ok((Some(QueriesAndKeys { queries, keys }), of_heads))
     }
 
-    /// The heads of `x` `[B, S, D]`, and the queries and keys before their norms.
+    /// The heads of `x` `[N, D]`, and the queries and keys before their norms.
     pub(super) fn heads(&self, x: &Tensor, rope: &Rope) -> Result<(Option<QueriesAndKeys>, Heads)> {
-        let Sizes { heads, kv_heads, .. } = self.sizes;
+        let HeadSizes { heads, kv_heads, .. } = self.sizes.heads;
         let (unnormed, [queries, keys, values]) = self.projected(x)?;
-        let heads = Heads {
-            queries: rope.apply(&queries, heads)?,
-            keys: rope.apply(&keys, kv_heads)?,
-            values: ops::heads_first(&values, kv_heads)?,
-        };
-        Ok((unnormed, heads))
+        // Each token is a row of its own, so heads stay where they are.
+        let turned = |x: &Tensor, heads| rope.apply(&x.unsqueeze(1)?, heads)?.reshape(x.shape());
+        let (queries, keys) = (turned(&queries, heads)?, turned(&keys, kv_heads)?);
+        Ok((unnormed, Heads { queries, keys, values: values.contiguous()? }))
     }
 
-    /// The whole layer: returns the residual stream `[B, S, D]` after it, and the activations for its backward pass.
-    pub(super) fn forward(&self, x: Tensor, rope: &Rope) -> Result<(Tensor, Saved)> {
-        let (unnormed, heads) = self.heads(&x, rope)?;
-        let (probs, mixed) = attend(self.sizes, &heads, &rope.starts)?;
+    /// The whole layer: returns the residual stream `[N, D]` after it, and the activations for its backward pass.
+    pub(super) fn forward(&self, x: Tensor, tokens: &Tokens) -> Result<(Tensor, Saved)> {
+        let (unnormed, heads) = self.heads(&x, &tokens.rope)?;
+        let mixed = ops::attention(heads.each(), &tokens.packing, self.sizes.heads)?;
         let (out, gated) = self.gated(&x, &mixed)?;
-        Ok((out, Saved { x, unnormed, heads, probs, mixed, gated }))
+        Ok((out, Saved { x, unnormed, heads, mixed, gated }))
     }
 
-    /// Second half of the layer: adds the projection of `mixed` `[B, S, H * head_dim]`, then the MLP's output, to `x` `[B, S, D]`.
+    /// Second half of the layer: adds the projection of `mixed` `[N, H * head_dim]`, then the MLP's output, to `x` `[N, D]`.
     pub(super) fn gated(&self, x: &Tensor, mixed: &Tensor) -> Result<(Tensor, Gated)> {
         let (x, normed) = ops::add_rms_norm(&self.output.forward(mixed)?, x, &self.post_norm, self.sizes.eps)?;
         let joined = self.joined.as_ref().map(|joined| &joined.gates);
@@ -241,7 +259,7 @@ impl Layer {
     }
 }
 
-/// Applies RMSNorm with `weight` `[head_dim]` to each head of `x` `[B, S, H * head_dim]`.
+/// Applies RMSNorm with `weight` `[head_dim]` to each head of `x` `[N, H * head_dim]`.
 fn norm_heads(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     let heads = x.reshape(((), weight.dim(0)?))?;
     Ok(ops::rms_norm(&heads, weight, eps)?.reshape(x.shape())?)
@@ -262,12 +280,11 @@ impl Decoder {
         })
     }
 
-    /// The model with the policy's dropout before the adapter's first factors; `rows` are the numbers of the rows in their batch.
-    pub(super) fn for_rows(policy: &Policy, rows: &[u64]) -> Result<Self> {
+    /// The model with the policy's dropout before the adapter's first factors. `rows` are the numbers of the rows in their batch, each with
+    /// its number of tokens, which lie behind each other.
+    pub(super) fn for_rows(policy: &Policy, rows: Arc<[(u64, usize)]>) -> Result<Self> {
         let mut model = Self::new(policy)?;
-        let rate = policy.adapter().map_or(0.0, |adapter| adapter.config().dropout);
-        let Some(dropout) = policy.dropout.filter(|_| rate > 0.0) else { return Ok(model) };
-        let rows: Arc<[u64]> = rows.into();
+        let Some((dropout, rate)) = policy.drops() else { return Ok(model) };
         for (number, layer) in model.layers.iter_mut().enumerate() {
             for (place, linear) in layer.linears().into_iter().enumerate() {
                 if let Some(adapter) = &mut linear.adapter {
@@ -280,11 +297,11 @@ impl Decoder {
     }
 
     /// The model for a subset of the batch's rows. Only the dropout masks differ.
-    pub(super) fn of(&self, rows: &[u32]) -> Self {
+    pub(super) fn of(&self, rows: &Arc<[(u64, usize)]>) -> Self {
         let mut model = self.clone();
         for linear in model.layers.iter_mut().flat_map(Layer::linears) {
             if let Some(mask) = linear.adapter.as_mut().and_then(|adapter| adapter.dropout.as_mut()) {
-                mask.rows = rows.iter().map(|&row| mask.rows[row as usize]).collect();
+                mask.rows = rows.clone();
             }
         }
         model
@@ -318,24 +335,16 @@ impl Decoder {
         Ok(self)
     }
 
-    /// Embeddings of `ids` `[B, S]` (u32), as `[B, S, D]`.
+    /// Embeddings of `ids` `[N]` (u32), as `[N, D]`.
     pub(super) fn embed(&self, ids: &Tensor) -> Result<Tensor> {
-        let (rows, tokens) = ids.dims2()?;
-        let width = self.embedding.dim(1)?;
-        let rows_of_ids = self.embedding.index_select(&ids.flatten_all()?, 0)?.reshape((rows, tokens, width))?;
-        Ok(ops::to_dtype(&rows_of_ids, self.final_norm.dtype())?)
+        Ok(ops::to_dtype(&self.embedding.index_select(ids, 0)?, self.final_norm.dtype())?)
     }
 
-    /// The residual stream `[B, S, D]` after all layers. `each` is called with the activations of each layer.
-    pub(super) fn residual(
-        &self,
-        ids: &Tensor,
-        rope: &Rope,
-        mut each: impl FnMut(usize, Saved) -> Result<()>,
-    ) -> Result<Tensor> {
-        let mut x = self.embed(ids)?;
+    /// The residual stream `[N, D]` after all layers. `each` is called with the activations of each layer.
+    pub(super) fn residual(&self, tokens: &Tokens, mut each: impl FnMut(usize, Saved) -> Result<()>) -> Result<Tensor> {
+        let mut x = self.embed(&tokens.ids)?;
         for (number, layer) in self.layers.iter().enumerate() {
-            let (out, saved) = layer.forward(x, rope)?;
+            let (out, saved) = layer.forward(x, tokens)?;
             each(number, saved)?;
             x = out;
         }
@@ -351,10 +360,4 @@ impl Decoder {
     pub(super) fn logits(&self, features: &Tensor) -> Result<Tensor> {
         self.head.forward(&features.to_dtype(DType::F32)?)
     }
-}
-
-/// The rotation for rows whose first tokens are at `starts` `[B]`, up to index `tokens - 1`.
-pub(super) fn rope(config: &Config, starts: &[usize], tokens: usize) -> Rope {
-    let table = Arc::new(RopeTable::new(tokens, &config.rotary.frequencies(config.head_dim())));
-    Rope::new(table, starts, 0)
 }

@@ -8,9 +8,10 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor};
 
 use super::backward::{Stored, Tape};
-use super::decoder::{Decoder, rope};
+use super::decoder::Decoder;
 use super::gradients::Gradients;
 use super::ops::{self, TokenCotangents, Truncation};
+use super::packed::Packed;
 use super::parallel::side_by_side;
 use super::policy::Policy;
 use super::sequences::Sequences;
@@ -26,15 +27,16 @@ pub struct Forward {
     tokens: usize,
 }
 
-/// The forward pass of some rows. Clones share its tensors.
+/// The forward pass of some rows, with K completion tokens. Clones share its tensors.
 #[derive(Clone)]
 pub(super) struct Part {
-    /// Features from which the tokens' logits are computed, `[rows * T, D]`, in the policy's dtype.
+    /// Features from which the tokens' logits are computed, `[K, D]`, in the policy's dtype.
     pub(super) hidden: Tensor,
     /// Head, `[V, D]`, f32.
     pub(super) head: Tensor,
-    /// Completion ids, `[rows * T]` u32.
+    /// Completion ids, `[K]` u32.
     pub(super) targets: Tensor,
+    rows: Arc<Sequences>,
     pub(super) loss_temperature: f64,
     pub(super) truncation: Option<Truncation>,
     tape: Option<Tape>,
@@ -56,8 +58,23 @@ impl Policy {
 
     /// Bytes of the activations that [`Policy::forward`] stores for these rows.
     pub fn activation_bytes(&self, rows: &Sequences) -> u128 {
-        let shape = Shape { rows: rows.rows(), prompt: rows.prompt_len, tokens: rows.completion_len };
-        size::activations(self.config(), shape, self.dtype(), self.gradient_checkpointing)
+        let parts = self.split(rows.rows(), MOST_ROWS).into_iter().map(|part| rows.slice(part));
+        let bytes = |rows: Sequences| {
+            let counts = (self.packed(&rows).ids.len() as u128, rows.targets().count() as u128);
+            size::activations(self.config(), counts, self.dtype(), self.gradient_checkpointing)
+        };
+        parts.map(bytes).sum()
+    }
+
+    /// Number of tokens that training passes over `rows` run through the model, `at_once` rows in each, and the least number: each prompt
+    /// once. The last token of a completion is not read.
+    pub fn tokens_of_passes(&self, rows: &Sequences, at_once: usize) -> (usize, usize) {
+        let passes =
+            (0..rows.rows()).step_by(at_once).map(|first| rows.slice(first..(first + at_once).min(rows.rows())));
+        let parts =
+            passes.flat_map(|rows| self.split(rows.rows(), MOST_ROWS).into_iter().map(move |part| rows.slice(part)));
+        let computed = parts.map(|rows| self.packed(&rows).ids.len()).sum();
+        (computed, Packed::new(rows, true).ids.len())
     }
 
     /// Memory of a training pass over a micro-batch of `shape`: purposes and bytes. `several`: the batch has several micro-batches.
@@ -67,7 +84,7 @@ impl Policy {
         // A single part adds its gradients to the sum; several parts first collect their own.
         let own = if parts > 1 { parts + usize::from(several) } else { 1 };
         let sets = own + usize::from(rejected);
-        let activations = size::activations(self.config(), shape, self.dtype(), self.gradient_checkpointing);
+        let activations = size::activations(self.config(), shape.counts(), self.dtype(), self.gradient_checkpointing);
         [
             ("gradients", (sets * self.params().element_count()) as u128 * size::BYTES),
             ("activations", activations),
@@ -85,37 +102,39 @@ impl Policy {
         let part = |range: Range<usize>| Part::new(self, &rows.slice(range), loss_temperature, with_tape);
         Ok(Forward::new(side_by_side(parts, part)?, rows.completion_len))
     }
+
+    /// The tokens of `rows`. Under dropout, rows with the same prompt differ, so each has a prompt of its own.
+    fn packed(&self, rows: &Sequences) -> Packed {
+        Packed::new(rows, self.drops().is_none())
+    }
 }
 
 impl Part {
     /// Runs the model. Activations are stored for the backward pass if `with_tape` is true.
     pub(super) fn new(policy: &Policy, rows: &Sequences, loss_temperature: f64, with_tape: bool) -> Result<Self> {
         let (config, device) = (policy.config(), policy.device());
-        let model = Decoder::for_rows(policy, &rows.numbers)?;
-        let (prompt, tokens) = (rows.prompt_len, rows.completion_len);
-        // The logits after the last token of a row are never used.
-        let inputs = prompt + tokens - 1;
-        let ids = Tensor::from_vec(rows.columns(0, inputs), (rows.rows(), inputs), device)?;
-        let rope = rope(config, &rows.starts, inputs);
+        let packed = policy.packed(rows);
+        let model = Decoder::for_rows(policy, packed.numbered(&rows.numbers))?;
+        let tokens = packed.on(config, device)?;
         let mut layers = Vec::new();
-        let x = model.residual(&ids, &rope, |_, saved| {
+        let x = model.residual(&tokens, |_, saved| {
             if with_tape {
                 layers.push(if policy.gradient_checkpointing { Stored::Input(saved.x) } else { Stored::All(saved) });
             }
             Ok(())
         })?;
-        let last = x.narrow(1, prompt - 1, tokens)?.contiguous()?;
-        let count = rows.rows() * tokens;
+        let last = x.index_select(&Tensor::new(packed.before(), device)?, 0)?;
         Ok(Self {
-            hidden: model.features(&last)?.reshape((count, config.hidden_size))?,
+            hidden: model.features(&last)?,
             head: model.head.weight.clone(),
-            targets: Tensor::from_vec(rows.columns(prompt, prompt + tokens), count, device)?,
+            targets: Tensor::new(rows.targets().collect::<Vec<_>>(), device)?,
+            rows: Arc::new(rows.clone()),
             loss_temperature,
             truncation: policy.truncation,
             tape: with_tape.then(|| Tape {
                 model: Arc::new(model),
-                ids,
-                rope,
+                packed: Arc::new(packed),
+                tokens,
                 layers,
                 last,
                 tied: config.tie_word_embeddings,
@@ -124,15 +143,30 @@ impl Part {
         })
     }
 
-    /// A part without activations, from another model's forward pass: features of some rows, with their head and targets.
-    pub(super) fn detached(hidden: Tensor, head: Tensor, targets: Tensor, loss_temperature: f64) -> Self {
-        Self { hidden, head, targets, loss_temperature, truncation: None, tape: None }
+    /// A part without activations, from another model's forward pass: features of the tokens of `rows`, `[K, D]`, with their head.
+    pub(super) fn detached(hidden: Tensor, head: Tensor, rows: Sequences, loss_temperature: f64) -> Result<Self> {
+        let targets = Tensor::new(rows.targets().collect::<Vec<_>>(), hidden.device())?;
+        let rows = Arc::new(rows);
+        Ok(Self { hidden, head, targets, rows, loss_temperature, truncation: None, tape: None })
+    }
+
+    /// Number of completion tokens with their padding, `rows * T`.
+    fn count(&self) -> usize {
+        self.rows.rows() * self.rows.completion_len
+    }
+
+    /// The rows `[rows * T, ..]` of a tensor of the completion tokens, `[K, ..]`. Padding repeats its row's last token.
+    pub(super) fn padded(&self, of_tokens: &Tensor) -> Result<Tensor> {
+        if self.count() == of_tokens.dim(0)? {
+            return Ok(of_tokens.clone());
+        }
+        Ok(of_tokens.index_select(&Tensor::new(self.rows.places(), of_tokens.device())?, 0)?)
     }
 
     /// Adds the gradients of a loss to `sum`; `cotangents` are its derivatives by this part's outputs.
     fn backward(self, cotangents: &Cotangents<'_>, sum: &mut Gradients) -> Result<()> {
         let tape = self.tape.context("this forward pass kept no activations (call `forward`)")?;
-        let tensor = |values: &[f32]| Tensor::from_slice(values, values.len(), self.hidden.device());
+        let tensor = |values: &[f32]| Tensor::new(self.rows.without_padding(values), self.hidden.device());
         let (d_logps, d_entropy) = (tensor(&cotangents.logps)?, cotangents.entropy.map(tensor).transpose()?);
         let loss = TokenCotangents {
             targets: &self.targets,
@@ -150,19 +184,23 @@ impl Part {
         tape.backward(&d_hidden, Some(d_head), sum)
     }
 
-    /// A part with the rows `rows` (`[R]`, u32) alone, and copies of their activations; `tokens` is T.
-    fn of(&self, rows: Vec<u32>, tokens: usize) -> Result<Self> {
-        let rows = Tensor::new(rows, self.hidden.device())?;
-        let own = |tensor: &Tensor| -> Result<Tensor> {
-            let by_row = tensor.reshape((tensor.dim(0)? / tokens, ()))?.index_select(&rows, 0)?;
-            Ok(by_row.reshape([&[rows.elem_count() * tokens], &tensor.dims()[1..]].concat())?)
-        };
-        let tape = self.tape.as_ref().map(|tape| tape.of(&rows)).transpose()?;
-        Ok(Self { hidden: own(&self.hidden)?, targets: own(&self.targets)?, tape, head: self.head.clone(), ..*self })
+    /// A part with the rows `rows` alone, and copies of their activations.
+    fn of(&self, rows: &[usize]) -> Result<Self> {
+        let own = Arc::new(self.rows.select(rows));
+        let chosen = Tensor::new(self.rows.tokens_in(rows), self.hidden.device())?;
+        let tape = |tape: &Tape| tape.of(rows, &own, &chosen);
+        Ok(Self {
+            hidden: self.hidden.index_select(&chosen, 0)?,
+            targets: self.targets.index_select(&chosen, 0)?,
+            tape: self.tape.as_ref().map(tape).transpose()?,
+            rows: own,
+            head: self.head.clone(),
+            ..*self
+        })
     }
 }
 
-/// Derivatives of a loss by the outputs of a part's tokens, `[rows * T]` each.
+/// Derivatives of a loss by the outputs of a part's tokens and their padding, `[rows * T]` each.
 struct Cotangents<'a> {
     logps: Cow<'a, [f32]>,
     entropy: Option<&'a [f32]>,
@@ -188,12 +226,12 @@ impl Forward {
     }
 
     fn count(&self) -> usize {
-        self.parts.iter().map(|part| part.targets.elem_count()).sum()
+        self.parts.iter().map(Part::count).sum()
     }
 
     /// Features from which the tokens' logits are computed, `[B * T, D]`.
     pub fn hidden(&self) -> Result<Tensor> {
-        let parts: Vec<&Tensor> = self.parts.iter().map(|part| &part.hidden).collect();
+        let parts: Vec<Tensor> = self.parts.iter().map(|part| part.padded(&part.hidden)).collect::<Result<_>>()?;
         Ok(Tensor::cat(&parts, 0)?)
     }
 
@@ -232,7 +270,7 @@ impl Forward {
             if whole {
                 parts.push((part.clone(), cotangents));
             } else if !rows.is_empty() {
-                parts.push((part.of(rows, self.tokens)?, cotangents));
+                parts.push((part.of(&rows)?, cotangents));
             }
         }
         if parts.is_empty() {
@@ -249,7 +287,7 @@ impl Forward {
         ensure!(values.len() == count, "{} derivatives for {count} tokens", values.len());
         let mut rest = values;
         let own = |part: &Part| {
-            let (own, others) = rest.split_at(part.targets.elem_count());
+            let (own, others) = rest.split_at(part.count());
             rest = others;
             own
         };
@@ -258,9 +296,9 @@ impl Forward {
 }
 
 /// Indices of the rows (of `tokens` values each) that are not all 0, and the values of these rows.
-fn nonzero_rows(values: &[f32], tokens: usize) -> (Vec<u32>, Vec<f32>) {
+fn nonzero_rows(values: &[f32], tokens: usize) -> (Vec<usize>, Vec<f32>) {
     let rows = values.chunks(tokens).enumerate().filter(|(_, row)| row.iter().any(|&value| value != 0.0));
-    let (rows, values): (Vec<u32>, Vec<&[f32]>) = rows.map(|(number, row)| (number as u32, row)).unzip();
+    let (rows, values): (Vec<usize>, Vec<&[f32]>) = rows.unzip();
     (rows, values.concat())
 }
 

@@ -5,8 +5,8 @@ use std::ops::Range;
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 
-use super::attention::Heads;
 use super::config::Config;
+use super::decoder::Heads;
 use super::ops::{self, DecodeRows, Rope};
 
 /// One pair of `[B, KV, S, head_dim]` tensors per layer; S is the longest possible row.
@@ -24,25 +24,33 @@ impl KvCache {
         Ok(Self { layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_>>()? })
     }
 
-    /// Stores keys and values of the distinct prompts: cache row `b` receives row `prompt_of[b]`.
-    pub(super) fn fill(&self, layer: usize, heads: &Heads, prompt_of: &Tensor) -> Result<()> {
+    /// Stores the keys and values of packed tokens in all cache rows, from column `from` on: `tokens`, `[B, P]` u32, names that of each place;
+    /// `u32::MAX` is none.
+    pub(super) fn fill_all(&self, layer: usize, heads: &Heads, tokens: &Tensor, from: usize) -> Result<()> {
         let (keys, values) = &self.layers[layer];
-        keys.slice_set(&heads.keys.index_select(prompt_of, 0)?, 2, 0)?;
-        Ok(values.slice_set(&heads.values.index_select(prompt_of, 0)?, 2, 0)?)
+        let (_, kv_heads, _, width) = keys.dims4()?;
+        let (rows, count) = tokens.dims2()?;
+        for (cache, new) in [(keys, &heads.keys), (values, &heads.values)] {
+            let all = new.index_select(&tokens.flatten_all()?, 0)?.reshape((rows, count, kv_heads, width))?;
+            cache.slice_set(&all.transpose(1, 2)?.contiguous()?, 2, from)?;
+        }
+        Ok(())
     }
 
-    /// Stores keys and values of the distinct prompt `prompt` in cache row `place`, from column `from` on.
-    pub(super) fn fill_place(
+    /// Stores the keys and values of packed tokens: each of `rows` has its tokens, the cache row that receives them, and their first column.
+    pub(super) fn fill(
         &self,
         layer: usize,
         heads: &Heads,
-        prompt: usize,
-        place: usize,
-        from: usize,
+        rows: impl Iterator<Item = (Range<usize>, usize, usize)>,
     ) -> Result<()> {
         let (keys, values) = &self.layers[layer];
-        for (cache, new) in [(keys, &heads.keys), (values, &heads.values)] {
-            cache.narrow(0, place, 1)?.slice_set(&new.narrow(0, prompt, 1)?.contiguous()?, 2, from)?;
+        let (_, kv_heads, _, width) = keys.dims4()?;
+        for (tokens, place, from) in rows {
+            for (cache, new) in [(keys, &heads.keys), (values, &heads.values)] {
+                let own = new.narrow(0, tokens.start, tokens.len())?.reshape((1, tokens.len(), kv_heads, width))?;
+                cache.narrow(0, place, 1)?.slice_set(&own.transpose(1, 2)?.contiguous()?, 2, from)?;
+            }
         }
         Ok(())
     }
@@ -57,7 +65,7 @@ impl KvCache {
     }
 
     /// Stores keys and values of one new token per active row, then computes attention. `projected` are its queries, keys and values
-    /// before their rotation. Returns the mixed values `[A, 1, H * head_dim]`.
+    /// before their rotation, `[A, H or KV * head_dim]`. Returns the mixed values `[A, H * head_dim]`.
     pub(super) fn attend(
         &self,
         layer: usize,
@@ -67,6 +75,6 @@ impl KvCache {
     ) -> Result<Tensor> {
         let ((keys, values), [queries, new_keys, new_values]) = (&self.layers[layer], projected);
         let turned = ops::decode_heads([queries, new_keys, new_values], rope, [keys, values], rows)?;
-        Ok(ops::decode_attention(&turned, keys, values, rows)?.reshape(queries.shape())?)
+        Ok(ops::decode_attention(&turned, keys, values, rows)?)
     }
 }

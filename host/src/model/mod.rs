@@ -3,7 +3,6 @@
 //! The model is implemented here because the fused operations of `candle-transformers` have no backward pass.
 //! Weights have their Hugging Face names and are 32-bit floats. Activations may have another dtype.
 
-mod attention;
 mod backward;
 mod captured;
 mod config;
@@ -26,6 +25,7 @@ mod joined;
 mod kv_cache;
 mod lora;
 mod outputs;
+mod packed;
 mod parallel;
 mod params;
 mod policy;

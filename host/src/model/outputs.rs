@@ -164,9 +164,8 @@ impl Forward {
         ensure!(k != Some(0), "the number of top tokens is 0, expected at least 1");
         let parts = side_by_side(self.parts.iter().collect(), |part| part.outputs(k))?;
         let stats = join(parts.iter().map(|part| &part.stats))?;
-        let ids = || join(parts.iter().flat_map(|part| &part.topk_ids));
-        let logits = || join(parts.iter().flat_map(|part| &part.topk_logits));
-        let top = if k.is_some() { Some((ids()?, logits()?)) } else { None };
+        let top = |number: usize| join(parts.iter().flat_map(|part| &part.top).map(|top| &top[number]));
+        let top = if k.is_some() { Some((top(0)?, top(1)?)) } else { None };
         let hidden = (wants.hidden || k.is_some()).then(|| self.hidden()).transpose()?;
         collect(wants, &stats, hidden, top, self.parts[0].head.dim(0)?)
     }
@@ -221,9 +220,8 @@ fn join<'a>(parts: impl Iterator<Item = &'a Tensor>) -> Result<Tensor> {
 struct PartOutputs {
     /// The columns of `ops::logit_stats`, `[rows * T, 4]`.
     stats: Tensor,
-    /// Ids of the top tokens, `[n, K]` per chunk of consecutive tokens; empty unless asked for. Their logits follow.
-    topk_ids: Vec<Tensor>,
-    topk_logits: Vec<Tensor>,
+    /// Ids of the top tokens, `[rows * T, k]`, if they were asked for, and their logits.
+    top: Option<[Tensor; 2]>,
 }
 
 impl Part {
@@ -242,7 +240,9 @@ impl Part {
                 topk_ids.push(ids);
             }
         }
-        Ok(PartOutputs { stats: join(stats.iter())?, topk_ids, topk_logits })
+        let all = |parts: &[Tensor]| self.padded(&join(parts.iter())?);
+        let top = if k.is_some() { Some([all(&topk_ids)?, all(&topk_logits)?]) } else { None };
+        Ok(PartOutputs { stats: all(&stats)?, top })
     }
 
     /// The columns of `ops::logit_stats`, `[n, 4]`. The first is of the truncated distribution if the loss is.

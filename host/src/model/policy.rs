@@ -139,6 +139,12 @@ impl Policy {
         self.adapter.as_ref()
     }
 
+    /// Dropout of this policy's passes, and the probability that a number is dropped. Rows with the same prompt then differ.
+    pub(super) fn drops(&self) -> Option<(Dropout, f64)> {
+        let rate = self.adapter.as_ref().map_or(0.0, |adapter| adapter.config().dropout);
+        self.dropout.filter(|_| rate > 0.0).map(|dropout| (dropout, rate))
+    }
+
     /// True if the adapter has dropout in training passes.
     pub fn drops_out(&self) -> bool {
         self.adapter.as_ref().is_some_and(|adapter| adapter.config().dropout > 0.0)

@@ -15,6 +15,8 @@ pub struct Sequences {
     pub prompt_len: usize,
     /// Padded length of the completions, T, tokens.
     pub completion_len: usize,
+    /// Number of tokens of each completion, `[B]`; at most `completion_len`.
+    pub lengths: Vec<usize>,
     /// Number of each row in its whole batch, `[B]`. Random draws for a row use it, so they do not depend on how the batch is split.
     pub numbers: Vec<u64>,
 }
@@ -30,6 +32,18 @@ impl Sequences {
         self.starts.len()
     }
 
+    /// Number of places that hold no token.
+    pub fn padding(&self) -> usize {
+        let unused = self.starts.iter().sum::<usize>() + self.rows() * self.completion_len;
+        unused - self.lengths.iter().sum::<usize>()
+    }
+
+    /// Number of tokens of the completion of `row` that a pass predicts. One of an empty completion is predicted, too: padding, which no
+    /// loss reads.
+    pub(super) fn tokens_of(&self, row: usize) -> usize {
+        self.lengths[row].max(1)
+    }
+
     /// Checks that the sizes are consistent, and that the ids are below `vocab_size`.
     pub(super) fn check(&self, vocab_size: usize) -> Result<()> {
         let (rows, length) = (self.rows(), self.prompt_len + self.completion_len);
@@ -41,6 +55,10 @@ impl Sequences {
         );
         ensure!(self.ids.len() == rows * length, "{} ids do not fill {rows} rows of {length} tokens", self.ids.len());
         ensure!(self.numbers.len() == rows, "{} numbers for {rows} rows", self.numbers.len());
+        ensure!(self.lengths.len() == rows, "{} lengths for {rows} rows", self.lengths.len());
+        if let Some(length) = self.lengths.iter().find(|length| **length > self.completion_len) {
+            bail!("a completion of {length} tokens is longer than {} (give the longest length)", self.completion_len);
+        }
         if let Some(start) = self.starts.iter().find(|start| **start >= self.prompt_len) {
             bail!("a prompt starts at {start} in {} prompt tokens (give at least one prompt token)", self.prompt_len);
         }
@@ -60,12 +78,37 @@ impl Sequences {
         let length = self.prompt_len + self.completion_len;
         let ids = rows.iter().flat_map(|row| self.ids[row * length..(row + 1) * length].iter().copied()).collect();
         let (starts, numbers) = rows.iter().map(|&row| (self.starts[row], self.numbers[row])).unzip();
-        Self { ids, starts, numbers, ..*self }
+        let lengths = rows.iter().map(|&row| self.lengths[row]).collect();
+        Self { ids, starts, lengths, numbers, ..*self }
     }
 
-    /// The columns `from..to` of all rows.
-    pub(super) fn columns(&self, from: usize, to: usize) -> Vec<u32> {
+    /// The completion tokens without padding, `[K]`, row by row.
+    pub(super) fn targets(&self) -> impl Iterator<Item = u32> {
         let length = self.prompt_len + self.completion_len;
-        self.ids.chunks_exact(length).flat_map(|row| row[from..to].iter().copied()).collect()
+        let own = move |row| &self.ids[row * length + self.prompt_len..][..self.tokens_of(row)];
+        (0..self.rows()).flat_map(own).copied()
+    }
+
+    /// The numbers of the completion tokens without padding, `[K]`, among `values` `[B, T]`.
+    pub(super) fn without_padding(&self, values: &[f32]) -> Vec<f32> {
+        let own = |(row, values)| -> &[f32] { &<[f32]>::as_ref(values)[..self.tokens_of(row)] };
+        values.chunks(self.completion_len).enumerate().flat_map(own).copied().collect()
+    }
+
+    /// For each of the `[B, T]` completion tokens and their padding, its place among those without padding; for padding its row's last.
+    pub(super) fn places(&self) -> Vec<u32> {
+        let mut before = 0;
+        let own = |row| {
+            let (first, tokens) = (before, self.tokens_of(row));
+            before += tokens;
+            (0..self.completion_len).map(move |token| (first + token.min(tokens - 1)) as u32)
+        };
+        (0..self.rows()).flat_map(own).collect()
+    }
+
+    /// The places of the completion tokens of these rows among all without padding.
+    pub(super) fn tokens_in(&self, rows: &[usize]) -> Vec<u32> {
+        let places = self.places();
+        rows.iter().flat_map(|row| &places[row * self.completion_len..][..self.tokens_of(*row)]).copied().collect()
     }
 }

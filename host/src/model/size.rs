@@ -6,17 +6,13 @@ use capo_loader::memory::{self, lacking};
 
 use super::config::{CONFIG_FILE, Config};
 use super::files::ModelFiles;
-use super::ops::chunk_rows;
+use super::ops::{BLOCK, chunk_rows};
 use super::shapes::shapes;
 
 /// Upper limit of the weights' bytes on any machine: 64 TiB, half of a process's address space.
 const MOST_BYTES: u128 = 1 << 46;
 /// Bytes of one weight in memory.
 pub(super) const BYTES: u128 = 4;
-/// Longest sequence whose attention probabilities are computed at once and stored, tokens.
-pub(super) const LONGEST_WHOLE: usize = 256;
-/// Number of queries in one block of a longer sequence.
-pub(super) const BLOCK: usize = 128;
 /// Fewest bytes of one weight in a file: bf16 and f16 take two.
 const LEAST_BYTES: u128 = 2;
 
@@ -31,6 +27,8 @@ fn weights(config: &Config) -> (u128, u128) {
 pub struct Shape {
     /// Number of completions.
     pub rows: usize,
+    /// Number of distinct prompts.
+    pub prompts: usize,
     /// Length of the longest prompt, tokens.
     pub prompt: usize,
     /// Length of the longest completion, tokens.
@@ -38,29 +36,24 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Number of tokens that a forward pass reads (all but the last of each row), and number of log-probabilities that it returns.
-    fn counts(self) -> (u128, u128) {
-        let Self { rows, prompt, tokens } = self;
-        (rows as u128 * (prompt + tokens).saturating_sub(1) as u128, rows as u128 * tokens as u128)
+    /// Number of tokens that a forward pass reads (prompts once, and all but the last of each completion), and number of log-probabilities that it returns.
+    pub(super) fn counts(self) -> (u128, u128) {
+        let Self { rows, prompts, prompt, tokens } = self;
+        let inputs = prompts as u128 * prompt as u128 + rows as u128 * tokens.saturating_sub(1) as u128;
+        (inputs, rows as u128 * tokens as u128)
     }
 }
 
-/// Bytes of the activations that a forward pass stores for its backward pass.
-pub(super) fn activations(config: &Config, shape: Shape, dtype: DType, checkpointing: bool) -> u128 {
+/// Bytes of the activations that a forward pass stores for its backward pass, by the numbers of tokens that run through the model and of
+/// log-probabilities.
+pub(super) fn activations(config: &Config, (inputs, tokens): (u128, u128), dtype: DType, checkpointing: bool) -> u128 {
     let hidden = config.hidden_size as u128;
     let (heads, keys) = widths(config);
-    let probs = if longest(shape) <= LONGEST_WHOLE { config.num_attention_heads * longest(shape) } else { 0 };
     let unnormed = if config.norms_heads() { heads + keys } else { 0 };
-    let all = 2 * (hidden + heads + keys) + unnormed + probs as u128 + 2 * config.intermediate_size as u128;
+    let all = 2 * (hidden + heads + keys) + unnormed + 2 * config.intermediate_size as u128;
     let layer = if checkpointing { hidden } else { all };
-    let (inputs, tokens) = shape.counts();
     let numbers = inputs.saturating_mul(config.num_hidden_layers as u128 * layer).saturating_add(tokens * 2 * hidden);
     numbers.saturating_mul(dtype.size_in_bytes() as u128).saturating_add((inputs + tokens) * BYTES)
-}
-
-/// Longest sequence that a forward pass reads, tokens.
-fn longest(shape: Shape) -> usize {
-    (shape.prompt + shape.tokens).saturating_sub(1)
 }
 
 /// Total widths of the queries and of the keys.
@@ -71,12 +64,12 @@ fn widths(config: &Config) -> (u128, u128) {
 
 /// Bytes that sampling takes, by purpose; `copy` is the number of bytes of copied weights.
 pub(super) fn sampling(config: &Config, shape: Shape, dtype: DType, copy: u128) -> [(&'static str, u128); 3] {
-    let Shape { rows, prompt, tokens } = shape;
+    let Shape { rows, prompts, prompt, tokens } = shape;
     let (heads, keys) = widths(config);
     let cache = 2 * config.num_hidden_layers as u128 * keys * (rows * (prompt + tokens)) as u128;
     // Either all prompts are in one layer at once, or all newest tokens are in the head.
     let layer =
-        (rows * prompt) as u128 * (4 * config.hidden_size as u128 + heads + 3 * config.intermediate_size as u128);
+        (prompts * prompt) as u128 * (4 * config.hidden_size as u128 + heads + 3 * config.intermediate_size as u128);
     let logits = 3 * (rows * config.vocab_size) as u128;
     [
         ("keys and values", cache * dtype.size_in_bytes() as u128),
@@ -92,9 +85,9 @@ pub(super) fn at_work(config: &Config, shape: Shape, trains_head: bool, parts: u
         (config.hidden_size as u128, config.intermediate_size as u128, config.vocab_size as u128);
     let (heads, keys) = widths(config);
     let layer = inputs * (4 * inner + 4 * hidden + 2 * heads + 2 * keys);
-    // Attention probabilities; in the backward pass, also their gradients.
-    let queries = if longest(shape) <= LONGEST_WHOLE { longest(shape) } else { BLOCK };
-    let scores = [shape.rows, config.num_attention_heads, queries, longest(shape)];
+    // Attention probabilities of a block of queries for each head; in the backward pass, also their gradients.
+    let longest = shape.prompt.saturating_add(shape.tokens);
+    let scores = [config.num_attention_heads, BLOCK.min(longest), longest];
     let attention = scores.iter().fold(4_u128, |product, size| product.saturating_mul(*size as u128));
     let chunk = (chunk_rows(config.vocab_size) as u128 * parts as u128).min(tokens) * vocab;
     let head = if trains_head { vocab * hidden } else { 0 };

@@ -1,14 +1,14 @@
 //! Rows that are sampled at the same time. Each has a slot in the KV cache until it ends; then a waiting row takes the slot.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 use candle_core::Tensor;
 
-use super::decoder::{Decoder, rope};
+use super::decoder::Decoder;
 use super::kv_cache::KvCache;
 use super::ops::{DecodeRows, Rope, RopeTable};
+use super::packed::{Packed, rope_table};
 use super::policy::Policy;
 
 /// Waiting rows are admitted when one slot in `SHARE` is free, so that prompts run through the model together.
@@ -22,36 +22,6 @@ pub(super) fn check_prompts(prompts: &[Vec<u32>], vocab_size: usize) -> Result<(
         }
     }
     Ok(())
-}
-
-/// Distinct prompts, padded on the left.
-struct Prompts {
-    /// Token ids, `[distinct, P]` row-major.
-    ids: Vec<u32>,
-    /// Index of the first real token of each distinct prompt.
-    starts: Vec<usize>,
-    length: usize,
-    /// Index of each row's distinct prompt.
-    prompt_of: Vec<u32>,
-}
-
-impl Prompts {
-    fn new(prompts: &[Vec<u32>]) -> Self {
-        let length = prompts.iter().map(Vec::len).max().unwrap_or(0);
-        let mut distinct: HashMap<&[u32], u32> = HashMap::new();
-        let mut packed = Self { ids: Vec::new(), starts: Vec::new(), length, prompt_of: Vec::new() };
-        for prompt in prompts {
-            let next = packed.starts.len() as u32;
-            let number = *distinct.entry(prompt.as_slice()).or_insert(next);
-            packed.prompt_of.push(number);
-            if number == next {
-                let start = length - prompt.len();
-                packed.starts.push(start);
-                packed.ids.extend(std::iter::repeat_n(0, start).chain(prompt.iter().copied()));
-            }
-        }
-        packed
-    }
 }
 
 /// Features `[A, D]` and logits `[A, V]` for the next token of some rows.
@@ -100,7 +70,7 @@ impl<'a> Slots<'a> {
         let columns = if count < prompts.len() { 2 * longest } else { longest };
         Ok(Self {
             cache: KvCache::new(config, count, columns, policy.dtype(), policy.device())?,
-            table: rope(config, &[], longest).table,
+            table: rope_table(config, longest),
             starts: vec![0; prompts.len()],
             places: vec![0; prompts.len()],
             free: (0..count).rev().collect(),
@@ -124,27 +94,36 @@ impl<'a> Slots<'a> {
         }
         let rows = self.waiting..self.waiting + count;
         self.waiting = rows.end;
-        let prompts = Prompts::new(&self.prompts[rows.clone()]);
+        let packed = Packed::of(self.prompts[rows.clone()].iter().map(|ids| (ids.as_slice(), [].as_slice())), true);
         for row in rows.clone() {
             self.starts[row] = self.column - self.prompts[row].len();
             self.places[row] = self.free.pop().expect("as many places are free as rows are let in");
         }
-        let (device, length) = (self.policy.device(), prompts.length);
-        let prompt_of = Tensor::new(prompts.prompt_of.as_slice(), device)?;
-        let ids = Tensor::from_slice(&prompts.ids, (prompts.starts.len(), length), device)?;
-        let rope = Rope::new(self.table.clone(), prompts.starts.as_slice(), 0);
-        let from = self.column - length;
-        let x = self.model.residual(&ids, &rope, |layer, saved| {
-            if rows.start == 0 && count == self.count && from == 0 {
-                return self.cache.fill(layer, &saved.heads, &prompt_of);
+        let device = self.policy.device();
+        // The first rows fill the whole cache at once.
+        let length = rows.clone().map(|row| self.prompts[row].len()).max().unwrap_or(0);
+        let place_of = |row: usize| {
+            let prompt = packed.prompt(row);
+            std::iter::repeat_n(u32::MAX, length - prompt.len()).chain(prompt.map(|token| token as u32))
+        };
+        let whole = (rows.start == 0 && count == self.count).then(|| (0..count).flat_map(place_of).collect());
+        let whole = whole.map(|tokens: Vec<u32>| Tensor::from_vec(tokens, (count, length), device)).transpose()?;
+        let x = self.model.residual(&packed.with_table(self.table.clone(), device)?, |layer, saved| {
+            if let Some(tokens) = &whole {
+                return self.cache.fill_all(layer, &saved.heads, tokens, self.column - length);
             }
-            let places = prompts.prompt_of.iter().zip(&self.places[rows.clone()]);
-            places.into_iter().try_for_each(|(prompt, place)| {
-                self.cache.fill_place(layer, &saved.heads, *prompt as usize, *place, from)
-            })
+            let place = |row: usize| (packed.prompt(row - rows.start), self.places[row], self.starts[row]);
+            self.cache.fill(layer, &saved.heads, rows.clone().map(place))
         })?;
-        let last = x.narrow(1, length - 1, 1)?.squeeze(1)?;
-        let features = self.model.features(&last)?;
+        // The features and logits of each distinct prompt, and which of them each row has.
+        let (mut ends, mut prompt_of) = (Vec::new(), Vec::new());
+        for row in 0..count {
+            let end = packed.prompt(row).end as u32 - 1;
+            prompt_of.push(ends.iter().position(|other| *other == end).unwrap_or(ends.len()) as u32);
+            ends.extend((prompt_of[row] as usize == ends.len()).then_some(end));
+        }
+        let (ends, prompt_of) = (Tensor::new(ends, device)?, Tensor::new(prompt_of, device)?);
+        let features = self.model.features(&x.index_select(&ends, 0)?)?;
         let logits = self.model.logits(&features)?.index_select(&prompt_of, 0)?;
         Ok(Some(Next { rows: rows.collect(), features: features.index_select(&prompt_of, 0)?, logits }))
     }
@@ -158,14 +137,14 @@ impl<'a> Slots<'a> {
         let places = DecodeRows::new(of_rows(&self.places), of_rows(&self.starts), self.column);
         self.column += 1;
         let rope = Rope::new(self.table.clone(), places.starts.clone(), places.index);
-        let ids = Tensor::from_slice(newest, (newest.len(), 1), self.policy.device())?;
+        let ids = Tensor::from_slice(newest, newest.len(), self.policy.device())?;
         let mut x = self.model.embed(&ids)?;
         for (number, layer) in self.model.layers.iter().enumerate() {
             let (_, projected) = layer.projected(&x)?;
             let mixed = self.cache.attend(number, &projected, &rope, &places)?;
             (x, _) = layer.gated(&x, &mixed)?;
         }
-        let features = self.model.features(&x.squeeze(1)?)?;
+        let features = self.model.features(&x)?;
         let logits = self.model.logits(&features)?;
         Ok(Next { rows, features, logits })
     }

@@ -52,7 +52,14 @@ fn policies(scale: f64) -> impl Iterator<Item = Policy> {
 
 fn rows() -> Sequences {
     let ids = (0..3 * 9).map(|i| (i * 37 + i / 4) % 300).collect();
-    Sequences { ids, starts: vec![0, 3, 1], prompt_len: 4, completion_len: 5, numbers: Sequences::numbered(3) }
+    Sequences {
+        ids,
+        starts: vec![0, 3, 1],
+        prompt_len: 4,
+        completion_len: 5,
+        lengths: vec![5; 3],
+        numbers: Sequences::numbered(3),
+    }
 }
 
 fn d_logps() -> Vec<f32> {
@@ -204,7 +211,8 @@ fn completions_in_bf16_are_as_probable_as_when_drawn() {
     {
         let ids = [&[4; 6], completion.ids.as_slice()].concat();
         let (starts, numbers, completion_len) = (vec![0], Sequences::numbered(1), completion.ids.len());
-        let rows = Sequences { ids, starts, prompt_len: 6, completion_len, numbers };
+        let lengths = vec![completion_len];
+        let rows = Sequences { ids, starts, prompt_len: 6, completion_len, lengths, numbers };
         let outputs = policy.forward_detached(&rows, TEMPERATURE).unwrap().outputs(&Wants::default()).unwrap();
         for (drawn, passed) in completion.logps.iter().zip(&outputs.logps) {
             assert!((drawn - passed).abs() < 0.2, "{drawn} {passed}");
@@ -292,6 +300,7 @@ fn activations_take_as_many_bytes_as_is_said_before() {
         starts: vec![0, 3],
         prompt_len: 4,
         completion_len: 296,
+        lengths: vec![296; 2],
         numbers: Sequences::numbered(2),
     };
     for family in [r#""model_type": "qwen2""#, SWITCHES[0], SWITCHES[1]] {
@@ -307,7 +316,7 @@ fn activations_take_as_many_bytes_as_is_said_before() {
 
 #[test]
 fn what_masks_reject_has_gradients_of_its_own() {
-    let (policy, shape) = (policy(true), Shape { rows: 3, prompt: 4, tokens: 5 });
+    let (policy, shape) = (policy(true), Shape { rows: 3, prompts: 3, prompt: 4, tokens: 5 });
     let gradients = |several, rejected| policy.training_bytes(shape, several, rejected)[0].1;
     let one = 4 * policy.params().element_count() as u128;
     let parts = policy.split(3, 32).len() as u128;

@@ -339,7 +339,13 @@ pub fn record_step(
     run.progress.rejected_tokens += rejected;
     run.progress.skipped_steps += u64::from(!taken);
     let share = |count: u64| count as f64 / tokens.max(1) as f64;
+    let resources = &run.resources;
+    let (policy, at_once) = (&resources.policy, resources.config.train.per_device_train_batch_size);
+    let (computed, distinct) = policy.tokens_of_passes(&batch.sequences, at_once);
     let metrics = &mut run.metrics;
+    metrics.record("tokens/computed", computed as f64);
+    metrics.record("tokens/distinct", distinct as f64);
+    metrics.record("tokens/padding", batch.sequences.padding() as f64);
     let untaught =
         |completion: &usize| batch.advantages[batch.dims.row(*completion)].iter().all(|advantage| *advantage == 0.0);
     let completions = batch.dims.completions as usize;

@@ -33,7 +33,9 @@ impl Estimate {
         let Resources { config, policy, optimizer, reference, needs, components, .. } = resources;
         let controls = &components.step_controls;
         let (train, sizes) = (&config.train, &config.sizes);
-        let shape = |rows| Shape { rows, prompt, tokens: config.rollout.max_completion_length };
+        let rows_of_prompt = if policy.drops_out() { 1 } else { config.rollout.num_generations };
+        let tokens = config.rollout.max_completion_length;
+        let shape = |rows: usize| Shape { rows, prompts: rows.div_ceil(rows_of_prompt), prompt, tokens };
         let micro = train.per_device_train_batch_size.min(sizes.step);
         let several = micro < sizes.step;
         let rejected = train.second_moment == SecondMoment::KeptAndRejected;

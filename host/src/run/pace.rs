@@ -63,8 +63,12 @@ fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<([(&'static
     // A training pass of some rows, as long as those of the run or shorter.
     let (rows, short) = ((most[0] / length).clamp(1, micro), length.min(most[0]));
     let completion_len = (short * tokens / length).clamp(1, short.max(2) - 1);
-    let (ids, starts, numbers) = (vec![0; rows * short], vec![0; rows], Sequences::numbered(rows));
-    let sequences = Sequences { ids, starts, prompt_len: short - completion_len, completion_len, numbers };
+    let (starts, numbers) = (vec![0; rows], Sequences::numbered(rows));
+    // Each group has a prompt of its own.
+    let group = rollout.num_generations;
+    let ids = (0..rows).flat_map(|row| vec![(row / group % policy.config().vocab_size) as u32; short]).collect();
+    let (prompt_len, lengths) = (short - completion_len, vec![completion_len; rows]);
+    let sequences = Sequences { ids, starts, prompt_len, completion_len, lengths, numbers };
     let d_logps = vec![1e-3; rows * completion_len];
     let wants = control::needs(*needs, &components.step_controls, train.measure_step > 0).wants();
     // As many rows as the run samples at once, for a few tokens in the middle of their completions.
@@ -113,7 +117,8 @@ fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<([(&'static
         seconds = pass()?;
     }
     let [one, several, forward, backward, optimizer] = seconds;
-    let [forward, backward] = [forward, backward].map(|seconds| seconds / (rows * short) as f64);
+    let (computed, _) = policy.tokens_of_passes(&sequences, rows);
+    let [forward, backward] = [forward, backward].map(|seconds| seconds / computed as f64);
     let draw = (several - one).max(0.0) / (drawn * few) as f64;
     // Before the first draws come the prompts, and copies of the weights.
     let answers = |prompts: usize, completions: usize| {
@@ -122,12 +127,14 @@ fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<([(&'static
     };
     // Activations that are not kept are computed again. A rollout for several steps, and a reference, have passes of their own.
     let several = f64::from(u8::from(micro < sizes.step));
-    let [_, (_, activations), _] = policy.training_bytes(Shape { rows: sizes.step, prompt, tokens }, false, false);
+    let prompts = if policy.drops_out() { sizes.step } else { sizes.step.div_ceil(group) };
+    let shape = Shape { rows: sizes.step, prompts, prompt, tokens };
+    let [_, (_, activations), _] = policy.training_bytes(shape, false, false);
     let kept = train.activation_budget as f64 * f64::from(1 << 20) / activations as f64;
     let old = if sizes.steps_per_rollout > 1 { 1.0 / train.num_iterations as f64 } else { 0.0 };
     let passes = 1.0 + several * (1.0 - kept).max(0.0) + old + f64::from(u8::from(reference.is_some()));
     let measured = held_out.len() + benchmarks.iter().map(Benchmark::answers).sum::<usize>();
-    let all = (sizes.step * length) as f64;
+    let all = (prompts * prompt + sizes.step * tokens) as f64;
     let step = [
         ("sampling", answers(sizes.prompts, sizes.rollout) / sizes.steps_per_rollout as f64),
         ("forward passes", passes * all * forward),

@@ -210,8 +210,8 @@ pub(crate) fn join(prompts: &[Vec<u32>], completions: &[&[u32]], pad: u32) -> Se
         ids.extend(*completion);
         ids.extend(std::iter::repeat_n(pad, completion_len - completion.len()));
     }
-    let numbers = Sequences::numbered(starts.len());
-    Sequences { ids, starts, prompt_len, completion_len, numbers }
+    let (lengths, numbers) = (completions.iter().map(|ids| ids.len()).collect(), Sequences::numbered(starts.len()));
+    Sequences { ids, starts, prompt_len, completion_len, lengths, numbers }
 }
 
 impl SampledRollout {

@@ -9,6 +9,7 @@ mod model_gguf;
 mod model_golden;
 mod model_gradients;
 mod model_lora;
+mod model_prompts;
 mod model_threads;
 mod objectives;
 mod optim;

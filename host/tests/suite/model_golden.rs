@@ -16,6 +16,7 @@ fn sequences(golden: &Value, prompt_len: usize) -> Sequences {
         starts: numbers(&golden["starts"]).iter().map(|start| *start as usize).collect(),
         prompt_len,
         completion_len: rows[0].len() - prompt_len,
+        lengths: vec![rows[0].len() - prompt_len; rows.len()],
         numbers: Sequences::numbered(rows.len()),
     }
 }

@@ -27,19 +27,27 @@ fn policy(tied: bool) -> Policy {
     policy
 }
 
+/// Three rows, of which two have the same prompt and one has padding on both sides.
 fn rows() -> Sequences {
     let (prompt_len, completion_len) = (4, 5);
-    let ids = (0..3 * 9).map(|i| (i * 7 + i / 4) % 23).collect();
-    Sequences { ids, starts: vec![0, 3, 1], prompt_len, completion_len, numbers: Sequences::numbered(3) }
+    let ids = (0..3 * 9).map(|i| if i / 9 == 2 && i % 9 < 4 { i - 18 } else { i });
+    let (ids, lengths, numbers) = (ids.map(|i| (i * 7 + i / 4) % 23).collect(), vec![5, 3, 4], Sequences::numbered(3));
+    Sequences { ids, starts: vec![0, 3, 0], prompt_len, completion_len, lengths, numbers }
+}
+
+/// Derivatives of a loss, which reads no padding.
+fn wave(phase: impl Fn(usize) -> f32) -> Vec<f32> {
+    let padding = [8, 9, 14];
+    (0..15).map(|i| if padding.contains(&i) { 0.0 } else { phase(i) }).collect()
 }
 
 fn d_logps() -> Vec<f32> {
-    (0..15).map(|i| if i % 6 == 4 { 0.0 } else { (i as f32 * 0.9).sin() }).collect()
+    wave(|i| if i % 6 == 4 { 0.0 } else { (i as f32 * 0.9).sin() })
 }
 
 /// A loss may have a part by entropies too.
 fn d_entropy() -> Vec<f32> {
-    (0..15).map(|i| if i % 4 == 1 { 0.0 } else { (i as f32 * 1.7).cos() }).collect()
+    wave(|i| if i % 4 == 1 { 0.0 } else { (i as f32 * 1.7).cos() })
 }
 
 fn loss(policy: &Policy, entropy: bool) -> f64 {
@@ -133,9 +141,11 @@ fn gradients_of_micro_batches_add_up() {
     let rows = rows();
     let mut sum: Option<Gradients> = None;
     for row in 0..3 {
-        let (ids, starts, numbers) = (rows.ids[row * 9..][..9].to_vec(), vec![rows.starts[row]], vec![row as u64]);
-        let part = Sequences { ids, starts, numbers, ..rows };
-        let part = policy.forward(&part, TEMPERATURE).unwrap().backward(&d_logps()[row * 5..][..5]).unwrap();
+        let part = policy
+            .forward(&rows.slice(row..row + 1), TEMPERATURE)
+            .unwrap()
+            .backward(&d_logps()[row * 5..][..5])
+            .unwrap();
         match &mut sum {
             None => sum = Some(part),
             Some(sum) => sum.accumulate(part).unwrap(),
@@ -155,7 +165,7 @@ fn tokens_in_the_padding_change_nothing() {
     let mut other = rows();
     other.ids[9] = 22;
     other.ids[10] = 1;
-    other.ids[18] = 5;
+    other.ids[17] = 5;
     let forward = |rows: &Sequences| policy.forward_detached(rows, TEMPERATURE).unwrap();
     let logps = |rows: &Sequences| forward(rows).outputs(&Wants::default()).unwrap().logps;
     assert_ne!(other, rows());
@@ -193,8 +203,10 @@ fn a_reference_does_not_follow_the_policy() {
 fn malformed_batches_are_errors() {
     let policy = policy(false);
     let message = |rows: Sequences| policy.forward(&rows, TEMPERATURE).err().unwrap().to_string();
-    assert!(message(Sequences { starts: vec![0, 4, 1], ..rows() }).contains("starts at 4 in 4 prompt tokens"));
+    assert!(message(Sequences { starts: vec![0, 4, 0], ..rows() }).contains("starts at 4 in 4 prompt tokens"));
     assert!(message(Sequences { completion_len: 4, ..rows() }).contains("do not fill"));
+    assert!(message(Sequences { lengths: vec![5, 6, 4], ..rows() }).contains("of 6 tokens is longer than 5"));
+    assert!(message(Sequences { lengths: vec![5], ..rows() }).contains("1 lengths for 3 rows"));
     let mut outside = rows();
     outside.ids[3] = 23;
     assert!(message(outside).contains("token id 23 is outside the vocabulary of 23"));

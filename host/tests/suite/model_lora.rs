@@ -138,6 +138,10 @@ fn dropout_is_the_same_in_every_pass_of_a_step() {
     let apart = all.iter().zip(&parts).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(apart < 1e-5, "{apart:e}");
     assert_eq!(logps(&step, &rows(6).select(&[1])), logps(&step, &rows(6).slice(1..2)));
+    let mut twice = rows(6).select(&[1, 1]);
+    twice.numbers = vec![0, 1];
+    let twice = logps(&step, &twice);
+    assert_ne!(twice[..5], twice[5..], "equal rows leave out different numbers, so they share no prompt");
 
     let forward = step.forward(&rows(6), 0.9).unwrap();
     assert_eq!(forward.outputs(&Wants::default()).unwrap().logps, all);

@@ -38,9 +38,16 @@ fn child() {
         "initializer_range": 0.1}"#;
     let policy = random(json, 5);
     let (rows, prompt_len, completion_len) = (24, 17, 50);
-    let ids = (0..rows * (prompt_len + completion_len)).map(|i| (i * i + i / 3) as u32 % 211).collect();
-    let starts = (0..rows).map(|row| row % prompt_len).collect();
-    let batch = Sequences { ids, starts, prompt_len, completion_len, numbers: Sequences::numbered(rows) };
+    let id = |row: usize, i: usize| {
+        // Four rows have the same prompt.
+        let i = if i < prompt_len { row / 4 * prompt_len + i } else { row * completion_len + i };
+        (i * i + i / 3) as u32 % 211
+    };
+    let ids = (0..rows).flat_map(|row| (0..prompt_len + completion_len).map(move |i| id(row, i))).collect();
+    let starts = (0..rows).map(|row| row / 4 % prompt_len).collect();
+    let lengths = (0..rows).map(|row| 1 + row * 13 % completion_len).collect();
+    let numbers = Sequences::numbered(rows);
+    let batch = Sequences { ids, starts, prompt_len, completion_len, lengths, numbers };
 
     let mut digest = Digest(0xcbf2_9ce4_8422_2325);
     let forward = policy.forward(&batch, 0.9).unwrap();

@@ -80,7 +80,8 @@ pub fn batch(lengths: &[usize], group: usize, rewards: Vec<f32>) -> SampledBatch
     let longest_ids = vec![7; longest];
     let completions: Vec<&[u32]> = lengths.iter().map(|&length| &longest_ids[..length]).collect();
     let (ids, starts, numbers) = (vec![7; rows * (longest + 1)], vec![0; rows], Sequences::numbered(rows));
-    let sequences = Sequences { ids, starts, prompt_len: 1, completion_len: longest, numbers };
+    let lengths = lengths.to_vec();
+    let sequences = Sequences { ids, starts, prompt_len: 1, completion_len: longest, lengths, numbers };
     SampledBatch::new(sequences, &completions, vec![0; rows], rewards, group, 0)
 }
 

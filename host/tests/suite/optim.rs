@@ -88,6 +88,7 @@ fn a_step_on_conversations_whose_turns_end_in_the_padding_token_is_torchs() {
         starts: vec![3, 1],
         prompt_len: 6,
         completion_len: 5,
+        lengths: vec![5; 2],
         numbers: Sequences::numbered(2),
     };
     for case in &cases {

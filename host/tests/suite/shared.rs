@@ -63,8 +63,8 @@ pub fn random(json: &str, seed: u64) -> Policy {
 /// The two rows of `families-golden` and `lora-golden`, of which the first `prompt_len` tokens are the prompt.
 pub fn rows(prompt_len: usize) -> Sequences {
     let ids = [[0, 0, 0, 7, 21, 16, 3, 12, 20, 5, 11], [0, 11, 2, 23, 17, 19, 19, 8, 1, 15, 6]].concat();
-    let numbers = Sequences::numbered(2);
-    Sequences { ids, starts: vec![3, 1], prompt_len, completion_len: 11 - prompt_len, numbers }
+    let (completion_len, numbers) = (11 - prompt_len, Sequences::numbered(2));
+    Sequences { ids, starts: vec![3, 1], prompt_len, completion_len, lengths: vec![completion_len; 2], numbers }
 }
 
 /// Prompts with their completions, padded by 0 on the left and on the right.
@@ -72,7 +72,8 @@ pub fn batch(rows: &[(&[u32], &[u32])]) -> Sequences {
     let prompt_len = rows.iter().map(|(prompt, _)| prompt.len()).max().unwrap();
     let completion_len = rows.iter().map(|(_, completion)| completion.len()).max().unwrap();
     let numbers = Sequences::numbered(rows.len());
-    let mut batch = Sequences { ids: Vec::new(), starts: Vec::new(), prompt_len, completion_len, numbers };
+    let lengths = rows.iter().map(|(_, completion)| completion.len()).collect();
+    let mut batch = Sequences { ids: Vec::new(), starts: Vec::new(), prompt_len, completion_len, lengths, numbers };
     for (number, (prompt, completion)) in rows.iter().enumerate() {
         let start = prompt_len - prompt.len();
         batch.starts.push(start);

@@ -64,6 +64,7 @@ impl Arrays {
             starts: vec![0; rows],
             prompt_len: 1,
             completion_len: tokens,
+            lengths: self.lengths.clone(),
             numbers: Sequences::numbered(rows),
         };
         // One of the length of the batch was cut off.

@@ -49,8 +49,26 @@ fn all(dtype: DType) -> Vec<(&'static str, Tensor)> {
     // candle has no products in bf16 on the CPU.
     if dtype != DType::BF16 || !GENERIC.get() {
         all.push(("sum_rows", sum_rows(&x).unwrap()));
+        all.extend(attended(wave));
     }
     all
+}
+
+/// Attention, forward and backward, in which prompts and completions are longer and shorter than a block of queries.
+fn attended(wave: impl Fn(&[usize], f64) -> Tensor) -> [(&'static str, Tensor); 4] {
+    let stems: [(usize, &[usize]); 3] = [(3, &[BLOCK + 22, 2, 0, BLOCK + 2]), (BLOCK + 12, &[1, 5]), (2, &[])];
+    let (packing, sizes) = (Packing::new(stems), HeadSizes { heads: 4, kv_heads: 2, width: 6 });
+    let rows = packing.rows();
+    let [queries, keys, values] = [(24, 0.1), (12, 0.5), (12, 0.9)].map(|(width, phase)| wave(&[rows, width], phase));
+    let heads = [&queries, &keys, &values];
+    let mixed = attention(heads, &packing, sizes).unwrap();
+    let [by_queries, by_keys, by_values] = attention_backward(heads, &wave(&[rows, 24], 1.3), &packing, sizes).unwrap();
+    [
+        ("attention", mixed),
+        ("attention by queries", by_queries),
+        ("attention by keys", by_keys),
+        ("attention by values", by_values),
+    ]
 }
 
 fn compare(actual: Vec<(&'static str, Tensor)>, expected: Vec<(&'static str, Tensor)>, tolerance: f64) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use host_ops::{self as ops, Frequencies, Rope, RopeTable, Starts, TokenCotangents};
+use host_ops::{self as ops, Frequencies, HeadSizes, Packing, Rope, RopeTable, Starts, TokenCotangents};
 
 use super::{plain_stats, wave};
 
@@ -128,6 +128,46 @@ fn causal_softmax() {
     assert_eq!(of_last, expected, "the last two queries alone");
     let gradient = ops::causal_softmax_backward(&probs, &cotangent(&probs), &starts, scale).unwrap();
     check_backward("causal_softmax", &[scores], |t| ops::causal_softmax(&t[0], &starts, scale).unwrap(), &[gradient]);
+}
+
+#[test]
+fn attention() {
+    // A prompt of three tokens with completions of two, one and none, one of one with one of two, and one alone.
+    let stems: [(usize, &[usize]); 3] = [(3, &[2, 1, 0]), (1, &[2]), (2, &[])];
+    let (packing, sizes) = (Packing::new(stems), HeadSizes { heads: 4, kv_heads: 2, width: 3 });
+    let read: [&[usize]; 11] = [
+        &[0],
+        &[0, 1],
+        &[0, 1, 2],
+        &[0, 1, 2, 3],
+        &[0, 1, 2, 3, 4],
+        &[0, 1, 2, 5],
+        &[6],
+        &[6, 7],
+        &[6, 7, 8],
+        &[9],
+        &[9, 10],
+    ];
+    assert_eq!(packing.rows(), read.len());
+    let inputs = [(12, 0.0), (6, 1.0), (6, 2.0)].map(|(width, phase)| wave(&[read.len(), width], phase));
+    let [queries, keys, mixed] = inputs.each_ref().map(values);
+    let mut expected = vec![0.0; queries.len()];
+    for (at, out) in expected.chunks_exact_mut(3).enumerate() {
+        let (row, head) = (at / 4, at % 4 / 2);
+        let part = |all: &[f64], key: usize, i: usize| all[(2 * key + head) * 3 + i];
+        let score = |key: usize| (0..3).map(|i| queries[at * 3 + i] * part(&keys, key, i)).sum::<f64>() / 3f64.sqrt();
+        let sum: f64 = read[row].iter().map(|key| score(*key).exp()).sum();
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = read[row].iter().map(|key| score(*key).exp() / sum * part(&mixed, *key, i)).sum();
+        }
+    }
+    let run = |t: &[Tensor]| ops::attention([&t[0], &t[1], &t[2]], &packing, sizes).unwrap();
+    let output = run(&inputs);
+    assert_close("attention forward", &values(&output), &expected);
+    let gradients = ops::attention_backward(inputs.each_ref(), &cotangent(&output), &packing, sizes).unwrap();
+    check_backward("attention", &inputs, run, &gradients);
+    let other = Packing::new([(3, [].as_slice())]);
+    assert!(ops::attention(inputs.each_ref(), &other, sizes).is_err(), "other rows do not fit");
 }
 
 #[test]

@@ -71,22 +71,19 @@ impl Causal {
         let part = |from: usize| {
             let some = rows.slice(from..from.saturating_add(self.most_rows).min(count));
             let hidden = contained(|| self.features(&some))?;
-            let (prompt, tokens) = (some.prompt_len, some.completion_len);
-            let targets = some.columns(prompt, prompt + tokens);
-            let targets = Tensor::from_vec(targets, some.rows() * tokens, &self.device)?;
-            Ok(Part::detached(hidden, self.head.clone(), targets, loss_temperature))
+            Part::detached(hidden, self.head.clone(), some, loss_temperature)
         };
         Ok(Forward::new(starts.map(part).collect::<Result<_>>()?, rows.completion_len))
     }
 
-    /// Features from which each completion token's logits are computed, `[rows * T, D]`.
+    /// Features from which each completion token's logits are computed, `[K, D]`.
     fn features(&self, rows: &Sequences) -> Result<Tensor> {
         let (ids, width) = left_aligned(rows);
         let ids = Tensor::from_vec(ids, (rows.rows(), width), &self.device)?;
         let features = (self.body)(&ids)?.flatten_to(1)?;
         let before = |(row, start): (usize, &usize)| -> Range<u32> {
             let first = (row * width + rows.prompt_len - start - 1) as u32;
-            first..first + rows.completion_len as u32
+            first..first + rows.tokens_of(row) as u32
         };
         let places: Vec<u32> = rows.starts.iter().enumerate().flat_map(before).collect();
         Ok(features.index_select(&Tensor::new(places, &self.device)?, 0)?)
@@ -118,6 +115,7 @@ mod tests {
             starts: vec![2, 1],
             prompt_len: 3,
             completion_len: 2,
+            lengths: vec![2, 2],
             numbers: Sequences::numbered(2),
         };
         assert_eq!(left_aligned(&rows), (vec![3, 4, 0, 6, 7, 8], 3));

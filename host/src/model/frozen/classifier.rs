@@ -51,7 +51,7 @@ impl Classifier {
         }
     }
 
-    /// Scores of the texts `rows` (token ids), computed as one batch that is padded with `pad`.
+    /// Scores of the texts `rows` (token ids), computed as one batch. `pad` is the id that follows texts.
     pub fn score(&self, rows: &[Vec<u32>], pad: u32) -> Result<Vec<f32>> {
         let (vocab, positions) = self.extents();
         let width = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -63,6 +63,10 @@ impl Classifier {
         if let Some(id) = rows.iter().flatten().find(|id| **id as usize >= vocab) {
             bail!("token id {id} is outside the vocabulary of {vocab} (use the model's tokenizer)");
         }
+        let encoder = match &self.model {
+            Model::Decoder(decoder) => return decoder.scores(rows, pad),
+            Model::Encoder(encoder) => encoder,
+        };
         // Padding after a text does not affect its score.
         let fill = if (pad as usize) < vocab { pad } else { 0 };
         let mut ids = Vec::with_capacity(rows.len() * width);
@@ -71,9 +75,6 @@ impl Classifier {
             ids.resize((number + 1) * width, fill);
         }
         let ids = Tensor::from_vec(ids, (rows.len(), width), &self.device)?;
-        match &self.model {
-            Model::Decoder(decoder) => decoder.scores(&ids, rows, pad),
-            Model::Encoder(encoder) => encoder.scores(&ids, rows),
-        }
+        encoder.scores(&ids, rows)
     }
 }

@@ -5,9 +5,10 @@ use candle_core::{Device, Tensor};
 use serde_json::{Map, Value};
 
 use super::super::config::{CONFIG_FILE, Config};
-use super::super::decoder::{Decoder, rope};
+use super::super::decoder::Decoder;
 use super::super::family::{Family, shown};
 use super::super::files::ModelFiles;
+use super::super::packed::Packed;
 use super::super::params::Params;
 use super::super::policy::Policy;
 use super::labels;
@@ -47,15 +48,16 @@ impl Scorer {
         (self.config.vocab_size, self.config.max_position_embeddings)
     }
 
-    /// Scores of `rows` (token ids) at each row's last id that is not `pad`, as in transformers; `ids`, `[B, S]`, is padded on the right.
-    pub(super) fn scores(&self, ids: &Tensor, rows: &[Vec<u32>], pad: u32) -> Result<Vec<f32>> {
-        let (count, width) = ids.dims2()?;
-        let rope = rope(&self.config, &vec![0; count], width);
-        let x = self.model.residual(ids, &rope, |_, _| Ok(()))?;
-        let last =
-            |(row, ids): (usize, &Vec<u32>)| (row * width + ids.iter().rposition(|id| *id != pad).unwrap_or(0)) as u32;
+    /// Scores of `rows` (token ids) at each row's last id that is not `pad`, as in transformers.
+    pub(super) fn scores(&self, rows: &[Vec<u32>], pad: u32) -> Result<Vec<f32>> {
+        let device = self.score.device();
+        let packed = Packed::of(rows.iter().map(|ids| (ids.as_slice(), [].as_slice())), true);
+        let x = self.model.residual(&packed.on(&self.config, device)?, |_, _| Ok(()))?;
+        let last = |(row, ids): (usize, &Vec<u32>)| {
+            (packed.prompt(row).start + ids.iter().rposition(|id| *id != pad).unwrap_or(0)) as u32
+        };
         let last: Vec<u32> = rows.iter().enumerate().map(last).collect();
-        let x = x.flatten_to(1)?.index_select(&Tensor::new(last, ids.device())?, 0)?;
+        let x = x.index_select(&Tensor::new(last, device)?, 0)?;
         Ok(self.model.features(&x)?.matmul(&self.score)?.flatten_all()?.to_vec1()?)
     }
 }

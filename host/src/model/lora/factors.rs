@@ -88,20 +88,27 @@ pub(crate) struct DropoutMask {
     pub(crate) dropout: Dropout,
     /// Probability that a number is dropped.
     pub(crate) rate: f64,
-    /// Numbers of the rows in their batch.
-    pub(crate) rows: Arc<[u64]>,
+    /// Numbers of the rows in their batch, each with its number of tokens.
+    pub(crate) rows: Arc<[(u64, usize)]>,
     /// Numbers of the layer and of the module in the layer.
     pub(crate) module: [u64; 2],
 }
 
 impl DropoutMask {
-    /// Drops entries of `x` `[rows * tokens, in]`, and multiplies the others by `1 / (1 - rate)`. Source: `torch.nn.Dropout`.
+    /// Drops entries of `x` `[N, in]`, and multiplies the others by `1 / (1 - rate)`. Source: `torch.nn.Dropout`.
     pub(super) fn apply(&self, x: &Tensor) -> Result<Tensor> {
-        let width = x.elem_count() / self.rows.len().max(1);
+        let width = x.dim(1)?;
         let mut mask = vec![0.0_f32; x.elem_count()];
         let (left_out, kept) = ((self.rate * 2.0_f64.powi(32)) as u32, (1.0 / (1.0 - self.rate)) as f32);
-        mask.par_chunks_mut(width.max(1)).zip(self.rows.par_iter()).for_each(|(mask, row)| {
-            let index = [self.dropout.step, *row, self.module[0], self.module[1]];
+        let mut rest = mask.as_mut_slice();
+        let own = |(row, tokens): &(u64, usize)| {
+            let (own, others) = std::mem::take(&mut rest).split_at_mut(tokens * width);
+            rest = others;
+            (own, *row)
+        };
+        let rows: Vec<_> = self.rows.iter().map(own).collect();
+        rows.into_par_iter().for_each(|(mask, row)| {
+            let index = [self.dropout.step, row, self.module[0], self.module[1]];
             let mut rng = rng::stream(self.dropout.seed, self.dropout.stream, &index);
             for value in mask {
                 if rng.next_u32() >= left_out {

@@ -28,7 +28,14 @@ fn batch(policy: &Policy) -> BatchWithLogps {
     let lengths = [6, 3, 1, 5, 6];
     let own: Vec<&[u32]> = (0..ROWS).map(|b| &ids[b * 10 + prompt..b * 10 + prompt + lengths[b]]).collect();
     let (starts, numbers) = (vec![0, 3, 1, 2, 0], Sequences::numbered(5));
-    let rows = Sequences { ids: ids.clone(), starts, prompt_len: prompt, completion_len: tokens, numbers };
+    let rows = Sequences {
+        ids: ids.clone(),
+        starts,
+        prompt_len: prompt,
+        completion_len: tokens,
+        lengths: lengths.to_vec(),
+        numbers,
+    };
     let sampled = SampledBatch::new(rows, &own, vec![0; ROWS], vec![0.0; ROWS], 1, 0);
     let forward = policy.forward_detached(&sampled.sequences, TEMPERATURE).unwrap();
     let wants = Wants { entropy: true, hidden: true, last_layer_k: None };

@@ -1,0 +1,289 @@
+//! Attention over packed rows on the CPU: each prompt with its completions and each key head is computed by one thread.
+#![allow(unsafe_code, reason = "`gemm` takes addresses")]
+
+use candle_core::{DType, Device, Result, Storage, Tensor};
+use gemm::{Parallelism, gemm};
+use rayon::prelude::*;
+
+use super::{Block, HeadSizes, Packing, Piece, Stem};
+use crate::kernel::{Real, dot, for_rows, layout_error, maximum, slice, sum};
+
+/// A matrix inside a slice: number `j` of line `i` is at `i * line + j * inner`.
+#[derive(Clone, Copy)]
+struct Matrix<'a, T> {
+    numbers: &'a [T],
+    line: usize,
+    inner: usize,
+}
+
+impl<'a, T> Matrix<'a, T> {
+    /// Lines of `line` numbers each, from the number `from` on.
+    fn new(numbers: &'a [T], from: usize, line: usize) -> Self {
+        Self { numbers: &numbers[from..], line, inner: 1 }
+    }
+
+    fn t(self) -> Self {
+        Self { line: self.inner, inner: self.line, ..self }
+    }
+
+    fn fits(&self, lines: usize, inner: usize) -> bool {
+        (lines - 1) * self.line + (inner - 1) * self.inner < self.numbers.len()
+    }
+}
+
+/// `out = a b`, or with `adds` `out += a b`, for `a` `[m, k]`, `b` `[k, n]` and `out` `[m, n]`, whose lines are `line` numbers apart.
+fn multiply<T: Real>(
+    (m, k, n): (usize, usize, usize),
+    (a, b): (Matrix<'_, T>, Matrix<'_, T>),
+    (out, line): (&mut [T], usize),
+    adds: bool,
+) {
+    assert!(m * k * n > 0 && a.fits(m, k) && b.fits(k, n) && (m - 1) * line + n <= out.len());
+    let (one, to) = (T::from_f64(1.0), out.as_mut_ptr());
+    let (a_at, b_at) = (a.numbers.as_ptr(), b.numbers.as_ptr());
+    let [line, a_line, a_inner, b_line, b_inner] = [line, a.line, a.inner, b.line, b.inner].map(|step| step as isize);
+    // SAFETY: the assertion says that all numbers of the three matrices lie in their slices, and `out` is borrowed alone.
+    unsafe {
+        gemm(
+            m,
+            n,
+            k,
+            to,
+            1,
+            line,
+            adds,
+            a_at,
+            a_inner,
+            a_line,
+            b_at,
+            b_inner,
+            b_line,
+            one,
+            one,
+            false,
+            false,
+            false,
+            Parallelism::None,
+        );
+    }
+}
+
+/// Numbers of the packed matrices, and what is common to all blocks of a key head.
+struct Head<'a, T> {
+    queries: &'a [T],
+    keys: &'a [T],
+    values: &'a [T],
+    sizes: HeadSizes,
+    /// Number of the query head, and of its key head.
+    head: usize,
+    kv: usize,
+}
+
+impl<'a, T: Real> Head<'a, T> {
+    /// The rows from `row` on of a matrix of query heads.
+    fn of_queries(&self, all: &'a [T], row: usize) -> Matrix<'a, T> {
+        let HeadSizes { heads, width, .. } = self.sizes;
+        Matrix::new(all, (row * heads + self.head) * width, heads * width)
+    }
+
+    /// The rows from `row` on of a matrix of key heads.
+    fn of_keys(&self, all: &'a [T], row: usize) -> Matrix<'a, T> {
+        let HeadSizes { kv_heads, width, .. } = self.sizes;
+        Matrix::new(all, (row * kv_heads + self.kv) * width, kv_heads * width)
+    }
+
+    /// `left right^T` for each query of the block, a row of `left`, and each of its keys, rows of `right`: `[Q, K]`.
+    fn scores(&self, block: &Block, left: &'a [T], right: &'a [T]) -> Vec<T> {
+        let (width, line, context) = (self.sizes.width, block.keys(), block.context.len());
+        let mut scores = vec![T::from_f64(0.0); block.rows.len() * line];
+        if context > 0 {
+            let pair = (self.of_queries(left, block.rows.start), self.of_keys(right, block.context.start).t());
+            multiply((block.rows.len(), width, context), pair, (&mut scores, line), false);
+        }
+        for piece in &block.pieces {
+            let pair = (self.of_queries(left, piece.rows.start), self.of_keys(right, piece.first).t());
+            let out = &mut scores[(piece.rows.start - block.rows.start) * line + context..];
+            multiply((piece.rows.len(), width, piece.own()), pair, (out, line), false);
+        }
+        scores
+    }
+
+    /// Attention probabilities of the block, `[Q, K]`; 0 for keys that a query does not read.
+    fn probs(&self, block: &Block) -> Vec<T> {
+        let mut probs = self.scores(block, self.queries, self.keys);
+        let scale = T::from_f64(self.sizes.scale());
+        for_rows!(&mut probs, block.keys(), |row, line| {
+            let (line, others) = line.split_at_mut(read(block, row));
+            others.fill(T::from_f64(0.0));
+            let largest = maximum(line);
+            line.iter_mut().for_each(|score| *score = (scale * (*score - largest)).exp());
+            let inverse = T::from_f64(1.0) / sum(line);
+            line.iter_mut().for_each(|prob| *prob *= inverse);
+        });
+        probs
+    }
+
+    /// Gradient by the scores `[Q, K]`, from `probs` and from the gradient by the mixed values.
+    fn d_scores(&self, block: &Block, probs: &[T], grad: &'a [T]) -> Vec<T> {
+        let mut d_scores = self.scores(block, grad, self.values);
+        let (keys, scale) = (block.keys(), T::from_f64(self.sizes.scale()));
+        for_rows!(&mut d_scores, keys, |row, line| {
+            let (line, others) = line.split_at_mut(read(block, row));
+            others.fill(T::from_f64(0.0));
+            let probs = &probs[row * keys..][..line.len()];
+            let mean = dot(probs, line);
+            line.iter_mut().zip(probs).for_each(|(d, prob)| *d = scale * *prob * (*d - mean));
+        });
+        d_scores
+    }
+
+    /// Writes the product of `factors` `[Q, K]` with the rows of `right` that the queries read to `out`, `[Q, width]`.
+    fn mix(&self, block: &Block, factors: &[T], right: &'a [T], out: &mut [T]) {
+        let (width, line, context) = (self.sizes.width, block.keys(), block.context.len());
+        if context > 0 {
+            let pair = (Matrix::new(factors, 0, line), self.of_keys(right, block.context.start));
+            multiply((block.rows.len(), context, width), pair, (out, width), false);
+        }
+        for piece in &block.pieces {
+            let row = piece.rows.start - block.rows.start;
+            let pair = (Matrix::new(factors, row * line + context, line), self.of_keys(right, piece.first));
+            multiply((piece.rows.len(), piece.own(), width), pair, (&mut out[row * width..], width), context > 0);
+        }
+    }
+
+    /// Adds the product of the transpose of `factors` `[Q, K]` with the block's rows of `left` to `out`, whose first row is the stem's.
+    fn spread(&self, (stem, block): (&Stem, &Block), factors: &[T], left: &'a [T], out: &mut [T]) {
+        let (width, line, context) = (self.sizes.width, block.keys(), block.context.len());
+        if context > 0 {
+            let pair = (Matrix::new(factors, 0, line).t(), self.of_queries(left, block.rows.start));
+            multiply((context, block.rows.len(), width), pair, (out, width), true);
+        }
+        for Piece { rows, first } in &block.pieces {
+            let row = rows.start - block.rows.start;
+            let pair = (Matrix::new(factors, row * line + context, line).t(), self.of_queries(left, rows.start));
+            let out = &mut out[(first - stem.rows.start) * width..];
+            multiply((rows.end - first, rows.len(), width), pair, (out, width), true);
+        }
+    }
+}
+
+/// Number of keys that query `row` of the block reads.
+fn read(block: &Block, row: usize) -> usize {
+    let row = block.rows.start + row;
+    block.context.len() + row + 1 - block.piece(row).first
+}
+
+/// Numbers `[N, heads * width]`, computed for one stem and one of `kv_heads` at a time, each with the place of its result: `[heads /
+/// kv_heads, rows of the stem, width]`.
+struct Parts<T> {
+    numbers: Vec<T>,
+    heads: usize,
+    width: usize,
+}
+
+impl<T: Real> Parts<T> {
+    fn new(packing: &Packing, heads: usize, width: usize) -> Self {
+        Self { numbers: vec![T::from_f64(0.0); packing.rows() * heads * width], heads, width }
+    }
+
+    /// The places, stem by stem.
+    fn split(&mut self, packing: &Packing, kv_heads: usize) -> Vec<&mut [T]> {
+        let (each, mut rest) = (self.heads / kv_heads * self.width, self.numbers.as_mut_slice());
+        let mut places = Vec::with_capacity(packing.stems.len() * kv_heads);
+        for stem in packing.stems.iter() {
+            for _ in 0..kv_heads {
+                let (place, others) = rest.split_at_mut(stem.rows.len() * each);
+                places.push(place);
+                rest = others;
+            }
+        }
+        places
+    }
+
+    /// The tensor `[N, heads * width]`.
+    fn finish(self, packing: &Packing) -> Result<Tensor> {
+        let Self { numbers, heads, width } = self;
+        let rows = packing.rows();
+        let mut out = vec![T::from_f64(0.0); numbers.len()];
+        let stem_of: Vec<&Stem> = packing.stems.iter().flat_map(|stem| vec![stem; stem.rows.len()]).collect();
+        for_rows!(&mut out, heads * width, |row, out| {
+            let stem = stem_of[row].rows.clone();
+            for (head, out) in out.chunks_exact_mut(width).enumerate() {
+                let at = stem.start * heads + head * stem.len() + row - stem.start;
+                out.copy_from_slice(&numbers[at * width..][..width]);
+            }
+        });
+        Tensor::from_vec(out, (rows, heads * width), &Device::Cpu)
+    }
+}
+
+pub(super) fn attention(heads: &[Tensor; 3], packing: &Packing, sizes: HeadSizes) -> Result<Tensor> {
+    match heads[0].dtype() {
+        DType::F64 => forward::<f64>(heads, packing, sizes),
+        _ => forward::<f32>(heads, packing, sizes),
+    }
+}
+
+fn forward<T: Real>(heads: &[Tensor; 3], packing: &Packing, sizes: HeadSizes) -> Result<Tensor> {
+    let mut mixed = Parts::<T>::new(packing, sizes.heads, sizes.width);
+    with_numbers(heads, |[queries, keys, values]| {
+        let places = mixed.split(packing, sizes.kv_heads);
+        places.into_par_iter().enumerate().for_each(|(number, place)| {
+            let (stem, kv) = (&packing.stems[number / sizes.kv_heads], number % sizes.kv_heads);
+            for (shared, out) in place.chunks_mut(stem.rows.len() * sizes.width).enumerate() {
+                let head = Head { queries, keys, values, sizes, head: kv * sizes.shared() + shared, kv };
+                for block in &stem.blocks {
+                    let out = &mut out[(block.rows.start - stem.rows.start) * sizes.width..];
+                    head.mix(block, &head.probs(block), values, &mut out[..block.rows.len() * sizes.width]);
+                }
+            }
+        });
+    })?;
+    mixed.finish(packing)
+}
+
+pub(super) fn attention_backward(all: &[Tensor; 4], packing: &Packing, sizes: HeadSizes) -> Result<[Tensor; 3]> {
+    match all[0].dtype() {
+        DType::F64 => backward::<f64>(all, packing, sizes),
+        _ => backward::<f32>(all, packing, sizes),
+    }
+}
+
+fn backward<T: Real>(all: &[Tensor; 4], packing: &Packing, sizes: HeadSizes) -> Result<[Tensor; 3]> {
+    let [mut d_queries, mut d_keys, mut d_values] =
+        [sizes.heads, sizes.kv_heads, sizes.kv_heads].map(|heads| Parts::<T>::new(packing, heads, sizes.width));
+    with_numbers(all, |[queries, keys, values, grad]| {
+        let places = d_queries.split(packing, sizes.kv_heads).into_par_iter();
+        let of_keys = d_keys.split(packing, sizes.kv_heads).into_par_iter();
+        let of_values = d_values.split(packing, sizes.kv_heads).into_par_iter();
+        places.zip(of_keys).zip(of_values).enumerate().for_each(|(number, ((place, d_keys), d_values))| {
+            let (stem, kv) = (&packing.stems[number / sizes.kv_heads], number % sizes.kv_heads);
+            for (shared, out) in place.chunks_mut(stem.rows.len() * sizes.width).enumerate() {
+                let head = Head { queries, keys, values, sizes, head: kv * sizes.shared() + shared, kv };
+                for block in &stem.blocks {
+                    let out = &mut out[(block.rows.start - stem.rows.start) * sizes.width..];
+                    let probs = head.probs(block);
+                    let d_scores = head.d_scores(block, &probs, grad);
+                    head.mix(block, &d_scores, keys, &mut out[..block.rows.len() * sizes.width]);
+                    head.spread((stem, block), &d_scores, queries, d_keys);
+                    head.spread((stem, block), &probs, grad, d_values);
+                }
+            }
+        });
+    })?;
+    Ok([d_queries.finish(packing)?, d_keys.finish(packing)?, d_values.finish(packing)?])
+}
+
+/// Calls `work` with the numbers of contiguous tensors in host memory.
+fn with_numbers<T: Real, const N: usize>(tensors: &[Tensor; N], work: impl FnOnce([&[T]; N])) -> Result<()> {
+    let stored = tensors.each_ref().map(Tensor::storage_and_layout);
+    let mut numbers: [&[T]; N] = [&[]; N];
+    for (numbers, (storage, layout)) in numbers.iter_mut().zip(&stored) {
+        let Storage::Cpu(storage) = &**storage else {
+            return layout_error("attention", "tensors must be on the CPU".to_owned());
+        };
+        *numbers = slice(storage, layout, "attention")?;
+    }
+    work(numbers);
+    Ok(())
+}
