@@ -134,24 +134,24 @@ impl Block {
 
     /// Attention probabilities, `[B, H, Q, K]`.
     fn probs(&self, starts: &Arc<[usize]>) -> Result<Tensor> {
-        let scores = self.by_head(&self.queries.matmul(&self.keys.t()?)?)?;
+        let scores = self.by_head(&ops::matmul(&self.queries, &self.keys.t()?)?)?;
         Ok(ops::causal_softmax(&scores, starts, self.sizes.scale())?)
     }
 
     /// The values mixed by the probabilities, `[B, H, Q, head_dim]`.
     fn mix(&self, probs: &Tensor) -> Result<Tensor> {
-        self.by_head(&self.stacked(probs)?.matmul(&self.values)?)
+        self.by_head(&ops::matmul(&self.stacked(probs)?, &self.values)?)
     }
 
     /// Gradients by the block's queries, keys and values, `[B, H or KV, Q or K, head_dim]`; `d_mixed` is `[B, H, Q, head_dim]`.
     fn backward(&self, probs: &Tensor, starts: &Arc<[usize]>, d_mixed: &Tensor) -> Result<Heads> {
         let d_mixed = self.stacked(d_mixed)?;
-        let values = self.stacked(probs)?.t()?.matmul(&d_mixed)?;
-        let d_probs = self.by_head(&d_mixed.matmul(&self.values.t()?)?)?;
+        let values = ops::matmul(&self.stacked(probs)?.t()?, &d_mixed)?;
+        let d_probs = self.by_head(&ops::matmul(&d_mixed, &self.values.t()?)?)?;
         let d_scores = ops::causal_softmax_backward(probs, &d_probs, starts, self.sizes.scale())?;
         let d_scores = self.stacked(&d_scores)?;
-        let queries = self.by_head(&d_scores.matmul(&self.keys)?)?;
-        Ok(Heads { queries, keys: d_scores.t()?.matmul(&self.queries)?, values })
+        let queries = self.by_head(&ops::matmul(&d_scores, &self.keys)?)?;
+        Ok(Heads { queries, keys: ops::matmul(&d_scores.t()?, &self.queries)?, values })
     }
 
     /// Reshapes `[B, KV, H / KV * Q, n]` to `[B, H, Q, n]`.

@@ -1,95 +1,298 @@
-//! The innermost product: a tile of sums in registers.
+//! The innermost product: sums of 32 lines with 32 lines, in tiles of 16 lines and 32 numbers.
 
-/// Rows of a tile.
-pub const ROWS: usize = 12;
-/// Columns of a tile: two registers of 16.
-pub const COLUMNS: usize = 32;
+use super::instructions::Instructions;
 
-/// A tile of sums.
-type Sums = [[f32; COLUMNS]; ROWS];
+/// Lines of a panel: two tiles.
+pub const LINES: usize = 32;
+/// Lines of a tile.
+pub const TILE: usize = 16;
+/// Numbers of a line in a tile; an instruction adds their products at once.
+pub const STEP: usize = 32;
+/// Words of two numbers in a tile, 1 KiB.
+pub const WORDS: usize = TILE * STEP / 2;
 
-/// Instructions with which tiles are multiplied.
-#[derive(Clone, Copy, Debug)]
-pub enum Tile {
-    /// AVX-512's instruction for products of bf16 pairs.
-    #[cfg(target_arch = "x86_64")]
-    Instruction(Instruction),
-    /// Computes in f32 on machines without the instruction, to equal bits.
-    Portable,
+/// Sums of a panel with a panel, `[LINES][LINES]`.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub struct Sums(pub [[f32; LINES]; LINES]);
+
+impl Sums {
+    pub const ZERO: Self = Self([[0.0; LINES]; LINES]);
 }
 
-/// Proof that the machine has AVX512-BF16.
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy, Debug)]
-pub struct Instruction(());
+/// Runs `work` in a state in which this thread may call [`multiply`].
+pub fn configured<R>(instructions: Instructions, work: impl FnOnce() -> R) -> R {
+    match instructions {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        Instructions::Amx(_) => {
+            // SAFETY: an `Amx` only exists where the process may use tiles.
+            unsafe { amx::configured(work) }
+        }
+        _ => work(),
+    }
+}
 
-impl Tile {
-    /// The fastest choice for this machine.
-    pub fn of_this_machine() -> Self {
+/// The left operand of a block in memory: words between two lines, between two tiles and between two steps.
+#[derive(Clone, Copy)]
+pub struct Strides {
+    pub line: usize,
+    pub tile: usize,
+    pub step: usize,
+}
+
+impl Strides {
+    /// Those of a packed panel with `parts` parts.
+    pub const fn packed(parts: usize) -> Self {
+        Self { line: TILE, tile: WORDS, step: 2 * WORDS * parts }
+    }
+}
+
+/// Adds to `sums` the products of `steps` steps of two panels; `fresh` starts from 0. Tiles of the left panel are
+/// `[line][pair]`, those of the right panel `[pair][line]`. With `parts` 3, the numbers of both are sums of three, largest first; the
+/// three smallest of the nine products are left out.
+pub fn multiply(
+    instructions: Instructions,
+    parts: usize,
+    steps: usize,
+    (left, strides): (&[u32], Strides),
+    right: &[u32],
+    (sums, fresh): (&mut Sums, bool),
+) {
+    let Strides { line, tile, step } = strides;
+    let reach = (steps - 1) * step + 2 * (parts - 1) * WORDS + tile + (TILE - 1) * line + TILE;
+    assert!(steps > 0 && reach <= left.len() && steps * 2 * WORDS * parts <= right.len());
+    assert!(parts == 1 || (parts == 3 && line == TILE && tile == WORDS));
+    match instructions {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        Instructions::Amx(_) => {
+            // SAFETY: the assertion above bounds what is read, and an `Amx` only exists where the process may use tiles.
+            unsafe { amx::multiply(parts, steps, (left.as_ptr(), strides), right.as_ptr(), (sums, fresh)) }
+        }
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16") {
-            return Self::Instruction(Instruction(()));
+        Instructions::Avx512Bf16(_) => {
+            // SAFETY: the value only exists if the machine has both features.
+            unsafe { with_vectors(steps, (left, strides), right, (sums, fresh)) }
         }
-        Self::Portable
-    }
-
-    /// Sums over pairs of `a` times `b`, pair by pair.
-    pub fn multiply(self, a: &[[u32; ROWS]], b: &[[u32; COLUMNS]]) -> Sums {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Self::Instruction(_) => {
-                // SAFETY: an `Instruction` only exists if the machine has both features.
-                unsafe { with_instruction(a, b) }
-            }
-            Self::Portable => pulp::Arch::new().dispatch(|| in_f32(a, b)),
-        }
+        _ => emulated(parts, steps, (left, strides), right, (sums, fresh)),
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bf16")]
-fn with_instruction(a: &[[u32; ROWS]], b: &[[u32; COLUMNS]]) -> Sums {
-    use std::arch::x86_64::{__m512bh, __m512i, _mm512_dpbf16_ps, _mm512_set1_epi32, _mm512_setzero_ps};
+/// The order in which parts are multiplied, left and right: small products first, one new part at a time.
+const ORDER: [(usize, usize); 6] = [(0, 2), (0, 1), (1, 1), (1, 0), (2, 0), (0, 0)];
 
-    use bytemuck::cast;
-
-    let pairs = |vector: __m512i| -> __m512bh { cast(vector) };
-    let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
-    for (a, b) in a.iter().zip(b) {
-        let [left, right]: [[u32; 16]; 2] = cast(*b);
-        let b = [left, right].map(|half| pairs(cast(half)));
-        for (sums, a) in sums.iter_mut().zip(a) {
-            let a = pairs(_mm512_set1_epi32(a.cast_signed()));
-            for (sum, b) in sums.iter_mut().zip(b) {
-                *sum = _mm512_dpbf16_ps(*sum, a, b);
-            }
-        }
+/// What a tile instruction computes: the first numbers of all pairs are multiplied and added, so are the second ones, then both sums are
+/// added to the tile. Nothing below 1.2e-38 counts.
+fn emulated(
+    parts: usize,
+    steps: usize,
+    (left, strides): (&[u32], Strides),
+    right: &[u32],
+    (sums, fresh): (&mut Sums, bool),
+) {
+    let normal = |x: f32| if x.is_subnormal() { 0.0 } else { x };
+    let halves = |word: u32| [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)].map(normal);
+    let order = if parts == 1 { &ORDER[5..] } else { &ORDER[..] };
+    if fresh {
+        sums.0 = [[0.0; LINES]; LINES];
     }
-    cast(sums)
-}
-
-/// Arithmetic of the instruction: first the product of the high halves is added, then that of the low halves, each rounded once.
-#[inline(always)]
-fn in_f32(a: &[[u32; ROWS]], b: &[[u32; COLUMNS]]) -> Sums {
-    const AT_ONCE: usize = 3;
-    let mut sums = [[0.0; COLUMNS]; ROWS];
-    for (block, sums) in sums.as_chunks_mut::<AT_ONCE>().0.iter_mut().enumerate() {
-        let mut local = *sums;
-        for (a, b) in a.iter().zip(b) {
-            for (row, sums) in local.iter_mut().enumerate() {
-                let [low, high] = halves(a[block * AT_ONCE + row]);
-                for (sum, b) in sums.iter_mut().zip(b) {
-                    let [b_low, b_high] = halves(*b);
-                    *sum = low.mul_add(b_low, high.mul_add(b_high, *sum));
+    for step in 0..steps {
+        for (of_left, of_right) in order {
+            for (row, sums) in sums.0.iter_mut().enumerate() {
+                let start = step * strides.step + 2 * of_left * WORDS + row / TILE * strides.tile;
+                let left = &left[start + row % TILE * strides.line..][..TILE];
+                for (column, sum) in sums.iter_mut().enumerate() {
+                    let start = (2 * (step * parts + of_right) + column / TILE) * WORDS + column % TILE;
+                    let mut own = [0.0_f32; 2];
+                    for (left, right) in left.iter().zip(right[start..].iter().step_by(TILE)) {
+                        for ((own, left), right) in own.iter_mut().zip(halves(*left)).zip(halves(*right)) {
+                            *own = normal(left.mul_add(right, *own));
+                        }
+                    }
+                    *sum = normal(*sum + normal(own[0] + own[1]));
                 }
             }
         }
-        *sums = local;
     }
-    sums
 }
 
-#[inline(always)]
-fn halves(pair: u32) -> [f32; 2] {
-    [f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000)]
+/// With AVX-512's instruction for products of bf16 pairs, which adds the products of two pairs to a sum at a time.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn with_vectors(steps: usize, (left, strides): (&[u32], Strides), right: &[u32], (sums, fresh): (&mut Sums, bool)) {
+    use std::arch::x86_64::{__m512bh, _mm512_dpbf16_ps, _mm512_set1_epi32};
+
+    use bytemuck::cast;
+
+    /// Lines whose sums are in registers.
+    const AT_ONCE: usize = 8;
+    let pairs = |words: [u32; TILE]| -> __m512bh { cast(words) };
+    for (block, sums) in sums.0.as_chunks_mut::<AT_ONCE>().0.iter_mut().enumerate() {
+        let first = block * AT_ONCE;
+        let start = first / TILE * strides.tile + first % TILE * strides.line;
+        let mut own = if fresh { [[[0.0; TILE]; 2]; AT_ONCE] } else { cast::<_, [[[f32; TILE]; 2]; AT_ONCE]>(*sums) }
+            .map(|line| line.map(cast::<_, std::arch::x86_64::__m512>));
+        for (step, right) in right.chunks_exact(2 * WORDS).take(steps).enumerate() {
+            let lines: [&[u32]; AT_ONCE] =
+                std::array::from_fn(|row| &left[start + step * strides.step + row * strides.line..][..TILE]);
+            let (first, second) = right.split_at(WORDS);
+            let (first, second) = (first.as_chunks::<TILE>().0, second.as_chunks::<TILE>().0);
+            for (pair, (first, second)) in first.iter().zip(second).enumerate() {
+                let right = [pairs(*first), pairs(*second)];
+                for (own, line) in own.iter_mut().zip(lines) {
+                    let left: __m512bh = cast(_mm512_set1_epi32(line[pair].cast_signed()));
+                    for (own, right) in own.iter_mut().zip(right) {
+                        *own = _mm512_dpbf16_ps(*own, left, right);
+                    }
+                }
+            }
+        }
+        *sums = cast(own);
+    }
+}
+
+/// Tiles of AMX. Inline assembly, because the standard library's functions for them are not stable.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(super) mod amx {
+    use std::arch::asm;
+
+    use super::{STEP, Strides, Sums, TILE, WORDS};
+
+    /// The layout of eight tiles of 16 lines of 64 bytes.
+    #[repr(C, align(64))]
+    struct Config {
+        palette: u8,
+        start: u8,
+        reserved: [u8; 14],
+        bytes: [u16; 16],
+        lines: [u8; 16],
+    }
+
+    /// Runs `work` while this thread's tiles are configured.
+    ///
+    /// # Safety
+    /// The process must have the permission to use tiles.
+    pub unsafe fn configured<R>(work: impl FnOnce() -> R) -> R {
+        /// Frees the tiles, after a panic too.
+        struct Release;
+        impl Drop for Release {
+            fn drop(&mut self) {
+                // SAFETY: the tiles are configured, and nothing reads them afterwards.
+                unsafe { asm!("tilerelease", options(nostack, nomem)) };
+            }
+        }
+        let mut config = Config { palette: 1, start: 0, reserved: [0; 14], bytes: [0; 16], lines: [0; 16] };
+        config.bytes[..8].fill(2 * STEP as u16);
+        config.lines[..8].fill(TILE as u8);
+        // SAFETY: the caller has the permission, and the instruction reads the 64 bytes of `config`.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly)) };
+        let _release = Release;
+        work()
+    }
+
+    /// The products of the tiles 4 and 5 with 6 and 7.
+    macro_rules! products {
+        () => {
+            "tdpbf16ps tmm0, tmm4, tmm6\ntdpbf16ps tmm1, tmm4, tmm7\ntdpbf16ps tmm2, tmm5, tmm6\ntdpbf16ps tmm3, tmm5, tmm7\n"
+        };
+    }
+    /// Loads two tiles of part `$at / 2048` of the left (4 and 5) or the right panel (6 and 7).
+    macro_rules! load {
+        (left $at:literal) => {
+            concat!("tileloadd tmm4, [{a} + {line}*1 + ", $at, "]\ntileloadd tmm5, [{other} + {line}*1 + ", $at, "]\n")
+        };
+        (right $at:literal) => {
+            concat!("tileloadd tmm6, [{b} + {s}*1 + ", $at, "]\ntileloadd tmm7, [{b} + {s}*1 + ", $at, " + 1024]\n")
+        };
+    }
+    macro_rules! run {
+        ($a:ident, $b:ident, $steps:ident, $sums:ident, $fresh:ident, $strides:ident, $right:literal, $body:expr) => {
+            asm!(
+                "test {fresh}, {fresh}",
+                "jnz 3f",
+                "tileloadd tmm0, [{sums} + {t}*1]",
+                "tileloadd tmm1, [{sums} + {t}*1 + 64]",
+                "tileloadd tmm2, [{sums} + {t}*1 + 2048]",
+                "tileloadd tmm3, [{sums} + {t}*1 + 2112]",
+                "jmp 2f",
+                "3:",
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "2:",
+                $body,
+                "add {a}, {step}",
+                "add {other}, {step}",
+                concat!("add {b}, ", $right),
+                "dec {steps}",
+                "jnz 2b",
+                "tilestored [{sums} + {t}*1], tmm0",
+                "tilestored [{sums} + {t}*1 + 64], tmm1",
+                "tilestored [{sums} + {t}*1 + 2048], tmm2",
+                "tilestored [{sums} + {t}*1 + 2112], tmm3",
+                a = inout(reg) $a => _,
+                other = inout(reg) $a.add($strides.tile) => _,
+                b = inout(reg) $b => _,
+                steps = inout(reg) $steps => _,
+                line = in(reg) 4 * $strides.line,
+                step = in(reg) 4 * $strides.step,
+                sums = in(reg) $sums,
+                fresh = in(reg) $fresh,
+                s = in(reg) 64_usize,
+                t = in(reg) 128_usize,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            )
+        };
+    }
+
+    /// [`super::multiply`] with `tdpbf16ps`.
+    ///
+    /// # Safety
+    /// The tiles of this thread must be configured, and the operands as long as `multiply` asserts.
+    pub unsafe fn multiply(
+        parts: usize,
+        steps: usize,
+        (a, strides): (*const u32, Strides),
+        b: *const u32,
+        (sums, fresh): (&mut Sums, bool),
+    ) {
+        const { assert!(4 * WORDS == 1024) };
+        let (sums, fresh): (*mut Sums, u64) = (sums, fresh.into());
+        if parts == 1 {
+            // SAFETY: the caller bounds what is read; only `sums` is written.
+            unsafe {
+                run!(a, b, steps, sums, fresh, strides, 2048, concat!(load!(left 0), load!(right 0), products!()));
+            }
+        } else {
+            // SAFETY: as above. The order is that of `ORDER`.
+            unsafe {
+                run!(
+                    a,
+                    b,
+                    steps,
+                    sums,
+                    fresh,
+                    strides,
+                    6144,
+                    concat!(
+                        load!(left 0),
+                        load!(right 4096),
+                        products!(),
+                        load!(right 2048),
+                        products!(),
+                        load!(left 2048),
+                        products!(),
+                        load!(right 0),
+                        products!(),
+                        load!(left 4096),
+                        products!(),
+                        load!(left 0),
+                        products!(),
+                    )
+                );
+            }
+        }
+    }
 }
