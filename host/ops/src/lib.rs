@@ -64,7 +64,7 @@ pub use truncate::{Truncation, nucleus, truncate};
 pub mod parts {
     pub use crate::bf16::{narrow, widen};
     pub use crate::kernel::{dot, exp_f32, maximum, sum};
-    pub use crate::product::tile::{LINES, Strides, Sums, TILE, WORDS, configured, multiply};
+    pub use crate::product::tile::{LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply, multiply_parts};
     pub use crate::product::{Instructions, by_parts};
 }
 

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::instructions::Instructions;
 use super::pack::{Matrix, Pairing, Side, Values, panels};
-use super::tile::{self, LINES, STEP, Strides, Sums, TILE};
+use super::tile::{self, LINES, Operand, STEP, Strides, Sums, TILE};
 use super::{NAME, layout_error};
 
 /// Number of panels of the weights that one thread takes at a time.
@@ -38,8 +38,9 @@ pub fn product_of_few_rows_in_bf16(instructions: Instructions, x: &Tensor, weigh
             let mut sums = Sums::ZERO;
             for (words, turned) in words.chunks(LINES * inner / 2).zip(turned.chunks_mut(LINES * rows)) {
                 for (panel, first) in panels.iter().zip((0..rows).step_by(LINES)) {
-                    let right = bytemuck::cast_slice(&panel.rows);
-                    tile::multiply(instructions, 1, inner / STEP, (words, strides), right, (&mut sums, true));
+                    let right = Operand { words: bytemuck::cast_slice(&panel.rows), strides: Strides::packed(1) };
+                    let left = Operand { words, strides };
+                    tile::multiply(instructions, inner / STEP, left, right, (&mut sums, true));
                     for (turned, sums) in turned.chunks_mut(rows).zip(&sums.0) {
                         turned[first..].iter_mut().zip(sums).for_each(|(out, sum)| *out = bf16::from_f32(*sum));
                     }

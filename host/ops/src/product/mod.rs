@@ -89,6 +89,10 @@ fn in_tiles<const PARTS: usize>(
     if batch != same_batch || inner != same {
         return layout_error(NAME, format!("{:?} does not fit {:?}", a.dims(), b.dims()));
     }
+    if out == DType::BF16 && inner > multiply::CHUNK {
+        let sums = in_tiles::<PARTS>(instructions, a, b, DType::F32)?;
+        return sums.map(|sums| to_dtype(&sums, out)).transpose();
+    }
     let shape = [batch, &[rows, columns]].concat();
     if inner == 0 || shape.contains(&0) {
         return Tensor::zeros(shape, out, a.device()).map(Some);

@@ -32,8 +32,8 @@ pub fn configured<R>(instructions: Instructions, work: impl FnOnce() -> R) -> R 
     }
 }
 
-/// The left operand of a block in memory: words between two lines, between two tiles and between two steps.
-#[derive(Clone, Copy)]
+/// Words between two lines, between two tiles and between two steps.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Strides {
     pub line: usize,
     pub tile: usize,
@@ -47,63 +47,125 @@ impl Strides {
     }
 }
 
-/// Adds to `sums` the products of `steps` steps of two panels; `fresh` starts from 0. Tiles of the left panel are
-/// `[line][pair]`, those of the right panel `[pair][line]`. With `parts` 3, the numbers of both are sums of three, largest first; the
-/// three smallest of the nine products are left out.
+/// A panel's tiles in memory, with one part of each number or three.
+#[derive(Clone, Copy)]
+pub struct Operand<'a> {
+    pub words: &'a [u32],
+    pub strides: Strides,
+}
+
+impl Operand<'_> {
+    /// Fails if `steps` steps of `parts` parts are not there.
+    fn check(&self, steps: usize, parts: usize) {
+        let Strides { line, tile, step } = self.strides;
+        let last = (steps - 1) * step + 2 * (parts - 1) * WORDS + tile + (TILE - 1) * line + TILE;
+        assert!(steps > 0 && last <= self.words.len());
+    }
+}
+
+/// Adds to `sums` the products of `steps` steps of two panels; `fresh` starts from 0. Tiles of the left panel are `[line][pair]`, those of
+/// the right panel `[pair][line]`, packed.
 pub fn multiply(
     instructions: Instructions,
-    parts: usize,
     steps: usize,
-    (left, strides): (&[u32], Strides),
-    right: &[u32],
+    left: Operand<'_>,
+    right: Operand<'_>,
     (sums, fresh): (&mut Sums, bool),
 ) {
-    let Strides { line, tile, step } = strides;
-    let reach = (steps - 1) * step + 2 * (parts - 1) * WORDS + tile + (TILE - 1) * line + TILE;
-    assert!(steps > 0 && reach <= left.len() && steps * 2 * WORDS * parts <= right.len());
-    assert!(parts == 1 || (parts == 3 && line == TILE && tile == WORDS));
+    left.check(steps, 1);
+    right.check(steps, 1);
+    assert!(right.strides == Strides::packed(1));
     match instructions {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         Instructions::Amx(_) => {
-            // SAFETY: the assertion above bounds what is read, and an `Amx` only exists where the process may use tiles.
-            unsafe { amx::multiply(parts, steps, (left.as_ptr(), strides), right.as_ptr(), (sums, fresh)) }
+            // SAFETY: what is read was checked, and an `Amx` only exists where the process may use tiles.
+            unsafe { amx::multiply(steps, left, right, (sums, fresh)) }
         }
         #[cfg(target_arch = "x86_64")]
         Instructions::Avx512Bf16(_) => {
             // SAFETY: the value only exists if the machine has both features.
-            unsafe { with_vectors(steps, (left, strides), right, (sums, fresh)) }
+            unsafe { with_vectors(steps, left, right, (sums, fresh)) }
         }
-        _ => emulated(parts, steps, (left, strides), right, (sums, fresh)),
+        _ => emulated(&[(0, 0)], 0..steps, left, right, (sums, fresh)),
     }
 }
 
-/// The order in which parts are multiplied, left and right: small products first, one new part at a time.
-const ORDER: [(usize, usize); 6] = [(0, 2), (0, 1), (1, 1), (1, 0), (2, 0), (0, 0)];
+/// Like [`multiply`], for packed panels whose numbers are sums of three, largest first. The three smallest of the nine products are left
+/// out. The large products come last, and then the sums of the steps so far, so that small ones are not
+/// rounded at each large one. `room` is for the sums of these steps.
+pub fn multiply_parts(
+    instructions: Instructions,
+    steps: usize,
+    left: Operand<'_>,
+    right: Operand<'_>,
+    (sums, fresh, room): (&mut Sums, bool, &mut Sums),
+) {
+    for operand in [left, right] {
+        operand.check(steps, 3);
+        assert!(operand.strides == Strides::packed(3));
+    }
+    let own = if fresh { &mut *sums } else { &mut *room };
+    match instructions {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        Instructions::Amx(_) => {
+            // SAFETY: as above.
+            unsafe { amx::multiply_parts(steps, left.words, right.words, own) }
+        }
+        _ => {
+            emulated(&REST, 0..steps, left, right, (own, true));
+            emulated(&[(0, 0)], (0..steps).rev(), left, right, (own, false));
+        }
+    }
+    if !fresh {
+        pulp::Arch::new().dispatch(Add(sums, room));
+    }
+}
+
+/// Adds sums to others.
+struct Add<'a>(&'a mut Sums, &'a Sums);
+
+impl pulp::NullaryFnOnce for Add<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for (sums, others) in self.0.0.iter_mut().zip(&self.1.0) {
+            for lane in 0..LINES {
+                sums[lane] += others[lane];
+            }
+        }
+    }
+}
+
+/// The parts that are multiplied before the largest, left and right, one new part at a time.
+const REST: [(usize, usize); 5] = [(0, 2), (0, 1), (1, 1), (1, 0), (2, 0)];
 
 /// What a tile instruction computes: the first numbers of all pairs are multiplied and added, so are the second ones, then both sums are
 /// added to the tile. Nothing below 1.2e-38 counts.
 fn emulated(
-    parts: usize,
-    steps: usize,
-    (left, strides): (&[u32], Strides),
-    right: &[u32],
+    parts: &[(usize, usize)],
+    steps: impl Iterator<Item = usize>,
+    left: Operand<'_>,
+    right: Operand<'_>,
     (sums, fresh): (&mut Sums, bool),
 ) {
     let normal = |x: f32| if x.is_subnormal() { 0.0 } else { x };
     let halves = |word: u32| [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)].map(normal);
-    let order = if parts == 1 { &ORDER[5..] } else { &ORDER[..] };
     if fresh {
-        sums.0 = [[0.0; LINES]; LINES];
+        *sums = Sums::ZERO;
     }
-    for step in 0..steps {
-        for (of_left, of_right) in order {
+    let start = |operand: Operand<'_>, step: usize, part: usize, line: usize, of_line: usize| {
+        let start = step * operand.strides.step + 2 * part * WORDS + line / TILE * operand.strides.tile;
+        start + line % TILE * of_line
+    };
+    for step in steps {
+        for (of_left, of_right) in parts {
             for (row, sums) in sums.0.iter_mut().enumerate() {
-                let start = step * strides.step + 2 * of_left * WORDS + row / TILE * strides.tile;
-                let left = &left[start + row % TILE * strides.line..][..TILE];
+                let pairs = &left.words[start(left, step, *of_left, row, left.strides.line)..][..TILE];
                 for (column, sum) in sums.iter_mut().enumerate() {
-                    let start = (2 * (step * parts + of_right) + column / TILE) * WORDS + column % TILE;
+                    let others = right.words[start(right, step, *of_right, column, 1)..].iter().step_by(TILE);
                     let mut own = [0.0_f32; 2];
-                    for (left, right) in left.iter().zip(right[start..].iter().step_by(TILE)) {
+                    for (left, right) in pairs.iter().zip(others) {
                         for ((own, left), right) in own.iter_mut().zip(halves(*left)).zip(halves(*right)) {
                             *own = normal(left.mul_add(right, *own));
                         }
@@ -118,7 +180,7 @@ fn emulated(
 /// With AVX-512's instruction for products of bf16 pairs, which adds the products of two pairs to a sum at a time.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bf16")]
-fn with_vectors(steps: usize, (left, strides): (&[u32], Strides), right: &[u32], (sums, fresh): (&mut Sums, bool)) {
+fn with_vectors(steps: usize, left: Operand<'_>, right: Operand<'_>, (sums, fresh): (&mut Sums, bool)) {
     use std::arch::x86_64::{__m512bh, _mm512_dpbf16_ps, _mm512_set1_epi32};
 
     use bytemuck::cast;
@@ -128,12 +190,14 @@ fn with_vectors(steps: usize, (left, strides): (&[u32], Strides), right: &[u32],
     let pairs = |words: [u32; TILE]| -> __m512bh { cast(words) };
     for (block, sums) in sums.0.as_chunks_mut::<AT_ONCE>().0.iter_mut().enumerate() {
         let first = block * AT_ONCE;
+        let strides = left.strides;
         let start = first / TILE * strides.tile + first % TILE * strides.line;
         let mut own = if fresh { [[[0.0; TILE]; 2]; AT_ONCE] } else { cast::<_, [[[f32; TILE]; 2]; AT_ONCE]>(*sums) }
             .map(|line| line.map(cast::<_, std::arch::x86_64::__m512>));
-        for (step, right) in right.chunks_exact(2 * WORDS).take(steps).enumerate() {
+        for step in 0..steps {
+            let right = &right.words[step * right.strides.step..][..2 * WORDS];
             let lines: [&[u32]; AT_ONCE] =
-                std::array::from_fn(|row| &left[start + step * strides.step + row * strides.line..][..TILE]);
+                std::array::from_fn(|row| &left.words[start + step * strides.step + row * strides.line..][..TILE]);
             let (first, second) = right.split_at(WORDS);
             let (first, second) = (first.as_chunks::<TILE>().0, second.as_chunks::<TILE>().0);
             for (pair, (first, second)) in first.iter().zip(second).enumerate() {
@@ -155,7 +219,7 @@ fn with_vectors(steps: usize, (left, strides): (&[u32], Strides), right: &[u32],
 pub(super) mod amx {
     use std::arch::asm;
 
-    use super::{STEP, Strides, Sums, TILE, WORDS};
+    use super::{Operand, STEP, Sums, TILE, WORDS};
 
     /// The layout of eight tiles of 16 lines of 64 bytes.
     #[repr(C, align(64))]
@@ -195,55 +259,25 @@ pub(super) mod amx {
             "tdpbf16ps tmm0, tmm4, tmm6\ntdpbf16ps tmm1, tmm4, tmm7\ntdpbf16ps tmm2, tmm5, tmm6\ntdpbf16ps tmm3, tmm5, tmm7\n"
         };
     }
-    /// Loads two tiles of part `$at / 2048` of the left (4 and 5) or the right panel (6 and 7).
+    /// Does `$what` with the tiles 0 to 3 and the places of the sums.
+    macro_rules! sums {
+        (load) => {
+            "tileloadd tmm0, [{sums} + {t}*1]\ntileloadd tmm1, [{sums} + {t}*1 + 64]\ntileloadd tmm2, [{sums} + {t}*1 + 2048]\ntileloadd tmm3, [{sums} + {t}*1 + 2112]\n"
+        };
+        (store) => {
+            "tilestored [{sums} + {t}*1], tmm0\ntilestored [{sums} + {t}*1 + 64], tmm1\ntilestored [{sums} + {t}*1 + 2048], tmm2\ntilestored [{sums} + {t}*1 + 2112], tmm3\n"
+        };
+        (zero) => {
+            "tilezero tmm0\ntilezero tmm1\ntilezero tmm2\ntilezero tmm3\n"
+        };
+    }
+    /// Loads the two tiles of part `$at / 2048` of a packed panel: 4 and 5 of the left one, 6 and 7 of the right one.
     macro_rules! load {
         (left $at:literal) => {
-            concat!("tileloadd tmm4, [{a} + {line}*1 + ", $at, "]\ntileloadd tmm5, [{other} + {line}*1 + ", $at, "]\n")
+            concat!("tileloadd tmm4, [{a} + {s}*1 + ", $at, "]\ntileloadd tmm5, [{a} + {s}*1 + ", $at, " + 1024]\n")
         };
         (right $at:literal) => {
             concat!("tileloadd tmm6, [{b} + {s}*1 + ", $at, "]\ntileloadd tmm7, [{b} + {s}*1 + ", $at, " + 1024]\n")
-        };
-    }
-    macro_rules! run {
-        ($a:ident, $b:ident, $steps:ident, $sums:ident, $fresh:ident, $strides:ident, $right:literal, $body:expr) => {
-            asm!(
-                "test {fresh}, {fresh}",
-                "jnz 3f",
-                "tileloadd tmm0, [{sums} + {t}*1]",
-                "tileloadd tmm1, [{sums} + {t}*1 + 64]",
-                "tileloadd tmm2, [{sums} + {t}*1 + 2048]",
-                "tileloadd tmm3, [{sums} + {t}*1 + 2112]",
-                "jmp 2f",
-                "3:",
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                "2:",
-                $body,
-                "add {a}, {step}",
-                "add {other}, {step}",
-                concat!("add {b}, ", $right),
-                "dec {steps}",
-                "jnz 2b",
-                "tilestored [{sums} + {t}*1], tmm0",
-                "tilestored [{sums} + {t}*1 + 64], tmm1",
-                "tilestored [{sums} + {t}*1 + 2048], tmm2",
-                "tilestored [{sums} + {t}*1 + 2112], tmm3",
-                a = inout(reg) $a => _,
-                other = inout(reg) $a.add($strides.tile) => _,
-                b = inout(reg) $b => _,
-                steps = inout(reg) $steps => _,
-                line = in(reg) 4 * $strides.line,
-                step = in(reg) 4 * $strides.step,
-                sums = in(reg) $sums,
-                fresh = in(reg) $fresh,
-                s = in(reg) 64_usize,
-                t = in(reg) 128_usize,
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack),
-            )
         };
     }
 
@@ -251,48 +285,84 @@ pub(super) mod amx {
     ///
     /// # Safety
     /// The tiles of this thread must be configured, and the operands as long as `multiply` asserts.
-    pub unsafe fn multiply(
-        parts: usize,
-        steps: usize,
-        (a, strides): (*const u32, Strides),
-        b: *const u32,
-        (sums, fresh): (&mut Sums, bool),
-    ) {
-        const { assert!(4 * WORDS == 1024) };
-        let (sums, fresh): (*mut Sums, u64) = (sums, fresh.into());
-        if parts == 1 {
-            // SAFETY: the caller bounds what is read; only `sums` is written.
-            unsafe {
-                run!(a, b, steps, sums, fresh, strides, 2048, concat!(load!(left 0), load!(right 0), products!()));
-            }
-        } else {
-            // SAFETY: as above. The order is that of `ORDER`.
-            unsafe {
-                run!(
-                    a,
-                    b,
-                    steps,
-                    sums,
-                    fresh,
-                    strides,
-                    6144,
-                    concat!(
-                        load!(left 0),
-                        load!(right 4096),
-                        products!(),
-                        load!(right 2048),
-                        products!(),
-                        load!(left 2048),
-                        products!(),
-                        load!(right 0),
-                        products!(),
-                        load!(left 4096),
-                        products!(),
-                        load!(left 0),
-                        products!(),
-                    )
-                );
-            }
+    pub unsafe fn multiply(steps: usize, left: Operand<'_>, right: Operand<'_>, (sums, fresh): (&mut Sums, bool)) {
+        let sums: *mut Sums = sums;
+        // SAFETY: the caller bounds what is read; only `sums` is written.
+        unsafe {
+            asm!(
+                "test {fresh}, {fresh}",
+                "jnz 3f",
+                sums!(load),
+                "jmp 2f",
+                "3:",
+                sums!(zero),
+                "2:",
+                "tileloadd tmm4, [{a} + {line}*1]",
+                "tileloadd tmm5, [{other} + {line}*1]",
+                load!(right 0),
+                products!(),
+                "add {a}, {step}",
+                "add {other}, {step}",
+                "add {b}, 2048",
+                "dec {steps}",
+                "jnz 2b",
+                sums!(store),
+                a = inout(reg) left.words.as_ptr() => _,
+                other = inout(reg) left.words.as_ptr().add(left.strides.tile) => _,
+                b = inout(reg) right.words.as_ptr() => _,
+                steps = inout(reg) steps => _,
+                line = in(reg) 4 * left.strides.line,
+                step = in(reg) 4 * left.strides.step,
+                sums = in(reg) sums,
+                fresh = in(reg) u64::from(fresh),
+                s = in(reg) 64_usize,
+                t = in(reg) 128_usize,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// The sums of [`super::multiply_parts`].
+    ///
+    /// # Safety
+    /// As for `multiply`.
+    pub unsafe fn multiply_parts(steps: usize, left: &[u32], right: &[u32], sums: &mut Sums) {
+        const { assert!(8 * WORDS == 2048, "the distance of two parts below") };
+        let sums: *mut Sums = sums;
+        // SAFETY: as above. The order is that of `REST`.
+        unsafe {
+            asm!(
+                sums!(zero),
+                "2:",
+                load!(left 0), load!(right 4096), products!(),
+                load!(right 2048), products!(),
+                load!(left 2048), products!(),
+                load!(right 0), products!(),
+                load!(left 4096), products!(),
+                "add {a}, 6144",
+                "add {b}, 6144",
+                "dec {steps}",
+                "jnz 2b",
+                "3:",
+                "sub {a}, 6144",
+                "sub {b}, 6144",
+                load!(left 0), load!(right 0), products!(),
+                "dec {again}",
+                "jnz 3b",
+                sums!(store),
+                a = inout(reg) left.as_ptr() => _,
+                b = inout(reg) right.as_ptr() => _,
+                steps = inout(reg) steps => _,
+                again = inout(reg) steps => _,
+                sums = in(reg) sums,
+                s = in(reg) 64_usize,
+                t = in(reg) 128_usize,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
         }
     }
 }

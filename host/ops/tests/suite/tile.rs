@@ -1,11 +1,16 @@
-use host_ops::parts::{Instructions, LINES, Strides, Sums, TILE, WORDS, configured, multiply};
+use host_ops::parts::{Instructions, LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply, multiply_parts};
 
-/// The sums of `parts` parts after two calls, and bits.
+/// Bits of the sums after two calls.
 fn sums(instructions: Instructions, parts: usize, strides: Strides, left: &[u32], right: &[u32]) -> Vec<u32> {
-    let mut sums = Sums::ZERO;
+    let (mut sums, mut room) = (Sums::ZERO, Sums::ZERO);
+    let (left, right) = (Operand { words: left, strides }, Operand { words: right, strides: Strides::packed(parts) });
     configured(instructions, || {
         for (steps, fresh) in [(3, true), (2, false)] {
-            multiply(instructions, parts, steps, (left, strides), right, (&mut sums, fresh));
+            if parts == 1 {
+                multiply(instructions, steps, left, right, (&mut sums, fresh));
+            } else {
+                multiply_parts(instructions, steps, left, right, (&mut sums, fresh, &mut room));
+            }
         }
     });
     sums.0.as_flattened().iter().map(|sum| sum.to_bits()).collect()
