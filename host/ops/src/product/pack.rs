@@ -1,5 +1,8 @@
 //! Matrices copied into the order in which the tiles are read.
 
+// The compiler does not inline the vectors' instructions into the closures of iterators.
+#![allow(clippy::needless_range_loop)]
+
 use std::ops::Range;
 
 use half::bf16;
@@ -117,8 +120,7 @@ impl<T: Number, const PARTS: usize> pulp::NullaryFnOnce for Fill<'_, T, PARTS> {
         let (step, apart) = if pairing == Pairing::Next { (2, 1) } else { (1, TILE) };
         #[cfg(target_arch = "x86_64")]
         let simd = pulp::x86::V4::try_new();
-        // Few steps of all panels at a time, so that whole pages are read of either order. Plain loops, because the compiler does not inline
-        // the vectors' instructions into closures.
+        // Few steps of all panels at a time, so that whole pages are read of either order.
         for from in (0..numbers).step_by(STEPS * STEP) {
             for (number, panel) in panels.iter_mut().enumerate() {
                 let mut largest = [0; TILE];

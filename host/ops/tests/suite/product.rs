@@ -108,12 +108,13 @@ fn error(found: &Tensor, a: &Tensor, b: &Tensor) -> f64 {
 #[test]
 fn numbers_of_three_parts_are_as_exact_as_f32() {
     let (rows, inner, columns) = (70, 768, 45);
-    let kinds: [(&str, &dyn Fn(usize, usize) -> f64, &dyn Fn(usize, usize) -> f64); 5] = [
-        ("ordinary", &|_, _| 0.0, &|_, _| 0.0),
-        ("rows and columns of 7 decades", &|row, _| (row % 8) as f64 - 4.0, &|_, column| (column % 8) as f64 - 4.0),
-        ("numbers of 36 decades", &|_, i| (i * 31 % 37) as f64 - 36.0, &|i, _| (i * 17 % 37) as f64 - 36.0),
-        ("denormal", &|_, _| -39.0, &|_, _| 0.0),
-        ("products that are denormal", &|_, _| -20.0, &|_, _| -20.0),
+    type Exponent = fn(usize, usize) -> f64;
+    let kinds: [(&str, Exponent, Exponent); 5] = [
+        ("ordinary", |_, _| 0.0, |_, _| 0.0),
+        ("rows and columns of 7 decades", |row, _| (row % 8) as f64 - 4.0, |_, column| (column % 8) as f64 - 4.0),
+        ("numbers of 36 decades", |_, i| (i * 31 % 37) as f64 - 36.0, |i, _| (i * 17 % 37) as f64 - 36.0),
+        ("denormal", |_, _| -39.0, |_, _| 0.0),
+        ("products that are denormal", |_, _| -20.0, |_, _| -20.0),
     ];
     for (kind, left, right) in kinds {
         let (a, b) = (scaled((rows, inner), 1, left), scaled((inner, columns), 2, right));
