@@ -24,9 +24,9 @@ fn least(work: impl FnMut()) -> f64 {
 }
 
 fn main() {
+    products();
     parts();
     fused();
-    products();
 }
 
 /// Prints the rates of products on one thread, for each of the processor's instructions, beside the rate of the instruction itself.

@@ -30,24 +30,27 @@ pub fn are_few_rows(x: &Tensor, rows: usize) -> bool {
 ///
 /// Threads share the rows of all weights, so that small matrices do not wait for each other.
 pub fn products_of_few_rows<const COUNT: usize>(x: &Tensor, weights: [&Tensor; COUNT]) -> Result<[Tensor; COUNT]> {
-    let products: Vec<Tensor> = if x.dtype() == DType::F32 {
-        widened::<f32>(&x.contiguous()?, &weights)?
-    } else {
-        match Instructions::of_this_machine()? {
-            Instructions::F32 => {
-                let products = widened::<bf16>(&to_dtype(&x.contiguous()?, DType::F32)?, &weights)?;
-                products.iter().map(|product| to_dtype(product, DType::BF16)).collect::<Result<_>>()?
-            }
-            instructions => {
-                let in_tiles = |weight: &&Tensor| match product_of_few_rows_in_bf16(instructions, x, weight)? {
-                    Some(product) => Ok(product),
-                    None => product(x, &weight.t()?, DType::BF16),
-                };
-                weights.iter().map(in_tiles).collect::<Result<_>>()?
-            }
+    Ok(products(x, &weights)?.try_into().expect("as many products as weights"))
+}
+
+/// Without parameters, so that it is compiled in this crate.
+fn products(x: &Tensor, weights: &[&Tensor]) -> Result<Vec<Tensor>> {
+    if x.dtype() == DType::F32 {
+        return widened::<f32>(&x.contiguous()?, weights);
+    }
+    match Instructions::of_this_machine()? {
+        Instructions::F32 => {
+            let products = widened::<bf16>(&to_dtype(&x.contiguous()?, DType::F32)?, weights)?;
+            products.iter().map(|product| to_dtype(product, DType::BF16)).collect()
         }
-    };
-    Ok(products.try_into().expect("as many products as weights"))
+        instructions => {
+            let in_tiles = |weight: &&Tensor| match product_of_few_rows_in_bf16(instructions, x, weight)? {
+                Some(product) => Ok(product),
+                None => product(x, &weight.t()?, DType::BF16),
+            };
+            weights.iter().map(in_tiles).collect()
+        }
+    }
 }
 
 /// A number of a weight.
