@@ -2,11 +2,13 @@
 
 mod common;
 
-use candle_core::Device;
+use candle_core::{DType, Device, Tensor};
 use common::{fresh, generate};
 use host::adamw::AdamWConfig;
-use host::model::{Policy, Sequences, Wants};
+use host::model::{Policy, Sequences, Wants, ops};
 use host::optim::{Optimizer, OptimizerConfig};
+use host_ops::parts::Instructions;
+use host_ops::testing::{self, INSTRUCTIONS};
 
 fn policy(hidden: usize, layers: usize, vocab: usize) -> Policy {
     fresh(&format!(
@@ -22,42 +24,63 @@ fn least(work: impl FnMut()) -> f64 {
 }
 
 fn main() {
+    products();
     parts();
     fused();
-    products();
 }
 
-/// Prints products with a matrix as it is stored and in bf16, beside the matrix library's in f32.
+/// Prints the rates of products on one thread, for each of the processor's instructions, beside the rate of the instruction itself.
 fn products() {
-    use candle_core::{DType, Tensor};
-    use host::model::ops;
-
-    let as_stored = |x: &Tensor, weight: &Tensor| -> candle_core::Result<Tensor> {
-        let [product] = ops::products_of_few_rows(x, [weight])?;
-        Ok(product)
-    };
-    for (inner, outputs) in [(512, 2048), (768, 3072), (768, 49_152)] {
-        let weight = Tensor::randn(0f32, 1f32, (outputs, inner), &Device::Cpu).unwrap();
-        let in_bf16 = weight.to_dtype(DType::BF16).unwrap();
-        for rows in [1, 2, 8, 32, 64, 128, 256, 1024] {
-            let x = Tensor::randn(0f32, 1f32, (rows, inner), &Device::Cpu).unwrap();
-            let rounded = x.to_dtype(DType::BF16).unwrap();
-            let gradient = Tensor::randn(0f32, 1f32, (rows, outputs), &Device::Cpu).unwrap();
-            let gradient = gradient.to_dtype(DType::BF16).unwrap();
-            let rate = |work: &dyn Fn() -> candle_core::Result<Tensor>| {
-                (2 * rows * inner * outputs) as f64 / least(|| _ = work().unwrap()) / 1e9
-            };
-            println!(
-                "{rows} x {inner} x {outputs}, GFLOP/s: the library {:.0}, as stored {:.0}; in bf16 as stored {:.0}, from f32 {:.0}, by rows {:.0}, by weights {:.0}",
-                rate(&|| x.matmul(&weight.t()?)),
-                rate(&|| as_stored(&x, &weight)),
-                rate(&|| as_stored(&rounded, &in_bf16)),
-                rate(&|| ops::product(&rounded, &weight.t()?, DType::BF16)),
-                rate(&|| ops::product(&gradient, &weight, DType::BF16)),
-                rate(&|| ops::product(&gradient.t()?, &rounded, DType::F32)),
-            );
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    pool.install(|| {
+        for (name, instructions) in Instructions::available() {
+            INSTRUCTIONS.set(Some(instructions));
+            let [f32, bf16] = testing::possible(instructions).map(|work| work.1 / 1e9 / thread_time(|| work.0()));
+            println!("{name}, GFLOP/s a thread: possible {f32:.0} in f32, {bf16:.0} in bf16");
+            for (inner, outputs) in [(768, 3072), (576, 1536), (1536, 576), (576, 576), (576, 49_152)] {
+                for rows in [1, 8, 32, 512, 2048].into_iter().filter(|rows| rows * outputs <= 1 << 23) {
+                    products_of((rows, inner, outputs));
+                }
+            }
         }
+    });
+}
+
+/// Prints the forms in which a model multiplies with a weight: by rows of activations, of gradients, and for the weight's own gradient.
+fn products_of((rows, inner, outputs): (usize, usize, usize)) {
+    print!("  {rows} x {inner} x {outputs}:");
+    for dtype in [DType::F32, DType::BF16] {
+        let random = |shape: (usize, usize)| {
+            ops::to_dtype(&Tensor::randn(0f32, 1f32, shape, &Device::Cpu).unwrap(), dtype).unwrap()
+        };
+        let (x, weight, gradient) = (random((rows, inner)), random((outputs, inner)), random((rows, outputs)));
+        let rate = |work: &dyn Fn() -> candle_core::Result<Tensor>| {
+            (2 * rows * inner * outputs) as f64 / thread_time(|| _ = work().unwrap()) / 1e9
+        };
+        print!(" {dtype:?} {:.0}", rate(&|| ops::matmul(&x, &weight.t()?)));
+        print!(", gradients {:.0} and {:.0}", rate(&|| ops::matmul(&gradient, &weight)), {
+            rate(&|| ops::product(&gradient.t()?, &x, DType::F32))
+        });
+        if ops::are_few_rows(&x, rows) {
+            print!(", as stored {:.0}", rate(&|| ops::products_of_few_rows(&x, [&weight]).map(|[product]| product)));
+        }
+        print!("{}", if dtype == DType::F32 { ";" } else { "\n" });
     }
+}
+
+/// The least of several durations in the time that this thread works, seconds.
+fn thread_time(mut work: impl FnMut()) -> f64 {
+    let now = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
+    };
+    let mut once = || {
+        let start = now();
+        work();
+        now() - start
+    };
+    let first = once();
+    (0..((0.2 / first) as usize).clamp(3, 200)).map(|_| once()).fold(first, f64::min)
 }
 
 /// Prints generation, log-probabilities, gradients and the optimizer step at several sizes.
@@ -103,9 +126,9 @@ fn parts() {
 
 /// Prints each fused operation, forward and backward, beside the same thing made of candle's differentiable operations.
 fn fused() {
-    use candle_core::{Tensor, Var};
+    use candle_core::Var;
     use candle_nn::ops::{rms_norm_slow, silu, softmax};
-    use host::model::ops::{self, Frequencies, Rope, RopeTable};
+    use host::model::ops::{Frequencies, Rope, RopeTable};
     use std::sync::Arc;
 
     let random = |shape: &[usize]| Var::randn(0f32, 1f32, shape, &Device::Cpu).unwrap();

@@ -2,12 +2,14 @@
 //!
 //! A matrix library first reorders the weights, which takes longer than the product itself for few rows.
 
-use candle_core::{DType, Device, Layout, Result, Storage, Tensor};
+use candle_core::{DType, Device, Layout, Result, Storage, Tensor, WithDType};
+use half::bf16;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::kernel::{for_rows, layout_error, slice};
-use super::product_of_few_rows_in_bf16;
+use super::product::{Instructions, product, product_of_few_rows_in_bf16};
+use super::to_dtype;
 
 const NAME: &str = "few-rows";
 /// Smallest and largest number of rows for which this is the faster way (`benches/model.rs` prints both).
@@ -23,20 +25,59 @@ pub fn are_few_rows(x: &Tensor, rows: usize) -> bool {
     x.device().is_cpu() && matches!(x.dtype(), DType::F32 | DType::BF16) && (FEWEST..=MOST).contains(&rows)
 }
 
-/// `x weight^T` for `x` `[M, K]` and each `weight` `[N, K]`, all f32 or all bf16 on the CPU, as `[M, N]`. Every sum runs in the order of
-/// K.
+/// `x weight^T` for `x` `[M, K]` and each `weight` `[N, K]`, all f32 or all bf16 on the CPU, as `[M, N]`. In f32, every sum runs in the order
+/// of K.
 ///
 /// Threads share the rows of all weights, so that small matrices do not wait for each other.
 pub fn products_of_few_rows<const COUNT: usize>(x: &Tensor, weights: [&Tensor; COUNT]) -> Result<[Tensor; COUNT]> {
-    let products: Vec<Tensor> = if x.dtype() == DType::BF16 {
-        weights.iter().map(|weight| product_of_few_rows_in_bf16(x, weight)).collect::<Result<_>>()?
-    } else {
-        in_f32(&x.contiguous()?, &weights)?
-    };
-    Ok(products.try_into().expect("as many products as weights"))
+    Ok(products(x, &weights)?.try_into().expect("as many products as weights"))
 }
 
-fn in_f32(x: &Tensor, weights: &[&Tensor]) -> Result<Vec<Tensor>> {
+/// Without parameters, so that it is compiled in this crate.
+fn products(x: &Tensor, weights: &[&Tensor]) -> Result<Vec<Tensor>> {
+    if x.dtype() == DType::F32 {
+        return widened::<f32>(&x.contiguous()?, weights);
+    }
+    match Instructions::of_this_machine()? {
+        Instructions::F32 => {
+            let products = widened::<bf16>(&to_dtype(&x.contiguous()?, DType::F32)?, weights)?;
+            products.iter().map(|product| to_dtype(product, DType::BF16)).collect()
+        }
+        instructions => {
+            let in_tiles = |weight: &&Tensor| match product_of_few_rows_in_bf16(instructions, x, weight)? {
+                Some(product) => Ok(product),
+                None => product(x, &weight.t()?, DType::BF16),
+            };
+            weights.iter().map(in_tiles).collect()
+        }
+    }
+}
+
+/// A number of a weight.
+trait Weight: WithDType {
+    /// `row` in f32; `room` is as long.
+    fn widen<'a>(row: &'a [Self], room: &'a mut [f32]) -> &'a [f32];
+}
+
+impl Weight for f32 {
+    #[inline(always)]
+    fn widen<'a>(row: &'a [Self], _: &'a mut [f32]) -> &'a [f32] {
+        row
+    }
+}
+
+impl Weight for bf16 {
+    #[inline(always)]
+    fn widen<'a>(row: &'a [Self], room: &'a mut [f32]) -> &'a [f32] {
+        for (to, from) in room.iter_mut().zip(row) {
+            *to = f32::from_bits(u32::from(from.to_bits()) << 16);
+        }
+        room
+    }
+}
+
+/// The products in f32 with weights whose rows are widened when they are read.
+fn widened<W: Weight>(x: &Tensor, weights: &[&Tensor]) -> Result<Vec<Tensor>> {
     let (rows, inner) = x.dims2()?;
     for weight in weights {
         if weight.dims2()?.1 != inner || inner == 0 {
@@ -45,8 +86,7 @@ fn in_f32(x: &Tensor, weights: &[&Tensor]) -> Result<Vec<Tensor>> {
     }
     let (x, stored) = (x.storage_and_layout(), weights.iter().map(|weight| weight.storage_and_layout()));
     let stored: Vec<_> = stored.collect();
-    let weights: Vec<&[f32]> =
-        stored.iter().map(|(storage, layout)| numbers(storage, layout)).collect::<Result<_>>()?;
+    let weights: Vec<&[W]> = stored.iter().map(|(storage, layout)| numbers(storage, layout)).collect::<Result<_>>()?;
     let products = Arch::new().dispatch(Products { x: numbers(&x.0, x.1)?, weights: &weights, inner, rows });
     let tensor = |product: Vec<f32>| {
         let outputs = product.len() / rows;
@@ -55,7 +95,7 @@ fn in_f32(x: &Tensor, weights: &[&Tensor]) -> Result<Vec<Tensor>> {
     products.into_iter().map(tensor).collect()
 }
 
-fn numbers<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
+fn numbers<'a, T: WithDType>(storage: &'a Storage, layout: &Layout) -> Result<&'a [T]> {
     match storage {
         Storage::Cpu(storage) => slice(storage, layout, NAME),
         _ => layout_error(NAME, "tensors must be on the CPU".to_owned()),
@@ -63,14 +103,14 @@ fn numbers<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
 }
 
 /// The products, with as many accumulators as the machine has registers.
-struct Products<'a> {
+struct Products<'a, W> {
     x: &'a [f32],
-    weights: &'a [&'a [f32]],
+    weights: &'a [&'a [W]],
     inner: usize,
     rows: usize,
 }
 
-impl WithSimd for Products<'_> {
+impl<W: Weight> WithSimd for Products<'_, W> {
     type Output = Vec<Vec<f32>>;
 
     #[inline(always)]
@@ -84,7 +124,7 @@ impl WithSimd for Products<'_> {
     }
 }
 
-impl Products<'_> {
+impl<W: Weight> Products<'_, W> {
     /// Computes with `BLOCK` rows of weights and `VECTORS` vectors of rows at a time.
     #[inline(always)]
     fn run<S: Simd, const BLOCK: usize, const VECTORS: usize>(self, simd: S) -> Vec<Vec<f32>> {
@@ -100,7 +140,7 @@ impl Products<'_> {
             .zip(weights)
             .flat_map(|(product, weight)| product.chunks_mut(share * rows).zip(weight.chunks(share * inner)));
         parts.collect::<Vec<_>>().into_par_iter().for_each(|(part, weight)| {
-            simd.vectorize(Chunk::<S, BLOCK, VECTORS> { simd, weight, panels: &panels, inner, rows, part });
+            simd.vectorize(Chunk::<S, W, BLOCK, VECTORS> { simd, weight, panels: &panels, inner, rows, part });
         });
         let in_order = |parts: Vec<f32>| {
             let mut product = vec![0.0; parts.len()];
@@ -127,9 +167,9 @@ fn panels(x: &[f32], inner: usize, width: usize) -> Vec<f32> {
 }
 
 /// Product of some rows of the weights with all rows of `x`.
-struct Chunk<'a, S, const BLOCK: usize, const VECTORS: usize> {
+struct Chunk<'a, S, W, const BLOCK: usize, const VECTORS: usize> {
     simd: S,
-    weight: &'a [f32],
+    weight: &'a [W],
     panels: &'a [f32],
     inner: usize,
     rows: usize,
@@ -137,7 +177,9 @@ struct Chunk<'a, S, const BLOCK: usize, const VECTORS: usize> {
     part: &'a mut [f32],
 }
 
-impl<S: Simd, const BLOCK: usize, const VECTORS: usize> pulp::NullaryFnOnce for Chunk<'_, S, BLOCK, VECTORS> {
+impl<S: Simd, W: Weight, const BLOCK: usize, const VECTORS: usize> pulp::NullaryFnOnce
+    for Chunk<'_, S, W, BLOCK, VECTORS>
+{
     type Output = ();
 
     #[inline(always)]
@@ -148,14 +190,20 @@ impl<S: Simd, const BLOCK: usize, const VECTORS: usize> pulp::NullaryFnOnce for 
         let row_of = |output: usize| &weight[output * inner..][..inner];
         // A block's rows are far apart in memory, because the processor prefetches one row per page, not two.
         let apart = outputs / BLOCK;
+        let mut room = vec![0.0; if W::DTYPE == DType::F32 { 0 } else { BLOCK * inner }];
         for (panel, row) in panels.chunks_exact(inner * VECTORS).zip((0..rows).step_by(lanes)) {
             let part = &mut part[row * outputs..(row + lanes).min(rows) * outputs];
             for first in 0..apart {
-                let weights = std::array::from_fn::<_, BLOCK, _>(|row| row_of(first + row * apart));
+                let mut weights = [&[][..]; BLOCK];
+                let mut rooms = room.chunks_mut(inner);
+                for (row, weights) in weights.iter_mut().enumerate() {
+                    *weights = W::widen(row_of(first + row * apart), rooms.next().unwrap_or_default());
+                }
                 write::<S, BLOCK, VECTORS>(&block(simd, &weights, panel), part, outputs, first, apart);
             }
             for output in apart * BLOCK..outputs {
-                write::<S, 1, VECTORS>(&block(simd, &[row_of(output)], panel), part, outputs, output, 1);
+                let weights = [W::widen(row_of(output), room.get_mut(..inner).unwrap_or_default())];
+                write::<S, 1, VECTORS>(&block(simd, &weights, panel), part, outputs, output, 1);
             }
         }
     }

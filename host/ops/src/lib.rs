@@ -43,7 +43,7 @@ mod truncate;
 
 pub use add::{add, add_to};
 pub use attention::{BLOCK, HeadSizes, Packing, attention, attention_backward};
-use bf16::{by_kernel, is_rounded, narrow, round_to_bf16};
+use bf16::{by_kernel, is_rounded, round_to_bf16};
 pub use bf16::{round_by_chance, to_dtype};
 pub use bias::{add_bias, sum_rows};
 #[cfg(feature = "cuda")]
@@ -55,8 +55,7 @@ pub use few_rows::{are_few_rows, products_of_few_rows};
 pub use kept::{DecodeRows, Starts};
 pub use kernel::{sum_blocks, sum_squares};
 pub use logps::{TokenCotangents, chunk_rows, logit_stats, token_logps_by_hidden, token_logps_vjp};
-pub use product::product;
-use product::product_of_few_rows_in_bf16;
+pub use product::{matmul, product};
 pub use rms_norm::{add_rms_norm, rms_norm, rms_norm_backward};
 pub use rope::{Frequencies, Rope, RopeTable, heads_first, tokens_first};
 pub use rows::add_rows;
@@ -70,8 +69,8 @@ pub use truncate::{Truncation, nucleus, truncate};
 pub mod parts {
     pub use crate::bf16::{narrow, widen};
     pub use crate::kernel::{dot, exp_f32, maximum, sum};
-    pub use crate::product::product_of_few_rows_in_bf16;
-    pub use crate::product::tile::{COLUMNS, ROWS, Tile};
+    pub use crate::product::tile::{LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply, multiply_parts};
+    pub use crate::product::{Instructions, by_parts};
 }
 
 /// True if the fused CPU kernels support `x`; other tensors use `generic`.

@@ -5,7 +5,7 @@ use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
 use super::kernel::{Real, dtype_error, for_rows, layout_error, maximum, slice};
-use super::{Truncation, generic, has_kernel, truncate};
+use super::{Truncation, generic, has_kernel, matmul, truncate};
 
 /// Largest number of logits that exist at one time (64 MiB in f32).
 const CHUNK_LOGITS: usize = 1 << 24;
@@ -67,7 +67,7 @@ impl TokenCotangents<'_> {
 pub fn token_logps_vjp(hidden: &Tensor, head: &Tensor, loss: &TokenCotangents<'_>) -> Result<(Tensor, Tensor)> {
     let mut d_head: Option<Tensor> = None;
     let d_hidden = by_hidden(hidden, head, loss, |d_logits, hidden| {
-        let part = d_logits.t()?.matmul(hidden)?;
+        let part = matmul(&d_logits.t()?, hidden)?;
         d_head = Some(match d_head.take() {
             None => part,
             Some(sum) => super::add_to(sum, &part)?,
@@ -95,10 +95,10 @@ fn by_hidden(
     for from in (0..rows).step_by(chunk) {
         let len = chunk.min(rows - from);
         let hidden = hidden.narrow(0, from, len)?;
-        let logits = hidden.matmul(&head.t()?)?;
+        let logits = matmul(&hidden, &head.t()?)?;
         let d_logits = loss.by_logits(&logits, from, len)?;
         drop(logits);
-        d_hidden.push(d_logits.matmul(head)?);
+        d_hidden.push(matmul(&d_logits, head)?);
         each(&d_logits, &hidden)?;
     }
     if d_hidden.is_empty() { hidden.zeros_like() } else { Tensor::cat(&d_hidden, 0) }

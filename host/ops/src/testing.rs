@@ -4,9 +4,14 @@ use std::cell::Cell;
 
 use candle_core::{DType, Tensor};
 
+use super::product::Instructions;
+use super::product::tile::{LINES, Operand, STEP, Strides, Sums, WORDS, configured, multiply, multiply_parts};
+
 thread_local! {
     /// True while this thread's operations use `generic` even where a fused kernel supports them.
     pub static GENERIC: Cell<bool> = const { Cell::new(false) };
+    /// The instructions of this thread's products, in place of the fastest.
+    pub static INSTRUCTIONS: Cell<Option<Instructions>> = const { Cell::new(None) };
 }
 
 /// Runs `work` on one thread, with all operations from `generic`.
@@ -29,4 +34,67 @@ pub fn distance(actual: &Tensor, expected: &Tensor) -> f64 {
     // A NaN must not compare as small.
     let differences = actual.iter().zip(&expected).map(|(a, e)| (a - e).abs() / largest);
     differences.fold(0.0, |max, x| if x <= max { max } else { x })
+}
+
+/// For f32 and bf16: what keeps the products' units at work with numbers from registers and the nearest cache, and its operations.
+pub fn possible(instructions: Instructions) -> [(impl Fn(), f64); 2] {
+    const STEPS: usize = 4;
+    const REPEATS: usize = 2_000;
+    [3, 1].map(|parts| {
+        let words = vec![0x3f80_3f80; 2 * WORDS * STEPS * parts];
+        let in_tiles = if parts == 1 { instructions != Instructions::F32 } else { instructions.splits() };
+        let work = move || {
+            if !in_tiles {
+                std::hint::black_box(pulp::Arch::new().dispatch(MulAdds(REPEATS * STEPS * LINES)));
+                return;
+            }
+            let operand = Operand { words: &words, strides: Strides::packed(parts) };
+            let (mut sums, mut room) = (Sums::ZERO, Sums::ZERO);
+            configured(instructions, || {
+                for _ in 0..REPEATS {
+                    if parts == 1 {
+                        multiply(instructions, STEPS, operand, operand, (&mut sums, true));
+                    } else {
+                        multiply_parts(instructions, STEPS, operand, operand, (&mut sums, true, &mut room));
+                    }
+                }
+            });
+            std::hint::black_box(&sums);
+        };
+        let lanes = pulp::Arch::new().dispatch(Lanes);
+        let in_vectors = 2 * REPEATS * STEPS * LINES * SUMS * lanes;
+        (work, (if in_tiles { 2 * REPEATS * STEPS * STEP * LINES * LINES } else { in_vectors }) as f64)
+    })
+}
+
+/// Sums that are independent, as many as hide an operation's latency.
+const SUMS: usize = 12;
+
+/// So many times, one multiplication and addition to each of the sums.
+struct MulAdds(usize);
+
+impl pulp::WithSimd for MulAdds {
+    type Output = f32;
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, simd: S) -> f32 {
+        let (x, mut sums) = (std::hint::black_box(simd.splat_f32s(0.5)), [simd.splat_f32s(1.0); SUMS]);
+        for _ in 0..self.0 {
+            for sum in &mut sums {
+                *sum = simd.mul_add_f32s(x, x, *sum);
+            }
+        }
+        sums.into_iter().map(|sum| simd.reduce_sum_f32s(sum)).sum()
+    }
+}
+
+/// Numbers in a vector.
+struct Lanes;
+
+impl pulp::WithSimd for Lanes {
+    type Output = usize;
+
+    fn with_simd<S: pulp::Simd>(self, _: S) -> usize {
+        S::F32_LANES
+    }
 }

@@ -62,8 +62,8 @@ impl Heads {
         let mut rows = Vec::new();
         for from in (0..count).step_by(chunk) {
             let len = chunk.min(count - from);
-            let logits = hidden.narrow(0, from, len)?.matmul(&self.before.t()?)?;
-            let change = change.narrow(0, from, len)?.matmul(&by.t()?)?;
+            let logits = ops::matmul(&hidden.narrow(0, from, len)?, &self.before.t()?)?;
+            let change = ops::matmul(&change.narrow(0, from, len)?, &by.t()?)?;
             rows.push(ops::divergence(&logits, &change, self.temperature)?);
         }
         if rows.is_empty() {

@@ -231,7 +231,8 @@ impl Part {
         let chunk = ops::chunk_rows(vocab);
         for from in (0..count).step_by(chunk) {
             let len = chunk.min(count - from);
-            let logits = self.hidden.narrow(0, from, len)?.to_dtype(DType::F32)?.matmul(&self.head.t()?)?;
+            let hidden = self.hidden.narrow(0, from, len)?.to_dtype(DType::F32)?;
+            let logits = ops::matmul(&hidden, &self.head.t()?)?;
             let targets = self.targets.narrow(0, from, len)?;
             stats.push(self.stats(&logits, &targets)?);
             if let Some(k) = k {

@@ -1,65 +1,63 @@
-//! Products of a few rows with a large matrix in bf16. The weights are read once, in the order of memory.
+//! Products of a few rows with a large matrix in bf16, in tiles. The weights are read once, in the order of memory.
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, Device, Layout, Result, Storage, Tensor};
+use half::bf16;
 use rayon::prelude::*;
 
-use super::super::kernel::layout_error;
-use super::super::narrow;
-use super::pack::{Panels, Values};
-use super::tile::{COLUMNS, ROWS, Tile};
-use super::{DEPTH, add, matrix, product};
+use super::instructions::Instructions;
+use super::pack::{Matrix, Pairing, Side, Values, panels};
+use super::tile::{self, LINES, Operand, STEP, Strides, Sums, TILE};
+use super::{NAME, layout_error};
 
-/// Number of row blocks of the weights that one thread takes at a time.
-const TAKEN: usize = 8;
+/// Number of panels of the weights that one thread takes at a time.
+const TAKEN: usize = 4;
 
-/// `x weight^T` for `x` `[M, K]` and `weight` `[N, K]`, both bf16 on the CPU, as `[M, N]` bf16; bit for bit equal to [`product`].
-pub fn product_of_few_rows_in_bf16(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    if !weight.is_contiguous() || !weight.dim(1)?.is_multiple_of(2) {
-        return product(x, &weight.t()?, x.dtype());
+/// `x weight^T` for `x` `[M, K]` and `weight` `[N, K]`, both bf16 on the CPU, as `[M, N]` bf16. `None` if the tiles cannot read the weight
+/// where it is.
+pub fn product_of_few_rows_in_bf16(instructions: Instructions, x: &Tensor, weight: &Tensor) -> Result<Option<Tensor>> {
+    let ((rows, inner), (outputs, width)) = (x.dims2()?, weight.dims2()?);
+    if inner != width {
+        return layout_error(NAME, format!("{:?} does not fit {:?}", x.dims(), weight.dims()));
     }
-    x.apply_op2_no_bwd(weight, &FewRows)
-}
-
-struct FewRows;
-
-impl CustomOp2 for FewRows {
-    fn name(&self) -> &'static str {
-        "few-rows-in-bf16"
+    let x = x.contiguous()?;
+    let (x_storage, x_layout) = x.storage_and_layout();
+    let (storage, layout) = weight.storage_and_layout();
+    let (Some(x), Some(weight)) = (numbers(&x_storage, x_layout), numbers(&storage, layout)) else { return Ok(None) };
+    let Ok(words) = bytemuck::try_cast_slice::<_, u32>(weight) else { return Ok(None) };
+    if rows == 0 || inner == 0 || !inner.is_multiple_of(STEP) || !outputs.is_multiple_of(LINES) {
+        return Ok(None);
     }
-
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, w: &CpuStorage, wl: &Layout) -> Result<(CpuStorage, Shape)> {
-        let ((rows, inner), (outputs, width)) = (xl.shape().dims2()?, wl.shape().dims2()?);
-        let (x, weight) = (matrix(x, xl, self.name())?, matrix(w, wl, self.name())?);
-        let (Values::Bf16(weight), true, true) = (weight.values, inner == width, inner > 0) else {
-            return layout_error(self.name(), format!("{:?} does not fit {:?}", xl.dims(), wl.dims()));
-        };
-        let x = Panels::<COLUMNS>::new(x, rows, inner);
-        let (lanes, pairs) = (rows.next_multiple_of(COLUMNS), inner / 2);
-        // `[N, M]` with M padded, so that each thread writes a contiguous range.
-        let mut turned = vec![0.0_f32; outputs * lanes];
-        let tile = Tile::of_this_machine();
-        let share = TAKEN * ROWS;
-        turned.par_chunks_mut(share * lanes).zip(weight.par_chunks(share * inner)).for_each(|(turned, weight)| {
-            let mut block = vec![[0; ROWS]; pairs];
-            for (weight, turned) in weight.chunks(ROWS * inner).zip(turned.chunks_mut(ROWS * lanes)) {
-                for (row, weight) in weight.chunks_exact(inner).enumerate() {
-                    for (to, [first, second]) in block.iter_mut().zip(weight.as_chunks::<2>().0) {
-                        to[row] = u32::from(first.to_bits()) | u32::from(second.to_bits()) << 16;
-                    }
-                }
-                for panel in 0..lanes / COLUMNS {
-                    for from in (0..pairs).step_by(DEPTH) {
-                        let depth = from..(from + DEPTH).min(pairs);
-                        let sums = tile.multiply(&block[depth.clone()], x.part(panel, &depth));
-                        add(turned, lanes, panel * COLUMNS, &sums);
+    let matrix = Matrix { values: Values::Bf16(x), line: inner, inner: 1 };
+    let panels = panels::<1>(matrix, Side::Right, Pairing::Next, 0..rows, &(0..inner));
+    let strides = Strides { line: inner / 2, tile: TILE * inner / 2, step: STEP / 2 };
+    // `[N, M]`, so that each thread writes a contiguous range.
+    let mut turned = vec![bf16::ZERO; outputs * rows];
+    let share = TAKEN * LINES;
+    turned.par_chunks_mut(share * rows).zip(words.par_chunks(share * inner / 2)).for_each(|(turned, words)| {
+        tile::configured(instructions, || {
+            let mut sums = Sums::ZERO;
+            for (words, turned) in words.chunks(LINES * inner / 2).zip(turned.chunks_mut(LINES * rows)) {
+                for (panel, first) in panels.iter().zip((0..rows).step_by(LINES)) {
+                    let right = Operand { words: bytemuck::cast_slice(&panel.rows), strides: Strides::packed(1) };
+                    let left = Operand { words, strides };
+                    tile::multiply(instructions, inner / STEP, left, right, (&mut sums, true));
+                    for (turned, sums) in turned.chunks_mut(rows).zip(&sums.0) {
+                        turned[first..].iter_mut().zip(sums).for_each(|(out, sum)| *out = bf16::from_f32(*sum));
                     }
                 }
             }
         });
-        let mut out = vec![0.0_f32; rows * outputs];
-        out.par_chunks_mut(outputs).enumerate().for_each(|(row, out)| {
-            out.iter_mut().zip(turned[row..].iter().step_by(lanes)).for_each(|(out, value)| *out = *value);
-        });
-        Ok((CpuStorage::BF16(narrow(&out)), (rows, outputs).into()))
+    });
+    let mut out = vec![bf16::ZERO; rows * outputs];
+    out.par_chunks_mut(outputs).enumerate().for_each(|(row, out)| {
+        out.iter_mut().zip(turned[row..].iter().step_by(rows)).for_each(|(out, value)| *out = *value);
+    });
+    Tensor::from_vec(out, (rows, outputs), &Device::Cpu).map(Some)
+}
+
+fn numbers<'a>(storage: &'a Storage, layout: &Layout) -> Option<&'a [bf16]> {
+    match (storage, layout.contiguous_offsets()) {
+        (Storage::Cpu(CpuStorage::BF16(values)), Some((from, to))) => Some(&values[from..to]),
+        _ => None,
     }
 }

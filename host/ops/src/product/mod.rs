@@ -1,101 +1,135 @@
-//! Matrix products of numbers rounded to bf16, summed in f32, on the CPU. With the machine's bf16 instruction they are twice as fast as in
-//! f32.
+//! Matrix products on the CPU, with the instructions that the processor has: AMX, AVX512-BF16, or those of the matrix library.
 //!
-//! Both operands are rounded and copied into the order in which the kernel reads them, so they may be f32 or bf16 with any layout. Every
-//! result is summed pair by pair along the inner axis, in groups of 256 pairs whose sums are then added. Neither the number of threads nor
-//! the instruction set changes a bit, except for numbers below 1.2e-38, which the instruction treats as 0.
+//! Numbers of bf16 are multiplied exactly and summed in f32. AMX multiplies bf16 alone. Larger products in f32 use it too: a number is the sum
+//! of three of bf16, and six of the nine products of two such sums have the accuracy of f32. Smaller ones are left to the matrix library,
+//! because splitting would take longer than what it saves.
+//!
+//! The instructions add in orders of their own, so results differ in their last bits from one to the other. The number of threads changes
+//! no bit. Products of bf16 below 1.2e-38 count as 0.
 
 mod few_rows;
+mod instructions;
+mod multiply;
 mod pack;
 pub mod tile;
 
-use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor};
-use rayon::prelude::*;
+use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor};
+use half::bf16;
 
 use super::kernel::{dtype_error, layout_error};
-use super::narrow;
+use super::to_dtype;
 pub use few_rows::product_of_few_rows_in_bf16;
-use pack::{Matrix, Panels, Values};
-use tile::{COLUMNS, ROWS, Tile};
+pub use instructions::Instructions;
+use pack::{Matrix, Values};
 
-/// Pairs of the inner axis that are summed in one group; a panel of them fits in the nearest cache.
-const DEPTH: usize = 256;
-/// Smallest number of row blocks in a thread's share.
-const LEAST_BLOCKS: usize = 4;
+const NAME: &str = "product";
+/// Shortest inner axis, and smallest quotient of the product and the sum of the other sizes, for which f32 in tiles is the faster way
+/// (`benches/model.rs` prints both).
+const FEWEST: usize = 256;
 
-/// `a b` for `a` `[M, R]` and `b` `[R, N]`, in the dtype `out`. If one of them is bf16 on the CPU, both are rounded to bf16.
+/// [`product`] in the dtype of `a`.
+pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    product(a, b, a.dtype())
+}
+
+/// `a b` for `a` `[.., M, R]` and `b` `[.., R, N]`, in the dtype `out`. If one of them is bf16 on the CPU, both are rounded to bf16.
 pub fn product(a: &Tensor, b: &Tensor, out: DType) -> Result<Tensor> {
-    let rounds = [a, b].iter().any(|tensor| tensor.dtype() == DType::BF16) && a.device().is_cpu();
-    if rounds && matches!(out, DType::F32 | DType::BF16) {
-        return a.apply_op2_no_bwd(b, &Product { out });
+    let of = [a.dtype(), b.dtype()];
+    let here = a.device().is_cpu() && matches!(out, DType::F32 | DType::BF16);
+    if here && of.contains(&DType::BF16) {
+        let instructions = Instructions::of_this_machine()?;
+        if instructions == Instructions::F32 {
+            return to_dtype(&rounded(a)?.matmul(&rounded(b)?)?, out);
+        }
+        return in_tiles::<1>(instructions, a, b, out).map(|product| product.expect("one part has no limit"));
+    }
+    if here && of == [DType::F32; 2] && is_large(a, b) {
+        let instructions = Instructions::of_this_machine()?;
+        if instructions.splits()
+            && let Some(product) = in_tiles::<3>(instructions, a, b, out)?
+        {
+            return Ok(product);
+        }
     }
     a.matmul(&b.to_dtype(a.dtype())?)?.to_dtype(out)
 }
 
-struct Product {
+/// The product of f32 numbers as sums of three bf16 numbers; `None` if one is not finite or a sum might not be.
+#[cfg(feature = "testing")]
+pub fn by_parts(instructions: Instructions, a: &Tensor, b: &Tensor) -> Result<Option<Tensor>> {
+    in_tiles::<3>(instructions, a, b, DType::F32)
+}
+
+fn is_large(a: &Tensor, b: &Tensor) -> bool {
+    let (&[.., rows, inner], &[.., columns]) = (a.dims(), b.dims()) else { return false };
+    inner >= FEWEST && rows * columns >= FEWEST * (rows + columns)
+}
+
+/// `x` rounded to bf16, as f32 in the same memory order.
+fn rounded(x: &Tensor) -> Result<Tensor> {
+    if x.rank() >= 2 && !x.is_contiguous() {
+        let turned = x.t()?;
+        if turned.is_contiguous() {
+            return rounded(&turned)?.t();
+        }
+    }
+    to_dtype(&to_dtype(&x.contiguous()?, DType::BF16)?, DType::F32)
+}
+
+/// `None` if numbers of several parts are too large for them.
+fn in_tiles<const PARTS: usize>(
+    instructions: Instructions,
+    a: &Tensor,
+    b: &Tensor,
     out: DType,
-}
-
-impl CustomOp2 for Product {
-    fn name(&self) -> &'static str {
-        "bf16-product"
-    }
-
-    fn cpu_fwd(&self, a: &CpuStorage, al: &Layout, b: &CpuStorage, bl: &Layout) -> Result<(CpuStorage, Shape)> {
-        let ((rows, inner), (same, columns)) = (al.shape().dims2()?, bl.shape().dims2()?);
-        if inner != same {
-            return layout_error(self.name(), format!("{:?} does not fit {:?}", al.dims(), bl.dims()));
-        }
-        let (a, b) = (matrix(a, al, self.name())?, matrix(b, bl, self.name())?.transposed());
-        let sums = multiply(a, b, (rows, columns, inner));
-        let out = if self.out == DType::BF16 { CpuStorage::BF16(narrow(&sums)) } else { CpuStorage::F32(sums) };
-        Ok((out, (rows, columns).into()))
-    }
-}
-
-/// The numbers of a matrix with the strides between its lines and within a line.
-fn matrix<'a>(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> Result<Matrix<'a>> {
-    let (start, strides) = (layout.start_offset(), layout.stride());
-    let values = match storage {
-        CpuStorage::F32(values) => Values::F32(&values[start..]),
-        CpuStorage::BF16(values) => Values::Bf16(&values[start..]),
-        other => return dtype_error(other, op),
+) -> Result<Option<Tensor>> {
+    let (&[ref batch @ .., rows, inner], &[ref same_batch @ .., same, columns]) = (a.dims(), b.dims()) else {
+        return layout_error(NAME, format!("{:?} and {:?} are not two matrices", a.dims(), b.dims()));
     };
-    Ok(Matrix { values, line: strides[0], inner: strides[1] })
+    if batch != same_batch || inner != same {
+        return layout_error(NAME, format!("{:?} does not fit {:?}", a.dims(), b.dims()));
+    }
+    if out == DType::BF16 && inner > multiply::CHUNK {
+        let sums = in_tiles::<PARTS>(instructions, a, b, DType::F32)?;
+        return sums.map(|sums| to_dtype(&sums, out)).transpose();
+    }
+    let shape = [batch, &[rows, columns]].concat();
+    if inner == 0 || shape.contains(&0) {
+        return Tensor::zeros(shape, out, a.device()).map(Some);
+    }
+    let (a_storage, a_layout) = a.storage_and_layout();
+    let (b_storage, b_layout) = b.storage_and_layout();
+    let (left, right) = (matrices(&a_storage, a_layout)?, matrices(&b_storage, b_layout)?);
+    let pairs: Vec<_> = left.into_iter().zip(right.into_iter().map(Matrix::transposed)).collect();
+    let sizes = (rows, columns, inner);
+    if out == DType::BF16 {
+        let product = multiply::multiply::<bf16, PARTS>(instructions, &pairs, sizes);
+        product.map(|values| Tensor::from_vec(values, shape, a.device())).transpose()
+    } else {
+        let product = multiply::multiply::<f32, PARTS>(instructions, &pairs, sizes);
+        product.map(|values| Tensor::from_vec(values, shape, a.device())).transpose()
+    }
 }
 
-/// `[M, N]`: inner products of the lines of `a` `[M, R]` with the lines of `b` `[N, R]`.
-fn multiply(a: Matrix<'_>, b: Matrix<'_>, (rows, columns, inner): (usize, usize, usize)) -> Vec<f32> {
-    let mut out = vec![0.0; rows * columns];
-    if out.is_empty() || inner == 0 {
-        return out;
+/// The matrices of the last two axes.
+fn matrices<'a>(storage: &'a Storage, layout: &Layout) -> Result<Vec<Matrix<'a>>> {
+    let Storage::Cpu(storage) = storage else {
+        return layout_error(NAME, "tensors must be on the CPU".to_owned());
+    };
+    let (&[ref batch @ .., _, _], &[ref steps @ .., line, inner]) = (layout.dims(), layout.stride()) else {
+        return layout_error(NAME, format!("{:?} is no matrix", layout.dims()));
+    };
+    let mut starts = vec![layout.start_offset()];
+    for (count, step) in batch.iter().zip(steps) {
+        starts = starts.iter().flat_map(|start| (0..*count).map(move |index| start + index * step)).collect();
     }
-    let pairs = inner.div_ceil(2);
-    let (a, b) = (Panels::<ROWS>::new(a, rows, inner), Panels::<COLUMNS>::new(b, columns, inner));
-    let blocks = rows.div_ceil(ROWS);
-    let share = blocks.div_ceil(2 * rayon::current_num_threads()).max(LEAST_BLOCKS);
-    let tile = Tile::of_this_machine();
-    out.par_chunks_mut(share * ROWS * columns).enumerate().for_each(|(number, out)| {
-        for from in (0..pairs).step_by(DEPTH) {
-            let depth = from..(from + DEPTH).min(pairs);
-            for panel in 0..columns.div_ceil(COLUMNS) {
-                let b = b.part(panel, &depth);
-                for (block, out) in out.chunks_mut(ROWS * columns).enumerate() {
-                    let sums = tile.multiply(a.part(number * share + block, &depth), b);
-                    add(out, columns, panel * COLUMNS, &sums);
-                }
-            }
-        }
-    });
-    out
-}
-
-/// Adds a tile to the rows of `out`, each `width` columns wide, from column `first` on.
-fn add(out: &mut [f32], width: usize, first: usize, tile: &[[f32; COLUMNS]; ROWS]) {
-    let count = COLUMNS.min(width - first);
-    for (out, sums) in out.chunks_mut(width).zip(tile) {
-        for (out, sum) in out[first..first + count].iter_mut().zip(sums) {
-            *out += sum;
-        }
-    }
+    let at = |start: usize| {
+        let values = match storage {
+            CpuStorage::F32(values) => Values::F32(&values[start..]),
+            CpuStorage::BF16(values) => Values::Bf16(&values[start..]),
+            other => return dtype_error(other, NAME),
+        };
+        Ok(Matrix { values, line, inner })
+    };
+    starts.into_iter().map(at).collect()
 }

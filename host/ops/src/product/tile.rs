@@ -1,95 +1,368 @@
-//! The innermost product: a tile of sums in registers.
+//! The innermost product: sums of 32 lines with 32 lines, in tiles of 16 lines and 32 numbers.
 
-/// Rows of a tile.
-pub const ROWS: usize = 12;
-/// Columns of a tile: two registers of 16.
-pub const COLUMNS: usize = 32;
+use super::instructions::Instructions;
 
-/// A tile of sums.
-type Sums = [[f32; COLUMNS]; ROWS];
+/// Lines of a panel: two tiles.
+pub const LINES: usize = 32;
+/// Lines of a tile.
+pub const TILE: usize = 16;
+/// Numbers of a line in a tile; an instruction adds their products at once.
+pub const STEP: usize = 32;
+/// Words of two numbers in a tile, 1 KiB.
+pub const WORDS: usize = TILE * STEP / 2;
 
-/// Instructions with which tiles are multiplied.
-#[derive(Clone, Copy, Debug)]
-pub enum Tile {
-    /// AVX-512's instruction for products of bf16 pairs.
-    #[cfg(target_arch = "x86_64")]
-    Instruction(Instruction),
-    /// Computes in f32 on machines without the instruction, to equal bits.
-    Portable,
+/// Sums of a panel with a panel, `[LINES][LINES]`.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub struct Sums(pub [[f32; LINES]; LINES]);
+
+impl Sums {
+    pub const ZERO: Self = Self([[0.0; LINES]; LINES]);
 }
 
-/// Proof that the machine has AVX512-BF16.
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy, Debug)]
-pub struct Instruction(());
+/// Runs `work` in a state in which this thread may call [`multiply`].
+pub fn configured<R>(instructions: Instructions, work: impl FnOnce() -> R) -> R {
+    match instructions {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        Instructions::Amx(_) => {
+            // SAFETY: an `Amx` only exists where the process may use tiles.
+            unsafe { amx::configured(work) }
+        }
+        _ => work(),
+    }
+}
 
-impl Tile {
-    /// The fastest choice for this machine.
-    pub fn of_this_machine() -> Self {
+/// Words between two lines, between two tiles and between two steps.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Strides {
+    pub line: usize,
+    pub tile: usize,
+    pub step: usize,
+}
+
+impl Strides {
+    /// Those of a packed panel with `parts` parts.
+    pub const fn packed(parts: usize) -> Self {
+        Self { line: TILE, tile: WORDS, step: 2 * WORDS * parts }
+    }
+}
+
+/// A panel's tiles in memory, with one part of each number or three.
+#[derive(Clone, Copy)]
+pub struct Operand<'a> {
+    pub words: &'a [u32],
+    pub strides: Strides,
+}
+
+impl Operand<'_> {
+    /// Fails if `steps` steps of `parts` parts are not there.
+    fn check(&self, steps: usize, parts: usize) {
+        let Strides { line, tile, step } = self.strides;
+        let last = (steps - 1) * step + 2 * (parts - 1) * WORDS + tile + (TILE - 1) * line + TILE;
+        assert!(steps > 0 && last <= self.words.len());
+    }
+}
+
+/// Adds to `sums` the products of `steps` steps of two panels; `fresh` starts from 0. Tiles of the left panel are `[line][pair]`, those of
+/// the right panel `[pair][line]`, packed.
+pub fn multiply(
+    instructions: Instructions,
+    steps: usize,
+    left: Operand<'_>,
+    right: Operand<'_>,
+    (sums, fresh): (&mut Sums, bool),
+) {
+    left.check(steps, 1);
+    right.check(steps, 1);
+    assert!(right.strides == Strides::packed(1));
+    match instructions {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        Instructions::Amx(_) => {
+            // SAFETY: what is read was checked, and an `Amx` only exists where the process may use tiles.
+            unsafe { amx::multiply(steps, left, right, (sums, fresh)) }
+        }
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16") {
-            return Self::Instruction(Instruction(()));
+        Instructions::Avx512Bf16(_) => {
+            // SAFETY: the value only exists if the machine has both features.
+            unsafe { with_vectors(steps, left, right, (sums, fresh)) }
         }
-        Self::Portable
+        _ => emulated(&[(0, 0)], 0..steps, left, right, (sums, fresh)),
     }
+}
 
-    /// Sums over pairs of `a` times `b`, pair by pair.
-    pub fn multiply(self, a: &[[u32; ROWS]], b: &[[u32; COLUMNS]]) -> Sums {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Self::Instruction(_) => {
-                // SAFETY: an `Instruction` only exists if the machine has both features.
-                unsafe { with_instruction(a, b) }
+/// Like [`multiply`], for packed panels whose numbers are sums of three, largest first. The three smallest of the nine products are left
+/// out. The large products come last, and then the sums of the steps so far, so that small ones are not
+/// rounded at each large one. `room` is for the sums of these steps.
+pub fn multiply_parts(
+    instructions: Instructions,
+    steps: usize,
+    left: Operand<'_>,
+    right: Operand<'_>,
+    (sums, fresh, room): (&mut Sums, bool, &mut Sums),
+) {
+    for operand in [left, right] {
+        operand.check(steps, 3);
+        assert!(operand.strides == Strides::packed(3));
+    }
+    let own = if fresh { &mut *sums } else { &mut *room };
+    match instructions {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        Instructions::Amx(_) => {
+            // SAFETY: as above.
+            unsafe { amx::multiply_parts(steps, left.words, right.words, own) }
+        }
+        _ => {
+            emulated(&REST, 0..steps, left, right, (own, true));
+            emulated(&[(0, 0)], (0..steps).rev(), left, right, (own, false));
+        }
+    }
+    if !fresh {
+        pulp::Arch::new().dispatch(Add(sums, room));
+    }
+}
+
+/// Adds sums to others.
+struct Add<'a>(&'a mut Sums, &'a Sums);
+
+impl pulp::NullaryFnOnce for Add<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for (sums, others) in self.0.0.iter_mut().zip(&self.1.0) {
+            for lane in 0..LINES {
+                sums[lane] += others[lane];
             }
-            Self::Portable => pulp::Arch::new().dispatch(|| in_f32(a, b)),
         }
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bf16")]
-fn with_instruction(a: &[[u32; ROWS]], b: &[[u32; COLUMNS]]) -> Sums {
-    use std::arch::x86_64::{__m512bh, __m512i, _mm512_dpbf16_ps, _mm512_set1_epi32, _mm512_setzero_ps};
+/// The parts that are multiplied before the largest, left and right, one new part at a time.
+const REST: [(usize, usize); 5] = [(0, 2), (0, 1), (1, 1), (1, 0), (2, 0)];
 
-    use bytemuck::cast;
-
-    let pairs = |vector: __m512i| -> __m512bh { cast(vector) };
-    let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
-    for (a, b) in a.iter().zip(b) {
-        let [left, right]: [[u32; 16]; 2] = cast(*b);
-        let b = [left, right].map(|half| pairs(cast(half)));
-        for (sums, a) in sums.iter_mut().zip(a) {
-            let a = pairs(_mm512_set1_epi32(a.cast_signed()));
-            for (sum, b) in sums.iter_mut().zip(b) {
-                *sum = _mm512_dpbf16_ps(*sum, a, b);
-            }
-        }
+/// What a tile instruction computes: the first numbers of all pairs are multiplied and added, so are the second ones, then both sums are
+/// added to the tile. Nothing below 1.2e-38 counts.
+fn emulated(
+    parts: &[(usize, usize)],
+    steps: impl Iterator<Item = usize>,
+    left: Operand<'_>,
+    right: Operand<'_>,
+    (sums, fresh): (&mut Sums, bool),
+) {
+    let normal = |x: f32| if x.is_subnormal() { 0.0 } else { x };
+    let halves = |word: u32| [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)].map(normal);
+    if fresh {
+        *sums = Sums::ZERO;
     }
-    cast(sums)
-}
-
-/// Arithmetic of the instruction: first the product of the high halves is added, then that of the low halves, each rounded once.
-#[inline(always)]
-fn in_f32(a: &[[u32; ROWS]], b: &[[u32; COLUMNS]]) -> Sums {
-    const AT_ONCE: usize = 3;
-    let mut sums = [[0.0; COLUMNS]; ROWS];
-    for (block, sums) in sums.as_chunks_mut::<AT_ONCE>().0.iter_mut().enumerate() {
-        let mut local = *sums;
-        for (a, b) in a.iter().zip(b) {
-            for (row, sums) in local.iter_mut().enumerate() {
-                let [low, high] = halves(a[block * AT_ONCE + row]);
-                for (sum, b) in sums.iter_mut().zip(b) {
-                    let [b_low, b_high] = halves(*b);
-                    *sum = low.mul_add(b_low, high.mul_add(b_high, *sum));
+    let start = |operand: Operand<'_>, step: usize, part: usize, line: usize, of_line: usize| {
+        let start = step * operand.strides.step + 2 * part * WORDS + line / TILE * operand.strides.tile;
+        start + line % TILE * of_line
+    };
+    for step in steps {
+        for (of_left, of_right) in parts {
+            for (row, sums) in sums.0.iter_mut().enumerate() {
+                let pairs = &left.words[start(left, step, *of_left, row, left.strides.line)..][..TILE];
+                for (column, sum) in sums.iter_mut().enumerate() {
+                    let others = right.words[start(right, step, *of_right, column, 1)..].iter().step_by(TILE);
+                    let mut own = [0.0_f32; 2];
+                    for (left, right) in pairs.iter().zip(others) {
+                        for ((own, left), right) in own.iter_mut().zip(halves(*left)).zip(halves(*right)) {
+                            *own = normal(left.mul_add(right, *own));
+                        }
+                    }
+                    *sum = normal(*sum + normal(own[0] + own[1]));
                 }
             }
         }
-        *sums = local;
     }
-    sums
 }
 
-#[inline(always)]
-fn halves(pair: u32) -> [f32; 2] {
-    [f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000)]
+/// With AVX-512's instruction for products of bf16 pairs, which adds the products of two pairs to a sum at a time.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn with_vectors(steps: usize, left: Operand<'_>, right: Operand<'_>, (sums, fresh): (&mut Sums, bool)) {
+    use std::arch::x86_64::{__m512bh, _mm512_dpbf16_ps, _mm512_set1_epi32};
+
+    use bytemuck::cast;
+
+    /// Lines whose sums are in registers.
+    const AT_ONCE: usize = 8;
+    let pairs = |words: [u32; TILE]| -> __m512bh { cast(words) };
+    for (block, sums) in sums.0.as_chunks_mut::<AT_ONCE>().0.iter_mut().enumerate() {
+        let first = block * AT_ONCE;
+        let strides = left.strides;
+        let start = first / TILE * strides.tile + first % TILE * strides.line;
+        let mut own = if fresh { [[[0.0; TILE]; 2]; AT_ONCE] } else { cast::<_, [[[f32; TILE]; 2]; AT_ONCE]>(*sums) }
+            .map(|line| line.map(cast::<_, std::arch::x86_64::__m512>));
+        for step in 0..steps {
+            let right = &right.words[step * right.strides.step..][..2 * WORDS];
+            let lines: [&[u32]; AT_ONCE] =
+                std::array::from_fn(|row| &left.words[start + step * strides.step + row * strides.line..][..TILE]);
+            let (first, second) = right.split_at(WORDS);
+            let (first, second) = (first.as_chunks::<TILE>().0, second.as_chunks::<TILE>().0);
+            for (pair, (first, second)) in first.iter().zip(second).enumerate() {
+                let right = [pairs(*first), pairs(*second)];
+                for (own, line) in own.iter_mut().zip(lines) {
+                    let left: __m512bh = cast(_mm512_set1_epi32(line[pair].cast_signed()));
+                    for (own, right) in own.iter_mut().zip(right) {
+                        *own = _mm512_dpbf16_ps(*own, left, right);
+                    }
+                }
+            }
+        }
+        *sums = cast(own);
+    }
+}
+
+/// Tiles of AMX. Inline assembly, because the standard library's functions for them are not stable.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(super) mod amx {
+    use std::arch::asm;
+
+    use super::{Operand, STEP, Sums, TILE, WORDS};
+
+    /// The layout of eight tiles of 16 lines of 64 bytes.
+    #[repr(C, align(64))]
+    struct Config {
+        palette: u8,
+        start: u8,
+        reserved: [u8; 14],
+        bytes: [u16; 16],
+        lines: [u8; 16],
+    }
+
+    /// Runs `work` while this thread's tiles are configured.
+    ///
+    /// # Safety
+    /// The process must have the permission to use tiles.
+    pub unsafe fn configured<R>(work: impl FnOnce() -> R) -> R {
+        /// Frees the tiles, after a panic too.
+        struct Release;
+        impl Drop for Release {
+            fn drop(&mut self) {
+                // SAFETY: the tiles are configured, and nothing reads them afterwards.
+                unsafe { asm!("tilerelease", options(nostack, nomem)) };
+            }
+        }
+        let mut config = Config { palette: 1, start: 0, reserved: [0; 14], bytes: [0; 16], lines: [0; 16] };
+        config.bytes[..8].fill(2 * STEP as u16);
+        config.lines[..8].fill(TILE as u8);
+        // SAFETY: the caller has the permission, and the instruction reads the 64 bytes of `config`.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly)) };
+        let _release = Release;
+        work()
+    }
+
+    /// The products of the tiles 4 and 5 with 6 and 7.
+    macro_rules! products {
+        () => {
+            "tdpbf16ps tmm0, tmm4, tmm6\ntdpbf16ps tmm1, tmm4, tmm7\ntdpbf16ps tmm2, tmm5, tmm6\ntdpbf16ps tmm3, tmm5, tmm7\n"
+        };
+    }
+    /// Does `$what` with the tiles 0 to 3 and the places of the sums.
+    macro_rules! sums {
+        (load) => {
+            "tileloadd tmm0, [{sums} + {t}*1]\ntileloadd tmm1, [{sums} + {t}*1 + 64]\ntileloadd tmm2, [{sums} + {t}*1 + 2048]\ntileloadd tmm3, [{sums} + {t}*1 + 2112]\n"
+        };
+        (store) => {
+            "tilestored [{sums} + {t}*1], tmm0\ntilestored [{sums} + {t}*1 + 64], tmm1\ntilestored [{sums} + {t}*1 + 2048], tmm2\ntilestored [{sums} + {t}*1 + 2112], tmm3\n"
+        };
+        (zero) => {
+            "tilezero tmm0\ntilezero tmm1\ntilezero tmm2\ntilezero tmm3\n"
+        };
+    }
+    /// Loads the two tiles of part `$at / 2048` of a packed panel: 4 and 5 of the left one, 6 and 7 of the right one.
+    macro_rules! load {
+        (left $at:literal) => {
+            concat!("tileloadd tmm4, [{a} + {s}*1 + ", $at, "]\ntileloadd tmm5, [{a} + {s}*1 + ", $at, " + 1024]\n")
+        };
+        (right $at:literal) => {
+            concat!("tileloadd tmm6, [{b} + {s}*1 + ", $at, "]\ntileloadd tmm7, [{b} + {s}*1 + ", $at, " + 1024]\n")
+        };
+    }
+
+    /// [`super::multiply`] with `tdpbf16ps`.
+    ///
+    /// # Safety
+    /// The tiles of this thread must be configured, and the operands as long as `multiply` asserts.
+    pub unsafe fn multiply(steps: usize, left: Operand<'_>, right: Operand<'_>, (sums, fresh): (&mut Sums, bool)) {
+        let sums: *mut Sums = sums;
+        // SAFETY: the caller bounds what is read; only `sums` is written.
+        unsafe {
+            asm!(
+                "test {fresh}, {fresh}",
+                "jnz 3f",
+                sums!(load),
+                "jmp 2f",
+                "3:",
+                sums!(zero),
+                "2:",
+                "tileloadd tmm4, [{a} + {line}*1]",
+                "tileloadd tmm5, [{other} + {line}*1]",
+                load!(right 0),
+                products!(),
+                "add {a}, {step}",
+                "add {other}, {step}",
+                "add {b}, 2048",
+                "dec {steps}",
+                "jnz 2b",
+                sums!(store),
+                a = inout(reg) left.words.as_ptr() => _,
+                other = inout(reg) left.words.as_ptr().add(left.strides.tile) => _,
+                b = inout(reg) right.words.as_ptr() => _,
+                steps = inout(reg) steps => _,
+                line = in(reg) 4 * left.strides.line,
+                step = in(reg) 4 * left.strides.step,
+                sums = in(reg) sums,
+                fresh = in(reg) u64::from(fresh),
+                s = in(reg) 64_usize,
+                t = in(reg) 128_usize,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// The sums of [`super::multiply_parts`].
+    ///
+    /// # Safety
+    /// As for `multiply`.
+    pub unsafe fn multiply_parts(steps: usize, left: &[u32], right: &[u32], sums: &mut Sums) {
+        const { assert!(8 * WORDS == 2048, "the distance of two parts below") };
+        let sums: *mut Sums = sums;
+        // SAFETY: as above. The order is that of `REST`.
+        unsafe {
+            asm!(
+                sums!(zero),
+                "2:",
+                load!(left 0), load!(right 4096), products!(),
+                load!(right 2048), products!(),
+                load!(left 2048), products!(),
+                load!(right 0), products!(),
+                load!(left 4096), products!(),
+                "add {a}, 6144",
+                "add {b}, 6144",
+                "dec {steps}",
+                "jnz 2b",
+                "3:",
+                "sub {a}, 6144",
+                "sub {b}, 6144",
+                load!(left 0), load!(right 0), products!(),
+                "dec {again}",
+                "jnz 3b",
+                sums!(store),
+                a = inout(reg) left.as_ptr() => _,
+                b = inout(reg) right.as_ptr() => _,
+                steps = inout(reg) steps => _,
+                again = inout(reg) steps => _,
+                sums = in(reg) sums,
+                s = in(reg) 64_usize,
+                t = in(reg) 128_usize,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
 }

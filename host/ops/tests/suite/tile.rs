@@ -1,17 +1,66 @@
-use host_ops::parts::{COLUMNS, ROWS, Tile};
+use host_ops::parts::{Instructions, LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply, multiply_parts};
+
+/// Bits of the sums after two calls.
+fn sums(instructions: Instructions, parts: usize, strides: Strides, left: &[u32], right: &[u32]) -> Vec<u32> {
+    let (mut sums, mut room) = (Sums::ZERO, Sums::ZERO);
+    let (left, right) = (Operand { words: left, strides }, Operand { words: right, strides: Strides::packed(parts) });
+    configured(instructions, || {
+        for (steps, fresh) in [(3, true), (2, false)] {
+            if parts == 1 {
+                multiply(instructions, steps, left, right, (&mut sums, fresh));
+            } else {
+                multiply_parts(instructions, steps, left, right, (&mut sums, fresh, &mut room));
+            }
+        }
+    });
+    sums.0.as_flattened().iter().map(|sum| sum.to_bits()).collect()
+}
+
+/// AVX-512's instruction: first the product of the high halves is added, then that of the low halves, each rounded once.
+fn pair_by_pair(strides: Strides, left: &[u32], right: &[u32]) -> Vec<u32> {
+    let halves = |word: u32| [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)];
+    let mut sums = [0.0_f32; LINES * LINES];
+    for (row, sums) in sums.chunks_mut(LINES).enumerate() {
+        for (column, sum) in sums.iter_mut().enumerate() {
+            for (step, word) in [0, 1, 2, 0, 1].into_iter().flat_map(|step| (0..TILE).map(move |word| (step, word))) {
+                let start = step * strides.step + row / TILE * strides.tile + row % TILE * strides.line;
+                let of_right = (2 * step + column / TILE) * WORDS + word * TILE + column % TILE;
+                let ([low, high], [other_low, other_high]) = (halves(left[start + word]), halves(right[of_right]));
+                *sum = low.mul_add(other_low, high.mul_add(other_high, *sum));
+            }
+        }
+    }
+    sums.map(f32::to_bits).to_vec()
+}
 
 #[test]
-fn the_instruction_has_the_bits_of_plain_arithmetic() {
+fn tiles_have_the_bits_of_plain_arithmetic() {
     let mut state = 1_u64;
-    let mut pair = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Any mantissa and sign, with exponents of ordinary numbers.
-        ((state >> 32) as u32 & 0x87ff_87ff) | 0x3c00_3c00
+    let mut words = |count: usize, usual: bool| -> Vec<u32> {
+        let word = |_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Any mantissa and sign; exponents of ordinary numbers, or any but those of numbers that are not finite.
+            let word = (state >> 32) as u32;
+            if usual { word & 0x87ff_87ff | 0x3c00_3c00 } else { word & 0xbfff_bfff }
+        };
+        (0..count).map(word).collect()
     };
-    for depth in [0, 1, 2, 77, 256] {
-        let a: Vec<[u32; ROWS]> = (0..depth).map(|_| std::array::from_fn(|_| pair())).collect();
-        let b: Vec<[u32; COLUMNS]> = (0..depth).map(|_| std::array::from_fn(|_| pair())).collect();
-        let (found, expected) = (Tile::of_this_machine().multiply(&a, &b), Tile::Portable.multiply(&a, &b));
-        assert_eq!(found.map(|row| row.map(f32::to_bits)), expected.map(|row| row.map(f32::to_bits)), "{depth}");
+    let rows = Strides { line: 100, tile: 1_600, step: TILE };
+    for (name, instructions) in Instructions::available() {
+        for (parts, usual, strides) in [
+            (1, true, Strides::packed(1)),
+            (1, false, rows),
+            (3, true, Strides::packed(3)),
+            (3, false, Strides::packed(3)),
+        ] {
+            let (left, right) = (words(LINES * 600, usual), words(6 * WORDS * parts, usual));
+            let expected = match name {
+                "amx" => sums(Instructions::Emulated, parts, strides, &left, &right),
+                "avx512bf16" if parts == 1 && usual => pair_by_pair(strides, &left, &right),
+                _ => continue,
+            };
+            let found = sums(instructions, parts, strides, &left, &right);
+            assert!(found == expected, "{name}, {parts} parts, ordinary numbers: {usual}");
+        }
     }
 }

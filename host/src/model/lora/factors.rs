@@ -36,19 +36,19 @@ impl Factors {
 
     /// Returns `y + s B A x` for `x` `[N, in]` and `y` `[N, out]`.
     pub(crate) fn add_to(&self, y: &Tensor, x: &Tensor) -> Result<Tensor> {
-        let inner = self.thinned(x)?.matmul(&self.a.t()?)?.affine(self.scale, 0.0)?;
-        Ok(ops::add(&inner.matmul(&self.b.t()?)?, y)?)
+        let inner = ops::matmul(&self.thinned(x)?, &self.a.t()?)?.affine(self.scale, 0.0)?;
+        Ok(ops::add(&ops::matmul(&inner, &self.b.t()?)?, y)?)
     }
 
     /// The gradients by the input and both factors; `dy` is `[N, out]`.
     pub(crate) fn backward(&self, x: &Tensor, dy: &Tensor) -> Result<FactorGradients> {
         let x = self.thinned(x)?;
-        let inner = x.matmul(&self.a.t()?)?.affine(self.scale, 0.0)?;
-        let d_inner = dy.matmul(&self.b)?.affine(self.scale, 0.0)?;
+        let inner = ops::matmul(&x, &self.a.t()?)?.affine(self.scale, 0.0)?;
+        let d_inner = ops::matmul(dy, &self.b)?.affine(self.scale, 0.0)?;
         Ok(FactorGradients {
-            b: dy.t()?.matmul(&inner)?,
-            a: d_inner.t()?.matmul(&x)?,
-            x: self.thinned(&d_inner.matmul(&self.a)?)?,
+            b: ops::matmul(&dy.t()?, &inner)?,
+            a: ops::matmul(&d_inner.t()?, &x)?,
+            x: self.thinned(&ops::matmul(&d_inner, &self.a)?)?,
         })
     }
 
