@@ -58,8 +58,8 @@ fn the_samplers_log_probabilities_are_its_own() {
     }
     let bf16 = train("bf16", "--set train.dtype=bf16");
     assert!(
-        own(&bf16).iter().all(|far| *far > 1e-4 && *far < 1.0),
-        "the sampler decodes in bf16 too: {:?}",
+        own(&bf16).iter().all(|far| *far > 0.0 && *far < 1.0),
+        "the sampler decodes in bf16 too, and sums in another order: {:?}",
         own(&bf16)
     );
     let rounded = train("rounded", "--set rollout.dtype=bf16");

@@ -76,16 +76,24 @@ pub fn explained(error: anyhow::Error) -> anyhow::Error {
 /// True for an error that says that a GPU has no memory left.
 pub fn is_out_of_memory(error: &anyhow::Error) -> bool {
     let said = format!("{error:#}");
-    OUT_OF_MEMORY.iter().any(|word| said.contains(word))
+    !is_explained(&said) && OUT_OF_MEMORY.iter().any(|word| said.contains(word))
+}
+
+/// True for errors of components and of their loader, which say what to do themselves.
+fn is_explained(said: &str) -> bool {
+    said.contains("failed with `CUDA_ERROR")
 }
 
 /// What to do about an error whose text has one of the driver's words.
 pub(super) fn sentence(said: &str) -> Option<String> {
+    if is_explained(said) {
+        return None;
+    }
     if OUT_OF_MEMORY.iter().any(|word| said.contains(word)) {
         let known = memory::now().join(", ");
-        let known = if known.is_empty() { "the GPU has no memory left".to_owned() } else { known };
+        let known = if known.is_empty() { "the GPU has none left".to_owned() } else { format!("device {known}") };
         return Some(format!(
-            "out of memory: device {known} (lower `train.per_device_train_batch_size` or `rollout.max_completion_length`, set `train.gradient_checkpointing`, look at the parts with `--dry-run`, or end other processes on it, which `nvidia-smi` lists)"
+            "out of memory: {known} (lower `train.per_device_train_batch_size` or `rollout.max_completion_length`, set `train.gradient_checkpointing`, look at the parts with `--dry-run`, or end other processes on it, which `nvidia-smi` lists)"
         ));
     }
     SENTENCES.iter().find(|(word, _)| said.contains(word)).map(|(_, sentence)| (*sentence).to_owned())

@@ -105,6 +105,7 @@ fn heads_go_to_the_cache_and_attend() {
             [&turned, &on_keys, &on_values, &out].map(|memory| gpu.load(dtype, memory)).to_vec()
         };
         let (of_keys, of_values) = (keys.copy().unwrap(), values.copy().unwrap());
+        let [q, k, v] = [&q, &k, &v].map(|heads| heads.squeeze(1).unwrap());
         let turned = ops::decode_heads([&q, &k, &v], &rope, [&of_keys, &of_values], &rows).unwrap();
         let out = ops::decode_attention(&turned, &of_keys, &of_values, &rows).unwrap();
         let what = format!("decode {kv_heads} x {group} x {width}");
