@@ -1,8 +1,7 @@
 //! Matrix products on the CPU, with the instructions that the processor has: AMX, AVX512-BF16, or those of the matrix library.
 //!
-//! Numbers of bf16 are multiplied exactly and summed in f32. AMX multiplies bf16 alone. Larger products in f32 use it too: a number is the sum
-//! of three of bf16, and six of the nine products of two such sums have the accuracy of f32. Smaller ones are left to the matrix library,
-//! because splitting would take longer than what it saves.
+//! Numbers of bf16 are multiplied exactly and summed in f32. AMX multiplies bf16 alone. Where it is asked for by name, larger products in f32
+//! use it too: a number is the sum of three of bf16, and six of the nine products of two such sums have the accuracy of f32.
 //!
 //! The instructions add in orders of their own, so results differ in their last bits from one to the other. The number of threads changes
 //! no bit. Products of bf16 below 1.2e-38 count as 0.
@@ -44,8 +43,7 @@ pub fn product(a: &Tensor, b: &Tensor, out: DType) -> Result<Tensor> {
         return in_tiles::<1>(instructions, a, b, out).map(|product| product.expect("one part has no limit"));
     }
     if here && of == [DType::F32; 2] && is_large(a, b) {
-        let instructions = Instructions::of_this_machine()?;
-        if instructions.splits()
+        if let Some(instructions) = Instructions::for_parts()?
             && let Some(product) = in_tiles::<3>(instructions, a, b, out)?
         {
             return Ok(product);
