@@ -132,7 +132,7 @@ fn queue<T>(to: Slice<'static, T>, values: &[T], stream: *mut c_void) {
     unsafe { memcpy_htod_async(to.address(), values, stream.cast()) }.unwrap();
 }
 
-/// What a model says of scenes whose arrays are still to be written on their streams, in turn, by `write`.
+/// The model's results for scenes whose arrays are still to be written on their streams, in turn, by `write`.
 fn run_coming(
     scenes: &[Scene],
     coming: &[Coming],

@@ -18,7 +18,7 @@ const PAPER: Semantics = Semantics::PAPER;
 const SHAPES: [Dims; 3] = [Dims(4, 3, 6, 9, 6), Dims(2, 4, 2, 17, 7), Dims(3, 2, 1, 18, 7)];
 /// Of the largest value: the token proposals of Adam add up in `f32`.
 const TOLERANCE: f64 = 3e-6;
-/// The same on a device, whose roots and quotients are off by up to one and two ulps each (4e-7 together). Rows cancel in a token's
+/// The limit on a device, whose roots and quotients are off by up to one and two ulps each (4e-7 together). Rows cancel in a token's
 /// shift, and its square doubles what is left. In these batches of a few tokens and columns nothing averages that.
 const TOLERANCE_OF_TOKENS_ON_DEVICE: f64 = 3e-5;
 

@@ -17,7 +17,7 @@ fn name(parts: &[&str]) -> String {
     digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What `file` keeps, if it is PTX.
+/// The content of `file`, if it is PTX.
 pub fn kept(file: &Path) -> Option<String> {
     fs::read_to_string(file).ok().filter(|text| is_ptx(text))
 }

@@ -18,7 +18,7 @@ pub enum Instructions {
     Avx512Bf16(Proof),
     /// f32, by the matrix library, with the widest vectors that the processor has. bf16 is widened first.
     F32,
-    /// What AMX computes, in plain arithmetic.
+    /// AMX's results, by plain arithmetic.
     #[cfg(feature = "testing")]
     Emulated,
 }
@@ -29,7 +29,7 @@ pub enum Instructions {
 pub struct Proof(());
 
 impl Instructions {
-    /// Those that the switch names, else the fastest of this processor; an error if the switch names none that it has.
+    /// The instructions that the switch names, else the fastest of this processor; an error if the switch names none that it has.
     pub fn of_this_machine() -> candle_core::Result<Self> {
         #[cfg(feature = "testing")]
         if let Some(instructions) = crate::testing::INSTRUCTIONS.get() {

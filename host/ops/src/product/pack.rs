@@ -62,7 +62,7 @@ pub(super) enum Side {
 /// Which two numbers of a line share a word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pairing {
-    /// Those that are [`TILE`] apart, which is the faster way to pack both operands.
+    /// Two numbers that are [`TILE`] apart, which is the faster way to pack both operands.
     Apart,
     /// Neighbours, as in memory.
     Next,

@@ -140,7 +140,7 @@ impl pulp::NullaryFnOnce for Add<'_> {
 /// The parts that are multiplied before the largest, left and right, one new part at a time.
 const REST: [(usize, usize); 5] = [(0, 2), (0, 1), (1, 1), (1, 0), (2, 0)];
 
-/// What a tile instruction computes: the first numbers of all pairs are multiplied and added, so are the second ones, then both sums are
+/// The arithmetic of a tile instruction: the first numbers of all pairs are multiplied and added, so are the second ones, then both sums are
 /// added to the tile. Nothing below 1.2e-38 counts.
 fn emulated(
     parts: &[(usize, usize)],

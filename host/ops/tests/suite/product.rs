@@ -132,7 +132,7 @@ fn numbers_of_three_parts_are_as_exact_as_f32() {
     }
 }
 
-/// What is not finite, or might become so, is left to the matrix library.
+/// Numbers that are not finite, or whose sums might not be, are left to the matrix library.
 #[test]
 fn what_is_not_finite_comes_through() {
     let (a, b) = (of((520, 260), 0.7, DType::F32), of((260, 520), 0.3, DType::F32));
