@@ -5,8 +5,9 @@ use candle_core::{Tensor, Var};
 use serde::{Deserialize, Serialize};
 
 use crate::model::device::Dtype;
+use crate::model::ops::adamw::{self, Trained};
 use crate::model::ops::fused;
-use crate::model::ops::optimizer::{self, Mean, MeanSquare, Trained, Update};
+use crate::model::ops::optimizer::{Mean, MeanSquare, Update};
 use crate::model::{Gradients, Params};
 use crate::moments::{Moments, WeightStep, decay_factor};
 
@@ -104,7 +105,7 @@ impl AdamW {
     /// Step `number` of all weights at once, with the clipping factor `scale`.
     pub fn update_all(&self, trained: &[Trained<'_>], number: u64, scale: f64, learning_rate: f64) -> Result<()> {
         let (mean, square, Update { rate, root, eps, .. }) = self.rule(number, scale, learning_rate);
-        Ok(optimizer::AdamW { mean, square, rate, root, eps }.update(trained)?)
+        Ok(adamw::AdamW { mean, square, rate, root, eps }.update(trained)?)
     }
 
     /// The parts of step `number`, without weight decay.

@@ -8,7 +8,7 @@ use capo_plugin::{OptimizerInfo, OptimizerKind};
 use serde::{Deserialize, Serialize};
 
 use crate::adamw::{AdamW, AdamWConfig, SecondMoment};
-use crate::model::ops::optimizer::{squares, takes_all};
+use crate::model::ops::adamw::{squares, takes_all};
 use crate::model::ops::{add, fused, sum_blocks, sum_squares, to_dtype};
 use crate::model::update::values;
 use crate::model::{Gradients, Params};

@@ -12,6 +12,7 @@
 
 use candle_core::{DType, Tensor};
 
+pub mod adamw;
 mod add;
 mod attention;
 mod bf16;
@@ -39,6 +40,7 @@ mod swiglu;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod top;
+mod trained;
 mod truncate;
 
 pub use add::{add, add_to};

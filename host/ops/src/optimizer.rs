@@ -85,66 +85,6 @@ impl Update {
     }
 }
 
-/// A weight with what its step reads and writes, all of its shape.
-pub struct Trained<'a> {
-    /// The weight.
-    pub weight: &'a Tensor,
-    /// Means of gradients and of their squares.
-    pub moments: [&'a Tensor; 2],
-    /// Gradient, f32 or bf16.
-    pub grad: &'a Tensor,
-    /// Gradient of the rejected tokens, f32 or bf16.
-    pub rejected: Option<&'a Tensor>,
-    /// Fraction of the weight that remains after decay.
-    pub decay_factor: f64,
-}
-
-/// A step of all weights: [`Mean`], [`MeanSquare`] and [`Update`] after each other.
-pub struct AdamW {
-    /// The mean of gradients.
-    pub mean: Mean,
-    /// The mean of their squares.
-    pub square: MeanSquare,
-    /// As in [`Update`], as the next two.
-    pub rate: f64,
-    /// Square root of the bias correction of the mean square.
-    pub root: f64,
-    /// Term added to the root.
-    pub eps: f64,
-}
-
-/// True if [`squares`] and [`AdamW::update`] have kernels for these weights: all are on a CUDA device, and weights and moments are f32.
-pub fn takes_all(trained: &[Trained<'_>]) -> bool {
-    #[cfg(feature = "cuda")]
-    let takes = |x: &Tensor| super::cuda::takes(x) && x.is_contiguous();
-    #[cfg(not(feature = "cuda"))]
-    let takes = |_: &Tensor| false;
-    let f32 = |x: &Tensor| takes(x) && x.dtype() == candle_core::DType::F32;
-    let one = |one: &Trained<'_>| {
-        let [mean, square] = one.moments;
-        f32(one.weight) && f32(mean) && f32(square) && takes(one.grad) && one.rejected.is_none_or(takes)
-    };
-    !trained.is_empty() && trained.iter().all(one)
-}
-
-/// Sums of squares of the gradients, of the rejected ones, and of their sums; for what [`takes_all`] accepts.
-pub fn squares(trained: &[Trained<'_>]) -> Result<[f64; 3]> {
-    #[cfg(feature = "cuda")]
-    return super::cuda::squares(trained);
-    #[cfg(not(feature = "cuda"))]
-    super::kernel::layout_error(OP, format!("no kernel for {} weights", trained.len()))
-}
-
-impl AdamW {
-    /// Updates weights and moments in place; for what [`takes_all`] accepts.
-    pub fn update(&self, trained: &[Trained<'_>]) -> Result<()> {
-        #[cfg(feature = "cuda")]
-        return super::cuda::adamw(trained, self);
-        #[cfg(not(feature = "cuda"))]
-        super::kernel::layout_error(OP, format!("no kernel for {} weights", trained.len()))
-    }
-}
-
 /// `a = old a + new b`.
 pub struct Blend {
     /// Factor of `a`.

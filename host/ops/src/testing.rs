@@ -4,14 +4,13 @@ use std::cell::Cell;
 
 use candle_core::{DType, Tensor};
 
+pub use super::product::INSTRUCTIONS;
 use super::product::Instructions;
 use super::product::tile::{LINES, Operand, STEP, Strides, Sums, WORDS, configured, multiply, multiply_parts};
 
 thread_local! {
     /// True while this thread's operations use `generic` even where a fused kernel supports them.
     pub static GENERIC: Cell<bool> = const { Cell::new(false) };
-    /// The instructions of this thread's products, in place of the fastest.
-    pub static INSTRUCTIONS: Cell<Option<Instructions>> = const { Cell::new(None) };
 }
 
 /// Runs `work` on one thread, with all operations from `generic`.

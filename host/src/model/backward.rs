@@ -8,8 +8,9 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use candle_core::{DType, Tensor};
 
-use super::decoder::{Decoder, Heads, Layer, Linear, Saved};
+use super::decoder::{Decoder, Heads, Layer, Saved};
 use super::gradients::Gradients;
+use super::linear::Linear;
 use super::ops;
 use super::packed::{Packed, Tokens};
 use super::sequences::Sequences;

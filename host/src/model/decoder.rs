@@ -6,8 +6,8 @@ use anyhow::Result;
 use candle_core::{DType, Tensor};
 
 use super::config::{Biases, Config};
-use super::joined::Joined;
-use super::lora::{DropoutMask, Factors};
+use super::linear::Linear;
+use super::lora::DropoutMask;
 use super::ops::{self, HeadSizes, Rope};
 use super::packed::Tokens;
 use super::policy::Policy;
@@ -42,6 +42,15 @@ pub(super) struct Layer {
     pub(super) down: Linear,
     pub(super) sizes: Sizes,
     pub(super) joined: Option<Joined>,
+}
+
+/// Matrices that read the same input, as one: on a GPU a product of few rows takes its start and little more.
+#[derive(Clone)]
+pub(super) struct Joined {
+    /// Queries, keys and values, `[(H + 2 KV) * head_dim, D]`.
+    pub(super) heads: Linear,
+    /// Gate and up, `[2 * intermediate, D]`.
+    pub(super) gates: Linear,
 }
 
 /// Sizes of the heads, and the epsilon of a layer's RMSNorms.
@@ -129,52 +138,18 @@ fn converted(policy: &Policy, name: &str) -> Result<Tensor> {
     Ok(stored(policy, name)?.to_dtype(policy.dtype())?)
 }
 
-/// `x W^T + b` with `W` `[out, in]`, plus the adapter's output if there is one.
-#[derive(Clone)]
-pub(super) struct Linear {
-    pub(super) weight: Tensor,
-    /// The weight as `[in, out]`: a view, or a contiguous copy.
-    pub(super) transposed: Tensor,
-    /// True if products with a few rows read the weight without a copy.
-    streams: bool,
-    pub(super) bias: Option<Tensor>,
-    pub(super) adapter: Option<Factors>,
-}
-
-impl Linear {
-    pub(super) fn new(weight: Tensor, bias: Option<Tensor>, adapter: Option<Factors>) -> Result<Self> {
-        Ok(Self { transposed: weight.t()?, weight, streams: false, bias, adapter })
-    }
-
-    /// Maps `[N, in]` to `[N, out]`.
-    pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Self::forward_all([self], x).map(|[y]| y)
-    }
-
-    /// Applies each of `linears` to `x`. Streamed products with few rows share one kernel call.
-    pub(super) fn forward_all<const COUNT: usize>(linears: [&Self; COUNT], x: &Tensor) -> Result<[Tensor; COUNT]> {
-        let streams = linears.iter().all(|linear| linear.streams) && ops::are_few_rows(x, x.dim(0)?);
-        let products: Vec<Tensor> = if streams {
-            ops::products_of_few_rows(x, linears.map(|linear| &linear.weight))?.into()
-        } else {
-            let product = |linear: &Self| ops::product(x, &linear.transposed, x.dtype());
-            linears.into_iter().map(product).collect::<candle_core::Result<_>>()?
-        };
-        let finish = |(linear, mut y): (&Self, Tensor)| -> Result<Tensor> {
-            if let Some(bias) = &linear.bias {
-                y = ops::add_bias(&y, bias)?;
-            }
-            if let Some(adapter) = &linear.adapter {
-                y = adapter.add_to(&y, x)?;
-            }
-            Ok(y)
-        };
-        let all = linears.into_iter().zip(products).map(finish).collect::<Result<Vec<_>>>()?;
-        Ok(all.try_into().expect("as many products as linears"))
-    }
-}
-
 impl Layer {
+    /// Joins matrices that read the same input. They become parts of the joined ones. Adapters have no joined form.
+    pub(super) fn join(&mut self) -> Result<()> {
+        if self.has_adapter() {
+            return Ok(());
+        }
+        let Self { query, key, value, gate, up, .. } = self;
+        let (heads, gates) = (Linear::join([query, key, value])?, Linear::join([gate, up])?);
+        self.joined = Some(Joined { heads, gates });
+        Ok(())
+    }
+
     fn new(number: usize, policy: &Policy) -> Result<Self> {
         let config = policy.config();
         let named = |part: &str| converted(policy, &format!("model.layers.{number}.{part}"));

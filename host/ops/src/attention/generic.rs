@@ -6,8 +6,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::{BLOCK, HeadSizes, Packing, Piece, Stem};
-use crate::Starts;
+use super::packing::{BLOCK, HeadSizes, Others, Packing, Piece, Stem, Tile};
 use crate::rope::{heads_first, tokens_first};
 use crate::softmax::{causal_softmax, causal_softmax_backward};
 
@@ -16,32 +15,6 @@ const NONE: u32 = u32::MAX;
 
 /// Rows that all queries of a piece attend to, and the piece.
 type Item = (Range<usize>, Piece);
-
-/// Blocks of queries with their keys, `R` at a time, each aligned at its end.
-#[derive(Debug)]
-pub(super) struct Tile {
-    /// Packed row of each query, `[R * Q]`.
-    queries: Tensor,
-    /// Packed row of each key, `[R * K]`.
-    keys: Tensor,
-    /// `[R]`: number of places before the first key.
-    starts: Starts,
-    /// Place of each packed row among the queries, `[N]`.
-    places: Tensor,
-    /// First place of each packed row among the keys, `[N]`.
-    first: Tensor,
-    /// For rows with several places, those of a prompt with several completions.
-    others: Option<Others>,
-}
-
-/// Places of M packed rows behind their first ones.
-#[derive(Debug)]
-struct Others {
-    /// `[most - 1, M]`.
-    places: Tensor,
-    /// Which of the M rows each packed row is, `[N]`.
-    rows: Tensor,
-}
 
 impl Tile {
     /// One tile for the first blocks of all prompts, one for their second blocks, and so on; then the same for the completions.
@@ -165,7 +138,7 @@ fn total(parts: impl IntoIterator<Item = Result<Tensor>>, dtype: DType) -> Resul
 }
 
 pub(super) fn attention(heads: [&Tensor; 3], packing: &Packing, sizes: HeadSizes) -> Result<Tensor> {
-    let mixed = packing.tiles(heads[0].device())?.iter().map(|tile| {
+    let mixed = packing.tiles(|stems| Tile::all(stems, heads[0].device()))?.iter().map(|tile| {
         let [queries, keys, values] = tile.heads(heads, sizes)?;
         let probs = tile.probs(&queries, &keys, sizes)?;
         tile.of_queries(&tile.stacked(&probs, sizes)?.matmul(&values)?, sizes)
@@ -180,7 +153,7 @@ pub(super) fn attention_backward(
     sizes: HeadSizes,
 ) -> Result<[Tensor; 3]> {
     let mut gradients = [const { Vec::new() }; 3];
-    for tile in packing.tiles(grad.device())? {
+    for tile in packing.tiles(|stems| Tile::all(stems, grad.device()))? {
         let [queries, keys, values] = tile.heads(heads, sizes)?;
         let probs = tile.probs(&queries, &keys, sizes)?;
         let grad = tile.stacked(&tile.gather(grad, &tile.queries, sizes.width)?, sizes)?;

@@ -5,7 +5,7 @@ use candle_core::{DType, Device, Result, Storage, Tensor};
 use gemm::{Parallelism, gemm};
 use rayon::prelude::*;
 
-use super::{Block, HeadSizes, Packing, Piece, Stem};
+use super::packing::{Block, HeadSizes, Packing, Piece, Stem};
 use crate::kernel::{Real, dot, for_rows, layout_error, maximum, slice, sum};
 
 /// A matrix inside a slice: number `j` of line `i` is at `i * line + j * inner`.

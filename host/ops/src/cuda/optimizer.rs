@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::super::kernel::layout_error;
-use super::super::optimizer::{AdamW, Trained};
+use super::super::trained::{AdamW, Trained};
 use super::launch::{Launch, address, device_of, unwritten};
 
 /// Numbers that a block takes, as in `optimizer.cuh`.

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::instructions::Instructions;
 use super::pack::{Matrix, Pairing, Side, Values, panels};
 use super::tile::{self, LINES, Operand, STEP, Strides, Sums, TILE};
-use super::{NAME, layout_error};
+use crate::kernel::layout_error;
 
 /// Number of panels of the weights that one thread takes at a time.
 const TAKEN: usize = 4;
@@ -17,7 +17,7 @@ const TAKEN: usize = 4;
 pub fn product_of_few_rows_in_bf16(instructions: Instructions, x: &Tensor, weight: &Tensor) -> Result<Option<Tensor>> {
     let ((rows, inner), (outputs, width)) = (x.dims2()?, weight.dims2()?);
     if inner != width {
-        return layout_error(NAME, format!("{:?} does not fit {:?}", x.dims(), weight.dims()));
+        return layout_error("product", format!("{:?} does not fit {:?}", x.dims(), weight.dims()));
     }
     let x = x.contiguous()?;
     let (x_storage, x_layout) = x.storage_and_layout();

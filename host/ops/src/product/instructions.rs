@@ -7,6 +7,12 @@ use candle_core::Error;
 /// Environment variable that names the instructions in place of what the processor has.
 const SWITCH: &str = "HOST_OPS_INSTRUCTIONS";
 
+#[cfg(feature = "testing")]
+thread_local! {
+    /// The instructions of this thread's products, in place of the fastest.
+    pub static INSTRUCTIONS: std::cell::Cell<Option<Instructions>> = const { std::cell::Cell::new(None) };
+}
+
 /// Instructions for products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instructions {
@@ -32,7 +38,7 @@ impl Instructions {
     /// The instructions that the switch names, else the fastest of this processor; an error if the switch names none that it has.
     pub fn of_this_machine() -> candle_core::Result<Self> {
         #[cfg(feature = "testing")]
-        if let Some(instructions) = crate::testing::INSTRUCTIONS.get() {
+        if let Some(instructions) = INSTRUCTIONS.get() {
             return Ok(instructions);
         }
         static FOUND: OnceLock<Result<Instructions, String>> = OnceLock::new();
@@ -63,7 +69,7 @@ impl Instructions {
     pub fn for_parts() -> candle_core::Result<Option<Self>> {
         let named = std::env::var_os(SWITCH).is_some();
         #[cfg(feature = "testing")]
-        let named = named || crate::testing::INSTRUCTIONS.get().is_some();
+        let named = named || INSTRUCTIONS.get().is_some();
         if named { Self::of_this_machine().map(|found| Some(found).filter(|found| found.splits())) } else { Ok(None) }
     }
 

@@ -219,7 +219,7 @@ fn with_vectors(steps: usize, left: Operand<'_>, right: Operand<'_>, (sums, fres
 pub(super) mod amx {
     use std::arch::asm;
 
-    use super::{Operand, STEP, Sums, TILE, WORDS};
+    use crate::product::tile::{Operand, STEP, Sums, TILE, WORDS};
 
     /// The layout of eight tiles of 16 lines of 64 bytes.
     #[repr(C, align(64))]

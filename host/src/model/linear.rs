@@ -1,0 +1,85 @@
+//! A matrix of the model, with its bias and its adapter.
+
+use anyhow::Result;
+use candle_core::{D, Tensor};
+
+use super::lora::Factors;
+use super::ops;
+
+/// `x W^T + b` with `W` `[out, in]`, plus the adapter's output if there is one.
+#[derive(Clone)]
+pub(super) struct Linear {
+    pub(super) weight: Tensor,
+    /// The weight as `[in, out]`: a view, or a contiguous copy.
+    pub(super) transposed: Tensor,
+    /// True if products with a few rows read the weight without a copy.
+    pub(super) streams: bool,
+    pub(super) bias: Option<Tensor>,
+    pub(super) adapter: Option<Factors>,
+}
+
+impl Linear {
+    pub(super) fn new(weight: Tensor, bias: Option<Tensor>, adapter: Option<Factors>) -> Result<Self> {
+        Ok(Self { transposed: weight.t()?, weight, streams: false, bias, adapter })
+    }
+
+    /// Maps `[N, in]` to `[N, out]`.
+    pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        Self::forward_all([self], x).map(|[y]| y)
+    }
+
+    /// Applies each of `linears` to `x`. Streamed products with few rows share one kernel call.
+    pub(super) fn forward_all<const COUNT: usize>(linears: [&Self; COUNT], x: &Tensor) -> Result<[Tensor; COUNT]> {
+        let streams = linears.iter().all(|linear| linear.streams) && ops::are_few_rows(x, x.dim(0)?);
+        let products: Vec<Tensor> = if streams {
+            ops::products_of_few_rows(x, linears.map(|linear| &linear.weight))?.into()
+        } else {
+            let product = |linear: &Self| ops::product(x, &linear.transposed, x.dtype());
+            linears.into_iter().map(product).collect::<candle_core::Result<_>>()?
+        };
+        let finish = |(linear, mut y): (&Self, Tensor)| -> Result<Tensor> {
+            if let Some(bias) = &linear.bias {
+                y = ops::add_bias(&y, bias)?;
+            }
+            if let Some(adapter) = &linear.adapter {
+                y = adapter.add_to(&y, x)?;
+            }
+            Ok(y)
+        };
+        let all = linears.into_iter().zip(products).map(finish).collect::<Result<Vec<_>>>()?;
+        Ok(all.try_into().expect("as many products as linears"))
+    }
+
+    /// One matrix of several, which become its parts. Biases are joined if all have one, as in each family.
+    pub(super) fn join<const COUNT: usize>(linears: [&mut Self; COUNT]) -> Result<Self> {
+        let weights: Vec<Tensor> = linears.iter().map(|linear| linear.weight.clone()).collect();
+        let biases: Option<Vec<Tensor>> = linears.iter().map(|linear| linear.bias.clone()).collect();
+        let bias = biases.map(|biases| Tensor::cat(&biases, 0)).transpose()?;
+        let joined = Self::new(Tensor::cat(&weights, 0)?, bias, None)?;
+        let mut first = 0;
+        for linear in linears {
+            let outputs = linear.weight.dim(0)?;
+            linear.weight = joined.weight.narrow(0, first, outputs)?;
+            linear.transposed = linear.weight.t()?;
+            first += outputs;
+        }
+        Ok(joined)
+    }
+
+    /// As `forward_all`, by the `joined` matrix if there is one; the results are then parts of its columns.
+    pub(super) fn forward_joined<const COUNT: usize>(
+        linears: [&Self; COUNT],
+        joined: Option<&Self>,
+        x: &Tensor,
+    ) -> Result<[Tensor; COUNT]> {
+        let Some(joined) = joined else { return Self::forward_all(linears, x) };
+        let (all, mut first) = (joined.forward(x)?, 0);
+        let part = |linear: &Self| {
+            let outputs = linear.weight.dim(0)?;
+            first += outputs;
+            all.narrow(D::Minus1, first - outputs, outputs)
+        };
+        let parts = linears.into_iter().map(part).collect::<candle_core::Result<Vec<_>>>()?;
+        Ok(parts.try_into().expect("as many parts as linears"))
+    }
+}
