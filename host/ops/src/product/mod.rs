@@ -44,12 +44,13 @@ pub fn product(a: &Tensor, b: &Tensor, out: DType) -> Result<Tensor> {
         }
         return in_tiles::<1>(instructions, a, b, out).map(|product| product.expect("one part has no limit"));
     }
-    if here && of == [DType::F32; 2] && is_large(a, b) {
-        if let Some(instructions) = Instructions::for_parts()?
-            && let Some(product) = in_tiles::<3>(instructions, a, b, out)?
-        {
-            return Ok(product);
-        }
+    if here
+        && of == [DType::F32; 2]
+        && is_large(a, b)
+        && let Some(instructions) = Instructions::for_parts()?
+        && let Some(product) = in_tiles::<3>(instructions, a, b, out)?
+    {
+        return Ok(product);
     }
     a.matmul(&b.to_dtype(a.dtype())?)?.to_dtype(out)
 }
