@@ -55,7 +55,7 @@ TRAIN_STATE = ("model.safetensors", "optimizer.safetensors")
 class Shape:
     """A model with random weights, made where it is trained, and the batches that it is trained on."""
 
-    # What its `config.json` has otherwise than that of `TRAIN_MODEL`; nothing: that folder is the model.
+    # Keys in which its `config.json` differs from that of `TRAIN_MODEL`; none: that folder is the model.
     model: dict = field(default_factory=dict)
     completions: int = 64
     new_tokens: int = 256
@@ -74,7 +74,7 @@ class Sizes:
     """What the parts work on."""
 
     shapes: dict
-    # What compute-sanitizer watches.
+    # The model of the run that compute-sanitizer watches.
     watched: Shape
     # Of the peers' arithmetic, and where it is done.
     peer: dict

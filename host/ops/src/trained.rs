@@ -1,4 +1,4 @@
-//! What AdamW reads and writes in a step.
+//! Weights and moments that a step of AdamW reads and writes.
 
 use candle_core::Tensor;
 

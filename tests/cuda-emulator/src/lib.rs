@@ -88,7 +88,7 @@ impl Emulator {
         (self.set_fill)(fill);
     }
 
-    /// Whether later work may run after the call that queues it, for the whole process. All that was queued runs first.
+    /// Lets later work run after the call that queues it, or not, for the whole process. All work that was queued runs first.
     pub fn set_late(&self, late: bool) {
         (self.set_late)(late);
     }

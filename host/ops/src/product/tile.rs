@@ -41,7 +41,7 @@ pub struct Strides {
 }
 
 impl Strides {
-    /// Those of a packed panel with `parts` parts.
+    /// The strides of a packed panel with `parts` parts.
     pub const fn packed(parts: usize) -> Self {
         Self { line: TILE, tile: WORDS, step: 2 * WORDS * parts }
     }

@@ -1,4 +1,4 @@
-//! What a user can do about an error of the driver, which candle gives as the driver's own word for it.
+//! Sentences for errors of the driver, which candle gives as the driver's own words.
 
 use std::fmt;
 
@@ -84,7 +84,7 @@ fn is_explained(said: &str) -> bool {
     said.contains("failed with `CUDA_ERROR")
 }
 
-/// What to do about an error whose text has one of the driver's words.
+/// The sentence for an error whose text has one of the driver's words.
 pub(super) fn sentence(said: &str) -> Option<String> {
     if is_explained(said) {
         return None;

@@ -1,4 +1,4 @@
-//! What is checked and noted of a GPU when it is opened.
+//! A GPU is checked when it is opened, and its name and memory are noted.
 
 use anyhow::Result;
 use candle_core::Device;

@@ -47,7 +47,7 @@ pub fn described(name: &str) -> Option<String> {
     Some(format!("{product}, {} of {} free", text((*free).into()), text((*total).into())))
 }
 
-/// What is free of every opened GPU, for an error.
+/// The free memory of every opened GPU, for an error.
 pub(super) fn now() -> Vec<String> {
     let line = |(name, opened): (&String, &Opened)| {
         let Memory { free, total } = (opened.now)()?;

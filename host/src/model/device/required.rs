@@ -1,4 +1,4 @@
-//! What a GPU and its driver must have.
+//! The least version of a driver, and the least compute capability of a GPU.
 
 use anyhow::{Result, ensure};
 
