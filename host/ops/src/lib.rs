@@ -57,7 +57,7 @@ pub use few_rows::{are_few_rows, products_of_few_rows};
 pub use kept::{DecodeRows, Starts};
 pub use kernel::{sum_blocks, sum_squares};
 pub use logps::{TokenCotangents, chunk_rows, logit_stats, token_logps_by_hidden, token_logps_vjp};
-pub use product::{matmul, product};
+pub use product::{check_instructions, matmul, product};
 pub use rms_norm::{add_rms_norm, rms_norm, rms_norm_backward};
 pub use rope::{Frequencies, Rope, RopeTable, heads_first, tokens_first};
 pub use rows::add_rows;

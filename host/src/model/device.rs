@@ -8,6 +8,7 @@ use candle_core::{DType, Device};
 pub use capo_loader::upload::CPU;
 use capo_loader::upload::cuda_number;
 pub use failure::{explained, is_out_of_memory, with_estimate};
+use host_ops as ops;
 use serde::{Deserialize, Serialize};
 
 mod failure;
@@ -40,6 +41,7 @@ impl From<Dtype> for DType {
 
 /// The device called `name`: `cpu`, or `cuda:N` for the CUDA device with number N.
 pub fn open(name: &str, dtype: Dtype) -> Result<Device> {
+    ops::check_instructions()?;
     cuda_number(name)?.map_or(Ok(Device::Cpu), |number| open_cuda(name, number, dtype))
 }
 

@@ -28,6 +28,11 @@ const NAME: &str = "product";
 /// (`benches/model.rs` prints both).
 const FEWEST: usize = 256;
 
+/// An error if somebody has named instructions that this processor lacks, which small products would not notice.
+pub fn check_instructions() -> Result<()> {
+    Instructions::of_this_machine().map(|_| ())
+}
+
 /// [`product`] in the dtype of `a`.
 pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     product(a, b, a.dtype())
