@@ -137,6 +137,7 @@ pub fn grade_chunk(
     let generation = Generation {
         sampling,
         max_completion_length: exam.max_completion_length,
+        max_turn_length: 0,
         eos_ids: tokenizer.eos_ids().to_vec(),
         logps: false,
         sampler_logps: false,

@@ -21,6 +21,7 @@ pub fn generate(policy: &Policy, prompts: &[Vec<u32>], tokens: usize) {
     let generation = Generation {
         sampling: SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0 },
         max_completion_length: tokens,
+        max_turn_length: 0,
         eos_ids: vec![],
         logps: false,
         sampler_logps: false,

@@ -85,6 +85,7 @@ fn generation(args: &GenerateArgs, tokenizer: &Tokenizer) -> Generation {
         sampling: SamplingParams { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p },
         // Without a length, each prompt must leave room for a token.
         max_completion_length: args.max_completion_length.unwrap_or(1),
+        max_turn_length: 0,
         eos_ids: tokenizer.eos_ids().to_vec(),
         logps: false,
         sampler_logps: false,

@@ -1,5 +1,6 @@
 //! Sampling of completions with a KV cache.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, ensure};
@@ -13,6 +14,7 @@ use super::decoder::Decoder;
 use super::forward::host;
 use super::outputs::TokenOutputs;
 use super::parallel::side_by_side;
+use super::partner::{Partner, Reply};
 use super::policy::Policy;
 use super::sampling::{Drawn, SamplingParams, Scratch};
 use super::size::{self, Shape};
@@ -38,7 +40,9 @@ pub struct Generation {
     pub sampling: SamplingParams,
     /// Longest completion in tokens, including the end-of-sequence token; at least 1.
     pub max_completion_length: usize,
-    /// Ids that end a completion; may be empty.
+    /// Longest turn in tokens, where a partner answers; 0 is no limit.
+    pub max_turn_length: usize,
+    /// Ids that end a turn, which is the completion where no partner answers; may be empty.
     pub eos_ids: Vec<u32>,
     /// True to return the log-probabilities of the drawn tokens.
     pub logps: bool,
@@ -63,6 +67,8 @@ impl Generation {
 pub struct SampledTokens {
     /// Token ids, including the end-of-sequence token if it was drawn.
     pub ids: Vec<u32>,
+    /// The tokens among them that a partner added. Their log-probabilities and top tokens are 0.
+    pub added: Vec<Range<usize>>,
     /// True if the length limit ended the completion.
     pub truncated: bool,
     /// Log-probabilities of the ids under `logits / temperature` (1 when greedy) before top-k and top-p, nats; empty
@@ -87,11 +93,12 @@ impl Policy {
         generation: &Generation,
         rngs: &mut [R],
     ) -> Result<Vec<SampledTokens>> {
-        Ok(self.generate_with_outputs(prompts, generation, None, rngs)?.0)
+        Ok(self.generate_with_outputs(prompts, generation, None, rngs, None)?.0)
     }
 
     /// Samples one completion per prompt as [`Policy::generate`] does. If `capture` asks for them, it also returns the outputs of the drawn
-    /// tokens, `[B, T]`.
+    /// tokens, `[B, T]`. With `partners` a completion is a conversation: the partner of a range of rows answers their turns, and counts
+    /// rows from the range's first.
     ///
     /// The outputs equal those of [`Policy::forward`] up to rounding, because each pass here processes one token.
     pub fn generate_with_outputs<R: Rng + Send>(
@@ -100,6 +107,7 @@ impl Policy {
         generation: &Generation,
         capture: Option<Capture>,
         rngs: &mut [R],
+        partners: Option<&(dyn Fn(Range<usize>) -> Box<dyn Partner> + Sync)>,
     ) -> Result<(Vec<SampledTokens>, Option<TokenOutputs>)> {
         generation.check()?;
         ensure!(rngs.len() == prompts.len(), "{} random streams for {} prompts", rngs.len(), prompts.len());
@@ -111,13 +119,14 @@ impl Policy {
         let mut rest = rngs;
         for rows in ranges {
             let (own, others) = rest.split_at_mut(rows.len());
-            parts.push((&prompts[rows.clone()], Batch::new(generation, own, rows.start)));
+            parts.push((&prompts[rows.clone()], Batch::new(generation, own, rows.start), partners.map(|of| of(rows))));
             rest = others;
         }
         let model = self.sampler()?;
-        let generate = |(prompts, batch)| {
+        let generate = |(prompts, batch, partner): (_, _, Option<Box<dyn Partner>>)| {
             let mut captured = capture.map(Captured::new);
-            let completions = self.generate_part(&model, prompts, most, batch, captured.as_mut(), |_| Ok(()))?;
+            let completions =
+                self.generate_part(&model, prompts, most, batch, captured.as_mut(), partner, |_| Ok(()))?;
             Ok((completions, captured))
         };
         let parts = side_by_side(parts, generate)?;
@@ -144,7 +153,8 @@ impl Policy {
         let model = self.sampler()?;
         let tell = |completions: &[SampledTokens]| completions[0].ids.last().map_or(Ok(()), |id| tell(*id));
         let mut rngs = [rng];
-        let completions = self.generate_part(&model, &prompts, 0, Batch::new(generation, &mut rngs, 0), None, tell)?;
+        let completions =
+            self.generate_part(&model, &prompts, 0, Batch::new(generation, &mut rngs, 0), None, None, tell)?;
         completions.into_iter().next().context("a prompt has a completion")
     }
 
@@ -181,21 +191,36 @@ impl Policy {
         most: usize,
         mut batch: Batch<'_, R>,
         mut captured: Option<&mut Captured>,
+        mut partner: Option<Box<dyn Partner>>,
         mut after: impl FnMut(&[SampledTokens]) -> Result<()>,
     ) -> Result<Vec<SampledTokens>> {
-        let mut slots = Slots::new(self, model, prompts, batch.generation.max_completion_length, most)?;
+        let mut slots =
+            Slots::new(self, model, prompts, batch.generation.max_completion_length, most, partner.is_some())?;
         loop {
-            let next = match slots.admit(batch.active.len())? {
-                Some(admitted) => admitted,
-                None if batch.active.is_empty() => return Ok(batch.completions),
-                None => {
-                    let newest = std::mem::take(&mut batch.last_ids);
-                    slots.step(std::mem::take(&mut batch.active), &newest)?
+            while batch.waiting > 0 {
+                let Some(partner) = &mut partner else { break };
+                let idle = batch.new.is_empty() && !slots.can_admit();
+                let ended = batch.hear(partner.replies(idle || !slots.is_steady())?);
+                SAMPLED.fetch_add(ended.len(), Ordering::Relaxed);
+                ended.into_iter().for_each(|row| slots.release(row));
+                if slots.is_steady() {
+                    break;
                 }
+            }
+            let next = match slots.admit(batch.new.is_empty())? {
+                Some(admitted) => admitted,
+                None if batch.new.is_empty() && batch.waiting > 0 => continue,
+                None if batch.new.is_empty() => return Ok(batch.completions),
+                None => slots.append(&std::mem::take(&mut batch.new))?,
             };
             let ended = batch.take(&next)?;
-            SAMPLED.fetch_add(ended.len(), Ordering::Relaxed);
-            ended.into_iter().for_each(|row| slots.release(row));
+            if let Some(partner) = &mut partner {
+                batch.waiting += ended.len();
+                ended.iter().try_for_each(|row| partner.listen(*row, &batch.completions[*row]))?;
+            } else {
+                SAMPLED.fetch_add(ended.len(), Ordering::Relaxed);
+                ended.into_iter().for_each(|row| slots.release(row));
+            }
             if let Some(captured) = &mut captured {
                 captured.take(&next, batch.newest(&next.rows)?)?;
             }
@@ -208,9 +233,10 @@ struct Batch<'a, R> {
     generation: &'a Generation,
     rngs: &'a mut [R],
     completions: Vec<SampledTokens>,
-    /// Indices of the rows that have not ended.
-    active: Vec<usize>,
-    last_ids: Vec<u32>,
+    /// Tokens that have not run through the model, each with its row: of rows whose turns go on the newest, and behind it a partner's reply.
+    new: Vec<(usize, u32)>,
+    /// Number of rows that wait for a partner's reply.
+    waiting: usize,
     scratch: Scratch,
     first_row: usize,
 }
@@ -222,16 +248,40 @@ impl<'a, R: Rng> Batch<'a, R> {
             generation,
             rngs,
             completions: vec![SampledTokens::default(); rows],
-            active: Vec::new(),
-            last_ids: Vec::new(),
+            new: Vec::new(),
+            waiting: 0,
             scratch: Scratch::default(),
             first_row,
         }
     }
 
-    /// Draws a token for each row of `next`. Rows that continue become active; the rows that have ended are returned.
+    /// Adds a partner's replies. The rows that have ended are returned.
+    fn hear(&mut self, replies: Vec<Reply>) -> Vec<usize> {
+        let Generation { max_completion_length, logps, sampler_logps, top_k, .. } = *self.generation;
+        self.waiting -= replies.len();
+        let mut ended = Vec::new();
+        for Reply { row, ids } in replies {
+            let completion = &mut self.completions[row];
+            let Some(ids) = ids.filter(|ids| completion.ids.len() + ids.len() < max_completion_length) else {
+                ended.push(row);
+                continue;
+            };
+            self.new.extend(completion.ids.last().into_iter().chain(&ids).map(|id| (row, *id)));
+            let from = completion.ids.len();
+            completion.ids.extend(&ids);
+            completion.added.push(from..completion.ids.len());
+            let resize = |values: &mut Vec<f32>, width| values.resize(completion.ids.len() * width, 0.0);
+            resize(&mut completion.logps, usize::from(logps));
+            resize(&mut completion.sampler_logps, usize::from(sampler_logps));
+            resize(&mut completion.top_logps, top_k);
+            completion.top_ids.resize(completion.ids.len() * top_k, 0);
+        }
+        ended
+    }
+
+    /// Draws a token for each row of `next`. The rows whose turns have ended are returned.
     fn take(&mut self, next: &Next) -> Result<Vec<usize>> {
-        let Generation { sampling, max_completion_length, eos_ids, .. } = self.generation;
+        let Generation { sampling, max_completion_length, max_turn_length, eos_ids, .. } = self.generation;
         let ids = self.draw(sampling, next)?;
         let mut ended = Vec::new();
         for (row, id) in next.rows.iter().zip(ids) {
@@ -241,13 +291,13 @@ impl<'a, R: Rng> Batch<'a, R> {
                 format!("cannot sample token {token} of completion {row}")
             })?;
             completion.ids.push(id);
-            completion.truncated = completion.ids.len() == *max_completion_length && !eos_ids.contains(&id);
-            if completion.truncated || eos_ids.contains(&id) {
+            let (length, before) = (completion.ids.len(), completion.added.last().map_or(0, |added| added.end));
+            completion.truncated = length == *max_completion_length && !eos_ids.contains(&id);
+            if completion.truncated || eos_ids.contains(&id) || length - before == *max_turn_length {
                 ended.push(*row);
                 continue;
             }
-            self.active.push(*row);
-            self.last_ids.push(id);
+            self.new.push((*row, id));
         }
         Ok(ended)
     }

@@ -11,6 +11,8 @@ use super::ops::{DecodeRows, Rope, RopeTable};
 use super::packed::{Packed, rope_table};
 use super::policy::Policy;
 
+/// Most tokens that run through the model at once on a CPU, as many as rows of one thread.
+const MOST_TOKENS: usize = 128;
 /// Waiting rows are admitted when one slot in `SHARE` is free, so that prompts run through the model together.
 const SHARE: usize = 8;
 
@@ -47,6 +49,7 @@ pub(super) struct Slots<'a> {
     count: usize,
     /// Index of the first waiting row.
     waiting: usize,
+    is_steady: bool,
 }
 
 impl<'a> Slots<'a> {
@@ -57,6 +60,7 @@ impl<'a> Slots<'a> {
         prompts: &'a [Vec<u32>],
         max_completion_length: usize,
         most: usize,
+        talks: bool,
     ) -> Result<Self> {
         let config = policy.config();
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0) + max_completion_length;
@@ -72,15 +76,31 @@ impl<'a> Slots<'a> {
             prompts,
             count,
             waiting: 0,
+            is_steady: talks && policy.device().is_cpu(),
         })
     }
 
-    /// Admits waiting rows if enough slots are free or no row is active. Returns `None` if they must wait, or if no row waits.
-    pub(super) fn admit(&mut self, active: usize) -> Result<Option<Next>> {
-        let count = self.free.len().min(self.prompts.len() - self.waiting);
-        let enough = self.free.len() >= self.count.div_ceil(SHARE) || active == 0;
-        if count == 0 || !enough {
+    /// True if no bit of a row depends on which tokens run through the model beside it, so that rows may continue in any order. Matrix
+    /// libraries of GPUs choose their order of sums by the number of tokens.
+    pub(super) fn is_steady(&self) -> bool {
+        self.is_steady
+    }
+
+    /// True if a row waits for its first turn, and has a place.
+    pub(super) fn can_admit(&self) -> bool {
+        !self.free.is_empty() && self.waiting < self.prompts.len()
+    }
+
+    /// Admits waiting rows if enough slots are free or the model is `idle`. Returns `None` if they must wait, or if no row waits.
+    pub(super) fn admit(&mut self, idle: bool) -> Result<Option<Next>> {
+        let enough = self.free.len() >= self.count.div_ceil(SHARE) || idle;
+        if !self.can_admit() || !enough {
             return Ok(None);
+        }
+        let mut count = self.free.len().min(self.prompts.len() - self.waiting);
+        if self.is_steady {
+            let waiting = &self.prompts[self.waiting..][..count];
+            count = waiting.iter().take_while(|prompt| **prompt == waiting[0]).count();
         }
         let rows = self.waiting..self.waiting + count;
         self.waiting = rows.end;
@@ -118,22 +138,41 @@ impl<'a> Slots<'a> {
         Ok(Some(Next { rows: rows.collect(), features: features.index_select(&prompt_of, 0)?, logits }))
     }
 
-    /// Runs the newest token of each of `rows` through the model.
-    pub(super) fn step(&mut self, rows: Vec<usize>, newest: &[u32]) -> Result<Next> {
-        let x = self.append(rows.iter().copied().zip(newest.iter().copied()))?;
+    /// Runs further tokens of some rows through the model. Those of a row stand together; the last of them predicts its next.
+    pub(super) fn append(&mut self, tokens: &[(usize, u32)]) -> Result<Next> {
+        let most = if self.policy.device().is_cpu() { MOST_TOKENS } else { tokens.len() };
+        let (mut rows, mut features) = (Vec::new(), Vec::new());
+        let mut after = tokens.iter().map(|(row, _)| Some(*row)).skip(1).chain([None]);
+        for part in tokens.chunks(most) {
+            let is_last: Vec<bool> = part.iter().map(|(row, _)| after.next() != Some(Some(*row))).collect();
+            let x = self.run(part)?;
+            let last: Vec<u32> = (0..).zip(&is_last).filter_map(|(token, last)| last.then_some(token)).collect();
+            rows.extend(last.iter().map(|token| part[*token as usize].0));
+            let all = last.len() == part.len();
+            features.push(if all { x } else { x.index_select(&Tensor::new(last, x.device())?, 0)? });
+        }
+        let x = if features.len() == 1 { features.remove(0) } else { Tensor::cat(&features, 0)? };
         let features = self.model.features(&x)?;
-        let logits = self.model.logits(&features)?;
+        let logits = match self.is_steady && rows.len() == 1 {
+            true => self.model.logits(&features.repeat((2, 1))?)?.narrow(0, 0, 1)?,
+            false => self.model.logits(&features)?,
+        };
         Ok(Next { rows, features, logits })
     }
 
-    /// Runs further tokens of some rows through the model, and returns their last layer's output, `[tokens, D]`. Each token names its row.
-    fn append(&mut self, tokens: impl Iterator<Item = (usize, u32)>) -> Result<Tensor> {
+    /// The last layer's output for further tokens, `[tokens, D]`.
+    fn run(&mut self, tokens: &[(usize, u32)]) -> Result<Tensor> {
         let (mut places, mut positions, mut ids) = (Vec::new(), Vec::new(), Vec::new());
         for (row, id) in tokens {
-            places.push(self.places[row]);
-            positions.push(self.lengths[row]);
-            ids.push(id);
-            self.lengths[row] += 1;
+            places.push(self.places[*row]);
+            positions.push(self.lengths[*row]);
+            ids.push(*id);
+            self.lengths[*row] += 1;
+        }
+        // Products of a single row sum in another order, so a single token runs twice.
+        let alone = self.is_steady && tokens.len() == 1;
+        if alone {
+            (places, positions, ids) = (places.repeat(2), positions.repeat(2), ids.repeat(2));
         }
         let rope = Rope::at(self.table.clone(), &positions);
         let rows = DecodeRows::new(places, positions);
@@ -144,7 +183,7 @@ impl<'a> Slots<'a> {
             let mixed = self.cache.attend(number, &projected, &rope, &rows)?;
             (x, _) = layer.gated(&x, &mixed)?;
         }
-        Ok(x)
+        Ok(if alone { x.narrow(0, 0, 1)? } else { x })
     }
 
     pub(super) fn release(&mut self, row: usize) {

@@ -168,6 +168,7 @@ fn generate(policy: &Policy, sampling: SamplingParams, logps: bool) -> Vec<Sampl
     let generation = Generation {
         sampling,
         max_completion_length: 12,
+        max_turn_length: 0,
         eos_ids: (0..30).collect(),
         logps,
         sampler_logps: true,

@@ -80,6 +80,7 @@ fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<([(&'static
     let mut generation = Generation {
         sampling: SamplingParams { temperature, top_k: rollout.top_k, top_p },
         max_completion_length: 1,
+        max_turn_length: 0,
         eos_ids: Vec::new(),
         logps: false,
         sampler_logps: false,

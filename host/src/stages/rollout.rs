@@ -97,13 +97,15 @@ fn draw(
             top_p: f64::from(config.top_p),
         },
         max_completion_length: config.max_completion_length,
+        max_turn_length: 0,
         eos_ids: sampler.tokenizer.eos_ids().to_vec(),
         logps: false,
         sampler_logps: sampler.context || sampler.sampler_logps,
         top_k: sampler.top_k,
         max_num_seqs: config.max_num_seqs,
     };
-    let (completions, outputs) = policy.generate_with_outputs(&prompt_ids, &generation, sampler.capture, &mut rngs)?;
+    let (completions, outputs) =
+        policy.generate_with_outputs(&prompt_ids, &generation, sampler.capture, &mut rngs, None)?;
     let texts = decode(&completions, &each, sampler.tokenizer)?;
     let mut sampled = capo_plugin::Rollout::new(views(&texts, &completions, &each));
     sampled.step = sampler.step;

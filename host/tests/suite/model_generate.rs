@@ -1,7 +1,10 @@
 //! Generation with a key-value cache against repeated full forward passes, and the rules of sampling.
 
 use candle_core::{Device, Tensor};
-use host::model::{Capture, Generation, Policy, SampledTokens, Wants};
+use std::ops::Range;
+
+use anyhow::Result;
+use host::model::{Capture, Generation, Partner, Policy, Reply, SampledTokens, Wants};
 use host_ops::rng::stream;
 use rand_chacha::ChaCha12Rng;
 
@@ -81,8 +84,9 @@ fn rows_that_wait_for_a_place_draw_what_they_draw_together() {
     let sampled = |max_num_seqs: usize| {
         let generation = Generation { max_num_seqs, ..generation.clone() };
         let capture = Some(Capture { wants, loss_temperature: 1.0 });
-        let (completions, outputs) =
-            policy.generate_with_outputs(&prompts, &generation, capture, &mut rngs(0..prompts.len() as u64)).unwrap();
+        let (completions, outputs) = policy
+            .generate_with_outputs(&prompts, &generation, capture, &mut rngs(0..prompts.len() as u64), None)
+            .unwrap();
         (completions, outputs.unwrap())
     };
     let (together, expected) = sampled(0);
@@ -100,6 +104,66 @@ fn rows_that_wait_for_a_place_draw_what_they_draw_together() {
     }
 }
 
+/// Answers two turns of each row with tokens that only the row decides, and keeps replies back for a while.
+struct Slow {
+    first: usize,
+    turns: Vec<usize>,
+    ready: Vec<Reply>,
+    clock: u64,
+}
+
+impl Partner for Slow {
+    fn listen(&mut self, row: usize, sampled: &SampledTokens) -> Result<()> {
+        assert_eq!(sampled.added.len(), self.turns[row]);
+        self.turns[row] += 1;
+        let number = self.first + row;
+        let length = [1 + number * 31 % 17, 140 * (number % 3)][self.turns[row] % 2];
+        let ids = (0..length).map(|i| 2 + ((number * 7 + i * i) % 27) as u32).collect();
+        self.ready.push(Reply { row, ids: (self.turns[row] < 3).then_some(ids) });
+        Ok(())
+    }
+
+    fn replies(&mut self, wait: bool) -> Result<Vec<Reply>> {
+        self.clock += 1;
+        let clock = self.clock;
+        let late = |reply: &mut Reply| !(reply.row as u64 * 5 + clock).is_multiple_of(3);
+        let mut now: Vec<Reply> = self.ready.extract_if(.., |reply| !late(reply)).collect();
+        if wait && now.is_empty() {
+            now.extend(self.ready.pop());
+        }
+        Ok(now)
+    }
+}
+
+#[test]
+fn a_row_goes_on_after_a_reply_whenever_it_comes() {
+    let policy = policy(0.3);
+    let prompts: Vec<Vec<u32>> =
+        (0..23).map(|row| (0..1 + row / 4 * 7919 % 13).map(|i| (row / 4 * 5 + i) % 29).collect()).collect();
+    let sampled = |temperature, max_num_seqs, clock| {
+        let room = Generation { max_completion_length: 340, max_turn_length: 9, ..sampling(temperature, 0, 1.0) };
+        let generation = Generation { max_num_seqs, eos_ids: vec![1, 7], sampler_logps: true, ..room };
+        let partner = |rows: Range<usize>| -> Box<dyn Partner> {
+            Box::new(Slow { first: rows.start, turns: vec![0; rows.len()], ready: Vec::new(), clock })
+        };
+        let rngs = &mut rngs(0..prompts.len() as u64);
+        policy.generate_with_outputs(&prompts, &generation, None, rngs, Some(&partner)).unwrap().0
+    };
+    let expected = sampled(1.0, 0, 0);
+    assert!(expected.iter().any(|one| one.added.iter().map(Range::len).max() > Some(128)), "a long reply");
+    assert!(expected.iter().all(|one| one.added.len() == 2 && one.ids.len() == one.sampler_logps.len()));
+    for (most, clock) in [(0, 1), (0, 7), (1, 0), (3, 5), (11, 2)] {
+        assert_eq!(sampled(1.0, most, clock), expected, "{most} at a time");
+    }
+    for (prompt, one) in prompts.iter().zip(sampled(0.0, 5, 0)) {
+        for (place, id) in one.ids.iter().enumerate() {
+            let read = [prompt, &one.ids[..place]].concat();
+            let added = one.added.iter().any(|added| added.contains(&place));
+            assert!(added || argmax(&next_logits(&policy, &read)) == *id, "token {place} after {prompt:?}");
+        }
+    }
+}
+
 #[test]
 fn the_samplers_own_outputs_are_those_of_a_forward_pass() {
     let (policy, prompts) = (policy(0.3), prompts());
@@ -107,8 +171,9 @@ fn the_samplers_own_outputs_are_those_of_a_forward_pass() {
     let generation = Generation { eos_ids: vec![eos], ..sampling(1.0, 0, 1.0) };
     let wants = Wants { entropy: true, hidden: true, last_layer_k: Some(4) };
     let capture = Capture { wants, loss_temperature: 1.0 };
-    let (completions, outputs) =
-        policy.generate_with_outputs(&prompts, &generation, Some(capture), &mut rngs(0..prompts.len() as u64)).unwrap();
+    let (completions, outputs) = policy
+        .generate_with_outputs(&prompts, &generation, Some(capture), &mut rngs(0..prompts.len() as u64), None)
+        .unwrap();
     assert_eq!(completions, generate(&policy, &prompts, &generation), "nothing else is drawn");
     let outputs = outputs.unwrap();
     let last = outputs.last_layer.as_ref().unwrap().to_host().unwrap().into_owned();
