@@ -15,7 +15,7 @@ fn main() {
 #[derive(Deserialize)]
 struct Nothing {}
 
-impl PreBackwardMask for Nothing {
+impl Mask for Nothing {
     fn mask(&mut self, _: &mut Ctx<'_>, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
         black_box((batch, keep));
         Ok(())

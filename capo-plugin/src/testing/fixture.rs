@@ -3,7 +3,7 @@
 use super::layer::LayerData;
 use super::measured::Measured;
 use super::wobble;
-use crate::{Batch, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind};
+use crate::{Batch, ContextData, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind};
 
 /// Sampled tokens, which repeat next to each other and as phrases. From position 30 on they begin again, so that among completions of 5 or
 /// 6 tokens some are equal.
@@ -192,7 +192,14 @@ impl Fixture {
         self
     }
 
-    /// The batch.
+    /// The batch, with the rollout's context `context`, as from [`Self::context`].
+    pub fn batch_with<'a>(&'a self, context: &'a ContextData) -> Batch<'a> {
+        let mut batch = self.batch();
+        (batch.rollout_context, batch.sampler_top_k) = (Some(context.lend(0)), context.top_k());
+        batch.with_only(Inputs(!self.withheld.0))
+    }
+
+    /// The batch without its rollout's context.
     pub fn batch(&self) -> Batch<'_> {
         let mut batch = Batch::new(self.dims, self.optimizer);
         batch.step = self.step;

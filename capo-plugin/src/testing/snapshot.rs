@@ -19,7 +19,7 @@ use crate::Point;
 /// #[derive(Deserialize)]
 /// struct Half {}
 ///
-/// impl AdvantageEstimator for Half {
+/// impl Advantage for Half {
 ///     fn estimate(&mut self, _ctx: &mut Ctx, batch: &Batch, advantages: &mut [f32]) -> Result<(), PluginError> {
 ///         for (i, advantage) in advantages.iter_mut().enumerate().filter(|(i, _)| batch.completion_mask[*i] == 1) {
 ///             *advantage = batch.rewards[i / batch.dims.tokens as usize] / 2.0;

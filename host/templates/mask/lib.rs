@@ -19,7 +19,7 @@ fn max_nats() -> f32 {
     6.0
 }
 
-impl PreBackwardMask for SurpriseLimit {
+impl Mask for SurpriseLimit {
     fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
         let surprise: Vec<f32> = batch.logps.iter().map(|logp| -logp).collect();
         for (keep, surprise) in keep.iter_mut().zip(&surprise) {
@@ -31,7 +31,7 @@ impl PreBackwardMask for SurpriseLimit {
 }
 
 register!(
-    PreBackwardMask,
+    Mask,
     SurpriseLimit,
     "plugin-name.mask",
     "drops tokens above a surprise limit",

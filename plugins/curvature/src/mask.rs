@@ -36,7 +36,7 @@ impl<T: Thresholds> TryFrom<MaskTable> for CurvatureMask<T> {
     }
 }
 
-impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
+impl<T: Thresholds> Mask for CurvatureMask<T> {
     fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
         let thresholds = match &self.target {
             Some(target) => target.thresholds(&self.predictor, batch)?,
@@ -63,7 +63,7 @@ impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
         self.predictor.inputs()
     }
 
-    fn traits(&self) -> MaskTraits {
+    fn traits(&self) -> Traits {
         self.predictor.traits(self.target.is_some())
     }
 

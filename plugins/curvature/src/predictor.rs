@@ -76,7 +76,7 @@ impl Predictor {
         weights: &[f32],
         taken: bool,
     ) -> Result<(), PluginError> {
-        let ranks = TrainerRanks::new(ctx.collective()?);
+        let ranks = TrainerRanks::new(ctx.collective());
         let outcome = self.take_in(&ranks, batch, weights, taken);
         if let Some(bytes) = ranks.bytes() {
             ctx.record("bytes_reduced", bytes as f64);
@@ -119,11 +119,11 @@ impl Predictor {
     /// A token's step is predicted from its own data and the moments. Only an `assign` to other tokens reads the rest
     /// of the batch. Moments need row sums, which add up over ranks. Thresholds that follow the run need the shifts
     /// of whole subsets, so each subset must be on one rank.
-    pub fn traits(&self, follows: bool) -> MaskTraits {
+    pub fn traits(&self, follows: bool) -> Traits {
         let granularity = self.model.granularity();
         let alone = granularity == Granularity::Token && self.assign == Assign::Own;
         let whole = matches!(granularity, Granularity::Token | Granularity::Completion);
-        MaskTraits::SUMS_RANKS.only_if(whole || !follows) | MaskTraits::TOKEN_WISE.only_if(alone)
+        Traits::SUMS_RANKS.only_if(whole || !follows) | Traits::TOKEN_WISE.only_if(alone)
     }
 
     pub fn save(&self) -> Result<Vec<u8>, PluginError> {

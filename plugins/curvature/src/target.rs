@@ -21,7 +21,7 @@ impl Target {
     /// Thresholds for this step. The first step of a run has none if `batch` may be a part of the step.
     pub fn thresholds(&self, predictor: &Predictor, batch: &Batch<'_>) -> Result<Acceptance, PluginError> {
         let mut times = self.sketch.quantile(1.0 - self.rate);
-        if times.is_none() && !predictor.traits(true).contains(MaskTraits::TOKEN_WISE) {
+        if times.is_none() && !predictor.traits(true).contains(Traits::TOKEN_WISE) {
             times = sketch(predictor, batch)?.quantile(1.0 - self.rate);
         }
         let given = predictor.model.acceptance();

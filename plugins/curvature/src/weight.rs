@@ -77,7 +77,7 @@ impl TryFrom<WeightTable> for CurvatureWeight {
     }
 }
 
-impl TokenWeight for CurvatureWeight {
+impl Weight for CurvatureWeight {
     fn weigh(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -115,7 +115,7 @@ impl TokenWeight for CurvatureWeight {
         self.predictor.inputs()
     }
 
-    fn traits(&self) -> MaskTraits {
+    fn traits(&self) -> Traits {
         self.predictor.traits(matches!(self.threshold, Threshold::Auto(_)))
     }
 

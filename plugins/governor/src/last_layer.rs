@@ -90,16 +90,16 @@ impl StepControl for LastLayerGovernor {
 #[cfg(test)]
 mod tests {
     use capo_plugin::testing::{self, Fixture, Measured, Snapshot};
-    use capo_plugin::{Reduction, StepControlFn};
+    use capo_plugin::{Reduction, StepControlHandle};
     use insta::assert_snapshot;
 
     use super::*;
 
-    fn governor(table: &str) -> StepControlFn {
+    fn governor(table: &str) -> StepControlHandle {
         testing::step_control::<LastLayerGovernor>(table).unwrap()
     }
 
-    fn predicted(governor: &mut StepControlFn, fixture: &Fixture) -> f64 {
+    fn predicted(governor: &mut StepControlHandle, fixture: &Fixture) -> f64 {
         fixture.control(governor, Measured::default()).unwrap().records.number("predicted_kl").unwrap()
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use capo_plugin::testing::{Fixture, Listener};
+use capo_plugin::testing::{Fixture, Records};
 use capo_plugin::{Image, Point};
 // Linked in, so that its components register themselves here.
 use masks as _;
@@ -13,13 +13,13 @@ const TOKENS: usize = 1024;
 
 fn main() {
     let fixture = Fixture::new(COMPLETIONS, TOKENS).groups_of(8);
-    let (batch, context, image) = (fixture.batch(), fixture.context(), Image::own());
-    let mut sink = Listener::new(&context);
+    let (context, image, mut sink) = (fixture.context(), Image::own(), Records::default());
+    let batch = fixture.batch_with(&context);
     println!("{COMPLETIONS} completions of {TOKENS} tokens, median of {CALLS} calls, µs per 1,000 tokens");
     for point in [Point::Mask, Point::Weight] {
         for component in image.components(point).expect("a list of components") {
             let id = component.id.as_str();
-            let mut call: Box<dyn FnMut(&mut Listener<'_>)> = match point {
+            let mut call: Box<dyn FnMut(&mut Records)> = match point {
                 Point::Mask => {
                     let (mut mask, mut keep) = (image.mask(id, "{}").expect("a mask"), vec![1; batch.dims.len()]);
                     Box::new(move |sink| {

@@ -68,9 +68,9 @@ impl Tis {
     }
 }
 
-impl TokenWeight for Tis {
-    fn weigh(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &[u8], weights: &mut [f32]) -> Result<(), PluginError> {
-        let log_ratios = self.policies.compare(ctx, batch)?.log_ratios();
+impl Weight for Tis {
+    fn weigh(&mut self, _: &mut Ctx, batch: &Batch, keep: &[u8], weights: &mut [f32]) -> Result<(), PluginError> {
+        let log_ratios = self.policies.compare(batch)?.log_ratios();
         let ratios = self.rollout_is.ratios(batch, &log_ratios);
         let limited: Vec<f32> = ratios.into_iter().map(|ratio| self.limited(ratio)).collect();
         let mean = if self.rollout_is_batch_normalize { self.mean(batch, keep, &limited) } else { 1.0 };
@@ -86,9 +86,9 @@ impl TokenWeight for Tis {
         self.policies.inputs()
     }
 
-    fn traits(&self) -> MaskTraits {
+    fn traits(&self) -> Traits {
         tokens::ALONE.only_if(self.rollout_is == Level::Token && !self.rollout_is_batch_normalize)
-            | MaskTraits::NO_OPTIMIZER
+            | Traits::NO_OPTIMIZER
     }
 
     fn validate(&self) -> Result<(), PluginError> {
@@ -99,7 +99,7 @@ impl TokenWeight for Tis {
     }
 }
 
-register!(TokenWeight, Tis, "masks.tis", "weighs tokens by the ratio of trainer to sampler, within limits", {
+register!(Weight, Tis, "masks.tis", "weighs tokens by the ratio of trainer to sampler, within limits", {
     rollout_is = Level::Token => sequence::ABOUT,
     rollout_is_threshold = threshold() => "largest ratio that is a weight as it is"; 1.0..100.0,
     rollout_is_threshold_lower = None::<f32> => "smallest one; no such limit when absent",

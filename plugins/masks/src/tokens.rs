@@ -1,10 +1,9 @@
 //! The remaining tokens when a mask is called, and drops among them.
 
-use capo_plugin::MaskTraits;
+use capo_plugin::Traits;
 
 /// Declarations of a component that decides each token alone and keeps no state.
-pub(crate) const ALONE: MaskTraits =
-    MaskTraits(MaskTraits::TOKEN_WISE.0 | MaskTraits::SUMS_RANKS.0 | MaskTraits::NO_OPTIMIZER.0);
+pub(crate) const ALONE: Traits = Traits(Traits::TOKEN_WISE.0 | Traits::SUMS_RANKS.0 | Traits::NO_OPTIMIZER.0);
 
 /// Drops the tokens for which `drops` is true.
 pub(crate) fn drop_where(keep: &mut [u8], drops: impl Fn(usize) -> bool) {

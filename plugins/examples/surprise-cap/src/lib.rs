@@ -12,7 +12,7 @@ struct SurpriseCap {
     max_nats: f32,
 }
 
-impl PreBackwardMask for SurpriseCap {
+impl Mask for SurpriseCap {
     fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
         let mut largest = 0.0_f32;
         for (keep, logp) in keep.iter_mut().zip(batch.logps) {
@@ -25,12 +25,12 @@ impl PreBackwardMask for SurpriseCap {
         Ok(())
     }
 
-    fn traits(&self) -> MaskTraits {
-        MaskTraits::TOKEN_WISE | MaskTraits::NO_OPTIMIZER
+    fn traits(&self) -> Traits {
+        Traits::TOKEN_WISE | Traits::NO_OPTIMIZER
     }
 }
 
-register!(PreBackwardMask, SurpriseCap, "example.surprise-cap", "drops tokens above a surprise limit", {
+register!(Mask, SurpriseCap, "example.surprise-cap", "drops tokens above a surprise limit", {
     max_nats => "largest surprise kept, nats"; 1e-3..50.0,
 });
 

@@ -1,6 +1,6 @@
 //! Decisions of the public implementations on equal batches, written by `golden/make.py`.
 
-use capo_plugin::testing::{Fixture, Listener};
+use capo_plugin::testing::{Fixture, Records};
 use capo_plugin::{ContextData, LastLayer, Tensor};
 use serde::Deserialize;
 use serde_json::Value;
@@ -109,7 +109,7 @@ fn masks_decide_as_their_sources() {
         let mut mask = super::mask(&case.id, &case.table.to_string());
         let batches = golden.fixtures().into_iter().zip(golden.contexts());
         for (number, ((fixture, context), expected)) in batches.zip(&case.results).enumerate() {
-            let (batch, mut sink) = (fixture.batch(), Listener::new(&context));
+            let (batch, mut sink) = (fixture.batch_with(&context), Records::default());
             let mut keep = batch.completion_mask.to_vec();
             mask.mask(&mut sink, &batch, &mut keep).unwrap();
             let name = format!("{} {} against {}, batch {number}", case.id, case.table, case.source);

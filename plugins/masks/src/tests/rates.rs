@@ -1,7 +1,7 @@
 //! Tests of thresholds that follow the run.
 
+use capo_plugin::Traits;
 use capo_plugin::testing::{self, Fixture, Masked};
-use capo_plugin::{Image, MaskTraits, Point};
 
 use super::mask;
 
@@ -44,7 +44,7 @@ fn a_rate_is_met_by_a_threshold_that_a_table_could_give() {
         let json = format!("{{{keys}\"target_rejection_rate\": {RATE}}}");
         let mut rated = mask(id, &json);
         let first = fixture.mask(&mut rated).unwrap();
-        let alone = Image::own().mask_traits(Point::Mask, id, &json).unwrap().contains(MaskTraits::TOKEN_WISE);
+        let alone = rated.traits().contains(Traits::TOKEN_WISE);
         assert_eq!(rejected(&first) > 0.0, !alone, "{id} {keys}");
         fixture.step_end(&mut rated, &first.keep, true).unwrap();
         let second = fixture.mask(&mut rated).unwrap();
