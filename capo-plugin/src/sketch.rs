@@ -268,8 +268,8 @@ mod tests {
                 None => fixture.step_end(&mut mask, &[1; 12], true),
                 Some(seat) => {
                     let part = fixture.part(if seat.rank() == 0 { 0..2 } else { 2..3 });
-                    let keep = vec![1; part.batch().dims.len()];
-                    part.step_end_on(seat, &mut mask, &keep, true).map(drop)
+                    let token_mask = vec![1; part.batch().dims.len()];
+                    part.step_end_on(seat, &mut mask, &token_mask, true).map(drop)
                 }
             };
             outcome.map(|()| mask.save().unwrap()).map_err(|error| error.to_string())

@@ -81,10 +81,10 @@ impl Reward for Sinner {
 }
 
 impl Mask for Sinner {
-    fn mask(&mut self, _ctx: &mut Ctx<'_>, _batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
+    fn mask(&mut self, _ctx: &mut Ctx<'_>, _batch: &Batch<'_>, token_mask: &mut [u8]) -> Result<(), PluginError> {
         self.panics("mask");
         match self.sin.as_str() {
-            "broken" => *keep.last_mut().unwrap() = 1,
+            "broken" => *token_mask.last_mut().unwrap() = 1,
             "error" => return Err("no such luck".into()),
             _ => {}
         }
@@ -139,7 +139,7 @@ fn said(point: Point, sin: &str) -> (ErrorKind, String) {
 #[test]
 fn a_broken_rule_is_named_with_its_place() {
     let broken = [
-        (Point::Mask, "set `keep` to 1 at completion 1, token 2, where it was cleared (a mask may only clear)"),
+        (Point::Mask, "set `token_mask` to 1 at completion 1, token 2, where it was cleared (a mask may only clear)"),
         (Point::Advantage, "the advantage is NaN at completion 0, token 1 (it must be finite)"),
         (Point::Objective, "the loss is inf at completion 0, token 0 (it must be finite)"),
         (

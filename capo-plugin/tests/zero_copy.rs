@@ -95,13 +95,19 @@ impl Objective for Witness {
 }
 
 impl Mask for Witness {
-    fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
-        self.tell(ctx, batch, &[("out", of(keep))]);
+    fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, token_mask: &mut [u8]) -> Result<(), PluginError> {
+        self.tell(ctx, batch, &[("out", of(token_mask))]);
         Ok(())
     }
 
-    fn step_end(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &[u8], _: bool) -> Result<(), PluginError> {
-        self.tell(ctx, batch, &[("out", of(keep))]);
+    fn step_end(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        token_mask: &[u8],
+        _: bool,
+    ) -> Result<(), PluginError> {
+        self.tell(ctx, batch, &[("out", of(token_mask))]);
         Ok(())
     }
 
@@ -133,7 +139,7 @@ fn every_component_sees_what_it_asked_for_and_the_hosts_own_arrays() {
     let fixture = Fixture::new(3, 5);
     let context = fixture.context();
     let batch = fixture.batch_with(&context);
-    let (mut out, mut slope, mut keep) = ([0.0; 15], [0.0; 15], [1; 15]);
+    let (mut out, mut slope, mut token_mask) = ([0.0; 15], [0.0; 15], [1; 15]);
     let mut all = addresses(&batch);
     all.extend(named(&[("asked", 1)]));
     assert_eq!(all.len(), 23, "{all:?}");
@@ -162,10 +168,10 @@ fn every_component_sees_what_it_asked_for_and_the_hosts_own_arrays() {
         assert_eq!(told, seen(asks, &[("out", of(&out)), ("slope", of(&slope))]));
 
         let mut mask = testing::mask::<Witness>(&table).unwrap();
-        let told = heard(&mut |ears| mask.mask(ears, &batch, &mut keep));
-        assert_eq!(told, seen(asks, &[("out", of(&keep))]));
-        let told = heard(&mut |ears| mask.step_end(ears, &batch, &keep, true));
-        assert_eq!(told, seen(asks, &[("out", of(&keep))]));
+        let told = heard(&mut |ears| mask.mask(ears, &batch, &mut token_mask));
+        assert_eq!(told, seen(asks, &[("out", of(&token_mask))]));
+        let told = heard(&mut |ears| mask.step_end(ears, &batch, &token_mask, true));
+        assert_eq!(told, seen(asks, &[("out", of(&token_mask))]));
         assert_eq!([advantage.inputs(), objective.inputs(), mask.inputs()], [asks; 3]);
     }
 }

@@ -8,7 +8,7 @@ use crate::{AdvantageHandle, MaskHandle, ObjectiveHandle, PluginError, StepContr
 #[derive(Debug)]
 pub struct Masked {
     /// `[B, T]`: 1 for a token that all masks kept so far.
-    pub keep: Vec<u8>,
+    pub token_mask: Vec<u8>,
     /// The mask's reports.
     pub records: Records,
 }
@@ -101,13 +101,13 @@ impl Fixture {
         Ok(derivative)
     }
 
-    /// Runs a mask on the tokens that [`keep`](Self::keep) leaves of the completion mask.
+    /// Runs a mask on the tokens that [`token_mask`](Self::token_mask) leaves of the completion mask.
     pub fn mask(&self, component: &mut MaskHandle) -> Result<Masked, PluginError> {
         let (outputs, records) = self.run(component)?;
-        Ok(Masked { keep: outputs[0].1.iter().map(|&keep| keep as u8).collect(), records })
+        Ok(Masked { token_mask: outputs[0].1.iter().map(|&keep| keep as u8).collect(), records })
     }
 
-    /// Runs a weight on the tokens that [`keep`](Self::keep) leaves of the completion mask.
+    /// Runs a weight on the tokens that [`token_mask`](Self::token_mask) leaves of the completion mask.
     pub fn weigh(&self, component: &mut WeightHandle) -> Result<Weighed, PluginError> {
         let (outputs, records) = self.run(component)?;
         Ok(Weighed { weights: narrow(&outputs[0].1), records })
@@ -129,9 +129,9 @@ impl Fixture {
         Ok(Controlled { scales: [0, 1, 2].map(|group| outputs[group].1[0]), records })
     }
 
-    /// Ends a mask's step with `keep`, as a host does after the optimizer step.
-    pub fn step_end(&self, component: &mut MaskHandle, keep: &[u8], taken: bool) -> Result<(), PluginError> {
-        component.step_end(&mut Records::default(), &self.batch_with(&self.context()), keep, taken)
+    /// Ends a mask's step with `token_mask`, as a host does after the optimizer step.
+    pub fn step_end(&self, component: &mut MaskHandle, token_mask: &[u8], taken: bool) -> Result<(), PluginError> {
+        component.step_end(&mut Records::default(), &self.batch_with(&self.context()), token_mask, taken)
     }
 }
 
@@ -145,7 +145,7 @@ mod tests {
     struct Sums {}
 
     impl Mask for Sums {
-        fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
+        fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, token_mask: &mut [u8]) -> Result<(), PluginError> {
             let layer = batch.last_layer()?;
             let arrays = [
                 ("entropy", batch.entropy()?),
@@ -159,8 +159,8 @@ mod tests {
                 ctx.record(&format!("{name}/len"), array.len() as f64);
             }
             ctx.record("ids", f64::from(batch.completion_ids.iter().sum::<u32>()));
-            ctx.record("arrived", f64::from(keep.iter().sum::<u8>()));
-            (0..batch.dims.completions as usize).for_each(|b| keep[batch.dims.row(b).start] = 0);
+            ctx.record("arrived", f64::from(token_mask.iter().sum::<u8>()));
+            (0..batch.dims.completions as usize).for_each(|b| token_mask[batch.dims.row(b).start] = 0);
             Ok(())
         }
 
@@ -181,16 +181,16 @@ mod tests {
             21,
         );
         let fixture = Fixture::new(2, 2).entropy(&[1.0, 2.0, 3.0, 4.0]).completion_ids(&[3, 4, 5, 20]);
-        let fixture = fixture.losses(&[1.0, 1.0, 1.0, 2.0], &[0.5; 4]).last_layer(layer).keep(&[1, 0, 1, 1]);
+        let fixture = fixture.losses(&[1.0, 1.0, 1.0, 2.0], &[0.5; 4]).last_layer(layer).token_mask(&[1, 0, 1, 1]);
         let masked = fixture.mask(&mut testing::mask::<Sums>("").unwrap()).unwrap();
         let number = |name: &str| masked.records.number(name).unwrap();
         let sums = ["entropy", "losses", "slopes", "hidden", "hidden/len", "weight/len", "ids", "arrived"];
         assert_eq!(sums.map(number), [10.0, 5.0, 2.0, 4.0, 8.0, 42.0, 32.0, 3.0]);
-        assert_eq!(masked.keep, [0, 0, 0, 1]);
+        assert_eq!(masked.token_mask, [0, 0, 0, 1]);
         // Padding is never kept, whatever other masks keep. A group that moves takes its entries with it.
         let moved = fixture.groups_of(1).lengths(&[2, 1]).regrouped(&[1, 0]);
         assert_eq!(moved.mask(&mut testing::mask::<Sums>("").unwrap()).unwrap().records.number("arrived"), Some(2.0));
-        assert_eq!((moved.slopes, moved.keep), (vec![0.5, 0.0, 0.5, 0.5], vec![1, 1, 1, 0]));
+        assert_eq!((moved.slopes, moved.token_mask), (vec![0.5, 0.0, 0.5, 0.5], vec![1, 1, 1, 0]));
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub struct Fixture {
     pub(super) entropy: Vec<f32>,
     pub(super) layer: LayerData,
     /// Tokens that other masks kept.
-    pub(super) keep: Vec<u8>,
+    pub(super) token_mask: Vec<u8>,
     /// The proposed update for a step control.
     pub(super) update: Measured,
     /// Inputs that are absent even for a component that asks for them.
@@ -83,7 +83,7 @@ impl Fixture {
             entropy: fill(5, 2.0, 0.0),
             logps,
             layer: LayerData::new(dims, 8, 4, 16),
-            keep: vec![1; n],
+            token_mask: vec![1; n],
             update: Measured::default(),
             withheld: Inputs::NONE,
         };
@@ -172,9 +172,9 @@ impl Fixture {
     ///
     /// When an entry is neither 0 nor 1.
     #[must_use]
-    pub fn keep(mut self, keep: &[u8]) -> Self {
-        assert!(keep.iter().all(|entry| *entry <= 1), "entries of `keep` are 0 or 1");
-        replace(&mut self.keep, keep);
+    pub fn token_mask(mut self, token_mask: &[u8]) -> Self {
+        assert!(token_mask.iter().all(|entry| *entry <= 1), "entries of `token_mask` are 0 or 1");
+        replace(&mut self.token_mask, token_mask);
         self
     }
 
@@ -221,7 +221,7 @@ impl Fixture {
 
     /// Real tokens that earlier masks kept, `[B, T]`.
     pub(super) fn kept(&self) -> Vec<u8> {
-        self.mask.iter().zip(&self.keep).map(|(mask, keep)| mask & keep).collect()
+        self.mask.iter().zip(&self.token_mask).map(|(mask, keep)| mask & keep).collect()
     }
 }
 

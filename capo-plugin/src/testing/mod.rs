@@ -10,8 +10,8 @@
 //! }
 //!
 //! impl Mask for SurpriseCap {
-//!     fn mask(&mut self, _ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
-//!         for (keep, logp) in keep.iter_mut().zip(batch.logps) {
+//!     fn mask(&mut self, _ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+//!         for (keep, logp) in token_mask.iter_mut().zip(batch.logps) {
 //!             *keep &= u8::from(-logp <= self.max_nats);
 //!         }
 //!         Ok(())
@@ -20,7 +20,7 @@
 //!
 //! let fixture = Fixture::new(2, 3).logps(&[-0.1, -0.2, -9.0, -0.1, -9.0, -0.3]);
 //! let mut mask = testing::mask::<SurpriseCap>("max_nats = 5.0").unwrap();
-//! assert_eq!(fixture.mask(&mut mask).unwrap().keep, [1, 1, 0, 1, 0, 1]);
+//! assert_eq!(fixture.mask(&mut mask).unwrap().token_mask, [1, 1, 0, 1, 0, 1]);
 //! ```
 //!
 //! [`conform`] runs the checks of `host check LIB` on every component of a plugin. [`check_key_docs`] compares the keys described in

@@ -213,14 +213,14 @@ impl Observed for MaskHandle {
     basics!(Mask);
 
     fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
-        let mut keep = on.kept();
-        self.mask(sink, &on.batch_with(&on.context()), &mut keep)?;
-        Ok(vec![("keep", wide(keep))])
+        let mut token_mask = on.kept();
+        self.mask(sink, &on.batch_with(&on.context()), &mut token_mask)?;
+        Ok(vec![("token_mask", wide(token_mask))])
     }
 
     fn end(&mut self, sink: &mut dyn Sink, on: &Fixture, decided: &[f64], taken: bool) -> Result<(), PluginError> {
-        let keep: Vec<u8> = decided.iter().map(|&value| u8::from(value > 0.0)).collect();
-        self.step_end(sink, &on.batch_with(&on.context()), &keep, taken)
+        let token_mask: Vec<u8> = decided.iter().map(|&value| u8::from(value > 0.0)).collect();
+        self.step_end(sink, &on.batch_with(&on.context()), &token_mask, taken)
     }
 }
 

@@ -135,10 +135,10 @@ impl Fixture {
         &self,
         seat: &Seat<'_>,
         component: &mut MaskHandle,
-        keep: &[u8],
+        token_mask: &[u8],
         taken: bool,
     ) -> Result<Records, PluginError> {
-        self.on(seat, |sink| component.step_end(sink, &self.batch_with(&self.context()), keep, taken))
+        self.on(seat, |sink| component.step_end(sink, &self.batch_with(&self.context()), token_mask, taken))
     }
 
     /// Ends the step of a weight on one of several ranks, which holds this batch's completions. Returns the weight's reports.

@@ -20,9 +20,9 @@ fn max_nats() -> f32 {
 }
 
 impl Mask for SurpriseLimit {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
         let surprise: Vec<f32> = batch.logps.iter().map(|logp| -logp).collect();
-        for (keep, surprise) in keep.iter_mut().zip(&surprise) {
+        for (keep, surprise) in token_mask.iter_mut().zip(&surprise) {
             *keep &= u8::from(*surprise <= self.max_nats);
         }
         ctx.record_tokens("surprise", &surprise);

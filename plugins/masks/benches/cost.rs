@@ -21,16 +21,17 @@ fn main() {
             let id = component.id.as_str();
             let mut call: Box<dyn FnMut(&mut Records)> = match point {
                 Point::Mask => {
-                    let (mut mask, mut keep) = (image.mask(id, "{}").expect("a mask"), vec![1; batch.dims.len()]);
+                    let (mut mask, mut token_mask) = (image.mask(id, "{}").expect("a mask"), vec![1; batch.dims.len()]);
                     Box::new(move |sink| {
-                        keep.fill(1);
-                        mask.mask(sink, &batch, &mut keep).expect("decisions");
+                        token_mask.fill(1);
+                        mask.mask(sink, &batch, &mut token_mask).expect("decisions");
                     })
                 }
                 _ => {
-                    let (mut weight, keep) = (image.weight(id, "{}").expect("a weight"), vec![1; batch.dims.len()]);
+                    let (mut weight, token_mask) =
+                        (image.weight(id, "{}").expect("a weight"), vec![1; batch.dims.len()]);
                     let mut weights = vec![1.0; batch.dims.len()];
-                    Box::new(move |sink| weight.weigh(sink, &batch, &keep, &mut weights).expect("weights"))
+                    Box::new(move |sink| weight.weigh(sink, &batch, &token_mask, &mut weights).expect("weights"))
                 }
             };
             let mut times: Vec<f64> = (0..CALLS)

@@ -40,8 +40,8 @@ impl ClipCov {
 }
 
 impl Mask for ClipCov {
-    fn mask(&mut self, _: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
-        let (left, old) = (tokens::left(keep), batch.old_logps()?);
+    fn mask(&mut self, _: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+        let (left, old) = (tokens::left(token_mask), batch.old_logps()?);
         let inside = |covariance: f32| covariance > self.clip_cov_lb && covariance < self.clip_cov_ub;
         let candidates = left.iter().zip(covariances(batch, &left)).filter(|(i, covariance)| {
             inside(*covariance) && !self.clipped(batch.logps[**i] - old[**i], batch.advantages[**i])
@@ -49,7 +49,7 @@ impl Mask for ClipCov {
         let mut candidates: Vec<usize> = candidates.map(|(i, _)| *i).collect();
         Draws::new(batch.seed ^ STREAM, batch.step).shuffle(&mut candidates);
         let count = ((self.clip_cov_ratio * left.len() as f64) as usize).max(1);
-        candidates.into_iter().take(count).for_each(|i| keep[i] = 0);
+        candidates.into_iter().take(count).for_each(|i| token_mask[i] = 0);
         Ok(())
     }
 

@@ -27,11 +27,11 @@ fn quantile(mut values: Vec<f32>, share: f64) -> f32 {
 }
 
 impl Mask for EntropyQuantile {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
         let entropy = batch.entropy()?;
-        let left = tokens::left(keep).into_iter().map(|i| entropy[i]).collect();
+        let left = tokens::left(token_mask).into_iter().map(|i| entropy[i]).collect();
         let limit = quantile(left, 1.0 - self.top_entropy_quantile);
-        tokens::drop_where(keep, |i| entropy[i] < limit);
+        tokens::drop_where(token_mask, |i| entropy[i] < limit);
         ctx.record("limit_nats", f64::from(limit));
         Ok(())
     }

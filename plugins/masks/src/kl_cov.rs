@@ -32,12 +32,12 @@ pub(crate) fn covariances(batch: &Batch, places: &[usize]) -> Vec<f32> {
 }
 
 impl Mask for KlCov {
-    fn mask(&mut self, _: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
-        let left = tokens::left(keep);
+    fn mask(&mut self, _: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+        let left = tokens::left(token_mask);
         let mut ranked: Vec<(usize, f32)> = left.iter().copied().zip(covariances(batch, &left)).collect();
         ranked.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         let count = ((self.kl_cov_ratio * left.len() as f64) as usize).max(1);
-        ranked.into_iter().take(count).for_each(|(i, _)| keep[i] = 0);
+        ranked.into_iter().take(count).for_each(|(i, _)| token_mask[i] = 0);
         Ok(())
     }
 

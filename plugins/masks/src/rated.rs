@@ -62,10 +62,10 @@ fn sketch(batch: &Batch, sizes: &[f64]) -> Sketch {
 }
 
 impl<M: Bounded> Mask for Rated<M> {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
         let sizes = self.mask.sizes(batch)?;
         let Some(rate) = self.rate() else {
-            tokens::drop_where(keep, |i| sizes[i] > self.mask.limit(batch.advantages[i]));
+            tokens::drop_where(token_mask, |i| sizes[i] > self.mask.limit(batch.advantages[i]));
             return Ok(());
         };
         let mut limit = self.sketch.quantile(1.0 - rate);
@@ -73,7 +73,7 @@ impl<M: Bounded> Mask for Rated<M> {
             limit = sketch(batch, &sizes).quantile(1.0 - rate);
         }
         if let Some(limit) = limit {
-            tokens::drop_where(keep, |i| sizes[i] > limit);
+            tokens::drop_where(token_mask, |i| sizes[i] > limit);
             ctx.record("threshold", self.mask.as_key(limit));
         }
         Ok(())

@@ -47,11 +47,11 @@ fn share() -> f64 {
 }
 
 impl<O: Order> Mask for Share<O> {
-    fn mask(&mut self, _: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
-        let mut left = tokens::left(keep);
+    fn mask(&mut self, _: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+        let mut left = tokens::left(token_mask);
         O::sort(batch, &mut left);
         let count = (self.share * left.len() as f64).round() as usize;
-        left.into_iter().take(count).for_each(|i| keep[i] = 0);
+        left.into_iter().take(count).for_each(|i| token_mask[i] = 0);
         Ok(())
     }
 

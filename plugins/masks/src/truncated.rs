@@ -12,9 +12,9 @@ use crate::tokens;
 struct Truncated {}
 
 impl Mask for Truncated {
-    fn mask(&mut self, _: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+    fn mask(&mut self, _: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
         for (b, _) in batch.truncated.iter().enumerate().filter(|(_, truncated)| **truncated == 1) {
-            keep[batch.dims.row(b)].fill(0);
+            token_mask[batch.dims.row(b)].fill(0);
         }
         Ok(())
     }

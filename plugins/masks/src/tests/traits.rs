@@ -49,7 +49,7 @@ fn declared((point, id, json): (Point, &str, &str)) -> Traits {
 
 fn decided((point, id, json): (Point, &str, &str), batch: &Fixture) -> Vec<f32> {
     match point {
-        Point::Mask => batch.mask(&mut mask(id, json)).expect(id).keep.into_iter().map(f32::from).collect(),
+        Point::Mask => batch.mask(&mut mask(id, json)).expect(id).token_mask.into_iter().map(f32::from).collect(),
         _ => batch.weigh(&mut weight(id, json)).expect(id).weights,
     }
 }
