@@ -155,7 +155,7 @@ mod tests {
 
     use super::*;
     use crate::testing::Fixture;
-    use crate::{Batch, Ctx, Inputs, PluginError, PreBackwardMask, testing};
+    use crate::{Batch, Ctx, Inputs, Mask, PluginError, testing};
 
     /// Rounds up and flushes denormals to zero, as `fesetround` and `-ffast-math` do.
     fn meddle() {
@@ -171,7 +171,7 @@ mod tests {
     #[serde(deny_unknown_fields)]
     struct Meddler {}
 
-    impl PreBackwardMask for Meddler {
+    impl Mask for Meddler {
         fn mask(&mut self, _: &mut Ctx, _: &Batch, _: &mut [u8]) -> Result<(), PluginError> {
             meddle();
             Ok(())

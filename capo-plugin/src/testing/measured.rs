@@ -50,4 +50,8 @@ impl Measurements for Measured {
     fn measure_kl(&mut self, _fraction: f64) -> Result<f64, PluginError> {
         Ok(self.kl)
     }
+
+    fn alignment(&mut self) -> Result<Option<f64>, PluginError> {
+        Ok(Some(self.alignment).filter(|cosine| cosine.is_finite()))
+    }
 }

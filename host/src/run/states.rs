@@ -8,7 +8,7 @@ use capo_loader::files;
 use capo_loader::manifest::SealedFolder;
 use capo_loader::registry::Components;
 use capo_loader::watchdog::Watchdog;
-use capo_plugin::{Component, RewardFn, Wired};
+use capo_plugin::{Component, RewardHandle, Wired};
 
 use super::Resources;
 use super::progress::States;
@@ -83,7 +83,7 @@ pub fn load(
     rewards: &[String],
 ) -> Result<usize> {
     ensure_same(components, asked(&resources.components).map(|(id, _)| id))?;
-    ensure_same(rewards, resources.rewards.components().map(RewardFn::id))?;
+    ensure_same(rewards, resources.rewards.components().map(RewardHandle::id))?;
     let (watchdog, mut bytes) = (&resources.watchdog, 0);
     let mut state = |file: String| checkpoint.read(&file).inspect(|state| bytes += state.len());
     let mut states = (0..).map(|number| state(component_file(number)));

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::testing::rollout::Row;
 use crate::testing::{Fixture, Input, Observed, RolloutFixture, batches};
-use crate::{ErrorKind, Image, MaskTraits, PluginError, Point, Purpose};
+use crate::{ErrorKind, Image, PluginError, Point, Purpose, Traits};
 
 /// A live component.
 pub type Live = Box<dyn Observed>;
@@ -36,8 +36,12 @@ impl Subject<'_> {
     }
 
     /// The component's declarations about its decisions.
-    pub(super) fn traits(&self) -> Result<MaskTraits, PluginError> {
-        self.image.mask_traits(self.point, self.id, &self.json())
+    pub(super) fn traits(&self) -> Result<Traits, PluginError> {
+        match self.point {
+            Point::Mask => Ok(self.image.mask(self.id, &self.json())?.traits()),
+            Point::Weight => Ok(self.image.weight(self.id, &self.json())?.traits()),
+            _ => Ok(Traits::NONE),
+        }
     }
 
     /// The component's table as JSON text.
