@@ -121,8 +121,8 @@ impl Registry {
         offers
     }
 
-    /// Inputs that a component asks of a batch, if it can be built without keys. `None` for a reward, which sees no
-    /// batch.
+    /// Inputs that a component asks of a batch, if it can be built without keys. `None` for components that see
+    /// no batch.
     pub fn inputs(&self, offer: &Offer) -> Option<Inputs> {
         let path = match &offer.origin {
             Origin::BuiltIn => String::new(),
@@ -130,7 +130,7 @@ impl Registry {
         };
         let (image, id) = (&self.images[offer.image], &offer.id);
         self.watchdog.watch(&path, "describe", || match offer.point {
-            Point::Reward => None,
+            Point::Environment | Point::Reward => None,
             Point::Advantage => image.advantage(id, "{}").ok().map(|component| component.inputs()),
             Point::Objective => image.objective(id, "{}").ok().map(|component| component.inputs()),
             Point::Mask => image.mask(id, "{}").ok().map(|component| component.inputs()),
@@ -314,7 +314,7 @@ fn words(point: Point) -> String {
 fn section(point: Point) -> String {
     match point {
         Point::Reward | Point::Mask | Point::Weight | Point::StepControl => format!("[[{}]]", point.name()),
-        Point::Advantage | Point::Objective => format!("[{}]", point.name()),
+        Point::Environment | Point::Advantage | Point::Objective => format!("[{}]", point.name()),
     }
 }
 

@@ -5,8 +5,8 @@ use abi_stable::StableAbi;
 use abi_stable::std_types::{ROption, RStr};
 
 use crate::wire::{
-    AdvantageBox, ComponentInfo, MaskBox, ObjectiveBox, PluginRoot_Ref, PointList, RECIPES, RecipeInfo, RecipeList,
-    RewardBox, StepControlBox, WeightBox,
+    AdvantageBox, ComponentInfo, EnvironmentBox, MaskBox, ObjectiveBox, PluginRoot_Ref, PointList, RECIPES, RecipeInfo,
+    RecipeList, RewardBox, StepControlBox, WeightBox,
 };
 use crate::{Component, PluginError, Point, Wired};
 
@@ -44,6 +44,7 @@ impl Image {
     /// Components that the image offers at `point`; empty where it does not know the point.
     pub fn components(&self, point: Point) -> Result<Vec<ComponentInfo>, String> {
         match point {
+            Point::Environment => self.list::<EnvironmentBox>(),
             Point::Reward => self.list::<RewardBox>(),
             Point::Advantage => self.list::<AdvantageBox>(),
             Point::Objective => self.list::<ObjectiveBox>(),

@@ -99,6 +99,7 @@ mod convert;
 mod ctx;
 mod described;
 mod draws;
+mod episode;
 mod error;
 mod extension;
 mod guard;
@@ -123,13 +124,14 @@ pub use config::{known_keys, nearest, unknown_key};
 pub use context::{CompletionContext, ContextData, PromptContext, RolloutContext, SamplerTopK};
 pub use ctx::Ctx;
 pub use draws::Draws;
+pub use episode::{Episode, Episodes, Message, Observation, Opening, ToolCall, Turn};
 pub use error::{ErrorKind, PluginError};
 pub use extension::Extension;
 pub use image::Image;
 pub use keys::KeyDocs;
 pub use points::{
-    Advantage, AdvantageHandle, Mask, MaskHandle, Objective, ObjectiveHandle, Point, Reward, RewardHandle, StepControl,
-    StepControlHandle, TokenLosses, Weight, WeightHandle,
+    Advantage, AdvantageHandle, Environment, EnvironmentHandle, Mask, MaskHandle, Objective, ObjectiveHandle, Point,
+    Reward, RewardHandle, StepControl, StepControlHandle, TokenLosses, Weight, WeightHandle,
 };
 pub use rollout::{Completion, Purpose, Rollout};
 pub use sink::Sink;
@@ -141,8 +143,8 @@ pub use traits::Traits;
 /// Everything that a component's file needs: `use capo_plugin::prelude::*;`.
 pub mod prelude {
     pub use crate::{
-        Advantage, Batch, Ctx, Inputs, Mask, Objective, PluginError, Purpose, Reduction, Reward, Rollout, StepControl,
-        TokenLosses, Traits, Update, Weight, recipe, register,
+        Advantage, Batch, Ctx, Environment, Episodes, Inputs, Mask, Objective, Observation, Opening, PluginError,
+        Purpose, Reduction, Reward, Rollout, StepControl, TokenLosses, Traits, Turn, Update, Weight, recipe, register,
     };
     pub use serde::Deserialize;
 }

@@ -55,8 +55,8 @@ pub use snapshot::{Snapshot, snapshot};
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Advantage, AdvantageHandle, Image, Mask, MaskHandle, Objective, ObjectiveHandle, PluginError, Point, Reward,
-    RewardHandle, Sink, StepControl, StepControlHandle, Weight, WeightHandle, points,
+    Advantage, AdvantageHandle, Environment, EnvironmentHandle, Image, Mask, MaskHandle, Objective, ObjectiveHandle,
+    PluginError, Point, Reward, RewardHandle, Sink, StepControl, StepControlHandle, Weight, WeightHandle, points,
 };
 
 macro_rules! builders {
@@ -73,6 +73,7 @@ macro_rules! builders {
 }
 
 builders! {
+    environment "an environment": Environment => EnvironmentHandle, "test.environment";
     reward "a reward": Reward => RewardHandle, "test.reward";
     advantage "an advantage estimator": Advantage => AdvantageHandle, "test.advantage";
     objective "an objective": Objective => ObjectiveHandle, "test.objective";

@@ -1,17 +1,18 @@
 //! A component of any point, called as by a host. All code that depends on the point is here.
 
 use super::{Fixture, Measured, Records, RolloutFixture, Scored};
+use crate::sink::contract;
 use crate::{
-    AdvantageHandle, Batch, Inputs, MaskHandle, ObjectiveHandle, PluginError, Point, RewardHandle, Sink,
-    StepControlHandle, WeightHandle,
+    AdvantageHandle, Batch, EnvironmentHandle, Episode, Episodes, Inputs, MaskHandle, ObjectiveHandle, Observation,
+    PluginError, Point, RewardHandle, Sink, StepControlHandle, Turn, WeightHandle,
 };
 
 /// A component's input in one step.
 #[derive(Debug, Clone)]
 pub enum Input {
-    /// Input of all points except rewards.
+    /// Input of all points that see tokens.
     Batch(Box<Fixture>),
-    /// Input of rewards.
+    /// Input of rewards; of environments too, which see each text as the turns of an episode.
     Rollout(RolloutFixture),
 }
 
@@ -65,6 +66,8 @@ pub struct Answer {
     pub outputs: Vec<(&'static str, Vec<f64>)>,
     /// Recorded reports.
     pub records: Records,
+    /// What an environment has said, a line for each observation.
+    pub said: Vec<String>,
     pub(super) completions: usize,
     /// `[B, T]` or `[B]`: 1 for the entries of a recorded array that count, real tokens or all completions.
     pub(super) mask: Vec<u8>,
@@ -97,7 +100,7 @@ pub trait Observed {
     }
 
     #[doc(hidden)]
-    fn scored(&mut self, _rollout: &RolloutFixture) -> Result<Scored, PluginError> {
+    fn scored(&mut self, _rollout: &RolloutFixture, _said: &mut Vec<String>) -> Result<Scored, PluginError> {
         Err(mismatch())
     }
 
@@ -120,9 +123,10 @@ pub(super) fn step<C: Observed + ?Sized>(
 ) -> Result<Answer, PluginError> {
     match input {
         Input::Rollout(rollout) => {
-            let Scored { rewards, records } = component.scored(rollout)?;
+            let mut said = Vec::new();
+            let Scored { rewards, records } = component.scored(rollout, &mut said)?;
             let (completions, mask) = (rewards.len(), vec![1; rewards.len()]);
-            Ok(Answer { outputs: vec![("reward", wide(rewards))], records, completions, mask })
+            Ok(Answer { outputs: vec![("reward", wide(rewards))], records, said, completions, mask })
         }
         Input::Batch(batch) => {
             let mut records = Records::default();
@@ -130,7 +134,7 @@ pub(super) fn step<C: Observed + ?Sized>(
             let decided = &outputs[0].1;
             component.end(&mut records, batch, decided, taken.unwrap_or_else(|| counts(decided)))?;
             let (completions, mask) = (batch.dims.completions as usize, batch.mask.clone());
-            Ok(Answer { outputs, records, completions, mask })
+            Ok(Answer { outputs, records, said: Vec::new(), completions, mask })
         }
     }
 }
@@ -141,7 +145,9 @@ pub(super) fn counts(decided: &[f64]) -> bool {
 }
 
 fn mismatch() -> PluginError {
-    PluginError::unsupported("the point has no such call (a reward sees rollouts, the others see batches)")
+    PluginError::unsupported(
+        "the point has no such call (environments and rewards see rollouts, the others see batches)",
+    )
 }
 
 fn wide<T: Into<f64>>(values: Vec<T>) -> Vec<f64> {
@@ -173,10 +179,55 @@ macro_rules! basics {
     };
 }
 
+impl Observed for EnvironmentHandle {
+    basics!(Environment);
+
+    /// Each text is the turn of an episode, again and again, until the environment ends it.
+    fn scored(&mut self, rollout: &RolloutFixture, said: &mut Vec<String>) -> Result<Scored, PluginError> {
+        const TURNS: usize = 3;
+        let (mut records, rollout) = (Records::default(), rollout.rollout());
+        let mut episodes = Episodes::new(Vec::new());
+        for (number, completion) in rollout.completions.iter().enumerate() {
+            let mut episode = Episode::new(number as u64, completion.prompt);
+            (episode.answer, episode.columns) = (completion.answer, completion.columns);
+            (episode.group, episode.place) =
+                ((number / rollout.group_size) as u64, (number % rollout.group_size) as u64);
+            episode.seed = episode.group;
+            episodes.episodes.push(episode);
+        }
+        (episodes.purpose, episodes.step, episodes.max_turns) = (rollout.purpose, rollout.step, TURNS);
+        said.extend(self.begin(&mut records, &episodes)?.iter().map(|opening| format!("{opening:?}")));
+        let (mut rewards, mut on) =
+            (vec![0.0; rollout.completions.len()], (0..rollout.completions.len()).collect::<Vec<_>>());
+        for number in 0..TURNS {
+            let turn = |episode: &usize| {
+                let mut turn = Turn::new(*episode as u64, rollout.completions[*episode].text);
+                (turn.number, turn.is_last) = (number, number + 1 == TURNS);
+                turn
+            };
+            let turns: Vec<Turn<'_>> = on.iter().map(turn).collect();
+            let mut answers: Vec<Observation> = self.respond(&mut records, &turns, !turns.is_empty())?;
+            while answers.len() < turns.len() {
+                answers.extend(self.respond(&mut records, &[], true)?);
+            }
+            answers.sort_by_key(|answer| answer.episode);
+            if let Some((answer, episode)) = answers.iter().zip(&on).find(|(answer, on)| answer.episode != **on as u64)
+            {
+                let sentence = format!("an observation of episode {}, where {episode} waits for one", answer.episode);
+                return Err(contract(sentence));
+            }
+            answers.iter().for_each(|answer| rewards[answer.episode as usize] += answer.reward);
+            said.extend(answers.iter().map(|answer| format!("{answer:?}")));
+            on = answers.iter().filter(|answer| !answer.ended).map(|answer| answer.episode as usize).collect();
+        }
+        Ok(Scored { rewards, records })
+    }
+}
+
 impl Observed for RewardHandle {
     basics!(Reward);
 
-    fn scored(&mut self, rollout: &RolloutFixture) -> Result<Scored, PluginError> {
+    fn scored(&mut self, rollout: &RolloutFixture, _said: &mut Vec<String>) -> Result<Scored, PluginError> {
         rollout.score(self)
     }
 }
@@ -269,9 +320,11 @@ impl Answer {
         None
     }
 
-    /// The first output or record that differs by a bit.
+    /// The first output, record or observation that differs by a bit.
     pub fn any_difference(&self, other: &Self) -> Option<String> {
-        self.difference(other, 0.0).or_else(|| self.record_difference(other))
+        let said = || self.said.iter().zip(&other.said).find(|(ours, theirs)| ours != theirs);
+        let said = || said().map(|(ours, theirs)| format!("{ours} and {theirs}"));
+        self.difference(other, 0.0).or_else(|| self.record_difference(other)).or_else(said)
     }
 
     /// The first name under which the two answers recorded different bits. Of numbers per token, only real tokens are compared.

@@ -81,7 +81,9 @@ impl Snapshot {
 
 fn inputs(point: Point) -> Vec<(&'static str, Input)> {
     match point {
-        Point::Reward => rollouts().into_iter().map(|(name, rollout)| (name, Input::Rollout(rollout))).collect(),
+        point if point.sees_text() => {
+            rollouts().into_iter().map(|(name, rollout)| (name, Input::Rollout(rollout))).collect()
+        }
         _ => batches().into_iter().map(|(name, batch)| (name, Input::Batch(Box::new(batch)))).collect(),
     }
 }
@@ -107,7 +109,7 @@ impl Sheet<'_> {
     }
 
     /// Writes the outputs, then the records sorted by name; several numbers under one name keep their order.
-    fn answer(&mut self, Answer { outputs, mut records, mask, .. }: Answer, width: usize) {
+    fn answer(&mut self, Answer { outputs, mut records, mask, said, .. }: Answer, width: usize) {
         for (name, values) in outputs {
             if name.starts_with("scale of ") {
                 let scale = self.number(values[0]);
@@ -126,6 +128,9 @@ impl Sheet<'_> {
         }
         for (name, values) in &records.tokens {
             self.rows(name, values, &mask, width, false);
+        }
+        for said in said {
+            self.line(2, &said);
         }
         for warning in &records.warnings {
             self.line(2, &format!("warning: {warning}"));

@@ -11,6 +11,7 @@
 //! * Borrowed data (`RSlice`, `RStr`, tensors, answers of `extension`) is valid until the call returns, not longer.
 
 mod batch;
+mod environment;
 mod host;
 mod image;
 mod points;
@@ -18,6 +19,11 @@ mod points;
 pub use abi_stable::library::{AbiHeaderRef, LibraryError, ROOT_MODULE_LOADER_NAME_WITH_NUL as HEADER_SYMBOL};
 
 pub use batch::{WireBatch, WireLastLayer, WireOptimizerState};
+pub(crate) use environment::WireEnvironment_TO;
+pub use environment::{
+    EnvironmentBox, WireEnvironment, WireEpisode, WireEpisodes, WireMessage, WireObservation, WireOpening,
+    WireToolCall, WireTurn,
+};
 pub(crate) use host::WireHost_TO;
 pub use host::{HostRef, WireError, WireHost};
 pub(crate) use image::leak_root;

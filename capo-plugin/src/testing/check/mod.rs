@@ -37,6 +37,8 @@ pub struct Check {
 
 /// The points that see tokens.
 const ON_TOKENS: &[Point] = &[Point::Advantage, Point::Objective, Point::Mask, Point::Weight, Point::StepControl];
+/// The points that see texts.
+const ON_TEXT: &[Point] = &[Point::Environment, Point::Reward];
 /// The points that decide about tokens before the backward pass.
 const DECIDING: &[Point] = &[Point::Mask, Point::Weight];
 
@@ -101,7 +103,7 @@ const fn on_tokens(name: &'static str, about: &'static str, run: Run) -> Check {
 }
 
 const fn on_text(name: &'static str, about: &'static str, run: Run) -> Check {
-    Check::new(name, about, run).at(&[Point::Reward])
+    Check::new(name, about, run).at(ON_TEXT)
 }
 
 impl Check {

@@ -21,7 +21,7 @@ pub struct Subject<'a> {
     pub keys: &'a [String],
     /// The component's table.
     pub table: &'a Map<String, Value>,
-    /// Rows for which a reward sees completions; `None` for built-in rows.
+    /// Rows for which a reward or an environment sees completions; `None` for built-in rows.
     pub rows: Option<Vec<Row>>,
 }
 
@@ -59,6 +59,7 @@ impl Subject<'_> {
     /// Builds the component from JSON text.
     pub(super) fn create_from(&self, json: &str) -> Result<Live, PluginError> {
         let live: Live = match self.point {
+            Point::Environment => Box::new(self.image.environment(self.id, json)?),
             Point::Reward => Box::new(self.image.reward(self.id, json)?),
             Point::Advantage => Box::new(self.image.advantage(self.id, json)?),
             Point::Objective => Box::new(self.image.objective(self.id, json)?),
@@ -92,7 +93,7 @@ impl Subject<'_> {
     pub fn cannot_run(&self) -> Option<String> {
         let sentence = match self.create() {
             Err(error) => self.needs_keys(&error),
-            Ok(mut reward) if self.point == Point::Reward && self.rows.is_none() => {
+            Ok(mut reward) if self.point.sees_text() && self.rows.is_none() => {
                 let error = reward.step(&self.stream(0)).err().filter(is_refusal)?;
                 format!("it refuses rows that are made up: {error} (give a dataset of its kind as `--rows FILE`)")
             }
@@ -135,7 +136,7 @@ impl Subject<'_> {
     /// Ordinary inputs of many shapes.
     pub fn ordinary(&self) -> Vec<Input> {
         let mut inputs: Vec<Input> = (0..4).map(|step| self.stream(step)).collect();
-        if self.point == Point::Reward {
+        if self.point.sees_text() {
             inputs.extend([self.groups_of_one(), self.one_completion(), self.held_out(4)]);
         } else {
             inputs.extend(batches().into_iter().map(|(_, batch)| batch.into()));
@@ -167,7 +168,7 @@ impl Subject<'_> {
     }
 
     pub(super) fn random(&self, seed: u64) -> Input {
-        if self.point == Point::Reward {
+        if self.point.sees_text() {
             return Input::Rollout(RolloutFixture::random(seed));
         }
         Fixture::random(seed).into()
@@ -176,7 +177,7 @@ impl Subject<'_> {
     /// Step `step` on `batch`, or on rows `rows` for a reward.
     fn input(&self, rows: [usize; 3], step: u64, batch: impl FnOnce() -> Fixture) -> Input {
         match self.point {
-            Point::Reward => Input::Rollout(self.rows_from(rows).step(step)),
+            point if point.sees_text() => Input::Rollout(self.rows_from(rows).step(step)),
             _ => batch().step(step).into(),
         }
     }

@@ -41,7 +41,7 @@ fn without_tokens() -> Input {
 }
 
 pub(super) fn empty_completion(subject: &Subject<'_>) -> Verdict {
-    let Input::Rollout(rollout) = subject.groups_of_one() else { return skipped("it is no reward") };
+    let Input::Rollout(rollout) = subject.groups_of_one() else { return skipped("it sees no text") };
     takes(subject, &Input::Rollout(rollout.texts(&[""; 4])), "completions without a character")
 }
 
@@ -55,7 +55,7 @@ pub(super) fn outputs_finite(subject: &Subject<'_>) -> Verdict {
         }
     }
     match subject.point {
-        Point::Reward => success(format!("all finite, on {} rollouts", inputs.len())),
+        point if point.sees_text() => success(format!("all finite, on {} rollouts", inputs.len())),
         _ => success(format!("all finite, and zero on padding, on {} batches", inputs.len())),
     }
 }
@@ -103,7 +103,7 @@ pub(super) fn odd_columns(subject: &Subject<'_>) -> Verdict {
 /// Calls that no host makes: without completions, with columns that are not JSON, without tokens, or without an input
 /// that the component asked for.
 fn odd_calls(subject: &Subject<'_>, asked: Inputs) -> Vec<(String, Input)> {
-    if subject.point == Point::Reward {
+    if subject.point.sees_text() {
         let garbled = RolloutFixture::new(&["4", "5"]).columns(&["{\"answer\": ", "no JSON"]);
         return vec![
             ("on a rollout without completions".into(), Input::Rollout(RolloutFixture::new(&[]))),

@@ -1,0 +1,239 @@
+//! Within stage 1: what a model's turns meet.
+
+use abi_stable::std_types::{ROption, RResult, RSlice, RStr, RString, RVec, Tuple2};
+
+use crate::guard::{Answers, Guarded};
+use crate::sink::{Sink, contract, listen};
+use crate::wire::{
+    EnvironmentBox, HostRef, WireEnvironment, WireEnvironment_TO, WireEpisode, WireEpisodes, WireError, WireMessage,
+    WireObservation, WireOpening, WireToolCall, WireTurn,
+};
+use crate::{Ctx, Episode, Episodes, Extension, Inputs, Message, Observation, Opening, PluginError, ToolCall, Turn};
+
+/// What the array of `record_tokens` counts here.
+const COUNTED: &str = "episodes (at this point one per episode)";
+
+/// Answers the turns of a model in episodes of several turns. Within stage 1 of 6: tokens of its answers are in the batch, with
+/// `completion_mask` 0.
+///
+/// Training shows the environment's records as `environment/ID/NAME`. Calls bring all episodes that wait, so that a slow environment may
+/// work on many at once. Episodes never outlive a rollout.
+pub trait Environment: Send {
+    /// Begins episodes, and returns what is added to the prompt of each.
+    fn begin(&mut self, ctx: &mut Ctx<'_>, episodes: &Episodes<'_>) -> Result<Vec<Opening>, PluginError>;
+
+    /// Takes turns, and returns observations of these or of earlier turns, in any order. An environment that works beside the model may
+    /// return those that are ready, and keep the others for a later call. If `wait` is true, the model has nothing else to do: return at
+    /// least one. A host calls with no turn to ask for the rest.
+    fn respond(&mut self, ctx: &mut Ctx<'_>, turns: &[Turn<'_>], wait: bool) -> Result<Vec<Observation>, PluginError>;
+
+    /// Refuses key values that are out of range or contradict each other, with the key, the value and the limit. Asked once, at creation,
+    /// before all else; no run starts after an error.
+    fn validate(&self) -> Result<(), PluginError> {
+        Ok(())
+    }
+
+    /// State for a checkpoint, beyond episodes; a resumed run continues bit for bit.
+    fn save(&self) -> Result<Vec<u8>, PluginError> {
+        Ok(Vec::new())
+    }
+
+    /// Restores the state that [`save`](Self::save) wrote. After an error, because the state is another component's, the component is as
+    /// it was.
+    fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+        PluginError::of_stateless(state)
+    }
+}
+
+point! {
+    Environment, built by environment "an environment", as EnvironmentBox over WireEnvironment_TO, held as EnvironmentHandle,
+    _component answers Answers::NONE
+}
+
+impl<T: Environment> WireEnvironment for Guarded<T> {
+    fn begin(&mut self, host: &mut HostRef<'_>, episodes: &WireEpisodes<'_>) -> RResult<RVec<WireOpening>, WireError> {
+        self.call("begin", |component| {
+            let openings = component.begin(&mut Ctx::new(host), &episodes.into())?;
+            Ok(openings.into_iter().map(WireOpening::from).collect())
+        })
+    }
+
+    fn respond(
+        &mut self,
+        host: &mut HostRef<'_>,
+        turns: RSlice<'_, WireTurn<'_>>,
+        wait: bool,
+    ) -> RResult<RVec<WireObservation>, WireError> {
+        self.call("respond", |component| {
+            let turns: Vec<Turn<'_>> = turns.iter().map(Turn::from).collect();
+            let observations = component.respond(&mut Ctx::new(host), &turns, wait)?;
+            Ok(observations.into_iter().map(WireObservation::from).collect())
+        })
+    }
+
+    guarded_methods!();
+}
+
+impl EnvironmentHandle {
+    /// Calls `begin`.
+    ///
+    /// # Errors
+    ///
+    /// The component's own message, or the violated rule: an opening for each episode.
+    pub fn begin(&mut self, sink: &mut dyn Sink, episodes: &Episodes<'_>) -> Result<Vec<Opening>, PluginError> {
+        let own: Vec<WireEpisode<'_>> = episodes.episodes.iter().map(WireEpisode::from).collect();
+        let seen = WireEpisodes {
+            purpose: episodes.purpose,
+            step: episodes.step,
+            max_steps: episodes.max_steps,
+            max_turns: episodes.max_turns as u64,
+            episodes: RSlice::from_slice(&own),
+        };
+        let (wire, mut openings) = (&mut self.wire, RVec::new());
+        let outcome = listen((&self.id, "begin"), (own.len(), COUNTED), sink, |host| {
+            openings = wire.begin(host, &seen).into_result()?;
+            Ok(())
+        });
+        outcome.map_err(|error| self.named(error))?;
+        if openings.len() != own.len() {
+            let sentence = format!("{} openings of {} episodes (give one for each)", openings.len(), own.len());
+            return Err(self.named(contract(sentence)));
+        }
+        Ok(openings.into_iter().map(Opening::from).collect())
+    }
+
+    /// Calls `respond`. Hosts check that an observation's episode waits for one.
+    ///
+    /// # Errors
+    ///
+    /// The component's own message, or the violated rule: rewards and metrics are finite, and a component that is asked to wait returns
+    /// an observation.
+    pub fn respond(
+        &mut self,
+        sink: &mut dyn Sink,
+        turns: &[Turn<'_>],
+        wait: bool,
+    ) -> Result<Vec<Observation>, PluginError> {
+        let calls: Vec<Vec<WireToolCall<'_>>> =
+            turns.iter().map(|turn| turn.calls.iter().map(WireToolCall::from).collect()).collect();
+        let seen: Vec<WireTurn<'_>> = turns.iter().zip(&calls).map(|(turn, calls)| turn.to_wire(calls)).collect();
+        let (wire, mut observations) = (&mut self.wire, RVec::new());
+        let outcome = listen((&self.id, "respond"), (turns.len(), COUNTED), sink, |host| {
+            observations = wire.respond(host, RSlice::from_slice(&seen), wait).into_result()?;
+            Ok(())
+        });
+        outcome.map_err(|error| self.named(error))?;
+        let observations: Vec<Observation> = observations.into_iter().map(Observation::from).collect();
+        if wait && observations.is_empty() {
+            let sentence = "no observation, although the host waits for one (return at least one)";
+            return Err(self.named(contract(sentence.into())));
+        }
+        for Observation { episode, reward, metrics, .. } in &observations {
+            let numbers = metrics.iter().map(|(name, value)| (name.as_str(), *value));
+            for (name, value) in numbers.chain([("reward", f64::from(*reward))]) {
+                if !value.is_finite() {
+                    let sentence = format!("`{name}` of episode {episode} is {value} (it must be finite)");
+                    return Err(self.named(contract(sentence)));
+                }
+            }
+        }
+        Ok(observations)
+    }
+}
+
+impl<'a> From<&Episode<'a>> for WireEpisode<'a> {
+    fn from(episode: &Episode<'a>) -> Self {
+        let Episode { number, prompt, answer, columns, group, place, seed } = *episode;
+        let [prompt, answer, columns] = [prompt, answer, columns].map(RStr::from_str);
+        Self { number, prompt, answer, columns, group, place, seed }
+    }
+}
+
+impl<'a> From<&WireEpisodes<'a>> for Episodes<'a> {
+    fn from(wire: &WireEpisodes<'a>) -> Self {
+        let episode = |wire: &WireEpisode<'a>| {
+            let WireEpisode { number, prompt, answer, columns, group, place, seed } = *wire;
+            let [prompt, answer, columns] = [prompt, answer, columns].map(|text| text.as_str());
+            Episode { number, prompt, answer, columns, group, place, seed }
+        };
+        Self {
+            purpose: wire.purpose,
+            step: wire.step,
+            max_steps: wire.max_steps,
+            max_turns: wire.max_turns as usize,
+            episodes: wire.episodes.as_slice().iter().map(episode).collect(),
+        }
+    }
+}
+
+impl From<Opening> for WireOpening {
+    fn from(Opening { text, tools }: Opening) -> Self {
+        Self { text: text.into(), tools: tools.into_iter().map(RString::from).collect() }
+    }
+}
+
+impl From<WireOpening> for Opening {
+    fn from(WireOpening { text, tools }: WireOpening) -> Self {
+        Self { text: text.into(), tools: tools.into_iter().map(String::from).collect() }
+    }
+}
+
+impl<'a> From<&'a ToolCall> for WireToolCall<'a> {
+    fn from(ToolCall { name, arguments }: &'a ToolCall) -> Self {
+        Self { name: RStr::from_str(name), arguments: RStr::from_str(arguments) }
+    }
+}
+
+impl Turn<'_> {
+    /// The turn on the wire; `calls` holds the borrowed data.
+    fn to_wire<'w>(&'w self, calls: &'w [WireToolCall<'w>]) -> WireTurn<'w> {
+        WireTurn {
+            episode: self.episode,
+            number: self.number as u64,
+            text: RStr::from_str(self.text),
+            calls: RSlice::from_slice(calls),
+            is_last: self.is_last,
+        }
+    }
+}
+
+impl<'a> From<&WireTurn<'a>> for Turn<'a> {
+    fn from(wire: &WireTurn<'a>) -> Self {
+        let call = |call: &WireToolCall<'_>| ToolCall { name: call.name.into(), arguments: call.arguments.into() };
+        Self {
+            episode: wire.episode,
+            number: wire.number as usize,
+            text: wire.text.as_str(),
+            calls: wire.calls.iter().map(call).collect(),
+            is_last: wire.is_last,
+        }
+    }
+}
+
+impl From<Observation> for WireObservation {
+    fn from(Observation { episode, messages, ended, reward, metrics }: Observation) -> Self {
+        let message = |Message { role, name, content }| WireMessage {
+            role: RString::from(role),
+            name: RString::from(name),
+            content: RString::from(content),
+        };
+        let metric = |(name, value)| Tuple2(RString::from(name), value);
+        let (messages, metrics) =
+            (messages.into_iter().map(message).collect(), metrics.into_iter().map(metric).collect());
+        Self { episode, messages, ended, reward, metrics }
+    }
+}
+
+impl From<WireObservation> for Observation {
+    fn from(WireObservation { episode, messages, ended, reward, metrics }: WireObservation) -> Self {
+        let message = |WireMessage { role, name, content }| Message {
+            role: role.into(),
+            name: name.into(),
+            content: content.into(),
+        };
+        let metric = |Tuple2(name, value): Tuple2<RString, f64>| (String::from(name), value);
+        let (messages, metrics) =
+            (messages.into_iter().map(message).collect(), metrics.into_iter().map(metric).collect());
+        Self { episode, messages, ended, reward, metrics }
+    }
+}
