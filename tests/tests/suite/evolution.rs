@@ -112,7 +112,8 @@ fn a_later_minor_version_is_the_same_abi() {
     let more = "        \"capo.later/1\" => ROption::RSome(Extension::of(&OWN_RECIPES)),\n";
     let method = "    /// State for a checkpoint;";
     let later = "    /// Later.\n    fn later(&self) {}\n\n";
-    let answer = "        fn extension(&mut self, _id: RStr<'_>) -> ROption<Extension<'_>> {\n            ROption::RNone";
+    let answer =
+        "        fn extension(&mut self, _id: RStr<'_>) -> ROption<Extension<'_>> {\n            ROption::RNone";
     let known = answer.replace("ROption::RNone", "ROption::RSome(Extension::of(&self.answers.inputs))");
     let library = Copy::new("later_minor")
         .version("1.9.3")
@@ -146,6 +147,7 @@ fn others_are_refused() {
     let (field, value) = ("RVec<RecipeInfo>,", "RecipeList { recipes: described::recipes }");
     let copy =
         Copy::new("other_recipes").change("capo-plugin/src/wire/image.rs", field, &format!("{field} pub more: u32,"));
-    let library = copy.change("capo-plugin/src/answers.rs", value, "RecipeList { recipes: described::recipes, more: 0 }");
+    let library =
+        copy.change("capo-plugin/src/answers.rs", value, "RecipeList { recipes: described::recipes, more: 0 }");
     assert_snapshot!(refused(&library.build()), @"`LIBRARY` has another layout under extension `capo.recipe/1` (rebuild it against a released `capo-plugin`)");
 }
