@@ -73,7 +73,8 @@ pub fn write(path: &Path, batch: &Batch<'_>, context: Option<(&ContextData, u64)
         arrays.extend(context::arrays(data, batch.dims));
         metadata.extend(context::metadata(data, age)?);
     }
-    metadata.insert(SHA256.to_owned(), UNWRITTEN.to_owned());
+    let checksum = [(CHECKSUM.0, CHECKSUM.1.to_owned()), (SHA256, UNWRITTEN.to_owned())];
+    metadata.extend(checksum.map(|(name, value)| (name.to_owned(), value)));
     let mut bytes = safetensors::serialize(arrays, Some(metadata))?;
     let place = place_of_checksum(&bytes).context("the file has no place for its checksum")?;
     let sha256 = sha256_hex(&bytes);
@@ -81,11 +82,14 @@ pub fn write(path: &Path, batch: &Batch<'_>, context: Option<(&ContextData, u64)
     files::write_atomic(path, &bytes)
 }
 
+/// The metadata entry that says that the file has a checksum. It is separate from the checksum's own entry: a flipped bit in the name of a
+/// single entry would make the file look like one of another program, which has no checksum.
+const CHECKSUM: (&str, &str) = ("checksum", "sha256");
 /// The metadata entry of the checksum, and its placeholder value while it is computed.
 const SHA256: &str = "sha256";
 const UNWRITTEN: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// Byte range of the checksum in the file.
+/// Byte range of the checksum in the file; `None` for a file without one.
 fn place_of_checksum(bytes: &[u8]) -> Option<Range<usize>> {
     let entry = format!("\"{SHA256}\":\"");
     let header = bytes.get(..8).map(|length| u64::from_le_bytes(length.try_into().expect("eight bytes")))?;
@@ -95,9 +99,14 @@ fn place_of_checksum(bytes: &[u8]) -> Option<Range<usize>> {
     bytes.get(place.clone()).map(|_| place)
 }
 
-/// Refuses bytes that do not match their checksum.
-fn check_sum(bytes: &[u8]) -> Result<()> {
-    let place = place_of_checksum(bytes).context("it has no checksum: it is damaged, or another program wrote it")?;
+/// Refuses bytes that do not match their checksum. A file of another program need not have one.
+fn check_sum(bytes: &[u8], file: &TensorFile<'_>) -> Result<()> {
+    let (marked, summed) = (file.text(CHECKSUM.0), file.text(SHA256));
+    if marked.is_err() && summed.is_err() {
+        return Ok(());
+    }
+    let place = place_of_checksum(bytes).filter(|_| marked.is_ok_and(|kind| kind == CHECKSUM.1));
+    let place = place.context("it is damaged: its checksum is no longer there (record the batch again)")?;
     let mut unwritten = bytes.to_vec();
     unwritten[place.clone()].copy_from_slice(UNWRITTEN.as_bytes());
     ensure!(
@@ -144,7 +153,7 @@ pub fn read(path: &Path) -> Result<RecordedBatch> {
 
 fn parse(bytes: &[u8]) -> Result<RecordedBatch> {
     let file = TensorFile::parse(bytes)?;
-    check_sum(bytes)?;
+    check_sum(bytes, &file)?;
     let [b, t] = file.shape("completion_mask")?[..] else { bail!("`completion_mask` is not [B, T]") };
     ensure!(b > 0 && t > 0, "it has {b} completions of {t} tokens (a step has at least one of each)");
     let group_size: u64 = file.scalar("group_size")?;
@@ -272,6 +281,7 @@ mod tests {
         let path = folder.path().join("batch.safetensors");
         write(&path, &Fixture::new(2, 2).batch(), None).unwrap();
         let written = std::fs::read(&path).unwrap();
+        assert!(written.windows(8).any(|bytes| bytes == b"\"sha256\""), "it has a checksum");
         parse(&written).unwrap();
         for bit in 0..8 * written.len() {
             let mut bytes = written.clone();

@@ -187,7 +187,7 @@ mod tests {
         let bytes = std::fs::read(&path).unwrap();
         let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
         let mut metadata = header.metadata().clone().unwrap();
-        // Without a checksum, as in older files, the reader gets to the other errors.
+        // Without a checksum the reader gets to the other errors.
         metadata.retain(|name, _| !["checksum", "sha256"].contains(&name.as_str()));
         let loose = |view: TensorView<'_>| (view.dtype(), view.shape().to_vec(), view.data().to_vec());
         let mut tensors: BTreeMap<String, Loose> =

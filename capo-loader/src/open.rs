@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::{elf, files, sealed};
 use anyhow::{Result, anyhow, bail};
 use capo_plugin::wire::{ABI_VERSION, AbiHeaderRef, HEADER_SYMBOL, LibraryError, PluginRoot_Ref, RECIPES};
-use capo_plugin::{Image, Point, guarded};
+use capo_plugin::{Image, Point, keeping_arithmetic};
 
 /// Variable by which a library names its own folder, to find other libraries there. A plugin is opened from a copy in another place.
 const ORIGIN: &[u8] = b"$ORIGIN";
@@ -17,7 +17,7 @@ const ORIGIN: &[u8] = b"$ORIGIN";
 /// As [`load_bytes`], and when the file cannot be read.
 pub fn load(path: &Path) -> Result<Image> {
     let bytes = files::read(path)?;
-    guarded(|| load_bytes(path, &bytes))
+    keeping_arithmetic(|| load_bytes(path, &bytes))
 }
 
 /// Loads a plugin from its `bytes`. Their file `path` gives the plugin its name and is not read again. The plugin stays loaded until

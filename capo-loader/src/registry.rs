@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow, bail};
 use capo_plugin::{
     AdvantageHandle, Component, Image, Inputs, MaskHandle, ObjectiveHandle, Point, StepControlHandle, WeightHandle,
-    Wired, nearest,
+    WireObject, nearest,
 };
 
 use crate::find;
@@ -247,7 +247,11 @@ impl Registry {
     /// # Errors
     ///
     /// As [`Registry::build`].
-    pub fn create_all<W: Wired>(&self, configs: &[ComponentConfig], watchdog: &Watchdog) -> Result<Vec<Component<W>>> {
+    pub fn create_all<W: WireObject>(
+        &self,
+        configs: &[ComponentConfig],
+        watchdog: &Watchdog,
+    ) -> Result<Vec<Component<W>>> {
         let named = configs.iter().zip(component_names(configs));
         named.map(|(config, name)| Ok(self.create(config, watchdog)?.renamed(&name))).collect()
     }
@@ -257,7 +261,7 @@ impl Registry {
     /// # Errors
     ///
     /// As [`Registry::build`].
-    pub fn create<W: Wired>(&self, config: &ComponentConfig, watchdog: &Watchdog) -> Result<Component<W>> {
+    pub fn create<W: WireObject>(&self, config: &ComponentConfig, watchdog: &Watchdog) -> Result<Component<W>> {
         let section = section(W::POINT);
         let offer = self.offer(&section, W::POINT, &config.id)?;
         // JSON has no such numbers: a key would be absent, and so have its default.

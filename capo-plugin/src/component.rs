@@ -4,13 +4,13 @@
 use abi_stable::StableAbi;
 use abi_stable::std_types::{ROption, RResult, RSlice, RStr, RVec};
 
-use crate::call::{Guest, guarded};
+use crate::call::{PluginObject, keeping_arithmetic};
 use crate::sink::{Sink, contract, listen, per_token};
 use crate::wire::{HostRef, WireBatch, WireError};
 use crate::{Batch, Dims, Extension, Inputs, PluginError, Point};
 
 /// A component's object on the wire, for code that all points share.
-pub trait Wired: StableAbi + Sized + 'static {
+pub trait WireObject: StableAbi + Sized + 'static {
     /// The point.
     const POINT: Point;
     #[doc(hidden)]
@@ -26,14 +26,14 @@ pub trait Wired: StableAbi + Sized + 'static {
 /// A live component of this executable or of a plugin; `W` is its object on the wire.
 pub struct Component<W> {
     pub(crate) id: String,
-    pub(crate) wire: Guest<W>,
+    pub(crate) wire: PluginObject<W>,
     inputs: Inputs,
 }
 
-impl<W: Wired> Component<W> {
+impl<W: WireObject> Component<W> {
     pub(crate) fn new(id: &str, wire: W) -> Self {
-        let inputs = guarded(|| wire.inputs());
-        Self { id: id.to_owned(), inputs, wire: Guest::new(id, wire) }
+        let inputs = keeping_arithmetic(|| wire.inputs());
+        Self { id: id.to_owned(), inputs, wire: PluginObject::new(id, wire) }
     }
 
     /// The component's id.
@@ -58,7 +58,7 @@ impl<W: Wired> Component<W> {
     ///
     /// The component's own message, prefixed with its id.
     pub fn save(&self) -> Result<Vec<u8>, PluginError> {
-        let state = guarded(|| self.wire.save().into_result());
+        let state = keeping_arithmetic(|| self.wire.save().into_result());
         state.map(RVec::into_vec).map_err(|error| self.named(error.into()))
     }
 
@@ -68,7 +68,7 @@ impl<W: Wired> Component<W> {
     ///
     /// The component's own message, prefixed with its id.
     pub fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
-        let loaded = guarded(|| self.wire.load(RSlice::from_slice(state)).into_result());
+        let loaded = keeping_arithmetic(|| self.wire.load(RSlice::from_slice(state)).into_result());
         loaded.map_err(|error| self.named(error.into()))
     }
 
@@ -78,7 +78,7 @@ impl<W: Wired> Component<W> {
     ///
     /// When the plugin compiled another layout under this id: the differences, as abi_stable prints them.
     pub fn extension<T: StableAbi>(&mut self, id: &str) -> Result<Option<&T>, String> {
-        match guarded(|| self.wire.extension(RStr::from_str(id))) {
+        match keeping_arithmetic(|| self.wire.extension(RStr::from_str(id))) {
             ROption::RNone => Ok(None),
             ROption::RSome(extension) => extension.get::<T>().map(Some),
         }

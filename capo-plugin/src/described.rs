@@ -5,14 +5,14 @@ use abi_stable::std_types::{RResult, RStr, RString, RVec};
 use crate::guard::caught;
 use crate::register::{Entry, Recipe};
 use crate::wire::{ComponentInfo, RecipeInfo, WireError};
-use crate::{PluginError, Wired};
+use crate::{PluginError, WireObject};
 
-fn entries<W: Wired>() -> impl Iterator<Item = &'static Entry> {
+fn entries<W: WireObject>() -> impl Iterator<Item = &'static Entry> {
     inventory::iter::<Entry>.into_iter().filter(|entry| entry.point == W::POINT)
 }
 
 /// All components of this image at a point.
-pub(crate) extern "C" fn components<W: Wired>() -> RVec<ComponentInfo> {
+pub(crate) extern "C" fn components<W: WireObject>() -> RVec<ComponentInfo> {
     let info = |entry: &Entry| ComponentInfo {
         id: entry.id.into(),
         about: entry.about.into(),
@@ -25,7 +25,7 @@ pub(crate) extern "C" fn components<W: Wired>() -> RVec<ComponentInfo> {
 }
 
 /// Builds component `id` of a point from its table as JSON text.
-pub(crate) extern "C" fn create<W: Wired>(id: RStr<'_>, config: RStr<'_>) -> RResult<W, WireError> {
+pub(crate) extern "C" fn create<W: WireObject>(id: RStr<'_>, config: RStr<'_>) -> RResult<W, WireError> {
     let built = match entries::<W>().find(|entry| entry.id == id.as_str()) {
         Some(entry) => (entry.make)(config.as_str()),
         None => Err(PluginError::config(format!("the image has no component `{id}` at this point"))),

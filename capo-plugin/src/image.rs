@@ -8,7 +8,7 @@ use crate::wire::{
     AdvantageBox, ComponentInfo, EnvironmentBox, MaskBox, ObjectiveBox, PluginRoot_Ref, PointList, RECIPES, RecipeInfo,
     RecipeList, RewardBox, StepControlBox, WeightBox,
 };
-use crate::{Component, PluginError, Point, Wired};
+use crate::{Component, PluginError, Point, WireObject};
 
 /// An executable or a loaded library.
 #[derive(Clone, Copy)]
@@ -54,7 +54,7 @@ impl Image {
         }
     }
 
-    fn list<W: Wired>(&self) -> Result<Vec<ComponentInfo>, String> {
+    fn list<W: WireObject>(&self) -> Result<Vec<ComponentInfo>, String> {
         let list = self.extension::<PointList<W>>(W::POINT.extension_id())?;
         Ok(list.map(|list| (list.components)().into_vec()).unwrap_or_default())
     }
@@ -69,7 +69,7 @@ impl Image {
     /// # Errors
     ///
     /// When the image has no such component, or the component refuses its table.
-    pub fn create<W: Wired>(&self, id: &str, json: &str) -> Result<Component<W>, PluginError> {
+    pub fn create<W: WireObject>(&self, id: &str, json: &str) -> Result<Component<W>, PluginError> {
         let point = W::POINT.extension_id();
         let Some(list) = self.extension::<PointList<W>>(point)? else {
             return Err(PluginError::unsupported(format!("the image has no extension `{point}`")));

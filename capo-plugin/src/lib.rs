@@ -117,9 +117,9 @@ mod traits;
 pub mod wire;
 
 pub use batch::{Batch, Denominator, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState, Reduction};
-pub use call::{guarded, watch_drops};
+pub use call::{keeping_arithmetic, watch_drops};
 pub use collective::{Collective, OneRank, Ranks};
-pub use component::{Component, Wired};
+pub use component::{Component, WireObject};
 pub use config::{known_keys, nearest, unknown_key};
 pub use context::{CompletionContext, ContextData, PromptContext, RolloutContext, SamplerTopK};
 pub use ctx::Ctx;

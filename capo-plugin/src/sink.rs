@@ -9,7 +9,7 @@ use abi_stable::std_types::{ROption, RResult, RSlice, RSliceMut, RStr, RVec};
 use crate::error::{ErrorKind, PluginError, shortened};
 use crate::guard::caught;
 use crate::wire::{HostRef, WireError, WireHost, WireHost_TO};
-use crate::{Dims, Extension, OneRank, Ranks, guarded};
+use crate::{Dims, Extension, OneRank, Ranks, keeping_arithmetic};
 
 /// Receiver of a component's reports. Hosts implement it, and it must not panic. A report that a sink does not handle
 /// goes to the sink behind it, and without such a sink is lost.
@@ -174,7 +174,7 @@ pub(crate) fn listen(
     let mut heard = HostCall { component, length, sink, names: BTreeSet::new(), broken: None };
     let outcome = {
         let mut host = WireHost_TO::from_ptr(RMut::new(&mut heard), TD_Opaque);
-        guarded(|| call(&mut host))
+        keeping_arithmetic(|| call(&mut host))
     };
     heard.sink.leave();
     let broken = heard.broken.or_else(|| heard.sink.objection());

@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn ranks_come_to_the_state_of_the_whole() {
         let fixture = Fixture::new(3, 4).lengths(&[4, 2, 3]);
-        let end = |table: &str, seat: Option<&testing::Seat<'_>>| {
+        let end = |table: &str, seat: Option<&testing::ThreadRank<'_>>| {
             let mut mask = testing::mask::<Surprise>(table).unwrap();
             let outcome = match seat {
                 None => fixture.step_end(&mut mask, &[1; 12], true),

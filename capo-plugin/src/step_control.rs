@@ -5,11 +5,19 @@ use crate::wire::MeasurementsRef;
 
 /// A part of the model with a scale of its own: the embedding, each block, or the final norm with the output head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ParameterGroup<'a> {
     /// The host's name for the group: `embedding`, `block.0`, ..., `last_layer`.
     pub name: &'a str,
     /// Number of weights in the group.
     pub parameters: u64,
+}
+
+impl<'a> ParameterGroup<'a> {
+    /// A group of `parameters` weights.
+    pub const fn new(name: &'a str, parameters: u64) -> Self {
+        Self { name, parameters }
+    }
 }
 
 /// The update Δ that the optimizer proposes for all weights, with measurements of it on request and the scale to apply.

@@ -182,8 +182,7 @@ impl Component {
         self.check(batch)?;
         let weights = array::floats("weights", self.per_token("weights", batch, weights)?)?;
         let (mut scales, mut measure) = (vec![1.0; groups.len()], &Measure::new(measure)?);
-        let groups: Vec<_> =
-            groups.iter().map(|(name, parameters)| ParameterGroup { name, parameters: *parameters }).collect();
+        let groups: Vec<_> = groups.iter().map(|(name, parameters)| ParameterGroup::new(name, *parameters)).collect();
         let records = self.call_back(py, batch, None, Some(&measure.0), |handle, sink| match handle {
             Handle::StepControl(control) => {
                 control.control(sink, &batch.view(), weights.get(), &groups, &mut measure, &mut scales)

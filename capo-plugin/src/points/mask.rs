@@ -4,7 +4,7 @@ use abi_stable::std_types::{ROption, RResult, RSlice, RSliceMut, RStr, RVec};
 
 use crate::guard::{Answers, Guarded};
 use crate::wire::{HostRef, MaskBox, WireBatch, WireError, WireMask, WireMask_TO};
-use crate::{Batch, Ctx, Extension, Inputs, PluginError, Sink, Traits, guarded};
+use crate::{Batch, Ctx, Extension, Inputs, PluginError, Sink, Traits, keeping_arithmetic};
 
 /// Selects the tokens that reach the backward pass. Stage 4 of 6.
 pub trait Mask: Send {

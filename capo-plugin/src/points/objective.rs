@@ -4,10 +4,11 @@ use abi_stable::std_types::{ROption, RResult, RSlice, RSliceMut, RStr, RVec};
 
 use crate::guard::{Answers, Guarded};
 use crate::wire::{HostRef, ObjectiveBox, WireBatch, WireError, WireObjective, WireObjective_TO};
-use crate::{Batch, Ctx, Extension, Inputs, PluginError, Reduction, Sink, guarded};
+use crate::{Batch, Ctx, Extension, Inputs, PluginError, Reduction, Sink, keeping_arithmetic};
 
 /// Per-token results of an objective.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct TokenLosses<'a> {
     /// `[B, T]`: loss to be minimised. The array arrives zeroed, and padding must stay zero.
     pub losses: &'a mut [f32],
@@ -84,7 +85,7 @@ impl<T: Objective> WireObjective for Guarded<T> {
 impl ObjectiveHandle {
     /// Rule that reduces the component's per-token losses to one number.
     pub fn reduction(&self) -> Reduction {
-        guarded(|| self.wire.reduction())
+        keeping_arithmetic(|| self.wire.reduction())
     }
 
     /// Calls `evaluate` on zeroed `losses` and `dloss_dlogp`, `[B, T]` each.

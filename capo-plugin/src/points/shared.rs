@@ -47,7 +47,7 @@ macro_rules! handled_decision {
     ($decided:ident: $entry:ty, $what:literal) => {
         /// Declarations about the component's decisions, made once, at creation.
         pub fn traits(&self) -> Traits {
-            guarded(|| self.wire.traits())
+            keeping_arithmetic(|| self.wire.traits())
         }
 
         #[doc = concat!("Calls `step_end` with the ", $what, ".")]
@@ -79,7 +79,7 @@ macro_rules! point {
         #[doc = concat!("A live [`", stringify!($point), "`].")]
         pub type $handle = crate::component::Component<$object>;
 
-        impl crate::component::Wired for $object {
+        impl crate::component::WireObject for $object {
             const POINT: crate::Point = crate::Point::$point;
 
             fn inputs(&self) -> Inputs {

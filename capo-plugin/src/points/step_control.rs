@@ -4,7 +4,7 @@ use abi_stable::sabi_trait::TD_Opaque;
 use abi_stable::sabi_types::RMut;
 use abi_stable::std_types::{ROption, RResult, RSlice, RSliceMut, RStr, RVec};
 
-use crate::call::{Arithmetic, guarded};
+use crate::call::{Arithmetic, keeping_arithmetic};
 use crate::guard::{Answers, Guarded};
 use crate::sink::{Sink, contract};
 use crate::wire::{
@@ -128,7 +128,7 @@ impl WireMeasurements for Meter<'_> {
 impl StepControlHandle {
     /// True if the moments return to their earlier values when nothing of a step is applied.
     pub fn restores_moments(&self) -> bool {
-        guarded(|| self.wire.restores_moments())
+        keeping_arithmetic(|| self.wire.restores_moments())
     }
 
     /// Calls `control` on `scales`, one per group and initially 1; `weights` is `[B, T]`, each token's weight in the gradient.

@@ -4,7 +4,7 @@ use abi_stable::std_types::{ROption, RResult, RSlice, RSliceMut, RStr, RVec};
 
 use crate::guard::{Answers, Guarded};
 use crate::wire::{HostRef, WeightBox, WireBatch, WireError, WireWeight, WireWeight_TO};
-use crate::{Batch, Ctx, Extension, Inputs, PluginError, Sink, Traits, guarded};
+use crate::{Batch, Ctx, Extension, Inputs, PluginError, Sink, Traits, keeping_arithmetic};
 
 /// Weighs each kept token in the gradient. The end of stage 4 of 6: a mask decides 0 or 1, a weight any value from 0 up.
 ///

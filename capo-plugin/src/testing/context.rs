@@ -9,7 +9,7 @@ impl Fixture {
     /// are the drawn token and the next id, which has the remaining probability.
     pub fn context(&self) -> ContextData {
         let rows: Vec<_> = (0..self.dims.completions as usize).map(|b| self.dims.row(b)).collect();
-        let length = |b: usize| rows[b].clone().filter(|&i| self.mask[i] == 1).count();
+        let length = |b: usize| rows[b].clone().rposition(|i| self.mask[i] == 1).map_or(0, |last| last + 1);
         let texts: Vec<String> = (0..rows.len())
             .map(|b| rows[b].clone().take(length(b)).map(|i| char::from(b'a' + (self.ids[i] % 26) as u8)).collect())
             .collect();

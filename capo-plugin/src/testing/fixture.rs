@@ -1,5 +1,7 @@
 //! Batches of any shape, with plausible values.
 
+use std::ops::Range;
+
 use super::layer::LayerData;
 use super::measured::Measured;
 use super::wobble;
@@ -105,16 +107,33 @@ impl Fixture {
         assert_eq!(lengths.len(), self.dims.completions as usize, "one length per completion");
         for (b, &length) in lengths.iter().enumerate() {
             assert!(length <= self.dims.tokens as usize, "length {length} exceeds T = {}", self.dims.tokens);
-            for i in self.dims.row(b).skip(length) {
-                self.mask[i] = 0;
-                self.ids[i] = 0;
-                let results = [&mut self.advantages, &mut self.losses, &mut self.slopes];
-                for array in results.into_iter().chain([&mut self.logps, &mut self.old_logps, &mut self.ref_logps]) {
-                    array[i] = 0.0;
-                }
-            }
+            self.dims.row(b).skip(length).for_each(|i| self.clear(i));
         }
         self
+    }
+
+    /// Makes the tokens at `places` of every completion those of others, such as the answer of an environment: no tokens of the policy,
+    /// between such tokens.
+    ///
+    /// # Panics
+    ///
+    /// When the places exceed T.
+    #[must_use]
+    pub fn written_by_others(mut self, places: Range<usize>) -> Self {
+        for b in 0..self.dims.completions as usize {
+            let row = self.dims.row(b).start;
+            places.clone().for_each(|t| self.clear(row + t));
+        }
+        self
+    }
+
+    fn clear(&mut self, i: usize) {
+        self.mask[i] = 0;
+        self.ids[i] = 0;
+        let results = [&mut self.advantages, &mut self.losses, &mut self.slopes];
+        for array in results.into_iter().chain([&mut self.logps, &mut self.old_logps, &mut self.ref_logps]) {
+            array[i] = 0.0;
+        }
     }
 
     /// Splits the completions into groups of `size`.

@@ -20,9 +20,9 @@ pub struct Measured {
 impl Measured {
     /// The groups of the model.
     pub const GROUPS: [ParameterGroup<'static>; 3] = [
-        ParameterGroup { name: "embedding", parameters: 1000 },
-        ParameterGroup { name: "block.0", parameters: 4000 },
-        ParameterGroup { name: "last_layer", parameters: 1000 },
+        ParameterGroup::new("embedding", 1000),
+        ParameterGroup::new("block.0", 4000),
+        ParameterGroup::new("last_layer", 1000),
     ];
 }
 

@@ -45,7 +45,7 @@ pub use check::conform;
 pub use fixture::Fixture;
 pub use measured::Measured;
 pub use observed::{Answer, Input, Observed};
-pub use ranks::{Seat, on_ranks};
+pub use ranks::{ThreadRank, on_ranks};
 pub use rollout::{RolloutFixture, Scored};
 #[doc(hidden)]
 pub use shapes::odd_context;

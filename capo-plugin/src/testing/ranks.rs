@@ -27,7 +27,7 @@ struct Meeting {
 }
 
 /// One of the ranks, while its work runs.
-pub struct Seat<'a> {
+pub struct ThreadRank<'a> {
     rank: usize,
     table: &'a Table,
 }
@@ -48,13 +48,13 @@ pub struct Seat<'a> {
 /// # Panics
 ///
 /// When `work` panics.
-pub fn on_ranks<T: Send>(size: usize, work: impl Fn(&Seat<'_>) -> T + Sync) -> Vec<T> {
+pub fn on_ranks<T: Send>(size: usize, work: impl Fn(&ThreadRank<'_>) -> T + Sync) -> Vec<T> {
     let meeting = Mutex::new(Meeting { telling: vec![None; size], ..Meeting::default() });
     let table = Table { meeting, changed: Condvar::new(), size };
     std::thread::scope(|scope| {
         let start = |rank| {
             let (table, work) = (&table, &work);
-            scope.spawn(move || work(&Seat { rank, table }))
+            scope.spawn(move || work(&ThreadRank { rank, table }))
         };
         let threads: Vec<_> = (0..size).map(start).collect();
         threads.into_iter().map(|thread| thread.join().expect("a rank's work")).collect()
@@ -67,14 +67,14 @@ impl Table {
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for ThreadRank<'_> {
     fn drop(&mut self) {
         self.table.meeting().left = true;
         self.table.changed.notify_all();
     }
 }
 
-impl Seat<'_> {
+impl ThreadRank<'_> {
     /// Sends `values` to all ranks in the call `name`; returns the messages of all.
     fn tell(&self, name: &'static str, values: Vec<u64>) -> Result<Arc<Told>, PluginError> {
         let mut meeting = self.table.meeting();
@@ -101,7 +101,7 @@ impl Seat<'_> {
     }
 }
 
-impl Ranks for Seat<'_> {
+impl Ranks for ThreadRank<'_> {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -133,7 +133,7 @@ impl Fixture {
     /// Ends the step of a mask on one of several ranks, which holds this batch's completions. Returns the mask's reports.
     pub fn step_end_on(
         &self,
-        seat: &Seat<'_>,
+        seat: &ThreadRank<'_>,
         component: &mut MaskHandle,
         token_mask: &[u8],
         taken: bool,
@@ -144,7 +144,7 @@ impl Fixture {
     /// Ends the step of a weight on one of several ranks, which holds this batch's completions. Returns the weight's reports.
     pub fn weighed_step_end_on(
         &self,
-        seat: &Seat<'_>,
+        seat: &ThreadRank<'_>,
         component: &mut WeightHandle,
         weights: &[f32],
         taken: bool,
@@ -155,7 +155,7 @@ impl Fixture {
     /// Runs `call` with a sink on one of several ranks, and returns the reports.
     pub(super) fn on(
         &self,
-        seat: &Seat<'_>,
+        seat: &ThreadRank<'_>,
         call: impl FnOnce(&mut dyn Sink) -> Result<(), PluginError>,
     ) -> Result<Records, PluginError> {
         let mut sink = OnRank { records: Records::default(), seat };
@@ -167,7 +167,7 @@ impl Fixture {
 /// The sink of one of several ranks.
 struct OnRank<'a> {
     records: Records,
-    seat: &'a Seat<'a>,
+    seat: &'a ThreadRank<'a>,
 }
 
 impl Sink for OnRank<'_> {

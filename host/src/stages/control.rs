@@ -90,7 +90,7 @@ pub fn apply(
         Proposal::new((policy, &before.weights), optimizer, &groups, batch, (info.seed, info.step), work);
     proposal.alignment = before.alignment;
     let shown: Vec<ParameterGroup<'_>> =
-        (groups.iter()).map(|group| ParameterGroup { name: &group.name, parameters: group.parameters }).collect();
+        (groups.iter()).map(|group| ParameterGroup::new(&group.name, group.parameters)).collect();
     sink.point = Point::StepControl;
     let mut left = 1.0;
     for control in &mut *controls {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::outcome::{Verdict, failed, skipped, success, warning};
 use super::subject::{Live, Subject};
 use crate::testing::observed::counts;
-use crate::testing::{Answer, Fixture, Input, Records, Seat, on_ranks};
+use crate::testing::{Answer, Fixture, Input, Records, ThreadRank, on_ranks};
 use crate::{PluginError, Ranks, Traits};
 
 /// Allowed relative difference between sums in different orders.
@@ -169,7 +169,7 @@ pub(super) fn sums_ranks(subject: &Subject<'_>) -> Verdict {
 /// A rank's state after each step, and its later decisions on the first batch.
 type Told = (Vec<Vec<u8>>, Vec<f64>);
 
-fn rank(subject: &Subject<'_>, seat: &Seat<'_>, steps: &[(Box<Fixture>, Vec<f64>)]) -> Result<Told, PluginError> {
+fn rank(subject: &Subject<'_>, seat: &ThreadRank<'_>, steps: &[(Box<Fixture>, Vec<f64>)]) -> Result<Told, PluginError> {
     let (mut instance, rows) = (subject.create()?, ROWS[seat.rank()].clone());
     let mut states = Vec::new();
     for (batch, decided) in steps {

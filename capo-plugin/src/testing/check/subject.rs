@@ -140,6 +140,8 @@ impl Subject<'_> {
             inputs.extend([self.groups_of_one(), self.one_completion(), self.held_out(4)]);
         } else {
             inputs.extend(batches().into_iter().map(|(_, batch)| batch.into()));
+            let turns = Fixture::new(4, 6).groups_of(2).lengths(&[6, 5, 6, 4]).written_by_others(2..4);
+            inputs.push(turns.step(5).into());
         }
         inputs
     }
