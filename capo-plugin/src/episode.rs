@@ -54,15 +54,6 @@ impl<'a> Episodes<'a> {
     }
 }
 
-/// What an environment adds to the prompt of an episode.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Opening {
-    /// Text at the end of the prompt: of its last message, if it is a conversation.
-    pub text: String,
-    /// Tools that the model may call: function schemas as JSON text, as in `tools` of transformers' `apply_chat_template`.
-    pub tools: Vec<String>,
-}
-
 /// A call of a tool in a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCall {

@@ -124,7 +124,7 @@ pub use config::{known_keys, nearest, unknown_key};
 pub use context::{CompletionContext, ContextData, PromptContext, RolloutContext, SamplerTopK};
 pub use ctx::Ctx;
 pub use draws::Draws;
-pub use episode::{Episode, Episodes, Message, Observation, Opening, ToolCall, Turn};
+pub use episode::{Episode, Episodes, Message, Observation, ToolCall, Turn};
 pub use error::{ErrorKind, PluginError};
 pub use extension::Extension;
 pub use image::Image;
@@ -143,8 +143,8 @@ pub use traits::Traits;
 /// Everything that a component's file needs: `use capo_plugin::prelude::*;`.
 pub mod prelude {
     pub use crate::{
-        Advantage, Batch, Ctx, Environment, Episodes, Inputs, Mask, Objective, Observation, Opening, PluginError,
-        Purpose, Reduction, Reward, Rollout, StepControl, TokenLosses, Traits, Turn, Update, Weight, recipe, register,
+        Advantage, Batch, Ctx, Environment, Episodes, Inputs, Mask, Objective, Observation, PluginError, Purpose,
+        Reduction, Reward, Rollout, StepControl, TokenLosses, Traits, Turn, Update, Weight, recipe, register,
     };
     pub use serde::Deserialize;
 }

@@ -2,13 +2,14 @@
 
 use abi_stable::std_types::{ROption, RResult, RSlice, RStr, RString, RVec, Tuple2};
 
+use crate::call::keeping_arithmetic;
 use crate::guard::{Answers, Guarded};
 use crate::sink::{Sink, contract, listen};
 use crate::wire::{
     EnvironmentBox, HostRef, WireEnvironment, WireEnvironment_TO, WireEpisode, WireEpisodes, WireError, WireMessage,
-    WireObservation, WireOpening, WireToolCall, WireTurn,
+    WireObservation, WireToolCall, WireTurn,
 };
-use crate::{Ctx, Episode, Episodes, Extension, Inputs, Message, Observation, Opening, PluginError, ToolCall, Turn};
+use crate::{Ctx, Episode, Episodes, Extension, Inputs, Message, Observation, PluginError, ToolCall, Turn};
 
 /// What the array of `record_tokens` counts here.
 const COUNTED: &str = "episodes (at this point one per episode)";
@@ -19,8 +20,14 @@ const COUNTED: &str = "episodes (at this point one per episode)";
 /// Training shows the environment's records as `environment/ID/NAME`. Calls bring all episodes that wait, so that a slow environment may
 /// work on many at once. Episodes never outlive a rollout.
 pub trait Environment: Send {
-    /// Begins episodes, and returns what is added to the prompt of each.
-    fn begin(&mut self, ctx: &mut Ctx<'_>, episodes: &Episodes<'_>) -> Result<Vec<Opening>, PluginError>;
+    /// Tools that the model may call: schemas of functions as JSON text, as in `tools` of transformers' `apply_chat_template`. The host asks
+    /// once, at creation, tells the model of them in its chat template's format, and compares calls with them.
+    fn tools(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Begins episodes, and returns the text that follows the prompt of each, in its last message if it is a conversation.
+    fn begin(&mut self, ctx: &mut Ctx<'_>, episodes: &Episodes<'_>) -> Result<Vec<String>, PluginError>;
 
     /// Takes turns, and returns observations of these or of earlier turns, in any order. An environment that works beside the model may
     /// return those that are ready, and keep the others for a later call. If `wait` is true, the model has nothing else to do: return at
@@ -51,10 +58,14 @@ point! {
 }
 
 impl<T: Environment> WireEnvironment for Guarded<T> {
-    fn begin(&mut self, host: &mut HostRef<'_>, episodes: &WireEpisodes<'_>) -> RResult<RVec<WireOpening>, WireError> {
+    fn tools(&self) -> RResult<RVec<RString>, WireError> {
+        self.call_shared("tools", |component| Ok(component.tools().into_iter().map(RString::from).collect()))
+    }
+
+    fn begin(&mut self, host: &mut HostRef<'_>, episodes: &WireEpisodes<'_>) -> RResult<RVec<RString>, WireError> {
         self.call("begin", |component| {
             let openings = component.begin(&mut Ctx::new(host), &episodes.into())?;
-            Ok(openings.into_iter().map(WireOpening::from).collect())
+            Ok(openings.into_iter().map(RString::from).collect())
         })
     }
 
@@ -75,12 +86,22 @@ impl<T: Environment> WireEnvironment for Guarded<T> {
 }
 
 impl EnvironmentHandle {
+    /// The schemas of the tools that a model may call.
+    ///
+    /// # Errors
+    ///
+    /// The component's own message.
+    pub fn tools(&self) -> Result<Vec<String>, PluginError> {
+        let tools = keeping_arithmetic(|| self.wire.tools().into_result());
+        Ok(tools.map_err(|error| self.named(error.into()))?.into_iter().map(String::from).collect())
+    }
+
     /// Calls `begin`.
     ///
     /// # Errors
     ///
     /// The component's own message, or the violated rule: an opening for each episode.
-    pub fn begin(&mut self, sink: &mut dyn Sink, episodes: &Episodes<'_>) -> Result<Vec<Opening>, PluginError> {
+    pub fn begin(&mut self, sink: &mut dyn Sink, episodes: &Episodes<'_>) -> Result<Vec<String>, PluginError> {
         let own: Vec<WireEpisode<'_>> = episodes.episodes.iter().map(WireEpisode::from).collect();
         let seen = WireEpisodes {
             purpose: episodes.purpose,
@@ -99,7 +120,7 @@ impl EnvironmentHandle {
             let sentence = format!("{} openings of {} episodes (give one for each)", openings.len(), own.len());
             return Err(self.named(contract(sentence)));
         }
-        Ok(openings.into_iter().map(Opening::from).collect())
+        Ok(openings.into_iter().map(String::from).collect())
     }
 
     /// Calls `respond`. Hosts check that an observation's episode waits for one.
@@ -163,18 +184,6 @@ impl<'a> From<&WireEpisodes<'a>> for Episodes<'a> {
             max_turns: wire.max_turns as usize,
             episodes: wire.episodes.as_slice().iter().map(episode).collect(),
         }
-    }
-}
-
-impl From<Opening> for WireOpening {
-    fn from(Opening { text, tools }: Opening) -> Self {
-        Self { text: text.into(), tools: tools.into_iter().map(RString::from).collect() }
-    }
-}
-
-impl From<WireOpening> for Opening {
-    fn from(WireOpening { text, tools }: WireOpening) -> Self {
-        Self { text: text.into(), tools: tools.into_iter().map(String::from).collect() }
     }
 }
 

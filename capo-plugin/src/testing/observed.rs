@@ -196,7 +196,7 @@ impl Observed for EnvironmentHandle {
             episodes.episodes.push(episode);
         }
         (episodes.purpose, episodes.step, episodes.max_turns) = (rollout.purpose, rollout.step, TURNS);
-        said.extend(self.begin(&mut records, &episodes)?.iter().map(|opening| format!("{opening:?}")));
+        said.extend(self.begin(&mut records, &episodes)?.iter().cloned());
         let (mut rewards, mut on) =
             (vec![0.0; rollout.completions.len()], (0..rollout.completions.len()).collect::<Vec<_>>());
         for number in 0..TURNS {

@@ -33,14 +33,6 @@ pub struct WireEpisodes<'a> {
     pub episodes: RSlice<'a, WireEpisode<'a>>,
 }
 
-/// [`crate::Opening`] on the wire.
-#[repr(C)]
-#[derive(StableAbi, Clone)]
-pub struct WireOpening {
-    pub text: RString,
-    pub tools: RVec<RString>,
-}
-
 /// [`crate::ToolCall`] on the wire.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
@@ -84,7 +76,8 @@ pub struct WireObservation {
 #[sabi_trait]
 pub trait WireEnvironment: Send {
     fn inputs(&self) -> Inputs;
-    fn begin(&mut self, host: &mut HostRef<'_>, episodes: &WireEpisodes<'_>) -> RResult<RVec<WireOpening>, WireError>;
+    fn tools(&self) -> RResult<RVec<RString>, WireError>;
+    fn begin(&mut self, host: &mut HostRef<'_>, episodes: &WireEpisodes<'_>) -> RResult<RVec<RString>, WireError>;
     fn respond(
         &mut self,
         host: &mut HostRef<'_>,

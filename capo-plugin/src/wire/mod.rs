@@ -21,8 +21,7 @@ pub use abi_stable::library::{AbiHeaderRef, LibraryError, ROOT_MODULE_LOADER_NAM
 pub use batch::{WireBatch, WireLastLayer, WireOptimizerState};
 pub(crate) use environment::WireEnvironment_TO;
 pub use environment::{
-    EnvironmentBox, WireEnvironment, WireEpisode, WireEpisodes, WireMessage, WireObservation, WireOpening,
-    WireToolCall, WireTurn,
+    EnvironmentBox, WireEnvironment, WireEpisode, WireEpisodes, WireMessage, WireObservation, WireToolCall, WireTurn,
 };
 pub(crate) use host::WireHost_TO;
 pub use host::{HostRef, WireError, WireHost};

@@ -26,7 +26,10 @@ mod tokenizer_configs;
 mod tokenizer_json;
 
 pub use arithmetic::Arithmetic;
-pub use chat::{Chat, ChatOptions, Date, Messages, TEMPLATE_FILE, serve as apply_chat_template};
+pub use chat::{
+    Call, CallFormat, Chat, ChatOptions, Date, Messages, Reply, TEMPLATE_FILE, Tool, Turns,
+    serve as apply_chat_template,
+};
 pub use columns::Columns;
 pub use example::{Example, Row, fingerprint};
 pub use files::read as read_rows;

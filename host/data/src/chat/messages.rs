@@ -6,6 +6,7 @@ use minijinja::Value;
 use minijinja::value::ValueKind;
 use serde::{Deserialize, Serialize};
 
+use super::Reply;
 use crate::lenient;
 
 /// The fields of a message by name, in the order of the file.
@@ -60,6 +61,16 @@ impl Messages {
     /// The conversation with one more message at the end.
     pub(super) fn and(mut self, role: &str, text: &str) -> Self {
         self.0.push(message(role, text));
+        self
+    }
+
+    /// The conversation with a reply at the end.
+    pub(super) fn and_reply(mut self, reply: &Reply) -> Self {
+        let mut message = message(&reply.role, &reply.content);
+        if !reply.name.is_empty() {
+            message.insert(Value::from("name"), Value::from(reply.name.as_str()));
+        }
+        self.0.push(message);
         self
     }
 

@@ -7,21 +7,26 @@ mod messages;
 mod methods;
 mod source;
 mod template;
+mod tools;
+mod turns;
 mod worker;
 
 use std::sync::{Arc, Once};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use capo_loader::{NamedFiles, terminal};
 use minijinja::Value;
 
 pub use date::Date;
 pub use messages::Messages;
 pub use source::TEMPLATE_FILE;
+pub use tools::{Call, CallFormat, Tool};
+pub use turns::{Reply, Turns};
 pub use worker::serve;
 
 use super::Tokenizer;
 use super::quote::quote;
+use crate::lenient;
 use template::{Job, Request};
 use worker::Workers;
 
@@ -36,6 +41,8 @@ pub struct ChatOptions {
     pub date: Date,
     /// True if answers are formatted too, as training targets.
     pub teaches: bool,
+    /// Tools that the model may call.
+    pub tools: Vec<Tool>,
 }
 
 /// Formats conversations as the text that a model reads.
@@ -54,10 +61,23 @@ impl Chat {
         let (text, place) = source::find(files)?;
         let mut known = source::special_tokens(files)?;
         known.extend(["tools", "documents"].map(|key| (key.to_owned(), Value::from(()))));
+        if !options.tools.is_empty() {
+            let schemas = options
+                .tools
+                .iter()
+                .map(|tool| lenient::parse::<Value>(tool.text.as_bytes()))
+                .collect::<Result<Value, _>>();
+            known.insert("tools".to_owned(), schemas.map_err(|error| anyhow!("the schema of a tool: {error}"))?);
+        }
         known.extend(options.enable_thinking.map(|think| ("enable_thinking".to_owned(), Value::from(think))));
         let ChatOptions { system_prompt, teaches, date, .. } = options;
         let workers = Workers::open(&Job { text, place: place.clone(), date, known })?;
         Ok(Self { workers: Arc::new(workers), system_prompt, teaches, place })
+    }
+
+    /// Origin of the template, for messages.
+    fn place(&self) -> &str {
+        &self.place
     }
 
     /// True if answers are formatted too, as training targets.

@@ -17,7 +17,9 @@ pub struct Tool {
     /// Name of the tool.
     pub name: String,
     /// The function's schema, as templates get it: `{"type": "function", "function": {"name": .., "description": .., "parameters": {..}}}`.
-    pub schema: Value,
+    schema: Value,
+    /// The schema as text, with its keys in their order.
+    pub(super) text: String,
 }
 
 /// A call, or the sentence about one that cannot be made.
@@ -51,7 +53,8 @@ impl CallFormat {
 }
 
 fn call(text: &str, key: &str, tools: &[Tool]) -> Call {
-    let value: Value = serde_json::from_str(text.trim()).map_err(|error| format!("the call is not valid JSON: {error}"))?;
+    let value: Value =
+        serde_json::from_str(text.trim()).map_err(|error| format!("the call is not valid JSON: {error}"))?;
     let Value::Object(mut call) = value else { return Err("the call is not a JSON object".into()) };
     let Some(Value::String(name)) = call.remove("name") else { return Err("the call has no `name`".into()) };
     let Some(tool) = tools.iter().find(|tool| tool.name == name) else {
@@ -71,12 +74,13 @@ fn call(text: &str, key: &str, tools: &[Tool]) -> Call {
 impl Tool {
     /// The tool of a schema as text, with or without the object round the function.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let schema: Value = serde_json::from_str(text).map_err(|error| format!("not valid JSON: {error}"))?;
-        let schema = if schema.get("function").is_some() {
-            schema
-        } else {
-            serde_json::json!({"type": "function", "function": schema})
+        let parse =
+            |text: &str| serde_json::from_str::<Value>(text).map_err(|error| format!("not valid JSON: {error}"));
+        let text = match parse(text)?.get("function") {
+            Some(_) => text.to_owned(),
+            None => format!("{{\"type\": \"function\", \"function\": {text}}}"),
         };
+        let schema = parse(&text)?;
         let function = &schema["function"];
         let Some(name) = function["name"].as_str().filter(|name| !name.is_empty()) else {
             return Err("the function has no `name`".into());
@@ -85,7 +89,7 @@ impl Tool {
         if !parameters.is_null() && parameters["type"] != "object" {
             return Err(format!("`parameters` of `{name}` is not a schema of type `object`"));
         }
-        Ok(Self { name: name.to_owned(), schema })
+        Ok(Self { name: name.to_owned(), schema, text })
     }
 }
 
@@ -150,14 +154,24 @@ mod tests {
     #[test]
     fn calls_are_read_and_compared_with_the_schema() {
         let tools = [Tool::parse(MULTIPLY).unwrap()];
-        let hermes = |call: &str| CallFormat::Hermes.calls(&format!("I think.\n<tool_call>\n{call}\n</tool_call>"), &tools);
+        let hermes =
+            |call: &str| CallFormat::Hermes.calls(&format!("I think.\n<tool_call>\n{call}\n</tool_call>"), &tools);
         for (call, expected) in [
             (r#"{"name": "multiply", "arguments": {"a": 2, "b": 3}}"#, Ok(r#"{"a":2,"b":3}"#)),
-            (r#"{"name": "multiply", "arguments": {"a": 2.0, "b": null, "how": "fast"}}"#, Ok(r#"{"a":2.0,"b":null,"how":"fast"}"#)),
+            (
+                r#"{"name": "multiply", "arguments": {"a": 2.0, "b": null, "how": "fast"}}"#,
+                Ok(r#"{"a":2.0,"b":null,"how":"fast"}"#),
+            ),
             (r#"{"name": "multiply", "arguments": {"a": 2}}"#, Err("`multiply`: the argument `b` is missing")),
             (r#"{"name": "multiply"}"#, Err("`multiply`: the argument `a` is missing")),
-            (r#"{"name": "multiply", "arguments": {"a": "2", "b": 3}}"#, Err("`multiply`: `a` must be of type integer, not \"2\"")),
-            (r#"{"name": "multiply", "arguments": {"a": 2, "b": 3, "c": 1}}"#, Err("`multiply`: there is no argument `c`")),
+            (
+                r#"{"name": "multiply", "arguments": {"a": "2", "b": 3}}"#,
+                Err("`multiply`: `a` must be of type integer, not \"2\""),
+            ),
+            (
+                r#"{"name": "multiply", "arguments": {"a": 2, "b": 3, "c": 1}}"#,
+                Err("`multiply`: there is no argument `c`"),
+            ),
             (
                 r#"{"name": "multiply", "arguments": {"a": 2, "b": 3, "how": "well"}}"#,
                 Err("`multiply`: `how` must be one of \"fast\", \"slow\", not \"well\""),
@@ -171,7 +185,8 @@ mod tests {
             let found = hermes(call).remove(0).map(|(_, arguments)| Value::Object(arguments).to_string());
             assert_eq!(found, expected.map(str::to_owned).map_err(str::to_owned), "{call}");
         }
-        let llama = CallFormat::Llama3.calls(r#"<|python_tag|>{"name": "multiply", "parameters": {"a": 1, "b": 1}}"#, &tools);
+        let llama =
+            CallFormat::Llama3.calls(r#"<|python_tag|>{"name": "multiply", "parameters": {"a": 1, "b": 1}}"#, &tools);
         assert_eq!(llama.len(), 1);
         assert!(llama[0].is_ok());
         assert_eq!(CallFormat::Llama3.calls("It is 6.", &tools), []);

@@ -1,0 +1,136 @@
+//! What a chat template writes between two turns of the assistant.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::json;
+
+use super::tools::{CallFormat, Tool};
+use super::{Chat, Messages};
+use crate::{Tokenizer, lenient};
+
+/// Texts that stand for those of a conversation.
+const ANSWER: &str = "Zanswered";
+const REPLY: &str = "Zreplied";
+const ARGUMENT: &str = "Zargument";
+/// A text that some templates drop from turns before the last.
+const THOUGHT: &str = "Zthought";
+
+/// A message that the model reads after its turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// `user`, or `tool`.
+    pub role: String,
+    /// Name of the tool; empty for others.
+    pub name: String,
+    pub content: String,
+}
+
+/// Writes the tokens that follow a turn: with a chat template what it makes of the replies, else their contents.
+#[derive(Clone, Debug)]
+pub struct Turns {
+    chat: Option<Chat>,
+    /// How the model writes calls; `None` if it has no tools.
+    format: Option<CallFormat>,
+}
+
+impl Turns {
+    /// Checks that the template goes on where a turn ends, and that it knows tools, if there are any. A template that drops the thinking of
+    /// earlier turns is refused, unless `keeps_thinking`: the model then reads its earlier thinking.
+    pub fn open(chat: Option<Chat>, tools: &[Tool], keeps_thinking: bool) -> Result<Self> {
+        let Some(chat) = chat else {
+            return Ok(Self { chat: None, format: (!tools.is_empty()).then_some(CallFormat::Hermes) });
+        };
+        let place = chat.place().to_owned();
+        let asked = Messages::user("asked");
+        for (said, is_thought) in
+            [(ANSWER.to_owned(), false), (format!("<think>\n{THOUGHT}\n</think>\n\n{ANSWER}"), true)]
+        {
+            let once = chat.answered(&asked, &said, &[])?;
+            let twice = chat.answered(&asked, &said, &[reply("user")])?;
+            let (Some((once, _)), Some((twice, after))) = (once.split_once(ANSWER), twice.split_once(ANSWER)) else {
+                bail!("the chat template {place} leaves the assistant's text out");
+            };
+            ensure!(
+                after.contains(REPLY),
+                "the chat template {place} leaves out what is said after the assistant's turn"
+            );
+            let drops = once.contains(THOUGHT) && !twice.contains(THOUGHT);
+            ensure!(
+                once == twice || (is_thought && (keeps_thinking || !drops)),
+                "the chat template {place} writes a turn in another way once it is answered, but the model has said it already{}",
+                if is_thought {
+                    ": it drops the thinking of earlier turns (set `environment.keep_thinking` to true: the model then goes on reading it)"
+                } else {
+                    " (give one with `data.chat_template` that leaves earlier turns as they are)"
+                }
+            );
+        }
+        let format = match tools {
+            [] => None,
+            [first, ..] => Some(chat.call_format(first)?),
+        };
+        Ok(Self { chat: Some(chat), format })
+    }
+
+    /// How the model writes calls; `None` if it has no tools.
+    pub fn call_format(&self) -> Option<CallFormat> {
+        self.format
+    }
+
+    /// Token ids that follow a turn with these replies. `ended` is true if the turn has its end token.
+    pub fn after(&self, tokenizer: &Tokenizer, ended: bool, replies: &[Reply]) -> Result<Vec<u32>> {
+        let escaped = |reply: &Reply| Reply { content: tokenizer.escaped(&reply.content), ..reply.clone() };
+        let replies: Vec<Reply> = replies.iter().map(escaped).collect();
+        let Some(chat) = &self.chat else {
+            let text: String = replies.iter().map(|reply| reply.content.as_str()).collect();
+            return if text.is_empty() { Ok(Vec::new()) } else { tokenizer.encode(&text) };
+        };
+        let whole = chat.answered(&Messages::user("asked"), ANSWER, &replies)?;
+        let (_, after) = whole.split_once(ANSWER).context("the chat template leaves the assistant's text out")?;
+        let mut ids = tokenizer.encode(after)?;
+        if ended && tokenizer.eos_ids().contains(&ids[0]) {
+            ids.remove(0);
+        }
+        Ok(ids)
+    }
+}
+
+fn reply(role: &str) -> Reply {
+    Reply { role: role.to_owned(), name: "tool".into(), content: REPLY.into() }
+}
+
+impl Chat {
+    /// The text of `messages`, the assistant's `answer` and `replies`. With replies it prompts for the next answer.
+    fn answered(&self, messages: &Messages, answer: &str, replies: &[Reply]) -> Result<String> {
+        let answered = self.begun(messages).and("assistant", answer);
+        let add = |messages: Messages, reply: &Reply| messages.and_reply(reply);
+        self.write(&replies.iter().fold(answered, add), !replies.is_empty())
+    }
+
+    /// The format in which the template writes calls of `tool`.
+    fn call_format(&self, tool: &Tool) -> Result<CallFormat> {
+        let mend = "(give one with `data.chat_template` that has tools)";
+        let place = self.place();
+        let prompt = self.prompt(&Messages::user("asked"))?;
+        ensure!(
+            prompt.contains(&tool.name),
+            "the chat template {place} does not tell the model of the tool `{}` {mend}",
+            tool.name
+        );
+        let call = json!({"type": "function", "function": {"name": tool.name, "arguments": {"argument": ARGUMENT}}});
+        let messages = json!({"m": [
+            {"role": "user", "content": "asked"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "name": tool.name, "content": REPLY},
+        ]});
+        let messages = lenient::parse::<indexmap::IndexMap<String, minijinja::Value>>(messages.to_string().as_bytes())?;
+        let text = self.write(&Messages::of(&messages["m"], "m")?, true)?;
+        ensure!(text.contains(REPLY), "the chat template {place} leaves out the results of tools {mend}");
+        // The template may name the markers of a call in its description of the tools too.
+        let called = text.contains(ARGUMENT).then(|| CallFormat::of(&text)).flatten();
+        called.with_context(|| {
+            format!(
+                "the chat template {place} writes calls of tools in a format that is not known (those of Hermes, Qwen and Llama 3 are) {mend}"
+            )
+        })
+    }
+}
