@@ -8,12 +8,12 @@ use capo_plugin::{Inputs, Mask, OptimizerKind, Sink, Weight};
 
 use crate::batch_file::{self, Outcome};
 use crate::lend::Lender;
-use crate::mask::{self, Accepted};
+use crate::mask::{self, Decision};
 use crate::recorded::RecordedBatch;
 use crate::upload::Device;
 use crate::warning::WarningSink;
 use crate::watchdog::Watchdog;
-use crate::weight::{self, Weighed};
+use crate::weight;
 
 /// Built masks and weights: the components that decide over tokens.
 pub struct Deciders {
@@ -144,9 +144,9 @@ pub fn replay(
         let batch = optimizer.read(path)?;
         let mut sink =
             Collector { outcome: Outcome::default(), warnings: WarningSink { warned: &mut warned, watchdog } };
-        let (accepted, weighed) = replay_step(deciders, &mut sink, path, device, &batch)?;
-        let weights = (!deciders.weights.is_empty()).then_some(weighed.token_weights);
-        let outcome = Outcome { keep: accepted.mask, weights, ..sink.outcome };
+        let decision = replay_step(deciders, &mut sink, path, device, &batch)?;
+        let weights = (!deciders.weights.is_empty()).then_some(decision.token_weights);
+        let outcome = Outcome { keep: decision.token_mask, weights, ..sink.outcome };
         if let (Some(target), Some(out)) = (target, out) {
             // The folder is made only when there is a result: a file that is no batch leaves nothing.
             std::fs::create_dir_all(out).with_context(|| format!("cannot make `{}`", out.display()))?;
@@ -182,7 +182,7 @@ pub fn replay_step(
     path: &Path,
     device: Option<&Device>,
     batch: &RecordedBatch,
-) -> Result<(Accepted, Weighed)> {
+) -> Result<Decision> {
     let view = batch.view();
     let Deciders { masks, weights } = deciders;
     let asked = masks.iter().map(|mask| (mask.id(), mask.inputs()));
@@ -192,12 +192,12 @@ pub fn replay_step(
     let view = upload.as_ref().map_or(view, |upload| upload.view(view));
     let context = batch.context.as_ref().map(|context| context.data.lend(context.age));
     let mut sink = Lender { sink, context, ranks: None };
-    let mut accepted = mask::apply(masks, &mut sink, &view)?;
-    let weighed = weight::apply(weights, &mut sink, &view, &mut accepted)?;
-    let taken = accepted.tokens > 0;
-    mask::step_end(masks, &mut sink, &view, &accepted.mask, taken)?;
-    weight::step_end(weights, &mut sink, &view, &weighed, taken)?;
-    Ok((accepted, weighed))
+    let mut decision = mask::apply(masks, &mut sink, &view)?;
+    weight::apply(weights, &mut sink, &view, &mut decision)?;
+    let taken = decision.tokens() > 0;
+    mask::step_end(masks, &mut sink, &view, &decision, taken)?;
+    weight::step_end(weights, &mut sink, &view, &decision, taken)?;
+    Ok(decision)
 }
 
 fn target(path: &Path, out: &Path) -> Result<PathBuf> {

@@ -30,5 +30,6 @@ pub mod score;
 pub mod sft;
 pub mod sgd;
 pub mod stages;
+pub mod terminal;
 pub mod train;
 pub mod warnings;

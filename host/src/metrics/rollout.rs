@@ -2,9 +2,28 @@
 
 use super::Values;
 use crate::reward::Scored;
+use crate::stages::dynamic_sampling::Filtered;
+use crate::stages::rollout::RolloutRecord;
 
 /// Largest standard deviation of a group whose rewards count as constant (`torch.isclose` to 0).
 const ZERO_STD: f64 = 1e-8;
+
+/// The host's metrics of a rollout.
+pub(super) fn rollout(record: &RolloutRecord) -> Values {
+    let mut values = lengths(&record.lengths, &record.truncated);
+    values.extend(rewards(&record.rewards, record.group_size));
+    values.extend(record.filtered.iter().flat_map(|filtered| {
+        let Filtered { batches, dropped, without_difference, reward } = *filtered;
+        let values = [
+            ("num_gen_batches", batches as f64),
+            ("dropped_groups", dropped as f64),
+            ("groups_without_difference", without_difference as f64),
+            ("reward", reward),
+        ];
+        values.map(|(name, value)| (format!("dynamic_sampling/{name}"), value))
+    }));
+    values
+}
 
 /// Lengths of B completions in tokens, including the end token. `completions/{mean,min,max}_length` covers all completions.
 /// `completions/{mean,min,max}_terminated_length` covers the completions that ended by themselves (0 without any).

@@ -9,12 +9,54 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use capo_loader::component_names;
+
+use super::Line;
+use super::names::{APPLIED, MEAN_WEIGHT, REJECTION_RATE};
+use crate::config::{ComponentMetrics, Config, Tracker};
 
 /// Prefix by which TensorBoard recognizes an event file. The rest of the name orders the files.
 const PREFIX: &str = "events.out.tfevents.";
 
+/// Metrics that show at a glance what a mask, a weight or a step control does: rejected tokens or the mean weight, the threshold, the mean
+/// predicted shift, what was applied of a step, and its KL divergence.
+const MAIN: [&str; 7] = [REJECTION_RATE, MEAN_WEIGHT, "threshold", "m_f/mean", APPLIED, "kl", "kl/mean"];
+
+/// Writes the lines of a run to an event file.
 #[derive(Debug)]
-pub struct EventFile {
+pub struct Tensorboard {
+    events: EventFile,
+    /// Masks, weights and step controls of which only the [`MAIN`] metrics are written.
+    brief: Vec<String>,
+}
+
+impl Tensorboard {
+    /// Begins a file for steps from `first` on in the run's directory `dir`; `None` unless the config asks for one.
+    pub fn begin(dir: &Path, first: u64, config: &Config) -> Result<Option<Self>> {
+        if !config.logging.report_to.contains(&Tracker::Tensorboard) {
+            return Ok(None);
+        }
+        let brief = match config.logging.component_metrics {
+            ComponentMetrics::Main => {
+                let Config { mask, weight, step_control, .. } = config;
+                [mask, weight, step_control].into_iter().flat_map(|list| component_names(list)).collect()
+            }
+            ComponentMetrics::All => Vec::new(),
+        };
+        Ok(Some(Self { events: EventFile::begin(dir, first)?, brief }))
+    }
+
+    pub fn write(&mut self, line: &Line) -> Result<()> {
+        let is_main = |metric: &str| {
+            let mut of = self.brief.iter().filter_map(|component| metric.strip_prefix(component)?.strip_prefix('/'));
+            of.all(|name| MAIN.contains(&name))
+        };
+        self.events.write(line.step, line.values.iter().filter(|(name, _)| is_main(name)))
+    }
+}
+
+#[derive(Debug)]
+struct EventFile {
     path: PathBuf,
     file: File,
 }
@@ -22,7 +64,7 @@ pub struct EventFile {
 impl EventFile {
     /// Begins a file in the run's directory `dir`, for steps from `first` on. TensorBoard then ignores these steps in earlier
     /// files.
-    pub fn begin(dir: &Path, first: u64) -> Result<Self> {
+    fn begin(dir: &Path, first: u64) -> Result<Self> {
         let (path, file) = create(dir).with_context(|| format!("cannot make an event file in `{}`", dir.display()))?;
         let mut events = Self { path, file };
         events.append(&event(0, &message(3, b"brain.Event:2")))?;
@@ -34,7 +76,7 @@ impl EventFile {
     }
 
     /// Writes the values of a step, except those that are not finite.
-    pub fn write<'a>(&mut self, step: u64, values: impl Iterator<Item = (&'a String, &'a f64)>) -> Result<()> {
+    fn write<'a>(&mut self, step: u64, values: impl Iterator<Item = (&'a String, &'a f64)>) -> Result<()> {
         let value = |(name, value): (&String, &f64)| {
             let scalar = [&message(1, name.as_bytes())[..], &[2 << 3 | 5], &(*value as f32).to_le_bytes()].concat();
             message(1, &scalar)

@@ -15,11 +15,21 @@ pub fn changes(before: &str, now: &str) -> Result<Vec<String>> {
     Ok(changed.map(|key| format!("`{key}`: {} -> {}", shown(&before, key), shown(&now, key))).collect())
 }
 
-/// Every value by its dotted key, in the form of `--set`.
+/// The settings in `text`.
+pub fn table(text: &str) -> Result<Table> {
+    text.parse().context("settings are not TOML")
+}
+
+/// Every value of `text` by its dotted key, in the form of `--set`.
 pub fn keys(text: &str) -> Result<BTreeMap<String, String>> {
+    Ok(keys_of(&table(text)?))
+}
+
+/// Every value of `table` by its dotted key, in the form of `--set`.
+pub fn keys_of(table: &Table) -> BTreeMap<String, String> {
     let mut keys = BTreeMap::new();
-    collect(String::new(), &Value::Table(text.parse::<Table>().context("settings are not TOML")?), &mut keys);
-    Ok(keys)
+    table.iter().for_each(|(key, value)| collect(key.clone(), value, &mut keys));
+    keys
 }
 
 fn collect(key: String, value: &Value, keys: &mut BTreeMap<String, String>) {

@@ -13,6 +13,8 @@ use crate::reward::{Rewards, Scored};
 use crate::stages::batch::SampledBatch;
 use crate::stages::context::{self, Group, SampledText};
 use crate::stages::dynamic_sampling::{self, Filtered};
+use crate::stages::recorder::Recorded;
+use crate::stages::times::Times;
 
 /// Settings and components for sampling, besides the policy.
 pub struct Sampler<'a> {
@@ -40,18 +42,42 @@ pub struct Sampler<'a> {
 pub struct SampledRollout {
     /// All completions, without the policy's log-probabilities.
     pub batch: SampledBatch,
+    /// Outputs of the sampler's own passes, until a step takes them; `None` unless asked for.
+    pub outputs: Option<TokenOutputs>,
+    pub record: RolloutRecord,
+}
+
+/// What a rollout sampled. Metrics, the completions' log and the run's progress observe this record.
+#[derive(Debug, Default)]
+pub struct RolloutRecord {
+    /// Length of each completion, tokens.
+    pub lengths: Vec<usize>,
+    /// `[B]`: 1 where the length limit cut the completion off.
+    pub truncated: Vec<u8>,
+    /// Number of completions of each prompt.
+    pub group_size: usize,
     /// Rewards, in total and per function.
     pub rewards: Scored,
     /// Prompt, completion text and answer of each completion.
     pub texts: Vec<SampledText>,
-    /// Outputs of the sampler's own passes; `None` unless asked for.
-    pub outputs: Option<TokenOutputs>,
     /// Number of prompt and completion tokens, including those of dropped groups.
     pub tokens: u64,
     /// Number of prompts used, including those of dropped groups.
     pub prompts: u64,
-    /// Metrics of dynamic sampling; `None` unless groups without a difference in reward are dropped.
+    /// Dynamic sampling; `None` unless groups without a difference in reward are dropped.
     pub filtered: Option<Filtered>,
+    /// What the rewards recorded.
+    pub recorded: Recorded,
+    pub times: Times,
+}
+
+/// The part of a rollout that one optimizer step uses.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// Number of earlier uses of the part.
+    pub iteration: u64,
+    /// Indices of the completions in the rollout.
+    pub rows: Range<usize>,
 }
 
 /// Samples `num_generations` completions for each of the next prompts, and scores them with the rewards.
@@ -62,7 +88,7 @@ pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, mut sampler: 
     let prompts = (size / config.num_generations) as u64;
     if !config.filter_groups {
         let (groups, outputs) = draw(policy, dataset, cursor..cursor + prompts, &mut sampler)?;
-        return Ok(SampledRollout { outputs, prompts, ..assemble(groups, &sampler)? });
+        return Ok(SampledRollout { outputs, ..assemble(groups, &sampler)? });
     }
     let mut next = cursor;
     let sampled = dynamic_sampling::fill(prompts, config.max_num_gen_batches, |count| {
@@ -70,8 +96,11 @@ pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, mut sampler: 
         next = numbers.end;
         Ok(draw(policy, dataset, numbers, &mut sampler)?.0)
     })?;
-    let rollout = assemble(sampled.groups, &sampler)?;
-    Ok(SampledRollout { tokens: sampled.tokens, prompts: next - cursor, filtered: Some(sampled.filtered), ..rollout })
+    let mut rollout = assemble(sampled.groups, &sampler)?;
+    rollout.record.tokens = sampled.tokens;
+    rollout.record.prompts = next - cursor;
+    rollout.record.filtered = Some(sampled.filtered);
+    Ok(rollout)
 }
 
 /// Samples and rewards completions for the prompts with the given numbers.
@@ -129,6 +158,7 @@ fn draw(
 /// Assembles a rollout from `groups`.
 fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<SampledRollout> {
     let (tokens, prompts) = (groups.iter().map(Group::tokens).sum(), groups.len() as u64);
+    let group_size = sampler.config.rollout.num_generations;
     let mut context = sampler.context.then(|| context::gather(&groups, sampler.tokenizer)).transpose()?;
     let (mut prompt_ids, mut completions) = (Vec::new(), Vec::new());
     let (mut texts, mut rewards) = (Vec::new(), Scored::default());
@@ -148,13 +178,16 @@ fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<SampledRollout>
         &ids,
         completions.iter().map(|completion| u8::from(completion.truncated)).collect(),
         rewards.total.clone(),
-        sampler.config.rollout.num_generations,
+        group_size,
         pad,
     );
     batch.sampled_at = sampler.step;
     batch.context = context;
     batch.sampler_logps = padded(&completions, batch.dims);
-    Ok(SampledRollout { batch, rewards, texts, outputs: None, tokens, prompts, filtered: None })
+    let (lengths, truncated) = (ids.iter().map(|ids| ids.len()).collect(), batch.truncated.clone());
+    let record =
+        RolloutRecord { lengths, truncated, group_size, rewards, texts, tokens, prompts, ..RolloutRecord::default() };
+    Ok(SampledRollout { batch, outputs: None, record })
 }
 
 /// `[B, T]`: log-probabilities with which tokens were drawn, 0 on padding; `None` unless they were asked for.
@@ -215,9 +248,10 @@ pub(crate) fn join(prompts: &[Vec<u32>], completions: &[&[u32]], pad: u32) -> Se
 }
 
 impl SampledRollout {
-    /// Splits the rollout into batches of `size` completions, one per optimizer step, in order.
-    pub fn parts(&self, size: usize) -> impl Iterator<Item = SampledBatch> {
+    /// The parts of `size` completions, one per optimizer step, in order; all of them come `iterations` times.
+    pub fn parts(&self, size: usize, iterations: u64) -> impl Iterator<Item = Part> + use<> {
         let completions = self.batch.dims.completions as usize;
-        (0..completions).step_by(size).map(move |start| self.batch.part(start..start + size))
+        let parts = move || (0..completions).step_by(size).map(move |start| start..start + size);
+        (0..iterations).flat_map(move |iteration| parts().map(move |rows| Part { iteration, rows }))
     }
 }

@@ -5,7 +5,9 @@ use serde::{Serialize, Serializer};
 use super::advice::{self, Advice, Way, advise, id};
 use super::setup::Setup;
 use super::window::{REWARDS, Window, mean};
+use crate::adamw::SecondMoment;
 use crate::metrics::names::{APPLIED, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE, WEIGHTED_AWAY, ZERO_ADVANTAGE};
+use crate::optim::OptimizerName;
 
 /// The finding of a check after a step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -158,7 +160,7 @@ fn fall(window: &Window, setup: &Setup) -> Option<String> {
         ));
     }
     let [best, now] = window.accuracies?;
-    let held_out = setup.number("eval.num_prompts").filter(|prompts| *prompts > 0.0)?;
+    let held_out = setup.eval.as_ref().map(|eval| eval.num_prompts as f64).filter(|prompts| *prompts > 0.0)?;
     // Of a share of right answers among as many.
     let variance = |share: f64| share * (1.0 - share) / held_out;
     let error = (variance(best.accuracy) + variance(now.accuracy)).sqrt();
@@ -178,7 +180,9 @@ fn reward_fell(window: &Window, setup: &Setup) -> Vec<Sign> {
 }
 
 fn mask_undone(window: &Window, setup: &Setup) -> Vec<Sign> {
-    let forgets = !setup.is("train.optimizer", "sgd") && !setup.is("train.second_moment", "kept_and_rejected");
+    let forgets = setup.train.as_ref().is_none_or(|train| {
+        train.optimizer != OptimizerName::Sgd && train.second_moment != SecondMoment::KeptAndRejected
+    });
     let share = window.mean(&format!("mask/{REJECTED_GRADIENT}"), MEANS);
     let Some(share) = share.filter(|share| forgets && *share > MOST_OF_THE_GRADIENT) else { return Vec::new() };
     let what = format!(

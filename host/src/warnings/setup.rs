@@ -1,67 +1,103 @@
 //! Facts about a run besides its metrics, for checks and their advice.
 
-use std::collections::BTreeMap;
-
 use capo_loader::find::find;
-use capo_loader::{ComponentConfig, LoadedPlugin, component_names};
-use toml::Table;
+use capo_loader::{ComponentConfig, LoadedPlugin, component_names, tables};
+use serde::de::DeserializeOwned;
+use toml::{Table, Value};
 
-use crate::config::WarningsConfig;
-use crate::model::{Config, embedded};
+use crate::config::{Config, DataConfig, EvalConfig, ModelConfig, RolloutConfig, TrainConfig, WarningsConfig};
+use crate::model::{self, embedded};
 
-/// Facts about a run besides its metrics.
-#[derive(Debug, Clone)]
+/// Facts about a run besides its metrics. A section that is not known is `None`, and then there is no advice on it.
+#[derive(Debug, Clone, Default)]
 pub struct Setup {
-    /// Section `[warnings]`.
+    pub(super) recipe: Option<String>,
+    pub(super) model: Option<ModelConfig>,
+    pub(super) data: Option<DataConfig>,
+    pub(super) rollout: Option<RolloutConfig>,
+    pub(super) train: Option<TrainConfig>,
+    pub(super) eval: Option<EvalConfig>,
     pub(super) limits: WarningsConfig,
+    pub(super) masks: Vec<ComponentConfig>,
+    pub(super) weights: Vec<ComponentConfig>,
+    pub(super) step_controls: Vec<ComponentConfig>,
     /// Number of the model's positions; `None` if it is unknown.
     pub(super) positions: Option<f64>,
-    settings: BTreeMap<String, String>,
     plugins: Vec<LoadedPlugin>,
 }
 
 impl Setup {
-    /// Facts about a run with these settings, by dotted keys with values as in TOML, and these plugins.
-    pub fn of(settings: &BTreeMap<String, String>, plugins: Vec<LoadedPlugin>) -> Self {
-        let limits = settings.iter().filter_map(|(key, value)| Some((key.strip_prefix("warnings.")?, value)));
-        let limits: String = limits.map(|(key, value)| format!("{key} = {value}\n")).collect();
-        let limits = toml::from_str(&limits).unwrap_or_default();
-        let setup = Self { limits, positions: None, settings: settings.clone(), plugins };
+    /// Facts about a run with these settings and plugins.
+    pub fn of(config: &Config, plugins: Vec<LoadedPlugin>) -> Self {
+        let Config { recipe, model, data, rollout, train, eval, warnings, mask, weight, step_control, .. } =
+            config.clone();
+        let (model, data, rollout) = (Some(model), Some(data), Some(rollout));
+        let (train, eval, limits) = (Some(train), Some(eval), warnings);
+        let (masks, weights, step_controls) = (mask, weight, step_control);
+        let setup = Self {
+            recipe,
+            model,
+            data,
+            rollout,
+            train,
+            eval,
+            limits,
+            masks,
+            weights,
+            step_controls,
+            plugins,
+            positions: None,
+        };
+        setup.with_positions()
+    }
+
+    /// Facts about a run with the settings in `table`, of which parts may be missing or damaged, and these plugins.
+    pub fn read(table: &Table, plugins: Vec<LoadedPlugin>) -> Self {
+        fn section<T: DeserializeOwned>(table: &Table, name: &str) -> Option<T> {
+            table.get(name)?.clone().try_into().ok()
+        }
+        let list = |name: &str| tables::components(table, name, "").unwrap_or_default();
+        let setup = Self {
+            recipe: section(table, "recipe"),
+            model: section(table, "model"),
+            data: section(table, "data"),
+            rollout: section(table, "rollout"),
+            train: section(table, "train"),
+            eval: section(table, "eval"),
+            limits: section(table, "warnings").unwrap_or_default(),
+            masks: list("mask"),
+            weights: list("weight"),
+            step_controls: list("step_control"),
+            plugins,
+            positions: None,
+        };
+        setup.with_positions()
+    }
+
+    fn with_positions(self) -> Self {
         // A model that cannot be read has its own error.
-        let files = setup.text("model.model_name_or_path").and_then(|model| embedded::model_files(model).ok());
-        let model = files.and_then(|files| Config::load(&files).ok());
-        Self { positions: model.map(|model| model.max_position_embeddings as f64), ..setup }
+        let files = self.model.as_ref().and_then(|model| embedded::model_files(&model.model_name_or_path).ok());
+        let model = files.and_then(|files| model::Config::load(&files).ok());
+        Self { positions: model.map(|model| model.max_position_embeddings as f64), ..self }
     }
 
     /// `train.learning_rate`; `None` if it is unknown or 0.
     pub(super) fn learning_rate(&self) -> Option<f64> {
-        self.number("train.learning_rate").filter(|rate| *rate > 0.0)
+        self.train.as_ref().map(|train| train.learning_rate).filter(|rate| *rate > 0.0)
     }
 
-    pub(super) fn number(&self, key: &str) -> Option<f64> {
-        self.settings.get(key)?.parse().ok()
+    /// Value of `key` of the component that reports call `name`, in `[[section]]`.
+    pub(super) fn key(&self, section: &str, name: &str, key: &str) -> Option<&Value> {
+        self.component(section, name)?.table.get(key)
     }
 
-    /// Value of the setting `key` without quotes.
-    pub(super) fn text(&self, key: &str) -> Option<&str> {
-        self.settings.get(key).map(|value| value.trim_matches('"'))
-    }
-
-    pub(super) fn is(&self, key: &str, value: &str) -> bool {
-        self.text(key) == Some(value)
-    }
-
-    /// Names in reports of the components of `[[section]]`.
-    pub(super) fn names(&self, section: &str) -> Vec<String> {
-        let id = |number: u32| self.text(&format!("{section}.{number}.use")).map(str::to_owned);
-        let list = (0..).map_while(id).map(|id| ComponentConfig { id, table: Table::new() });
-        component_names(&list.collect::<Vec<_>>())
-    }
-
-    /// Value of a component's `key`, as in TOML.
-    pub(super) fn key(&self, section: &str, name: &str, key: &str) -> Option<&str> {
-        let number = self.names(section).iter().position(|known| known == name)?;
-        self.settings.get(&format!("{section}.{number}.{key}")).map(String::as_str)
+    pub(super) fn component(&self, section: &str, name: &str) -> Option<&ComponentConfig> {
+        let list = match section {
+            "mask" => &self.masks,
+            "weight" => &self.weights,
+            _ => &self.step_controls,
+        };
+        list.get(component_names(list).iter().position(|known| known == name)?)
     }
 
     /// The plugin with the component `id`, as `--plugin` takes it.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::FoundRun;
-use crate::report::terminal::percent;
+use crate::terminal::percent;
 
 /// Number of steps at either end of a run whose mean reward is told.
 pub const REWARDS: usize = 10;
