@@ -17,17 +17,28 @@ pub use tensorboard::Tensorboard;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, bail};
 use serde::Serialize;
 
 use crate::stages::record::StepRecord;
 use crate::stages::recorder::Recorded;
 use crate::stages::rollout::RolloutRecord;
 use crate::stages::times::Times;
-use owners::{Mean, Owner, Owners};
+use owners::{Owner, Owners};
 
 /// Metric names and values.
 pub type Values = Vec<(String, f64)>;
+/// Sum and number of the values of each name. Several values of a step are written as their mean, as in TRL.
+type Sums = BTreeMap<String, (f64, u32)>;
+
+fn add(sums: &mut Sums, name: String, value: f64) {
+    let sum = sums.entry(name).or_default();
+    *sum = (sum.0 + value, sum.1 + 1);
+}
+
+fn mean((sum, count): &(f64, u32)) -> f64 {
+    sum / f64::from(*count)
+}
 
 /// The metrics of a step as a JSON object: `step` comes first, then the values in the order of their names. Step 0 is the evaluation before
 /// training. Values that are not finite are written as null.
@@ -50,9 +61,9 @@ impl Line {
 pub struct Metrics {
     pub owners: Owners,
     /// Values of the rollout, which are in the line of every step that uses it.
-    rollout: BTreeMap<String, Mean>,
+    rollout: Sums,
     /// Values of the step since the last line.
-    step: BTreeMap<String, Mean>,
+    step: Sums,
     /// Times since the last line, and before it in this process.
     times: [Times; 2],
     last_line: Instant,
@@ -94,22 +105,22 @@ impl Metrics {
         self.times[0].add(stage, since.elapsed());
     }
 
-    /// The host's `values` beside those that components recorded.
-    fn merged(&mut self, values: Values, recorded: &Recorded, times: &Times) -> Result<BTreeMap<String, Mean>> {
+    /// The host's `values` beside those that components recorded: sum and number of the values of each name.
+    fn merged(&mut self, values: Values, recorded: &Recorded, times: &Times) -> Result<Sums> {
         self.times[0].extend(times);
-        let mut merged = recorded.numbers.clone();
-        for (name, value) in values {
-            if let Err(Owner::Component(component)) = self.owners.claim(&name, Owner::Host) {
-                return Err(anyhow!("component `{component}`: {}", names::reserved(&name)));
+        for (name, _) in &values {
+            if let Err(Owner::Component(component)) = self.owners.claim(name, Owner::Host) {
+                bail!("component `{component}`: {}", names::reserved(name));
             }
-            merged.entry(name).or_default().add(value);
         }
+        let mut merged = Sums::new();
+        recorded.numbers.iter().cloned().chain(values).for_each(|(name, value)| add(&mut merged, name, value));
         Ok(merged)
     }
 
     /// Value of `name` for the current step; `None` without one.
     pub fn value(&self, name: &str) -> Option<f64> {
-        self.step.get(name).or_else(|| self.rollout.get(name)).map(|mean| mean.value())
+        self.step.get(name).or_else(|| self.rollout.get(name)).map(mean)
     }
 
     /// Names of the values for the current step.
@@ -127,7 +138,7 @@ impl Metrics {
     /// The line of `step`, which ends it. Before the step, `num_tokens` tokens were processed and `num_completions` sampled.
     pub fn line(&mut self, step: u64, num_tokens: u64, num_completions: u64) -> Line {
         let mut own = std::mem::take(&mut self.step);
-        let mut record = |name: &str, value: f64| own.entry(name.to_owned()).or_default().add(value);
+        let mut record = |name: &str, value: f64| add(&mut own, name.to_owned(), value);
         record("num_tokens", num_tokens as f64);
         record("num_completions", num_completions as f64);
         if step > 0 {
@@ -137,7 +148,7 @@ impl Metrics {
         let times = std::mem::take(&mut self.times[0]);
         times.0.iter().for_each(|(stage, time)| record(&format!("timing_s/{stage}"), time.as_secs_f64()));
         self.times[1].extend(&times);
-        let values = self.rollout.iter().chain(&own).map(|(name, mean)| (name.clone(), mean.value()));
+        let values = self.rollout.iter().chain(&own).map(|(name, sum)| (name.clone(), mean(sum)));
         Line { step, values: values.collect() }
     }
 }
@@ -149,19 +160,11 @@ mod tests {
     use super::*;
     use crate::reward::Scored;
 
-    fn recorded(component: &str, numbers: &[(&str, f64)], owners: &mut Owners) -> Recorded {
-        let mut recorded = Recorded::default();
-        for (name, value) in numbers {
-            owners.claim(name, Owner::Component(component.to_owned())).unwrap();
-            recorded.numbers.entry((*name).to_owned()).or_default().add(*value);
-        }
-        recorded
-    }
-
-    fn rollout(reward: f32, recorded: Recorded) -> RolloutRecord {
+    fn rollout(reward: f32, numbers: &[(&str, f64)]) -> RolloutRecord {
         let rewards = Scored { total: vec![reward], per_reward: Vec::new() };
         let times = Times([("rollout", Duration::from_millis(7))].into());
-        let (lengths, truncated) = (vec![1], vec![0]);
+        let numbers = numbers.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        let (lengths, truncated, recorded) = (vec![1], vec![0], Recorded { numbers, arrays: Vec::new() });
         RolloutRecord { lengths, truncated, group_size: 1, rewards, recorded, times, ..RolloutRecord::default() }
     }
 
@@ -169,43 +172,31 @@ mod tests {
     fn a_rollouts_values_stand_in_every_line_that_uses_it_and_its_time_in_the_first() {
         let mut metrics = Metrics::default();
         for reward in [0.5, 0.25] {
-            metrics.rollout(&rollout(reward, Recorded::default())).unwrap();
+            metrics.rollout(&rollout(reward, &[("spread", 1.0), ("spread", 2.0)])).unwrap();
             for step in 1..=2 {
                 metrics.extend(vec![("loss".into(), 1.0)]).unwrap();
                 assert_eq!(metrics.value("reward"), Some(f64::from(reward)));
                 let line = metrics.line(step, 7, 1);
-                assert_eq!(["reward", "loss", "num_tokens"].map(|name| line.values[name]), [reward.into(), 1.0, 7.0]);
-                assert_eq!(line.values.get("timing_s/rollout"), (step == 1).then_some(&0.007));
-                assert!(
-                    serde_json::to_string(&line).unwrap().starts_with(&format!("{{\"step\":{step},\"completions/"))
-                );
+                let values = ["reward", "spread", "loss", "num_tokens"].map(|name| line.values[name]);
+                assert_eq!(values, [reward.into(), 1.5, 1.0, 7.0]);
+                assert_eq!(line.value("timing_s/rollout"), (step == 1).then_some(0.007));
+                assert!(serde_json::to_string(&line).unwrap().starts_with(&format!("{{\"step\":{step},\"compl")));
             }
-            assert!(!metrics.line(3, 7, 1).values.contains_key("loss"));
+            assert_eq!(metrics.line(3, 7, 1).value("loss"), None);
         }
         assert_eq!(metrics.total_times().0["rollout"], Duration::from_millis(14));
     }
 
     #[test]
-    fn no_component_records_under_a_name_of_the_host() {
-        // In the first rollout, the component comes first; later the name is known.
+    fn a_name_has_one_owner() {
+        let component = |name: &str| Owner::Component(name.to_owned());
         let mut metrics = Metrics::default();
-        let record = rollout(1.0, recorded("a.reward", &[("reward", 3.0)], &mut metrics.owners));
-        let error = metrics.rollout(&record).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "component `a.reward`: recorded `reward`, which is the host's own number here (give it another name)"
-        );
+        assert_eq!(metrics.owners.claim("reward", component("a.reward")), Ok(()));
+        assert_eq!(metrics.owners.claim("reward", component("b.objective")), Err(component("a.reward")));
+        let error = metrics.rollout(&rollout(1.0, &[])).unwrap_err().to_string();
+        assert!(error.starts_with("component `a.reward`: recorded `reward`, which is the host's own"), "{error}");
         let mut metrics = Metrics::default();
-        metrics.rollout(&rollout(1.0, Recorded::default())).unwrap();
-        assert_eq!(metrics.owners.claim("reward", Owner::Component("a.reward".into())), Err(Owner::Host));
-    }
-
-    #[test]
-    fn several_values_of_a_component_are_averaged_and_a_name_has_one_owner() {
-        let mut owners = Owners::default();
-        let recorded = recorded("a.advantage", &[("spread", 1.0), ("spread", 2.0)], &mut owners);
-        assert_eq!(recorded.numbers["spread"].value(), 1.5);
-        let a = Owner::Component("a.advantage".into());
-        assert_eq!(owners.claim("spread", Owner::Component("b.objective".into())), Err(a));
+        metrics.rollout(&rollout(1.0, &[])).unwrap();
+        assert_eq!(metrics.owners.claim("reward", component("a.reward")), Err(Owner::Host));
     }
 }

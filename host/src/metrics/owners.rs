@@ -20,20 +20,3 @@ impl Owners {
         if *known == owner { Ok(()) } else { Err(known.clone()) }
     }
 }
-
-/// The mean of the values that were recorded under one name, as in TRL.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Mean {
-    sum: f64,
-    count: u32,
-}
-
-impl Mean {
-    pub fn add(&mut self, value: f64) {
-        *self = Self { sum: self.sum + value, count: self.count + 1 };
-    }
-
-    pub fn value(self) -> f64 {
-        self.sum / f64::from(self.count)
-    }
-}

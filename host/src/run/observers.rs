@@ -31,7 +31,7 @@ impl Observers {
         journal::cut(&path, step)?;
         let completions = Completions::new(dir, &config.logging, config.sizes.steps_per_rollout);
         completions.cut(step)?;
-        let mut watch = Watch::new(Setup::of(config, provenance::latest(dir)?));
+        let mut watch = Watch::new(Setup::of(config.into(), provenance::latest(dir)?));
         // If the lines cannot be read, a warning may appear twice.
         let lines = Lines::read(&path).unwrap_or_default();
         lines.rows().for_each(|(step, values)| watch.recall(step, &values));

@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 /// Differences between two settings texts, one entry per key.
 pub fn changes(before: &str, now: &str) -> Result<Vec<String>> {
-    let (before, now) = (keys(before)?, keys(now)?);
+    let (before, now) = (keys(&read(before)?), keys(&read(now)?));
     let all: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
     let shown =
         |values: &BTreeMap<String, String>, key: &str| values.get(key).cloned().unwrap_or_else(|| "not set".to_owned());
@@ -16,19 +16,14 @@ pub fn changes(before: &str, now: &str) -> Result<Vec<String>> {
 }
 
 /// The settings in `text`.
-pub fn table(text: &str) -> Result<Table> {
+pub fn read(text: &str) -> Result<Table> {
     text.parse().context("settings are not TOML")
 }
 
-/// Every value of `text` by its dotted key, in the form of `--set`.
-pub fn keys(text: &str) -> Result<BTreeMap<String, String>> {
-    Ok(keys_of(&table(text)?))
-}
-
-/// Every value of `table` by its dotted key, in the form of `--set`.
-pub fn keys_of(table: &Table) -> BTreeMap<String, String> {
+/// Every value by its dotted key, in the form of `--set`.
+pub fn keys(settings: &Table) -> BTreeMap<String, String> {
     let mut keys = BTreeMap::new();
-    table.iter().for_each(|(key, value)| collect(key.clone(), value, &mut keys));
+    settings.iter().for_each(|(key, value)| collect(key.clone(), value, &mut keys));
     keys
 }
 

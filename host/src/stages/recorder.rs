@@ -1,6 +1,6 @@
 //! Collects what components record in a rollout or a step, and how long its stages take.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use capo_loader::warning::WarningSink;
@@ -9,8 +9,9 @@ use capo_plugin::abi_alignment::{ALIGNMENT, Alignment};
 use capo_plugin::{Extension, Lending, Point, Sink};
 
 use super::times::Times;
+use crate::metrics::Values;
 use crate::metrics::names::{self, metric_name};
-use crate::metrics::owners::{Mean, Owner, Owners};
+use crate::metrics::owners::{Owner, Owners};
 
 /// Numbers and arrays that components recorded, by the names of their metrics.
 ///
@@ -18,8 +19,8 @@ use crate::metrics::owners::{Mean, Owner, Owners};
 /// per run, use the plain `name` (`clip_ratio/region_mean`). A per-token array gives `name/mean` and `name/max` over completion tokens.
 #[derive(Debug, Clone, Default)]
 pub struct Recorded {
-    /// Mean of the numbers of each name.
-    pub numbers: BTreeMap<String, Mean>,
+    /// Numbers in the order of the calls; several of one name are averaged.
+    pub numbers: Values,
     /// Values of each token, `[B, T]`; empty if they are not collected.
     pub arrays: Vec<(String, Vec<f32>)>,
 }
@@ -107,7 +108,7 @@ impl Sink for ComponentSink<'_, '_> {
         }
         let metric = metric_name(self.point, component, name);
         match self.recorder.owners.claim(&metric, Owner::Component(component.to_owned())) {
-            Ok(()) => self.recorder.recorded.numbers.entry(metric).or_default().add(value),
+            Ok(()) => self.recorder.recorded.numbers.push((metric, value)),
             Err(Owner::Host) => drop(self.objection.get_or_insert(names::reserved(name))),
             Err(Owner::Component(other)) => {
                 let sentence = format!("recorded `{metric}`, as component `{other}` does (rename one of them)");

@@ -67,16 +67,19 @@ pub(super) fn raise_rate(setup: &Setup) -> Option<Advice> {
 /// A governor for a run that has no step control.
 pub(super) fn govern(setup: &Setup) -> Option<Advice> {
     // An optimizer without a momentum does not remember its last step, by which a target finds itself.
-    let forgets =
-        setup.train.as_ref().is_some_and(|train| train.optimizer == OptimizerName::Sgd && train.sgd_momentum == 0.0);
+    let forgets = setup
+        .settings
+        .train
+        .as_ref()
+        .is_some_and(|train| train.optimizer == OptimizerName::Sgd && train.sgd_momentum == 0.0);
     let target = if forgets { " --set step_control.governor.kl.target=1e-4" } else { "" };
-    let is_free = setup.learning_rate().is_some() && setup.step_controls.is_empty();
+    let is_free = setup.learning_rate().is_some() && setup.settings.step_control.is_empty();
     advise(Way::Govern, [&with_recipe(setup), target]).filter(|_| is_free)
 }
 
 /// The run's recipe for its command, to which a plugin brings others.
 fn with_recipe(setup: &Setup) -> String {
-    setup.recipe.as_ref().map_or_else(String::new, |recipe| format!(" --set recipe={recipe}"))
+    setup.settings.recipe.as_ref().map_or_else(String::new, |recipe| format!(" --set recipe={recipe}"))
 }
 
 /// Has the component `name` of `[[section]]` do less by a bound ten times as wide.
@@ -112,7 +115,7 @@ fn turn(setup: &Setup, section: &str, name: &str, [bound_word, word]: [&str; 2],
 
 /// A bound for a weight that does too much.
 pub(super) fn weight_bound(setup: &Setup, name: &str) -> Option<Advice> {
-    let is_adapter = setup.model.as_ref().is_some_and(|model| model.use_peft == Some(true));
+    let is_adapter = setup.settings.model.as_ref().is_some_and(|model| model.use_peft == Some(true));
     if is_adapter && id(name).ends_with(".curvature-weight") {
         return advise(Way::Auto, [&format!("weight.{name}.fisher_threshold")]);
     }
@@ -126,8 +129,8 @@ pub(super) fn less_rejection(setup: &Setup, mask: &str) -> Option<Advice> {
 
 /// Completions twice as long, as far as the model has positions.
 pub(super) fn longer(setup: &Setup) -> Option<Advice> {
-    let now = setup.rollout.as_ref()?.max_completion_length as f64;
-    let prompt = setup.data.as_ref().map_or(0.0, |data| data.max_prompt_length as f64);
+    let now = setup.settings.rollout.as_ref()?.max_completion_length as f64;
+    let prompt = setup.settings.data.as_ref().map_or(0.0, |data| data.max_prompt_length as f64);
     let room = setup.positions.map_or(f64::MAX, |all| all - prompt);
     let longest = room.min(2.0 * now);
     advise(Way::Longer, [&longest.to_string()]).filter(|_| longest > now)
@@ -135,13 +138,13 @@ pub(super) fn longer(setup: &Setup) -> Option<Advice> {
 
 /// A mask of completions that were cut off, for a run without it.
 pub(super) fn drop_truncated(setup: &Setup) -> Option<Advice> {
-    let drops = setup.masks.iter().any(|mask| mask.id == TRUNCATED);
+    let drops = setup.settings.mask.iter().any(|mask| mask.id == TRUNCATED);
     advise(Way::Drop, [&with_recipe(setup)]).filter(|_| !drops)
 }
 
 /// Twice as many answers to each prompt; of twice as many completions in a step, where they would not be whole groups.
 pub(super) fn answers(setup: &Setup) -> Option<Advice> {
-    let answers = 2 * setup.rollout.as_ref()?.num_generations;
+    let answers = 2 * setup.settings.rollout.as_ref()?.num_generations;
     let doubled = |train: &TrainConfig| {
         let step = train.per_device_train_batch_size * train.gradient_accumulation_steps;
         let sizes = [
@@ -152,19 +155,19 @@ pub(super) fn answers(setup: &Setup) -> Option<Advice> {
         let sizes = sizes.into_iter().filter(|(_, size)| *size > 0 && !step.is_multiple_of(answers));
         sizes.map(|(key, size)| format!(" --set train.{key}={}", 2 * size)).collect::<String>()
     };
-    let more = setup.train.as_ref().map_or_else(String::new, doubled);
+    let more = setup.settings.train.as_ref().map_or_else(String::new, doubled);
     advise(Way::Answers, [&answers.to_string(), &more])
 }
 
 /// Other prompts for those whose answers earn alike.
 pub(super) fn resample(setup: &Setup) -> Option<Advice> {
-    setup.rollout.as_ref().filter(|rollout| !rollout.filter_groups && rollout.num_generations > 1)?;
-    let is_scored = setup.train.as_ref().is_some_and(|train| train.score_at_sampling);
+    setup.settings.rollout.as_ref().filter(|rollout| !rollout.filter_groups && rollout.num_generations > 1)?;
+    let is_scored = setup.settings.train.as_ref().is_some_and(|train| train.score_at_sampling);
     advise(Way::Resample, []).filter(|_| !is_scored)
 }
 
 pub(super) fn explore(setup: &Setup) -> Option<Advice> {
-    let now = setup.train.as_ref().map(|train| train.entropy_coef).filter(|coefficient| *coefficient > 0.0);
+    let now = setup.settings.train.as_ref().map(|train| train.entropy_coef).filter(|coefficient| *coefficient > 0.0);
     advise(Way::Explore, [&short(now.map_or(0.01, |coefficient| 3.0 * coefficient))])
 }
 

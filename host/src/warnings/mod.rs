@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use advice::{Advice, Way};
 pub use checks::Finding;
-pub use setup::Setup;
+pub use setup::{Settings, Setup};
 
 use checks::CHECKS;
 use window::Window;
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     fn watch(settings: &str) -> Watch {
-        Watch::new(Setup::read(&settings.parse().unwrap(), Vec::new()))
+        Watch::new(Setup::of(toml::from_str(settings).unwrap(), Vec::new()))
     }
 
     fn values(numbers: &[(&str, f64)]) -> BTreeMap<String, f64> {

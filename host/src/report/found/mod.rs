@@ -14,6 +14,7 @@ use toml::Table;
 pub use crate::metrics::lines::{Column, Lines};
 use crate::run::{CONFIG_FILE, METRICS_FILE, is_at_work, settings};
 use crate::terminal::sentence;
+use crate::warnings::Settings;
 pub use completions::{Row, completions};
 pub use diagnosis::{Diagnosis, diagnose};
 pub use summary::{REWARDS, Summary};
@@ -25,8 +26,8 @@ pub struct FoundRun {
     pub dir: PathBuf,
     /// Name of the directory, without its parents.
     pub name: String,
-    /// The settings; empty if they cannot be read.
-    pub table: Table,
+    /// The settings that checks read.
+    pub checked: Settings,
     /// Every setting by its dotted key, with the value as in TOML.
     pub settings: BTreeMap<String, String>,
     /// Contents of `metrics.jsonl`.
@@ -47,7 +48,7 @@ impl FoundRun {
             );
         }
         let mut remarks = Vec::new();
-        let table = files::read(&dir.join(CONFIG_FILE)).and_then(|bytes| settings::table(&String::from_utf8(bytes)?));
+        let table = files::read(&dir.join(CONFIG_FILE)).and_then(|bytes| settings::read(&String::from_utf8(bytes)?));
         let table = table.unwrap_or_else(|error| {
             remarks.push(format!("`{CONFIG_FILE}` cannot be used: {}", sentence(&error, false)));
             Table::new()
@@ -62,8 +63,8 @@ impl FoundRun {
         Ok(Self {
             name: name.unwrap_or_else(|| dir.display().to_string()),
             dir: dir.to_owned(),
-            settings: settings::keys_of(&table),
-            table,
+            settings: settings::keys(&table),
+            checked: table.try_into().unwrap_or_default(),
             lines,
             at_work,
             remarks,
@@ -74,8 +75,8 @@ impl FoundRun {
     #[cfg(test)]
     pub(super) fn of(name: &str, settings: &[(&str, &str)], lines: Lines) -> Self {
         let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let (table, remarks) = (Table::new(), Vec::new());
-        Self { dir: name.into(), name: name.into(), table, settings, lines, at_work: false, remarks }
+        let (checked, remarks) = (Settings::default(), Vec::new());
+        Self { dir: name.into(), name: name.into(), checked, settings, lines, at_work: false, remarks }
     }
 
     /// True if `dir` looks like a run's directory.
