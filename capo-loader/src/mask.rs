@@ -1,7 +1,7 @@
 //! Applies masks in order to choose the tokens that reach the backward pass.
 
 use anyhow::Result;
-use capo_plugin::{Batch, Mask, Sink};
+use capo_plugin::{Batch, MaskHandle, Sink};
 
 use crate::weight::Factors;
 
@@ -45,7 +45,7 @@ impl Decision {
 /// # Errors
 ///
 /// A mask's own error, or a rule of the interface that it broke.
-pub fn apply(masks: &mut [Mask], sink: &mut dyn Sink, batch: &Batch<'_>) -> Result<Decision> {
+pub fn apply(masks: &mut [MaskHandle], sink: &mut dyn Sink, batch: &Batch<'_>) -> Result<Decision> {
     let mut token_mask = batch.completion_mask.to_vec();
     let mut rejected = Vec::with_capacity(masks.len());
     for mask in masks {
@@ -63,7 +63,7 @@ pub fn apply(masks: &mut [Mask], sink: &mut dyn Sink, batch: &Batch<'_>) -> Resu
 ///
 /// A mask's own error.
 pub fn step_end(
-    masks: &mut [Mask],
+    masks: &mut [MaskHandle],
     sink: &mut dyn Sink,
     batch: &Batch<'_>,
     decision: &Decision,

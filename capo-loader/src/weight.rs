@@ -1,7 +1,7 @@
 //! Applies weights in order: each scales the gradient of the tokens that the masks kept.
 
 use anyhow::{Result, bail};
-use capo_plugin::{Batch, Sink, Weight};
+use capo_plugin::{Batch, Sink, WeightHandle};
 
 use crate::mask::Decision;
 
@@ -29,7 +29,7 @@ impl Factors {
 /// # Errors
 ///
 /// A weight's own error, a rule of the interface that it broke, or a product that is too large.
-pub fn apply(weights: &mut [Weight], sink: &mut dyn Sink, batch: &Batch<'_>, decision: &mut Decision) -> Result<()> {
+pub fn apply(weights: &mut [WeightHandle], sink: &mut dyn Sink, batch: &Batch<'_>, decision: &mut Decision) -> Result<()> {
     let Decision { token_mask, token_weights, factors, .. } = decision;
     for weight in weights {
         let (mut own, reached) = (vec![0.0; token_weights.len()], token_mask.clone());
@@ -57,7 +57,7 @@ pub fn apply(weights: &mut [Weight], sink: &mut dyn Sink, batch: &Batch<'_>, dec
 ///
 /// A weight's own error.
 pub fn step_end(
-    weights: &mut [Weight],
+    weights: &mut [WeightHandle],
     sink: &mut dyn Sink,
     batch: &Batch<'_>,
     decision: &Decision,

@@ -165,11 +165,9 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
     let policy = &policy.in_training(Dropout::of_step(info.seed, info.step)).with_truncation(config.loss_truncation());
     let measured = effect::is_due(info.step, config.train.measure_step);
     let wants = inputs.outputs(&components.step_controls, measured);
-    let mut batch = rollout.batch.part(rows.clone());
-    let context = batch.context.take();
+    let batch = rollout.batch.part(rows.clone());
     let mut recorder = Recorder::new(batch.completion_mask.clone(), &mut observers.metrics.owners, warned, watchdog);
     recorder.collects_arrays = observers.completions.takes_arrays(batch.sampled_at, iteration);
-    recorder.context = context.as_ref().map(|context| context.lend(info.step - batch.sampled_at));
 
     let sampled = (batch, rollout.outputs.take());
     let (batch, forwards) = recorder.times.of("score", policy, || {
@@ -180,7 +178,9 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
     let batch = objective::evaluate(objective, &mut recorder.at(Point::Objective), batch, advantages, &info)?;
     if let Some(dir) = dump {
         let path = dir.join(batch_file::name(info.step));
-        batch_file::write(&path, &batch.to_host()?.view(&info), recorder.context.as_ref())?;
+        let context = batch.sampled().context.as_ref();
+        let context = context.map(|context| (context, info.step - batch.sampled().sampled_at));
+        batch_file::write(&path, &batch.to_host()?.view(&info), context)?;
     }
     let (decision, factored) = decision::decide(components, &mut recorder, &batch, &info, &config.train.loss_factors)?;
 

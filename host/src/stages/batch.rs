@@ -172,7 +172,7 @@ impl SampledBatch {
             sampled_at: self.sampled_at,
             old_logps: cut(&self.old_logps),
             sampler_logps: cut(&self.sampler_logps),
-            context: self.context.as_ref().map(|context| context.part(rows.clone())),
+            context: sampled.context.as_ref().map(|context| context.part(rows.clone())),
         }
     }
 
@@ -227,6 +227,8 @@ impl BatchWithLogps {
             (_, lent) => lent.as_ref().map(|lent| lent.view(hidden, topk, tokens)),
         };
         batch.optimizer_state = self.head_state.as_ref().map(HeadState::view);
+        batch.rollout_context = sampled.context.as_ref().map(|context| context.lend(info.step - sampled.sampled_at));
+        batch.sampler_top_k = sampled.context.as_ref().and_then(ContextData::top_k);
         batch
     }
 

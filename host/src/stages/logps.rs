@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use anyhow::{Result, ensure};
 use capo_loader::registry::Components;
-use capo_plugin::{Inputs, StepControlFn};
+use capo_plugin::{Inputs, StepControlHandle};
 
 use crate::model::frozen::Reference;
 use crate::model::{Forward, HEAD, Policy, Sequences, TokenOutputs, Wants};
@@ -89,7 +89,7 @@ impl ComponentInputs {
 
     /// Outputs of a step's forward passes for every token besides its log-probability. Step controls and a `measured` step need the
     /// features too.
-    pub fn outputs(&self, controls: &[StepControlFn], measured: bool) -> Wants {
+    pub fn outputs(&self, controls: &[StepControlHandle], measured: bool) -> Wants {
         let last_layer_k = (measured || self.inputs.contains(Inputs::LAST_LAYER)).then_some(self.last_layer_k);
         Wants { entropy: true, hidden: measured || !controls.is_empty(), last_layer_k }
     }

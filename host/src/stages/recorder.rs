@@ -5,8 +5,7 @@ use std::time::Instant;
 
 use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
-use capo_plugin::abi_alignment::{ALIGNMENT, Alignment};
-use capo_plugin::{Extension, Lending, Point, Sink};
+use capo_plugin::{Point, Sink};
 
 use super::times::Times;
 use crate::metrics::Values;
@@ -29,10 +28,6 @@ pub struct Recorded {
 pub struct Recorder<'a> {
     pub recorded: Recorded,
     pub times: Times,
-    /// Data of the rollout outside its batch, for the components that asked for them.
-    pub context: Option<Lending<'a>>,
-    /// Agreement of the step's gradient with the previous step, for step controls.
-    pub alignment: Option<Alignment>,
     /// True to collect arrays.
     pub collects_arrays: bool,
     /// `[B, T]`: 1 for completion tokens. For rewards it is `[B]`, because their arrays have one number per completion.
@@ -51,8 +46,6 @@ impl<'a> Recorder<'a> {
         Self {
             recorded: Recorded::default(),
             times: Times::default(),
-            context: None,
-            alignment: None,
             collects_arrays: false,
             completion_mask,
             owners,
@@ -132,13 +125,6 @@ impl Sink for ComponentSink<'_, '_> {
             if self.recorder.collects_arrays && !self.is_silent {
                 self.recorder.recorded.arrays.push((metric_name(self.point, component, name), values.to_vec()));
             }
-        }
-    }
-
-    fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
-        match &self.recorder.alignment {
-            Some(alignment) if id == ALIGNMENT => Some(Extension::of(alignment)),
-            _ => self.recorder.context.as_ref()?.extension(id),
         }
     }
 
