@@ -29,7 +29,12 @@ impl Factors {
 /// # Errors
 ///
 /// A weight's own error, a rule of the interface that it broke, or a product that is too large.
-pub fn apply(weights: &mut [WeightHandle], sink: &mut dyn Sink, batch: &Batch<'_>, decision: &mut Decision) -> Result<()> {
+pub fn apply(
+    weights: &mut [WeightHandle],
+    sink: &mut dyn Sink,
+    batch: &Batch<'_>,
+    decision: &mut Decision,
+) -> Result<()> {
     let Decision { token_mask, token_weights, factors, .. } = decision;
     for weight in weights {
         let (mut own, reached) = (vec![0.0; token_weights.len()], token_mask.clone());

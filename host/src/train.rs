@@ -133,10 +133,8 @@ fn sample(run: &mut Run) -> Result<SampledRollout> {
     let sampler = Sampler {
         config,
         step: progress.step,
-        context: inputs.context(),
+        inputs: *inputs,
         capture: config.train.score_at_sampling.then_some(capture),
-        sampler_logps: config.sampler_differs() || policy.drops_out(),
-        top_k: inputs.sampler_top_k(),
         tokenizer,
         rewards,
         sink: &mut sink,
@@ -151,7 +149,7 @@ fn sample(run: &mut Run) -> Result<SampledRollout> {
         rollout.batch.old_logps = Some(logps::detached(&policy, &rollout.batch, work)?);
     }
     rollout.record.recorded = recorder.recorded;
-    rollout.record.times.add("rollout", started.elapsed());
+    rollout.record.recorded.times.add("rollout", started.elapsed());
     progress.rollout(&rollout.record);
     observers.metrics.rollout(&rollout.record)?;
     Ok(rollout)
@@ -170,7 +168,7 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
     recorder.collects_arrays = observers.completions.takes_arrays(batch.sampled_at, iteration);
 
     let sampled = (batch, rollout.outputs.take());
-    let (batch, forwards) = recorder.times.of("score", policy, || {
+    let (batch, forwards) = recorder.recorded.times.of("score", policy, || {
         logps::of_batch(policy, reference.as_ref(), optimizer, sampled, (*inputs, &wants), work)
     })?;
     let Components { advantage, objective, .. } = components;
@@ -184,7 +182,7 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
     }
     let (decision, factored) = decision::decide(components, &mut recorder, &batch, &info, &config.train.loss_factors)?;
 
-    let (reduced, gradients) = recorder.times.of("backward", policy, || {
+    let (reduced, gradients) = recorder.recorded.times.of("backward", policy, || {
         let mut reduced = backward::reduce(&batch, &info, &decision, factored.as_ref())?;
         if config.train.entropy_coef > 0.0 {
             reduced.add_entropy_bonus(&batch, &decision, config.train.entropy_coef);
@@ -196,7 +194,7 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
 
     // The weights are about to change, which invalidates the recovery point.
     *recovery = None;
-    let (before, outcome) = recorder.times.of("step", policy, || {
+    let (before, outcome) = recorder.recorded.times.of("step", policy, || {
         let kept = gradients.as_ref().map(|gradients| &gradients.kept);
         let before = control::remember(policy, optimizer, kept, &components.step_controls, measured)?;
         let (rate, limit) = (info.optimizer.learning_rate, info.optimizer.max_grad_norm);
@@ -212,6 +210,6 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
     decision::step_end(components, &mut recorder, &batch, &info, &decision, applied.taken)?;
 
     let passes = policy.tokens_of_passes(&batch.sampled().sequences, work.micro_batch);
-    let Recorder { recorded, times, .. } = recorder;
-    Ok(StepRecord { info, rows, batch, decision, reduced, second_pass, applied, passes, recorded, times })
+    let recorded = recorder.recorded;
+    Ok(StepRecord { info, rows, batch, decision, reduced, second_pass, applied, passes, recorded })
 }

@@ -15,7 +15,7 @@ use crate::config::{self, Config, Draft, Resolved};
 use crate::model::device;
 use crate::run::estimate::{self, Estimate};
 use crate::run::{AbsentWeights, CONFIG_FILE, Resources, Run, best, directory, provenance};
-use crate::terminal::{self, Progress};
+use crate::terminal::{self, ProgressLines};
 use crate::train::train;
 
 pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
@@ -25,7 +25,7 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
     let (mut run, sources) = open_run(args).map_err(Failure::Input)?;
     run.dump_batches(args.dump_batches.as_deref()).map_err(Failure::Input)?;
     let max_steps = run.config().train.max_steps;
-    let mut progress = Progress::new(started, max_steps, run.progress.step);
+    let mut progress = ProgressLines::new(started, max_steps, run.progress.step);
     progress.opening(&run.resources, &run.dir, &sources);
     if args.resume.is_some() {
         progress.resuming(&run);
@@ -84,7 +84,7 @@ fn dry_run(args: &TrainArgs, started: Instant) -> Result<()> {
     let estimate = Estimate::of(&mut resources)?;
     let lines = [estimate.lines(&resources), terminal::pace(&mut resources, &estimate)].concat();
     let dir = dir.unwrap_or_else(|| directory::free(&resources.name()));
-    let progress = Progress::new(started, resources.config.train.max_steps, 0);
+    let progress = ProgressLines::new(started, resources.config.train.max_steps, 0);
     progress.opening(&resources, &dir, &sources);
     lines.iter().for_each(|line| progress.say(line));
     progress.say("\nits settings, in full:\n");

@@ -83,20 +83,19 @@ impl Metrics {
     ///
     /// When a component uses a name of the host, in this function and in `step`.
     pub fn rollout(&mut self, record: &RolloutRecord) -> Result<()> {
-        let (values, times) = (rollout::rollout(record), &record.times);
-        self.rollout = self.merged(values, &record.recorded, times)?;
+        self.rollout = self.merged(rollout::rollout(record), &record.recorded)?;
         Ok(())
     }
 
     /// Adds a step; `rejected_so_far` is the rejected share of the run's tokens.
     pub fn step(&mut self, record: &StepRecord, rejected_so_far: f64) -> Result<()> {
-        self.step = self.merged(step::step(record, rejected_so_far), &record.recorded, &record.times)?;
+        self.step = self.merged(step::step(record, rejected_so_far), &record.recorded)?;
         Ok(())
     }
 
     /// Adds values of the host, as of an evaluation.
     pub fn extend(&mut self, values: Values) -> Result<()> {
-        let values = self.merged(values, &Recorded::default(), &Times::default())?;
+        let values = self.merged(values, &Recorded::default())?;
         self.step.extend(values);
         Ok(())
     }
@@ -106,8 +105,8 @@ impl Metrics {
     }
 
     /// The host's `values` beside those that components recorded: sum and number of the values of each name.
-    fn merged(&mut self, values: Values, recorded: &Recorded, times: &Times) -> Result<Sums> {
-        self.times[0].extend(times);
+    fn merged(&mut self, values: Values, recorded: &Recorded) -> Result<Sums> {
+        self.times[0].extend(&recorded.times);
         for (name, _) in &values {
             if let Err(Owner::Component(component)) = self.owners.claim(name, Owner::Host) {
                 bail!("component `{component}`: {}", names::reserved(name));
@@ -164,8 +163,8 @@ mod tests {
         let rewards = Scored { total: vec![reward], per_reward: Vec::new() };
         let times = Times([("rollout", Duration::from_millis(7))].into());
         let numbers = numbers.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
-        let (lengths, truncated, recorded) = (vec![1], vec![0], Recorded { numbers, arrays: Vec::new() });
-        RolloutRecord { lengths, truncated, group_size: 1, rewards, recorded, times, ..RolloutRecord::default() }
+        let (lengths, truncated, recorded) = (vec![1], vec![0], Recorded { numbers, arrays: Vec::new(), times });
+        RolloutRecord { lengths, truncated, group_size: 1, rewards, recorded, ..RolloutRecord::default() }
     }
 
     #[test]

@@ -12,8 +12,6 @@ pub const REJECTED_GRADIENT: &str = "rejected_gradient_share";
 pub const ZERO_ADVANTAGE: &str = "frac_advantage_zero";
 /// Mean weight of the tokens that reached a weight component. The host records it in addition to the component's own metrics.
 pub const MEAN_WEIGHT: &str = "mean";
-/// Share with a weight below 1, among the tokens that reached a weight component.
-pub const BELOW_ONE: &str = "below_one";
 /// Share of the gradient that a weight component removed.
 pub const WEIGHTED_AWAY: &str = "weighted_away_gradient_share";
 /// Share of the update's length that remains after a step control.

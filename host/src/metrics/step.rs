@@ -2,7 +2,7 @@
 
 use capo_plugin::{OptimizerKind, Point};
 
-use super::names::{APPLIED, BELOW_ONE, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE, metric_name};
+use super::names::{APPLIED, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE, metric_name};
 use super::{Values, mismatch, names};
 use crate::stages::effect::Effect;
 use crate::stages::record::StepRecord;
@@ -57,7 +57,7 @@ pub fn step(record: &StepRecord, rejected_so_far: f64) -> Values {
         let factors = || weight.of_tokens().map(|(_, factor)| factor);
         let count = factors().count().max(1) as f64;
         values.push((name(MEAN_WEIGHT), factors().map(f64::from).sum::<f64>() / count));
-        values.push((name(BELOW_ONE), factors().filter(|factor| *factor < 1.0).count() as f64 / count));
+        values.push((name("below_one"), factors().filter(|factor| *factor < 1.0).count() as f64 / count));
         values.push((name(names::WEIGHTED_AWAY), *away));
     }
     let shares = applied.shares.iter();

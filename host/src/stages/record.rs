@@ -9,7 +9,6 @@ use super::backward::Reduced;
 use super::batch::{StepBatch, StepInfo};
 use super::control::Applied;
 use super::recorder::Recorded;
-use super::times::Times;
 
 /// What one optimizer step did.
 #[derive(Debug)]
@@ -30,9 +29,8 @@ pub struct StepRecord {
     pub applied: Applied,
     /// Number of tokens that the training pass runs through the model, and of the distinct tokens among them.
     pub passes: (usize, usize),
-    /// What components recorded.
+    /// What components recorded, and the times of the stages.
     pub recorded: Recorded,
-    pub times: Times,
 }
 
 impl StepRecord {

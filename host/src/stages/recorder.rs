@@ -12,7 +12,7 @@ use crate::metrics::Values;
 use crate::metrics::names::{self, metric_name};
 use crate::metrics::owners::{Owner, Owners};
 
-/// Numbers and arrays that components recorded, by the names of their metrics.
+/// Numbers and arrays that components recorded, by the names of their metrics, and the times of the stages.
 ///
 /// A mask's metrics are named `component-id/name`, and a reward's `rewards/component-id/name`. Advantage estimator and objective, one each
 /// per run, use the plain `name` (`clip_ratio/region_mean`). A per-token array gives `name/mean` and `name/max` over completion tokens.
@@ -22,12 +22,13 @@ pub struct Recorded {
     pub numbers: Values,
     /// Values of each token, `[B, T]`; empty if they are not collected.
     pub arrays: Vec<(String, Vec<f32>)>,
+    /// Time of each stage.
+    pub times: Times,
 }
 
 /// Receives the reports of all components of a rollout or a step. A name that the host or another component uses is refused.
 pub struct Recorder<'a> {
     pub recorded: Recorded,
-    pub times: Times,
     /// True to collect arrays.
     pub collects_arrays: bool,
     /// `[B, T]`: 1 for completion tokens. For rewards it is `[B]`, because their arrays have one number per completion.
@@ -45,7 +46,6 @@ impl<'a> Recorder<'a> {
     ) -> Self {
         Self {
             recorded: Recorded::default(),
-            times: Times::default(),
             collects_arrays: false,
             completion_mask,
             owners,
@@ -86,7 +86,7 @@ impl Drop for ComponentSink<'_, '_> {
             Point::Mask | Point::Weight => "mask",
             Point::StepControl => "step_control",
         };
-        self.recorder.times.add(stage, self.started.elapsed());
+        self.recorder.recorded.times.add(stage, self.started.elapsed());
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result};
-use capo_plugin::{Dims, Sink};
+use capo_plugin::Sink;
 use host_ops::rng;
 
 use crate::config::Config;
@@ -13,8 +13,8 @@ use crate::reward::{Rewards, Scored};
 use crate::stages::batch::SampledBatch;
 use crate::stages::context::{self, Group, SampledText};
 use crate::stages::dynamic_sampling::{self, Filtered};
+use crate::stages::logps::ComponentInputs;
 use crate::stages::recorder::Recorded;
-use crate::stages::times::Times;
 
 /// Settings and components for sampling, besides the policy.
 pub struct Sampler<'a> {
@@ -22,14 +22,10 @@ pub struct Sampler<'a> {
     pub config: &'a Config,
     /// Number of completed optimizer steps.
     pub step: u64,
-    /// True if a component asks for rollout data outside the batch.
-    pub context: bool,
-    /// True if the sampler's log-probabilities are stored even when no component asks.
-    pub sampler_logps: bool,
+    /// What the run's components ask for.
+    pub inputs: ComponentInputs,
     /// Outputs to collect in the sampler's passes, for a step that uses the whole rollout. If `None`, that step runs its own forward pass.
     pub capture: Option<Capture>,
-    /// Number of most likely tokens to store at each position in the context; 0 stores none.
-    pub top_k: usize,
     /// Converts text to token ids and back.
     pub tokenizer: &'a Tokenizer,
     /// The reward components, with their weights.
@@ -66,9 +62,8 @@ pub struct RolloutRecord {
     pub prompts: u64,
     /// Dynamic sampling; `None` unless groups without a difference in reward are dropped.
     pub filtered: Option<Filtered>,
-    /// What the rewards recorded.
+    /// What the rewards recorded, and the rollout's time.
     pub recorded: Recorded,
-    pub times: Times,
 }
 
 /// The part of a rollout that one optimizer step uses.
@@ -128,8 +123,8 @@ fn draw(
         max_completion_length: config.max_completion_length,
         eos_ids: sampler.tokenizer.eos_ids().to_vec(),
         logps: false,
-        sampler_logps: sampler.context || sampler.sampler_logps,
-        top_k: sampler.top_k,
+        sampler_logps: sampler.inputs.context() || sampler.config.sampler_differs() || policy.drops_out(),
+        top_k: sampler.inputs.sampler_top_k(),
         max_num_seqs: config.max_num_seqs,
     };
     let (completions, outputs) = policy.generate_with_outputs(&prompt_ids, &generation, sampler.capture, &mut rngs)?;
@@ -159,7 +154,7 @@ fn draw(
 fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<SampledRollout> {
     let (tokens, prompts) = (groups.iter().map(Group::tokens).sum(), groups.len() as u64);
     let group_size = sampler.config.rollout.num_generations;
-    let mut context = sampler.context.then(|| context::gather(&groups, sampler.tokenizer)).transpose()?;
+    let mut context = sampler.inputs.context().then(|| context::gather(&groups, sampler.tokenizer)).transpose()?;
     let (mut prompt_ids, mut completions) = (Vec::new(), Vec::new());
     let (mut texts, mut rewards) = (Vec::new(), Scored::default());
     for group in groups {
@@ -183,21 +178,14 @@ fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<SampledRollout>
     );
     batch.sampled_at = sampler.step;
     batch.context = context;
-    batch.sampler_logps = padded(&completions, batch.dims);
+    // They are empty unless they were asked for.
+    let sampler_logps = || completions.iter().map(|completion| completion.sampler_logps.as_slice());
+    let asked = sampler_logps().zip(&ids).all(|(logps, ids)| logps.len() == ids.len());
+    batch.sampler_logps = asked.then(|| context::padded(sampler_logps(), batch.dims.tokens as usize, 0.0));
     let (lengths, truncated) = (ids.iter().map(|ids| ids.len()).collect(), batch.truncated.clone());
     let record =
         RolloutRecord { lengths, truncated, group_size, rewards, texts, tokens, prompts, ..RolloutRecord::default() };
     Ok(SampledRollout { batch, outputs: None, record })
-}
-
-/// `[B, T]`: log-probabilities with which tokens were drawn, 0 on padding; `None` unless they were asked for.
-fn padded(completions: &[SampledTokens], dims: Dims) -> Option<Vec<f32>> {
-    let asked = completions.iter().all(|completion| completion.sampler_logps.len() == completion.ids.len());
-    let mut padded = vec![0.0; dims.len()];
-    for (b, SampledTokens { sampler_logps, .. }) in completions.iter().enumerate() {
-        padded[dims.row(b)][..sampler_logps.len()].copy_from_slice(sampler_logps);
-    }
-    asked.then_some(padded)
 }
 
 /// Token ids of the prompts. A prompt beyond `limit` tokens is an error.

@@ -1,7 +1,6 @@
 //! Output on the terminal: lines, error messages, numbers in readable form, and the progress of a run.
 
 mod live;
-mod pace;
 mod progress;
 mod words;
 
@@ -13,8 +12,7 @@ use capo_loader::terminal::escape;
 pub use capo_loader::terminal::{error, note, warn};
 
 pub use live::Answered;
-pub use pace::pace;
-pub use progress::Progress;
+pub use progress::{ProgressLines, pace};
 
 /// The first failure to write to standard output.
 static FAILURE: OnceLock<String> = OnceLock::new();

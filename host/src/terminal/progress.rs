@@ -15,12 +15,14 @@ use crate::metrics::Line;
 use crate::metrics::names::REJECTED;
 use crate::model::Adapter;
 use crate::model::device::{self, Dtype};
+use crate::run::estimate::Estimate;
+use crate::run::pace::measure;
 use crate::run::{Resources, Run, best, checkpoint};
 use crate::stages::logps::asked;
 use crate::train::Observer;
 
-/// Progress on the terminal.
-pub struct Progress {
+/// The progress of a run on the terminal.
+pub struct ProgressLines {
     started: Instant,
     first_step: Option<Duration>,
     steps: u64,
@@ -39,7 +41,7 @@ const PACED: u64 = 3;
 /// Least duration that is said, seconds.
 const LONG: f64 = 60.0;
 
-impl Progress {
+impl ProgressLines {
     /// The progress of a process that started at `started`, for a run of `steps` steps of which `done` are done.
     pub fn new(started: Instant, steps: u64, done: u64) -> Self {
         let live = Live::new(steps, done);
@@ -240,7 +242,7 @@ fn held_out(accuracy: Option<f64>, reward: Option<f64>) -> Option<String> {
     accuracy.or_else(|| reward.map(|reward| format!("reward {reward:.3}")))
 }
 
-impl Observer for Progress {
+impl Observer for ProgressLines {
     fn line(&mut self, run: &Run, line: &Line) {
         if line.step == 0 {
             return self.before_training(line);
@@ -282,4 +284,33 @@ impl Observer for Progress {
     fn warn(&mut self, warning: &str) {
         self.live.aside(|| super::warn(warning));
     }
+}
+
+/// Lines for the run's header: the time of the whole run, and of each part of a step.
+pub fn pace(resources: &mut Resources, estimate: &Estimate) -> Vec<String> {
+    let (parts, evaluation) = match measure(resources, estimate) {
+        Ok(measured) => measured,
+        Err(error) => return vec![format!("time       not measured: {error:#}")],
+    };
+    let (config, steps) = (&resources.config, resources.config.train.max_steps);
+    let step: f64 = parts.iter().map(|(_, seconds)| seconds).sum();
+    let (mut all, mut evaluated) = (step * steps as f64, String::new());
+    if evaluation > 0.0 {
+        // The first comes before training.
+        let count = 1 + config.evaluations(0..steps);
+        all += evaluation * count as f64;
+        evaluated = format!(" and {count} evaluations of {}", shown(evaluation));
+    }
+    let tokens = config.sizes.step * (estimate.prompt_tokens + config.rollout.max_completion_length);
+    let (all, step, tokens) = (super::duration(all), shown(step), grouped(tokens as u64));
+    let first = format!(
+        "time       about {all} if every completion has its full length ({tokens} tokens a step): {steps} steps of {step}{evaluated}"
+    );
+    let parts = parts.iter().map(|(name, seconds)| format!("  {name:<32} {:>10}", shown(*seconds)));
+    std::iter::once(first).chain(parts).collect()
+}
+
+/// A duration of any length; a small model's steps take milliseconds.
+fn shown(seconds: f64) -> String {
+    if seconds < 1.0 { format!("{:.0} ms", 1000.0 * seconds) } else { super::duration(seconds) }
 }

@@ -144,16 +144,16 @@ pub(super) fn drop_truncated(setup: &Setup) -> Option<Advice> {
 
 /// Twice as many answers to each prompt; of twice as many completions in a step, where they would not be whole groups.
 pub(super) fn answers(setup: &Setup) -> Option<Advice> {
-    let answers = 2 * setup.settings.rollout.as_ref()?.num_generations;
+    let answers = setup.settings.rollout.as_ref()?.num_generations.saturating_mul(2);
     let doubled = |train: &TrainConfig| {
-        let step = train.per_device_train_batch_size * train.gradient_accumulation_steps;
+        let step = train.per_device_train_batch_size.saturating_mul(train.gradient_accumulation_steps);
         let sizes = [
             ("gradient_accumulation_steps", train.gradient_accumulation_steps),
             ("steps_per_generation", train.steps_per_generation),
             ("generation_batch_size", train.generation_batch_size),
         ];
         let sizes = sizes.into_iter().filter(|(_, size)| *size > 0 && !step.is_multiple_of(answers));
-        sizes.map(|(key, size)| format!(" --set train.{key}={}", 2 * size)).collect::<String>()
+        sizes.map(|(key, size)| format!(" --set train.{key}={}", size.saturating_mul(2))).collect::<String>()
     };
     let more = setup.settings.train.as_ref().map_or_else(String::new, doubled);
     advise(Way::Answers, [&answers.to_string(), &more])
