@@ -3,42 +3,7 @@
 use anyhow::Result;
 use capo_plugin::{Batch, MaskHandle, Sink};
 
-use crate::weight::Factors;
-
-/// What masks and weights decided about each token of a batch.
-#[derive(Debug, Clone, Default)]
-pub struct Decision {
-    /// `[B, T]`: 1 for tokens that reach the backward pass, 0 for rejected tokens and padding; called `keep` in the plugin interface.
-    pub token_mask: Vec<u8>,
-    /// `[B, T]`: the product of all weights; 0 where `token_mask` is.
-    pub token_weights: Vec<f32>,
-    /// The tokens that each mask rejected, in the masks' order.
-    pub rejected: Vec<Rejected>,
-    /// The factors of each weight component, in order.
-    pub factors: Vec<Factors>,
-}
-
-/// Tokens that one mask rejected, among those that the earlier masks kept.
-#[derive(Debug, Clone)]
-pub struct Rejected {
-    /// The mask's name in reports.
-    pub by: String,
-    /// Indices into the flat `[B, T]` array, ascending.
-    pub tokens: Vec<usize>,
-}
-
-impl Decision {
-    /// Every token of `token_mask`, `[B, T]`, with a weight of 1.
-    pub fn of(token_mask: Vec<u8>) -> Self {
-        let token_weights = token_mask.iter().map(|&token| f32::from(token)).collect();
-        Self { token_mask, token_weights, ..Self::default() }
-    }
-
-    /// Number of tokens that reach the backward pass.
-    pub fn tokens(&self) -> u64 {
-        self.token_mask.iter().map(|&token| u64::from(token)).sum()
-    }
-}
+use crate::decision::{Decision, Rejected};
 
 /// Applies the masks in order. Each mask sees the tokens that the earlier masks kept.
 ///

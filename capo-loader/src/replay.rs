@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail, ensure};
 use capo_plugin::{Inputs, MaskHandle, OptimizerKind, Sink, WeightHandle};
 
 use crate::batch_file::{self, Outcome};
-use crate::mask::{self, Decision};
+use crate::decision::Decision;
+use crate::mask;
 use crate::recorded::RecordedBatch;
 use crate::upload::Device;
 use crate::warning::WarningSink;

@@ -3,26 +3,7 @@
 use anyhow::{Result, bail};
 use capo_plugin::{Batch, Sink, WeightHandle};
 
-use crate::mask::Decision;
-
-/// The factors of one weight component, for the tokens that reached it.
-#[derive(Debug, Clone)]
-pub struct Factors {
-    /// The weight's name in reports.
-    pub by: String,
-    /// `[B, T]`: factor of each token.
-    pub factors: Vec<f32>,
-    /// `[B, T]`: 1 for the tokens that reached it.
-    pub token_mask: Vec<u8>,
-}
-
-impl Factors {
-    /// The tokens that reached the weight: the index of each, and its factor.
-    pub fn of_tokens(&self) -> impl Iterator<Item = (usize, f32)> {
-        let each = self.factors.iter().zip(&self.token_mask).enumerate();
-        each.filter(|(_, (_, token))| **token == 1).map(|(i, (factor, _))| (i, *factor))
-    }
-}
+use crate::decision::{Decision, Factors};
 
 /// Applies the weights in order to the tokens of the masks' `decision` and multiplies them; weight 0 rejects a token as a mask does.
 ///

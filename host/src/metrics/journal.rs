@@ -9,7 +9,10 @@ use anyhow::{Context, Result};
 use capo_loader::{files, terminal};
 use serde::Deserialize;
 
-use super::Line;
+use super::line::Line;
+
+/// Name of the metrics file in a run's directory.
+pub const METRICS_FILE: &str = "metrics.jsonl";
 
 /// `metrics.jsonl`, to which a line is appended per step.
 #[derive(Debug)]

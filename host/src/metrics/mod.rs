@@ -2,32 +2,29 @@
 
 pub mod completions;
 pub mod journal;
+mod line;
 pub mod lines;
 mod mismatch;
 pub mod names;
-pub mod owners;
 mod rollout;
 mod step;
 mod tensorboard;
 
+pub use line::{Line, Values};
 pub use mismatch::mismatch;
-pub use rollout::{lengths, rewards};
 pub use tensorboard::Tensorboard;
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use serde::Serialize;
 
+use crate::stages::owners::{Owner, Owners, reserved};
 use crate::stages::record::StepRecord;
 use crate::stages::recorder::Recorded;
 use crate::stages::rollout::RolloutRecord;
 use crate::stages::times::Times;
-use owners::{Owner, Owners};
 
-/// Metric names and values.
-pub type Values = Vec<(String, f64)>;
 /// Sum and number of the values of each name. Several values of a step are written as their mean, as in TRL.
 type Sums = BTreeMap<String, (f64, u32)>;
 
@@ -38,22 +35,6 @@ fn add(sums: &mut Sums, name: String, value: f64) {
 
 fn mean((sum, count): &(f64, u32)) -> f64 {
     sum / f64::from(*count)
-}
-
-/// The metrics of a step as a JSON object: `step` comes first, then the values in the order of their names. Step 0 is the evaluation before
-/// training. Values that are not finite are written as null.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Line {
-    pub step: u64,
-    #[serde(flatten)]
-    pub values: BTreeMap<String, f64>,
-}
-
-impl Line {
-    /// Value of the metric `name`; `None` if the step lacks it.
-    pub fn value(&self, name: &str) -> Option<f64> {
-        self.values.get(name).copied()
-    }
 }
 
 /// Collects the metrics of one step at a time.
@@ -109,7 +90,7 @@ impl Metrics {
         self.times[0].extend(&recorded.times);
         for (name, _) in &values {
             if let Err(Owner::Component(component)) = self.owners.claim(name, Owner::Host) {
-                bail!("component `{component}`: {}", names::reserved(name));
+                bail!("component `{component}`: {}", reserved(name));
             }
         }
         let mut merged = Sums::new();

@@ -1,6 +1,6 @@
 //! Metrics of sampled completions and their rewards (TRL: `GRPOTrainer._generate` and `_generate_and_score_completions`).
 
-use super::Values;
+use super::line::Values;
 use crate::reward::Scored;
 use crate::stages::dynamic_sampling::Filtered;
 use crate::stages::rollout::RolloutRecord;
@@ -30,7 +30,7 @@ pub(super) fn rollout(record: &RolloutRecord) -> Values {
 /// `completions/clipped_ratio` is the share of the other completions.
 ///
 /// `lengths` and `truncated` are `[B]`, at least one.
-pub fn lengths(lengths: &[usize], truncated: &[u8]) -> Values {
+fn lengths(lengths: &[usize], truncated: &[u8]) -> Values {
     let all: Vec<f64> = lengths.iter().map(|length| *length as f64).collect();
     let mut terminated: Vec<f64> =
         all.iter().zip(truncated).filter(|(_, cut)| **cut == 0).map(|(length, _)| *length).collect();
@@ -53,7 +53,7 @@ pub fn lengths(lengths: &[usize], truncated: &[u8]) -> Values {
 /// 2025; before, the mean of the groups' deviations). `rewards/<function>/{mean,std}` are the same for each function before
 /// weighting. `frac_reward_zero_std` is the share of completions in groups with equal rewards, which carry no signal.
 /// Deviations are unbiased (divided by n − 1), and 0 for a single completion. The batch holds whole groups, at least one.
-pub fn rewards(scored: &Scored, group_size: usize) -> Values {
+fn rewards(scored: &Scored, group_size: usize) -> Values {
     let total = widen(&scored.total);
     let groups = total.chunks(group_size);
     let constant = groups.filter(|group| std(group) <= ZERO_STD).count();

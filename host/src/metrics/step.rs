@@ -2,9 +2,11 @@
 
 use capo_plugin::{OptimizerKind, Point};
 
-use super::names::{APPLIED, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE, metric_name};
-use super::{Values, mismatch, names};
+use super::line::Values;
+use super::mismatch::mismatch;
+use super::names::{self, APPLIED, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE};
 use crate::stages::effect::Effect;
+use crate::stages::owners::metric_name;
 use crate::stages::record::StepRecord;
 
 /// The host's metrics of a step; `rejected_so_far` is the rejected share of the run's tokens.

@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use capo_loader::component_names;
 
-use super::Line;
+use super::line::Line;
 use super::names::{APPLIED, MEAN_WEIGHT, REJECTION_RATE};
 use crate::config::{ComponentMetrics, Config, Tracker};
 

@@ -20,6 +20,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use crate::config::Config;
+pub use crate::metrics::journal::METRICS_FILE;
 use crate::stages::batch::{StepInfo, step_info};
 use crate::stages::logps::Work;
 use lock::Lock;
@@ -31,8 +32,6 @@ pub use resources::{AbsentWeights, Resources};
 
 /// Name of the settings file in a run's directory.
 pub const CONFIG_FILE: &str = "config.toml";
-/// Name of the metrics file in a run's directory.
-pub const METRICS_FILE: &str = "metrics.jsonl";
 
 /// A run, ready for its next step.
 pub struct Run {

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use anyhow::Result;
+use capo_loader::LoadedPlugin;
 
-use super::{METRICS_FILE, provenance};
 use crate::config::Config;
 use crate::metrics::completions::Completions;
-use crate::metrics::journal::{self, Journal};
+use crate::metrics::journal::{self, Journal, METRICS_FILE};
 use crate::metrics::lines::Lines;
 use crate::metrics::{Line, Metrics, Tensorboard};
 use crate::warnings::{Setup, Watch};
@@ -26,12 +26,12 @@ pub struct Observers {
 
 impl Observers {
     /// Begins the files of the run in `dir`, or continues them after `step`. `first` is the first step that trackers are told.
-    pub(super) fn open(dir: &Path, config: &Config, step: u64, first: u64) -> Result<Self> {
+    pub(super) fn open(dir: &Path, config: &Config, plugins: Vec<LoadedPlugin>, step: u64, first: u64) -> Result<Self> {
         let path = dir.join(METRICS_FILE);
         journal::cut(&path, step)?;
         let completions = Completions::new(dir, &config.logging, config.sizes.steps_per_rollout);
         completions.cut(step)?;
-        let mut watch = Watch::new(Setup::of(config.into(), provenance::latest(dir)?));
+        let mut watch = Watch::new(Setup::of(config.into(), plugins));
         // If the lines cannot be read, a warning may appear twice.
         let lines = Lines::read(&path).unwrap_or_default();
         lines.rows().for_each(|(step, values)| watch.recall(step, &values));

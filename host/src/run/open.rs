@@ -78,7 +78,7 @@ impl Run {
     /// A run of `resources` in the directory `dir`, at the point that was `loaded`. `first` is the first step that trackers are told.
     fn at(resources: Resources, (dir, lock): (PathBuf, Lock), loaded: Loaded, first: u64) -> Result<Self> {
         let Loaded { progress, remembers, changed } = loaded;
-        let observers = Observers::open(&dir, &resources.config, progress.step, first)?;
+        let observers = Observers::open(&dir, &resources.config, provenance::latest(&dir)?, progress.step, first)?;
         Ok(Self {
             resources,
             dir,

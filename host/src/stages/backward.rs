@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use capo_loader::mask::{Decision, Rejected};
-use capo_loader::weight::Factors;
+use capo_loader::decision::{Decision, Factors, Rejected};
 use capo_plugin::{Denominator, Dims, OptimizerKind, Reduction};
 
 use crate::model::{Forward, Gradients, Policy};

@@ -172,7 +172,7 @@ impl SampledBatch {
             sampled_at: self.sampled_at,
             old_logps: cut(&self.old_logps),
             sampler_logps: cut(&self.sampler_logps),
-            context: sampled.context.as_ref().map(|context| context.part(rows.clone())),
+            context: self.context.as_ref().map(|context| context.part(rows.clone())),
         }
     }
 

@@ -1,7 +1,8 @@
 //! Stage 4: masks and weights decide which tokens reach the backward pass, and with which weight.
 
 use anyhow::Result;
-use capo_loader::mask::{self, Decision};
+use capo_loader::decision::Decision;
+use capo_loader::mask;
 use capo_loader::registry::Components;
 use capo_loader::weight;
 use capo_plugin::Point;

@@ -12,6 +12,7 @@ pub mod lend;
 pub mod logps;
 pub mod measure;
 pub mod objective;
+pub mod owners;
 pub mod record;
 pub mod recorder;
 pub mod rollout;

@@ -1,7 +1,7 @@
 //! Stage 3: computes a loss per token and its derivative, from advantages and log-probabilities.
 
 use anyhow::Result;
-use capo_loader::mask::Decision;
+use capo_loader::decision::Decision;
 use capo_plugin::{ObjectiveHandle, Sink};
 
 use crate::stages::batch::{BatchWithLogps, Factored, StepBatch, StepInfo, TokenLoss};

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use capo_loader::mask::Decision;
+use capo_loader::decision::Decision;
 
 use super::backward::Reduced;
 use super::batch::{StepBatch, StepInfo};

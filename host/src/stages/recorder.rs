@@ -7,10 +7,8 @@ use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::{Point, Sink};
 
+use super::owners::{Owner, Owners, metric_name, of_tokens, reserved};
 use super::times::Times;
-use crate::metrics::Values;
-use crate::metrics::names::{self, metric_name};
-use crate::metrics::owners::{Owner, Owners};
 
 /// Numbers and arrays that components recorded, by the names of their metrics, and the times of the stages.
 ///
@@ -19,7 +17,7 @@ use crate::metrics::owners::{Owner, Owners};
 #[derive(Debug, Clone, Default)]
 pub struct Recorded {
     /// Numbers in the order of the calls; several of one name are averaged.
-    pub numbers: Values,
+    pub numbers: Vec<(String, f64)>,
     /// Values of each token, `[B, T]`; empty if they are not collected.
     pub arrays: Vec<(String, Vec<f32>)>,
     /// Time of each stage.
@@ -102,7 +100,7 @@ impl Sink for ComponentSink<'_, '_> {
         let metric = metric_name(self.point, component, name);
         match self.recorder.owners.claim(&metric, Owner::Component(component.to_owned())) {
             Ok(()) => self.recorder.recorded.numbers.push((metric, value)),
-            Err(Owner::Host) => drop(self.objection.get_or_insert(names::reserved(name))),
+            Err(Owner::Host) => drop(self.objection.get_or_insert(reserved(name))),
             Err(Owner::Component(other)) => {
                 let sentence = format!("recorded `{metric}`, as component `{other}` does (rename one of them)");
                 self.objection.get_or_insert(sentence);
@@ -119,7 +117,7 @@ impl Sink for ComponentSink<'_, '_> {
             count += 1;
         }
         if count > 0 {
-            let [mean, max] = names::of_tokens(name);
+            let [mean, max] = of_tokens(name);
             self.record(component, &mean, sum / count as f64);
             self.record(component, &max, largest);
             if self.recorder.collects_arrays && !self.is_silent {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use capo_loader::ComponentConfig;
-use capo_loader::mask::Decision;
+use capo_loader::decision::Decision;
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::testing::Records;

@@ -1,6 +1,6 @@
 //! Derivatives that a reduction gives to the backward passes.
 
-use capo_loader::mask::Decision;
+use capo_loader::decision::Decision;
 use capo_plugin::{Denominator, OptimizerKind, Reduction};
 use host::model::TokenOutputs;
 use host::stages::backward::{Reduced, reduce};
