@@ -21,18 +21,3 @@ pub fn apply(masks: &mut [MaskHandle], sink: &mut dyn Sink, batch: &Batch<'_>) -
     }
     Ok(Decision { rejected, ..Decision::of(token_mask) })
 }
-
-/// Tells every mask how the step ended, and which tokens were kept.
-///
-/// # Errors
-///
-/// A mask's own error.
-pub fn step_end(
-    masks: &mut [MaskHandle],
-    sink: &mut dyn Sink,
-    batch: &Batch<'_>,
-    decision: &Decision,
-    taken: bool,
-) -> Result<()> {
-    masks.iter_mut().try_for_each(|mask| Ok(mask.step_end(sink, batch, &decision.token_mask, taken)?))
-}

@@ -193,8 +193,12 @@ pub fn replay_step(
     let mut decision = mask::apply(masks, sink, &view)?;
     weight::apply(weights, sink, &view, &mut decision)?;
     let taken = decision.tokens() > 0;
-    mask::step_end(masks, sink, &view, &decision, taken)?;
-    weight::step_end(weights, sink, &view, &decision, taken)?;
+    for mask in masks {
+        mask.step_end(sink, &view, &decision.token_mask, taken)?;
+    }
+    for weight in weights {
+        weight.step_end(sink, &view, &decision.token_weights, taken)?;
+    }
     Ok(decision)
 }
 

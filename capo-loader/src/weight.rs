@@ -36,18 +36,3 @@ pub fn apply(
     }
     Ok(())
 }
-
-/// Tells every weight how the step ended.
-///
-/// # Errors
-///
-/// A weight's own error.
-pub fn step_end(
-    weights: &mut [WeightHandle],
-    sink: &mut dyn Sink,
-    batch: &Batch<'_>,
-    decision: &Decision,
-    taken: bool,
-) -> Result<()> {
-    weights.iter_mut().try_for_each(|weight| Ok(weight.step_end(sink, batch, &decision.token_weights, taken)?))
-}

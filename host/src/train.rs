@@ -149,7 +149,7 @@ fn sample(run: &mut Run) -> Result<SampledRollout> {
         rollout.batch.old_logps = Some(logps::detached(&policy, &rollout.batch, work)?);
     }
     rollout.record.recorded = recorder.recorded;
-    rollout.record.recorded.times.add("rollout", started.elapsed());
+    rollout.record.recorded.times.insert("rollout", started.elapsed());
     progress.rollout(&rollout.record);
     observers.metrics.rollout(&rollout.record)?;
     Ok(rollout)
@@ -168,7 +168,7 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
     recorder.collects_arrays = observers.completions.takes_arrays(batch.sampled_at, iteration);
 
     let sampled = (batch, rollout.outputs.take());
-    let (batch, forwards) = recorder.recorded.times.of("score", policy, || {
+    let (batch, forwards) = recorder.timed("score", policy, || {
         logps::of_batch(policy, reference.as_ref(), optimizer, sampled, (*inputs, &wants), work)
     })?;
     let Components { advantage, objective, .. } = components;
@@ -182,7 +182,7 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
     }
     let (decision, factored) = decision::decide(components, &mut recorder, &batch, &info, &config.train.loss_factors)?;
 
-    let (reduced, gradients) = recorder.recorded.times.of("backward", policy, || {
+    let (reduced, gradients) = recorder.timed("backward", policy, || {
         let mut reduced = backward::reduce(&batch, &info, &decision, factored.as_ref())?;
         if config.train.entropy_coef > 0.0 {
             reduced.add_entropy_bonus(&batch, &decision, config.train.entropy_coef);
@@ -194,7 +194,7 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
 
     // The weights are about to change, which invalidates the recovery point.
     *recovery = None;
-    let (before, outcome) = recorder.recorded.times.of("step", policy, || {
+    let (before, outcome) = recorder.timed("step", policy, || {
         let kept = gradients.as_ref().map(|gradients| &gradients.kept);
         let before = control::remember(policy, optimizer, kept, &components.step_controls, measured)?;
         let (rate, limit) = (info.optimizer.learning_rate, info.optimizer.max_grad_norm);

@@ -46,14 +46,10 @@ mod tests {
     #[test]
     fn names_of_the_table() {
         for (point, metric, expected) in [
-            (Point::Advantage, "reward", true),
             (Point::Objective, "rollout_corr/training_log_ppl", true),
             (Point::Objective, "a.mask/rejection_rate", true),
             (Point::Objective, "kl/mean", false),
-            (Point::Reward, "rewards/a.reward/length", false),
-            (Point::Mask, "a.mask/rejected_gradient_share", true),
             (Point::Mask, "a.mask/mean", false),
-            (Point::StepControl, "a.control/applied", true),
         ] {
             assert_eq!(has(point, metric), expected, "{metric}");
         }

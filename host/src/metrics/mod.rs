@@ -21,9 +21,8 @@ use anyhow::{Result, bail};
 
 use crate::stages::owners::{Owner, Owners, reserved};
 use crate::stages::record::StepRecord;
-use crate::stages::recorder::Recorded;
+use crate::stages::recorder::{Recorded, Times};
 use crate::stages::rollout::RolloutRecord;
-use crate::stages::times::Times;
 
 /// Sum and number of the values of each name. Several values of a step are written as their mean, as in TRL.
 type Sums = BTreeMap<String, (f64, u32)>;
@@ -31,6 +30,10 @@ type Sums = BTreeMap<String, (f64, u32)>;
 fn add(sums: &mut Sums, name: String, value: f64) {
     let sum = sums.entry(name).or_default();
     *sum = (sum.0 + value, sum.1 + 1);
+}
+
+fn add_times(to: &mut Times, from: &Times) {
+    from.iter().for_each(|(stage, time)| *to.entry(stage).or_default() += *time);
 }
 
 fn mean((sum, count): &(f64, u32)) -> f64 {
@@ -82,12 +85,12 @@ impl Metrics {
     }
 
     pub fn add_time(&mut self, stage: &'static str, since: Instant) {
-        self.times[0].add(stage, since.elapsed());
+        *self.times[0].entry(stage).or_default() += since.elapsed();
     }
 
     /// The host's `values` beside those that components recorded: sum and number of the values of each name.
     fn merged(&mut self, values: Values, recorded: &Recorded) -> Result<Sums> {
-        self.times[0].extend(&recorded.times);
+        add_times(&mut self.times[0], &recorded.times);
         for (name, _) in &values {
             if let Err(Owner::Component(component)) = self.owners.claim(name, Owner::Host) {
                 bail!("component `{component}`: {}", reserved(name));
@@ -111,7 +114,7 @@ impl Metrics {
     /// Total time per stage in this process.
     pub fn total_times(&self) -> Times {
         let [now, mut all] = self.times.clone();
-        all.extend(&now);
+        add_times(&mut all, &now);
         all
     }
 
@@ -126,8 +129,8 @@ impl Metrics {
             self.last_line = Instant::now();
         }
         let times = std::mem::take(&mut self.times[0]);
-        times.0.iter().for_each(|(stage, time)| record(&format!("timing_s/{stage}"), time.as_secs_f64()));
-        self.times[1].extend(&times);
+        times.iter().for_each(|(stage, time)| record(&format!("timing_s/{stage}"), time.as_secs_f64()));
+        add_times(&mut self.times[1], &times);
         let values = self.rollout.iter().chain(&own).map(|(name, sum)| (name.clone(), mean(sum)));
         Line { step, values: values.collect() }
     }
@@ -142,7 +145,7 @@ mod tests {
 
     fn rollout(reward: f32, numbers: &[(&str, f64)]) -> RolloutRecord {
         let rewards = Scored { total: vec![reward], per_reward: Vec::new() };
-        let times = Times([("rollout", Duration::from_millis(7))].into());
+        let times = [("rollout", Duration::from_millis(7))].into();
         let numbers = numbers.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
         let (lengths, truncated, recorded) = (vec![1], vec![0], Recorded { numbers, arrays: Vec::new(), times });
         RolloutRecord { lengths, truncated, group_size: 1, rewards, recorded, ..RolloutRecord::default() }
@@ -164,7 +167,7 @@ mod tests {
             }
             assert_eq!(metrics.line(3, 7, 1).value("loss"), None);
         }
-        assert_eq!(metrics.total_times().0["rollout"], Duration::from_millis(14));
+        assert_eq!(metrics.total_times()["rollout"], Duration::from_millis(14));
     }
 
     #[test]

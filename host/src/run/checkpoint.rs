@@ -102,20 +102,16 @@ pub struct Written {
 /// Writes the files of the checkpoint that is due at the current step; `None` if there is none, or it exists. One by time is refused if it
 /// takes the room of the checkpoint at the end of the run.
 pub fn write(run: &mut Run, due: Option<Due>) -> Result<Option<Written>> {
-    let Some(due) = due else { return Ok(None) };
-    let started = Instant::now();
-    let written = if dir(run).exists() { Ok(None) } else { write_now(run, due == Due::ByTime).map(Some) };
-    run.observers.metrics.add_time("checkpoint", started);
-    written
-}
-
-fn write_now(run: &Run, by_time: bool) -> Result<Written> {
+    let Some(due) = due.filter(|_| !dir(run).exists()) else { return Ok(None) };
+    let (started, by_time) = (Instant::now(), due == Due::ByTime);
     if by_time {
         // An earlier one is deleted after this one is in place.
         let replaces = steps(&run.dir)?.into_iter().any(|step| is_by_time(&run.dir, step));
         folder::check_room(&run.dir, run.resources.checkpoint_bytes(), if replaces { 1 } else { 2 })?;
     }
-    write_point(run, &RecoveryPoint::of(run), &States::save(&run.resources)?, by_time)
+    let written = write_point(run, &RecoveryPoint::of(run), &States::save(&run.resources)?, by_time)?;
+    run.observers.metrics.add_time("checkpoint", started);
+    Ok(Some(written))
 }
 
 /// Moves what was `written` into place. The failure of a checkpoint by time is a warning.

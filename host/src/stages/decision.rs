@@ -41,6 +41,14 @@ pub fn step_end(
     taken: bool,
 ) -> Result<()> {
     let view = batch.view(info);
-    mask::step_end(&mut components.masks, &mut recorder.at(Point::Mask), &view, decision, taken)?;
-    weight::step_end(&mut components.weights, &mut recorder.at(Point::Weight), &view, decision, taken)
+    let mut sink = recorder.at(Point::Mask);
+    for mask in &mut components.masks {
+        mask.step_end(&mut sink, &view, &decision.token_mask, taken)?;
+    }
+    drop(sink);
+    let mut sink = recorder.at(Point::Weight);
+    for weight in &mut components.weights {
+        weight.step_end(&mut sink, &view, &decision.token_weights, taken)?;
+    }
+    Ok(())
 }

@@ -16,4 +16,3 @@ pub mod owners;
 pub mod record;
 pub mod recorder;
 pub mod rollout;
-pub mod times;

@@ -1,14 +1,18 @@
 //! Collects what components record in a rollout or a step, and how long its stages take.
 
-use std::collections::BTreeSet;
-use std::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::{Point, Sink};
 
 use super::owners::{Owner, Owners, metric_name, of_tokens, reserved};
-use super::times::Times;
+use crate::model::Policy;
+
+/// Wall-clock times by stage.
+pub type Times = BTreeMap<&'static str, Duration>;
 
 /// Numbers and arrays that components recorded, by the names of their metrics, and the times of the stages.
 ///
@@ -51,6 +55,19 @@ impl<'a> Recorder<'a> {
         }
     }
 
+    /// Runs `work` as `stage`, up to the end of the device's work, which would otherwise count in the next stage.
+    pub fn timed<T>(&mut self, stage: &'static str, policy: &Policy, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let started = Instant::now();
+        let result = work()?;
+        policy.device().synchronize()?;
+        self.add_time(stage, started);
+        Ok(result)
+    }
+
+    fn add_time(&mut self, stage: &'static str, since: Instant) {
+        *self.recorded.times.entry(stage).or_default() += since.elapsed();
+    }
+
     /// The sink for components at `point`. Until it is dropped, time counts for their stage.
     pub fn at(&mut self, point: Point) -> ComponentSink<'_, 'a> {
         ComponentSink { recorder: self, point, objection: None, is_silent: false, started: Instant::now() }
@@ -84,7 +101,7 @@ impl Drop for ComponentSink<'_, '_> {
             Point::Mask | Point::Weight => "mask",
             Point::StepControl => "step_control",
         };
-        self.recorder.recorded.times.add(stage, self.started.elapsed());
+        self.recorder.add_time(stage, self.started);
     }
 }
 

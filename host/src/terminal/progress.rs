@@ -132,21 +132,11 @@ impl ProgressLines {
         }
     }
 
-    /// Prints the evaluation before training.
-    fn before_training(&self, line: &Line) {
-        if let Some(held_out) = held_out(line.value("eval_accuracy"), line.value("eval_reward")) {
-            self.say(&format!("held-out {held_out} before training"));
-        }
-        if let Some(measured) = benchmark::shown(&line.values) {
-            self.say(&format!("benchmarks{measured}  before training"));
-        }
-    }
-
     /// Prints how long the rest of the run takes at the pace of its steps so far in this process.
     fn pace(&self, run: &Run) {
         let config = run.config();
         let (step, steps) = (run.progress.step, config.train.max_steps);
-        let times = run.observers.metrics.total_times().0;
+        let times = run.observers.metrics.total_times();
         let begun = step - self.steps;
         let of = |stage: &str| times.get(stage).map_or(0.0, Duration::as_secs_f64);
         let in_steps = times.values().map(Duration::as_secs_f64).sum::<f64>() - OUTSIDE.map(of).iter().sum::<f64>();
@@ -216,7 +206,7 @@ impl ProgressLines {
 
     fn times(&self, run: &Run) {
         let total = self.started.elapsed().as_secs_f64();
-        let times = run.observers.metrics.total_times().0;
+        let times = run.observers.metrics.total_times();
         let mut stages: Vec<(&str, f64)> = times.iter().map(|(stage, time)| (*stage, time.as_secs_f64())).collect();
         stages.sort_by(|a, b| b.1.total_cmp(&a.1));
         let in_steps: f64 = stages.iter().filter(|(stage, _)| !OUTSIDE.contains(stage)).map(|(_, time)| time).sum();
@@ -245,7 +235,13 @@ fn held_out(accuracy: Option<f64>, reward: Option<f64>) -> Option<String> {
 impl Observer for ProgressLines {
     fn line(&mut self, run: &Run, line: &Line) {
         if line.step == 0 {
-            return self.before_training(line);
+            if let Some(held_out) = held_out(line.value("eval_accuracy"), line.value("eval_reward")) {
+                self.say(&format!("held-out {held_out} before training"));
+            }
+            if let Some(measured) = benchmark::shown(&line.values) {
+                self.say(&format!("benchmarks{measured}  before training"));
+            }
+            return;
         }
         self.steps += 1;
         self.first_step.get_or_insert_with(|| self.started.elapsed());

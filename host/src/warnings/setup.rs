@@ -28,9 +28,9 @@ pub struct Settings {
     pub(super) train: Option<TrainConfig>,
     pub(super) eval: Option<EvalConfig>,
     pub(super) warnings: WarningsConfig,
-    pub(super) mask: Vec<ComponentConfig>,
-    pub(super) weight: Vec<ComponentConfig>,
-    pub(super) step_control: Vec<ComponentConfig>,
+    pub mask: Vec<ComponentConfig>,
+    pub weight: Vec<ComponentConfig>,
+    pub step_control: Vec<ComponentConfig>,
 }
 
 impl From<&Config> for Settings {

@@ -30,7 +30,7 @@ struct Line {
 
 /// The charts, with their runs.
 pub fn data(runs: &[FoundRun], groups: &[Group]) -> Value {
-    let is_masked = runs.iter().any(|run| run.setting("mask.0.use").is_some());
+    let is_masked = runs.iter().any(|run| !run.checked.mask.is_empty());
     let names = runs.iter().flat_map(|run| run.lines.columns.keys()).map(String::as_str);
     let names: BTreeSet<&str> = names.filter(|name| is_masked || !name.starts_with("mask/")).collect();
     let mut found = catalog::find(&names);
