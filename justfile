@@ -46,7 +46,7 @@ base:
 # The tables in README.md and docs/stability.md.
 table:
     cargo build --release
-    scripts/study
+    study/run
 
 # Advisories, licences, sources; needs the network.
 deny:

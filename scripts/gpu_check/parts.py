@@ -137,7 +137,7 @@ def bench(session, rows):
 
 def peers(session, rows):
     """The same arithmetic in plain torch."""
-    program, problems = session.file("benches/peers/token_adam_torch.py"), []
+    program, problems = session.file("study/peers/token_adam_torch.py"), []
     shape = [word for name, value in session.sizes.peer.items() for word in (f"--{name}", value)]
     for variant in session.sizes.peer_variants:
         code, said = session.python(program, "--variant", variant, *session.sizes.peer_place, *shape)

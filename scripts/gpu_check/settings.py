@@ -36,7 +36,7 @@ SANITIZED = ("capo-core", "cuda::suite::replay", "cuda::agreement::shapes")
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 # Data and programs of the workspace that travel as they are.
-TREES = ("tests/data", "benches/peers", "configs", "capo-core/kernels", "host/ops/kernels", "scripts/gpu-check", "scripts/gpu_check")
+TREES = ("tests/data", "study/peers", "configs", "capo-core/kernels", "host/ops/kernels", "scripts/gpu-check", "scripts/gpu_check")
 
 # Largest deviation of a replayed shift, as a share of the batch's largest, as in tests/tests/suite/replay.rs.
 TOLERANCE = 1e-5

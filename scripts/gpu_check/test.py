@@ -85,8 +85,8 @@ class Archive:
         self.executable("target/cuda/host", HOST)
         self.executable("target/release/deps/suite-0a", TESTS)
         self.executable("target/bench/curvature", BENCH)
-        self.executable("benches/peers/token_adam_torch.py", PEER)
-        self.executable("benches/peers/train_torch.py", TORCH_TRAINING)
+        self.executable("study/peers/token_adam_torch.py", PEER)
+        self.executable("study/peers/train_torch.py", TORCH_TRAINING)
         for name in (settings.TRAIN_MASK, settings.TRAIN_REWARD[1]):
             self.write(f"target/release/{name}", b"")
         self.write(settings.TRAIN_CONFIG, b"")
@@ -223,7 +223,7 @@ class Parts(unittest.TestCase):
         self.fails("sanitizer", "racecheck on `suite` ended with 99", "synccheck on `host train` ended with 99")
 
     def test_python_without_torch(self):
-        self.archive.executable("benches/peers/token_adam_torch.py", "import no_such_torch")
+        self.archive.executable("study/peers/token_adam_torch.py", "import no_such_torch")
         self.fails("peers", "has no module `no_such_torch`", status="missing")
 
     def test_training_that_is_too_short(self):
@@ -316,7 +316,7 @@ class Reading(unittest.TestCase):
         self.assertLessEqual(opened, packed)
         config = (settings.ROOT / settings.TRAIN_CONFIG).read_text()
         self.assertIn(f'model_name_or_path = "{settings.TRAIN_MODEL}"', config)
-        for name in (settings.TRAIN_CONFIG, settings.TRAIN_MODEL, "benches/peers/train_torch.py", "tests/data/replay"):
+        for name in (settings.TRAIN_CONFIG, settings.TRAIN_MODEL, "study/peers/train_torch.py", "tests/data/replay"):
             self.assertTrue((settings.ROOT / name).exists(), name)
             self.assertTrue(name.startswith(settings.TREES), name)
 

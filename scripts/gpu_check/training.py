@@ -114,7 +114,7 @@ def speed(before, line, completions):
 
 def peer_training(session, rows, name):
     """Training in torch and transformers: the model's shape, and the sizes of the part that trains it, or those that were meant."""
-    program, shape, measured = session.file("benches/peers/train_torch.py"), session.sizes.shapes[name], session.results.get(name)
+    program, shape, measured = session.file("study/peers/train_torch.py"), session.sizes.shapes[name], session.results.get(name)
     folder = session.root / model_folder(session, shape)
     sizes = measured or {"completions": shape.completions, "prompt_tokens": 8, "new_tokens": shape.new_tokens}
     words = ["--model", folder]
