@@ -34,7 +34,7 @@ def main() -> None:
         tokens, kept = int(np.sum(batch.completion_mask)), int(keep.sum())
         completion, token = np.unravel_index(np.argmax(records["capo.curvature/m_f"]), keep.shape)
         print(
-            f"step {batch.step}: {tokens - kept} of {tokens} tokens rejected; the policy would move most by token {token} of "
+            f"step {batch.progress.step}: {tokens - kept} of {tokens} tokens rejected; the policy would move most by token {token} of "
             f"completion {completion}, m_F {records['capo.curvature/m_f'][completion, token]:.2e}"
         )
 

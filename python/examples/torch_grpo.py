@@ -60,13 +60,27 @@ def main(steps):
         everything = logits.log_softmax(-1)
         logps = everything.gather(-1, completions[..., None])[..., 0]
         seen, top = logits.detach(), logits.detach().topk(logits.shape[-1])
+        last_layer = capo_rl.LastLayer(
+            hidden=output.hidden_states[-1][:, places].detach(),
+            topk_ids=top.indices,
+            topk_logits=top.values,
+            logsumexp=seen.logsumexp(-1),
+            action_logits=seen.gather(-1, completions[..., None])[..., 0],
+            vocab_size=logits.shape[-1],
+        )
+        by_token = -advantages[:, None] * tokens
         batch = capo_rl.Batch(
-            completions, tokens, logps.detach().where(tokens, 0.0), advantages, group_size=GROUP, rewards=rewards, step=step, max_steps=steps,
-            losses=-advantages[:, None] * tokens, dloss_dlogp=-advantages[:, None] * tokens,
-            hidden=output.hidden_states[-1][:, places].detach(), topk_ids=top.indices, topk_logits=top.values, logsumexp=seen.logsumexp(-1),
-            action_logits=seen.gather(-1, completions[..., None])[..., 0], vocab_size=logits.shape[-1],
-            optimizer={"kind": "adamw", "learning_rate": RATE, "weight_decay": 0.0, "max_grad_norm": 1.0, "steps_taken": step},
-        )  # fmt: skip
+            completions,
+            tokens,
+            logps.detach().where(tokens, 0.0),
+            advantages,
+            group_size=GROUP,
+            rewards=rewards,
+            loss=capo_rl.Losses(losses=by_token, dloss_dlogp=by_token),
+            last_layer=last_layer,
+            optimizer=capo_rl.Optimizer("adamw", RATE, max_grad_norm=1.0, steps_taken=step),
+            progress=capo_rl.Progress(step=step, max_steps=steps),
+        )
         keep, told = mask(batch)
         weights, more = weight(batch, keep)
 

@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import TARGET, batches, layer, mask_of, small
+from conftest import TARGET, batches, changed, layer, mask_of, small
 
 import capo_rl
 
@@ -110,7 +110,7 @@ def test_a_reward_scores_text():
 def test_inputs_and_what_lacks_them():
     mask = mask_of("paper-token-sgd")
     assert mask.inputs == {"LAST_LAYER"}
-    with pytest.raises(ValueError, match="component `capo.curvature` asks for LAST_LAYER, which the batch does not hold \\(give `hidden`, .* to `Batch`\\)"):
+    with pytest.raises(ValueError, match="component `capo.curvature` asks for LAST_LAYER, which the batch does not hold \\(give `last_layer` to `Batch`\\)"):
         mask(small())
     with pytest.raises(ValueError, match="component `capo.curvature` needs to know the optimizer"):
         mask(small(**layer(), optimizer=None))
@@ -138,7 +138,7 @@ def test_what_needs_no_optimizer_asks_for_none():
 def test_a_mask_reads_what_the_sampler_drew_with():
     mask = capo_rl.Mask("masks.ratio-range", policies="trainer/sampler", low=0.5, high=2.0)
     assert mask.inputs == {"ROLLOUT_CONTEXT"}
-    with pytest.raises(ValueError, match="asks for ROLLOUT_CONTEXT, which the batch does not hold \\(give `sampler_logps` to `Batch`\\)"):
+    with pytest.raises(ValueError, match="asks for ROLLOUT_CONTEXT, which the batch does not hold \\(give `rollout_context` to `Batch`\\)"):
         mask(small())
     drawn = np.array([[-0.5, -1.5, -8.5], [-4.0, -8.8, 0.0]], np.float32)
     keep, _ = mask(small(sampler_logps=drawn))
@@ -271,18 +271,33 @@ def test_the_samplers_most_likely_tokens():
     ids = np.array([[[0, 1, 2], [0, 1, 2]]], np.int32)
     # At the first token the sampler thought as the trainer does; at the second it was sure of another one.
     sampler = np.stack([logps[:, 0, :2], np.log([[0.05, 0.9]])], 1).astype(np.float32)
-    batch = capo_rl.Batch(
-        np.array([[0, 0]]), np.ones((1, 2), bool), logps[..., 0], np.ones(1, np.float32),
+    context = capo_rl.RolloutContext(
         sampler_logps=np.array([[logps[0, 0, 0] - 0.01, np.log(0.05)]]),
-        sampler_topk_ids=np.array([[[0, 1], [0, 1]]]), sampler_topk_logps=sampler,
-        hidden=np.zeros((1, 2, 1), np.float32), topk_ids=ids, topk_logits=logits, vocab_size=3,
-        logsumexp=np.log(np.exp(logits).sum(-1)), action_logits=logits[..., 0], optimizer=dict(kind="adamw", learning_rate=1e-6),
+        sampler_topk_ids=np.array([[[0, 1], [0, 1]]]),
+        sampler_topk_logps=sampler,
+    )
+    last_layer = capo_rl.LastLayer(
+        hidden=np.zeros((1, 2, 1), np.float32),
+        topk_ids=ids,
+        topk_logits=logits,
+        logsumexp=np.log(np.exp(logits).sum(-1)),
+        action_logits=logits[..., 0],
+        vocab_size=3,
+    )
+    batch = capo_rl.Batch(
+        np.array([[0, 0]]),
+        np.ones((1, 2), bool),
+        logps[..., 0],
+        np.ones(1, np.float32),
+        rollout_context=context,
+        last_layer=last_layer,
+        optimizer=capo_rl.Optimizer("adamw", 1e-6),
     )
     assert "SAMPLER_TOP_K" in batch.inputs
     keep, _ = capo_rl.Mask("masks.dppo-topk-tv", clip_ratio=0.2)(batch)
     assert keep.tolist() == [[1, 0]]
     with pytest.raises(ValueError, match="asks for SAMPLER_TOP_K, which the batch does not hold"):
-        capo_rl.Mask("masks.dppo-topk-tv")(batch.replace(sampler_topk_ids=None, sampler_topk_logps=None))
+        capo_rl.Mask("masks.dppo-topk-tv")(changed(batch, sampler_topk_ids=None, sampler_topk_logps=None))
 
 
 def test_what_a_trainer_logs_of_the_reports():
