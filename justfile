@@ -31,7 +31,8 @@ gpu-pack:
 # Kills and hostile inputs, at length.
 torture:
     cargo build --release --features full
-    scripts/torture --long
+    scripts/python-environment
+    scripts/torture --long -n auto
 
 # Formats every crate.
 fmt:

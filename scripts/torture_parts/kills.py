@@ -26,7 +26,7 @@ class Part:
         shutil.rmtree(folder)
 
     def run(self, case):
-        name = list(RUNS)[case.number % len(RUNS)]
+        name = case.rng.choice(list(RUNS))
         for _ in range(case.rng.randint(1, 4)):
             disturb = fill if name == "plain" and case.rng.random() < 0.5 else launch
             if not disturb(self, case, RUNS[name]):

@@ -58,17 +58,23 @@ class Part:
             for sin, what in SINS.items():
                 source = self.folder / "sin.c"
                 source.write_text(SOURCE.replace("WHEN", when).replace("WHAT", what))
-                made = ["cc", "-O0", "-w", "-shared", "-fPIC", "-pthread", "-o", self.folder / f"{when}-{sin}.so", source, "-lm"]
+                made = [
+                    "cc",
+                    "-O0",
+                    "-w",
+                    "-shared",
+                    "-fPIC",
+                    "-pthread",
+                    "-o",
+                    self.folder / f"{when}-{sin}.so",
+                    source,
+                    "-lm",
+                ]
                 if subprocess.run(made, capture_output=True).returncode:
                     raise Failure("cc cannot make a library (install gcc)")
 
-    @property
-    def count(self):
-        return len(self.cases)
-
     def run(self, case):
-        # Far apart, so that a few cases are of all kinds.
-        when, sin, use = self.cases[case.number * 37 % self.count]
+        when, sin, use = case.one
         case.kind = f"a {when} that {sin}, in `{use}`"
         shutil.copy(self.folder / f"{when}-{sin}.so", case.folder / "sin.so")
         outcome = self.bench.start(command(use), case.folder).outcome(LIMIT)
@@ -89,5 +95,10 @@ def command(use):
         return ["check", "./sin.so", "--only", "load-time"]
     if use == "plugins":
         return ["plugins", "--plugin", "./sin.so"]
-    small = runs.TINY | {"train.max_steps": 1, "train.save_steps": 0, "eval.num_prompts": 0, "train.component_timeout": 1}
+    small = runs.TINY | {
+        "train.max_steps": 1,
+        "train.save_steps": 0,
+        "eval.num_prompts": 0,
+        "train.component_timeout": 1,
+    }
     return runs.train(small, ("--plugin", "./sin.so"))

@@ -42,7 +42,9 @@ class Part:
         for name in originals.MODEL_FILES:
             (self.folder / "model").mkdir(exist_ok=True)
             shutil.copy(ROOT / "host/assets/tiny-arithmetic" / name, self.folder / "model" / name)
-        self.usual = [path.read_bytes() for path in sorted((ROOT / "host/tests/data/chat-golden").glob("*/chat_template*"))]
+        self.usual = [
+            path.read_bytes() for path in sorted((ROOT / "host/tests/data/chat-golden").glob("*/chat_template*"))
+        ]
         put(self.folder / "model/chat_template.jinja", b"{% for m in messages %}{{ m.content }}{% endfor %}=")
         bench.must(*command(), folder=copy(self.folder, bench.fresh("chat-tried")))
 
@@ -50,7 +52,7 @@ class Part:
         copy(self.folder, case.folder)
         draw = case.rng
         if draw.random() < 0.2 and self.usual:
-            case.kind, text = "a usual template", mutate.mutated(draw.choice(self.usual), draw)
+            case.kind, text = "a usual template", case.draw(mutate.mutated(draw.choice(self.usual)))
         else:
             large, look = draw.choice(LARGE) % draw.choice(SIZES), draw.choice(LOOKS)
             case.kind, text = look, (large + look).encode()
