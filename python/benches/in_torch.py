@@ -26,7 +26,13 @@ class InTorch:
         probabilities = (torch.cat([logits, extra], 1) / batch.sampling.sampling_temperature).softmax(1)
         is_action = torch.cat([ids == action, outside], 1)
         advantages = batch.advantages.flatten()[chosen]
-        return rows, is_action.float() - probabilities, probabilities, layer.hidden.flatten(0, 1)[chosen].float(), advantages
+        return (
+            rows,
+            is_action.float() - probabilities,
+            probabilities,
+            layer.hidden.flatten(0, 1)[chosen].float(),
+            advantages,
+        )
 
     @torch.no_grad()
     def __call__(self, batch, keep):

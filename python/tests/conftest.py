@@ -8,10 +8,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import capo_rl
 import numpy as np
 import pytest
-
-import capo_rl
 from capo_rl.batch import flat, nested
 
 ROOT = Path(__file__).parents[2]

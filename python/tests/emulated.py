@@ -9,9 +9,8 @@ import ctypes
 import sys
 from pathlib import Path
 
-import numpy as np
-
 import capo_rl
+import numpy as np
 from capo_rl.batch import flat, nested
 
 CUDA = ctypes.CDLL("libcuda.so.1")

@@ -2,12 +2,12 @@
 
 import ctypes
 
+import capo_rl
 import numpy as np
 import pytest
-from conftest import layer, small
-
-import capo_rl
 from capo_rl.batch import flat
+
+from conftest import layer, small
 
 
 def addresses(batch):
@@ -101,7 +101,11 @@ REFUSED = [
     ({"logps": None}, ValueError, "`logps` is missing (it is an array of shape [2, 3])"),
     ({"logps": np.zeros((2, 4), np.float32)}, ValueError, "`logps` has shape [2, 4] (it must be [2, 3])"),
     ({"logps": np.zeros((2, 3), np.int64)}, ValueError, "`logps` is of type i64 (it must be f32, f64, f16 or bf16)"),
-    ({"completion_ids": np.zeros(3, np.uint32)}, ValueError, "`completion_ids` has shape [3] (it must be [B, T]: completions and tokens, at least one of each)"),
+    (
+        {"completion_ids": np.zeros(3, np.uint32)},
+        ValueError,
+        "`completion_ids` has shape [3] (it must be [B, T]: completions and tokens, at least one of each)",
+    ),
     ({"completion_ids": np.zeros((2, 3), np.float32)}, ValueError, "`completion_ids` is of type f32 (it must be integers or booleans)"),
     ({"completion_ids": np.full((2, 3), -100, np.int64)}, ValueError, "`completion_ids` holds -100, which is no token id"),
     ({"completion_ids": np.full((2, 3), -1, np.int32)}, ValueError, "`completion_ids` holds -1, which is no token id"),

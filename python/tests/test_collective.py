@@ -2,12 +2,12 @@
 
 import threading
 
+import capo_rl
 import numpy as np
 import pytest
-from conftest import batches, changed, mask_of, table
-
-import capo_rl
 from capo_rl.batch import flat
+
+from conftest import batches, changed, mask_of, table
 
 STATE = {"weight", "exp_avg", "exp_avg_sq"}
 

@@ -7,11 +7,11 @@ import subprocess
 import sys
 import threading
 
+import capo_rl
 import numpy as np
 import pytest
-from conftest import TARGET, batches, changed, layer, mask_of, small
 
-import capo_rl
+from conftest import TARGET, batches, changed, layer, mask_of, small
 
 
 def test_state_goes_on_bit_for_bit():
@@ -254,11 +254,7 @@ def test_a_reader_may_stop_early():
 def test_check_runs_host(host, tmp_path):
     path = f"{host.parent}{os.pathsep}{os.environ['PATH']}"
     checked = subprocess.run(
-        [sys.executable, "-m", "capo_rl", "check", "--list"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PATH": path},
+        [sys.executable, "-m", "capo_rl", "check", "--list"], cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PATH": path}
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
     listed = subprocess.run([host, "check", "--list"], capture_output=True, text=True, check=True)
@@ -272,9 +268,7 @@ def test_the_samplers_most_likely_tokens():
     # At the first token the sampler thought as the trainer does; at the second it was sure of another one.
     sampler = np.stack([logps[:, 0, :2], np.log([[0.05, 0.9]])], 1).astype(np.float32)
     context = capo_rl.RolloutContext(
-        sampler_logps=np.array([[logps[0, 0, 0] - 0.01, np.log(0.05)]]),
-        sampler_topk_ids=np.array([[[0, 1], [0, 1]]]),
-        sampler_topk_logps=sampler,
+        sampler_logps=np.array([[logps[0, 0, 0] - 0.01, np.log(0.05)]]), sampler_topk_ids=np.array([[[0, 1], [0, 1]]]), sampler_topk_logps=sampler
     )
     last_layer = capo_rl.LastLayer(
         hidden=np.zeros((1, 2, 1), np.float32),
@@ -309,9 +303,13 @@ def test_what_a_trainer_logs_of_the_reports():
     assert capo_rl.metrics(records, tokens, "all") == capo_rl.metrics(records, tokens) | {"a.mask/m_f/max": 3.0, "a.mask/rows": 2.0}
     for without in (None, 0 * tokens):
         assert "a.mask/m_f/mean" not in capo_rl.metrics(records, without, "all"), "a mean of nothing is none"
-    with pytest.raises(ValueError, match="component_metrics is 'few' \\(use \"main\" or \"all\"\\)"):
+    with pytest.raises(ValueError, match='component_metrics is \'few\' \\(use "main" or "all"\\)'):
         capo_rl.metrics(records, tokens, "few")
-    assert [name for name, _ in named([capo_rl.Mask("masks.mis"), capo_rl.Mask("masks.truncated"), capo_rl.Mask("masks.mis")])] == ["masks.mis", "masks.truncated", "masks.mis#2"]
+    assert [name for name, _ in named([capo_rl.Mask("masks.mis"), capo_rl.Mask("masks.truncated"), capo_rl.Mask("masks.mis")])] == [
+        "masks.mis",
+        "masks.truncated",
+        "masks.mis#2",
+    ]
 
 
 class Measure:
@@ -362,7 +360,9 @@ def test_what_a_step_control_is_refused_for():
     assert isinstance(error.value.__cause__, RuntimeError)
     with pytest.raises(KeyboardInterrupt):
         control(small(), WEIGHTS, GROUPS, Measure(fails=KeyboardInterrupt()))
-    with pytest.raises(TypeError, match="`measure` is of type `int`, which has no `norms` \\(it must have `norms`, `fisher`, `last_layer_kl` and `measure_kl`\\)"):
+    with pytest.raises(
+        TypeError, match="`measure` is of type `int`, which has no `norms` \\(it must have `norms`, `fisher`, `last_layer_kl` and `measure_kl`\\)"
+    ):
         control(small(), WEIGHTS, GROUPS, 3)
     with pytest.raises(ValueError, match="`weights` has shape \\[1, 3\\] \\(it must be \\[2, 3\\], as the batch is\\)"):
         control(small(), WEIGHTS[:1], GROUPS, Measure())

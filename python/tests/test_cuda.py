@@ -5,12 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import capo_rl
 import numpy as np
 import pytest
-from conftest import CASES, REPLAY, TARGET, batches, changed, mask_of
-
-import capo_rl
 from capo_rl.batch import flat
+
+from conftest import CASES, REPLAY, TARGET, batches, changed, mask_of
 
 EMULATED = ["paper-token-sgd", "paper-token-adam", "authors-completion-adam"]
 

@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from conftest import PLUGINS
-
 import capo_rl
+import pytest
+
+from conftest import PLUGINS
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 

@@ -2,12 +2,12 @@
 
 import subprocess
 
+import capo_rl
 import numpy as np
 import pytest
-from conftest import CASES, PLUGINS, REPLAY, batches, mask_of, metadata, tensors
-
-import capo_rl
 from capo_rl.batch import flat
+
+from conftest import CASES, PLUGINS, REPLAY, batches, mask_of, metadata, tensors
 
 
 def through_host(host, case, out):

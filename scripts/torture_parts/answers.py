@@ -71,17 +71,7 @@ samples = {SAMPLES}
 temperature = 1.0
 max_completion_length = 8
 """
-TRAIN = (
-    "train",
-    "--config",
-    "data.toml",
-    "--set",
-    "train.max_steps=2",
-    "--set",
-    "eval.num_prompts=4",
-    "--set",
-    "train.save_steps=1",
-)
+TRAIN = ("train", "--config", "data.toml", "--set", "train.max_steps=2", "--set", "eval.num_prompts=4", "--set", "train.save_steps=1")
 TRAIN = (*TRAIN, "--output-dir", runs.RUN)
 
 
@@ -103,13 +93,7 @@ def edit(path, how, draw):
     if how == "a byte":
         made = flips.flipped(data, draw.randrange(len(data)), draw)
     elif how == "a word":
-        one, other = draw.choice(
-            (
-                (b'"correct":false', b'"correct":true'),
-                (b'"reward":0.0', b'"reward":1.0'),
-                (b'"sample":0', b'"sample":1'),
-            )
-        )
+        one, other = draw.choice(((b'"correct":false', b'"correct":true'), (b'"reward":0.0', b'"reward":1.0'), (b'"sample":0', b'"sample":1')))
         made = data.replace(one, other, 1)
     else:
         lines = data.split(b"\n")

@@ -18,9 +18,7 @@ class Bench:
     def __init__(self, host, scratch):
         self.host, self.scratch = Path(host).resolve(), Path(scratch).resolve()
         if not os.access(self.host, os.X_OK):
-            raise Failure(
-                f"`{host}` cannot be run (build it with `cargo build --release --features full`, or name one with `--host`)"
-            )
+            raise Failure(f"`{host}` cannot be run (build it with `cargo build --release --features full`, or name one with `--host`)")
         self.originals, self.work, self.found = (self.scratch / name for name in ("originals", "work", "found"))
         self.environment = {name: value for name, value in os.environ.items() if name != "CAPO_PLUGIN_PATH"}
         self.environment |= {"RUST_BACKTRACE": "0"}
@@ -42,9 +40,7 @@ class Bench:
         wrong = [*verdict.faults(outcome)]
         if outcome.code != 0 or wrong:
             wrong = wrong or [f"exit code {outcome.code}"]
-            raise Failure(
-                f"an input that is in order: {wrong[0]}\n{verdict.command_line(outcome)}\n{verdict.said(outcome)}"
-            )
+            raise Failure(f"an input that is in order: {wrong[0]}\n{verdict.command_line(outcome)}\n{verdict.said(outcome)}")
         return outcome
 
     def fresh(self, name):

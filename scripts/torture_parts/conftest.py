@@ -33,6 +33,4 @@ def pytest_terminal_summary(terminalreporter):
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
     for report in reports:
         if "cases" in (told := dict(report.user_properties)):
-            terminalreporter.write_line(
-                "| {part} | {tried} | {cases} | {became} | {longest} | {memory} |".format(**told)
-            )
+            terminalreporter.write_line("| {part} | {tried} | {cases} | {became} | {longest} | {memory} |".format(**told))

@@ -16,10 +16,9 @@ class Part:
         self.reference = runs.reference(bench)
         self.half = runs.half(bench, "half")
         self.checkpoint = runs.checkpoint(self.half).relative_to(self.half)
-        # Of these a resume may say that they are damaged, and go on; what is in metrics and completions it does not compare.
-        self.records = [
-            name for name in runs.files(self.half) if name not in ("config.toml", "metrics.jsonl", "completions.jsonl")
-        ]
+        # Of these a resume may say that they are damaged, and go on; what is in metrics and completions it does not
+        # compare.
+        self.records = [name for name in runs.files(self.half) if name not in ("config.toml", "metrics.jsonl", "completions.jsonl")]
         self.files = [path for path in self.half.rglob("*") if path.is_file() and path.stat().st_size > 0]
         answers = self.answers(bench.originals, self.half / self.checkpoint)
         self.expected = bench.must(*answers, folder=bench.originals).out, (bench.originals / "answers").read_bytes()
@@ -33,9 +32,7 @@ class Part:
         copy(self.half, case.folder)
         file = case.folder / path
         data = file.read_bytes()
-        digits = (
-            [] if file.suffix in (".safetensors", ".bin") else [match.start() for match in re.finditer(rb"\d", data)]
-        )
+        digits = [] if file.suffix in (".safetensors", ".bin") else [match.start() for match in re.finditer(rb"\d", data)]
         offset = case.rng.choice(digits) if digits and case.rng.random() < 0.7 else case.rng.randrange(len(data))
         put(file, flipped(data, offset, case.rng))
         case.kind = path.name
@@ -65,9 +62,7 @@ class Part:
             whole = (self.half / runs.RUN / name).read_bytes()
             if silent and before != whole:
                 return case.find("a damaged record is taken without a word", outcome)
-            if silent and runs.contents(case.folder / runs.RUN / name) != runs.contents(
-                self.reference / runs.RUN / name
-            ):
+            if silent and runs.contents(case.folder / runs.RUN / name) != runs.contents(self.reference / runs.RUN / name):
                 return case.find(f"`{name}` differs, in silence", outcome)
         return None
 
@@ -75,9 +70,5 @@ class Part:
 def flipped(data, offset, draw):
     """The data with another digit for a digit, or one bit of another byte turned."""
     old = data[offset : offset + 1]
-    new = (
-        str((int(old) + draw.randint(1, 9)) % 10).encode()
-        if old.isdigit()
-        else bytes([old[0] ^ 1 << draw.randrange(8)])
-    )
+    new = str((int(old) + draw.randint(1, 9)) % 10).encode() if old.isdigit() else bytes([old[0] ^ 1 << draw.randrange(8)])
     return data[:offset] + new + data[offset + 1 :]

@@ -9,7 +9,8 @@ from .bench import copy
 TRIED = "reward programs that answer twice, early, out of order, without end, in pieces, with what is no number, or end, hang and leave processes behind"
 LIMIT = 30
 
-# Code of a program for the line `row` and its right answer `right`. Those in RIGHT are in order: the run must have the right rewards.
+# Code of a program for the line `row` and its right answer `right`. Those in RIGHT are in order: the run must have the
+# right rewards.
 RIGHT = {
     "answers": "say(right)",
     "answers-by-id": "say(json.dumps({'id': row['id'], 'reward': right}))",
@@ -35,19 +36,7 @@ WRONG = {
 }  # fmt: skip
 SINS = RIGHT | WRONG
 # A program that ends or says nothing is started once more, and may then do well.
-ONCE_MORE = (
-    "silent",
-    "sleeps",
-    "ends",
-    "fails",
-    "kills-itself",
-    "closes",
-    "leaves-a-child",
-    "ignores",
-    "kills-its-group",
-    "floods-errors",
-    "floods-a-line",
-)
+ONCE_MORE = ("silent", "sleeps", "ends", "fails", "kills-itself", "closes", "leaves-a-child", "ignores", "kills-its-group", "floods-errors", "floods-a-line")
 # Completions of the run.
 COMPLETIONS = 8
 # A completion is right where its text has an even number of characters: a rule of our own, so that both kinds occur.
@@ -68,12 +57,7 @@ class Part:
     def __init__(self, bench):
         self.bench = bench
         self.folder = originals.data(bench)
-        self.cases = [
-            (sin, start, times)
-            for sin in SINS
-            for start in ((0, 3, 4, 7) if sin in WRONG else (0,))
-            for times in (1, 2)
-        ]
+        self.cases = [(sin, start, times) for sin in SINS for start in ((0, 3, 4, 7) if sin in WRONG else (0,)) for times in (1, 2)]
         self.expected = {}
         for times in (1, 2):
             folder = copy(self.folder, bench.fresh(f"graded-{times}"))

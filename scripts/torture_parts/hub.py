@@ -37,11 +37,7 @@ class Part:
         draw = case.rng
         sins = {name: draw.choice(SINS[name]) for name in draw.sample(list(SINS), draw.choice((1, 1, 1, 2, 3)))}
         case.kind = f"a Hub: {', '.join(f'{name} {sin}' for name, sin in sorted(sins.items()))}"
-        sins |= {
-            "name": draw.choice([*self.files, "", ""]),
-            "times": draw.choice((1, 1, 2, 100)),
-            "at": draw.randrange(SIZE),
-        }
+        sins |= {"name": draw.choice([*self.files, "", ""]), "times": draw.choice((1, 1, 2, 100)), "at": draw.randrange(SIZE)}
         first = self.fetch(case, sins)
         # A Hub in order: it goes on from whatever the first one left.
         case.kind += ", then one in order"
@@ -94,9 +90,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
         """Says nothing."""
 
     def send(self, head, body=b""):
-        self.connection.sendall(
-            "\r\n".join(("HTTP/1.1 " + head[0], "Connection: close", *head[1:], "", "")).encode() + body
-        )
+        self.connection.sendall("\r\n".join(("HTTP/1.1 " + head[0], "Connection: close", *head[1:], "", "")).encode() + body)
 
     def endlessly(self, data):
         while not self.server.over.is_set():

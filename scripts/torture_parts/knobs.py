@@ -14,21 +14,14 @@ COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_p
 COUNTS += ("num_generations", "max_completion_length", "max_prompt_length", "last_layer_top_k", "top_k", "num_prompts")
 COUNTS += ("max_steps", "save_steps", "eval_steps")
 # Files in the folder where the command runs.
-OWN = {
-    "config.toml": "mine\n",
-    "provenance.json": "mine\n",
-    "metrics.jsonl": "mine\n",
-    "checkpoints/step-000009/progress.json": "mine\n",
-}
+OWN = {"config.toml": "mine\n", "provenance.json": "mine\n", "metrics.jsonl": "mine\n", "checkpoints/step-000009/progress.json": "mine\n"}
 
 
 class Part:
     def __init__(self, bench):
         self.bench = bench
         self.keys = [key for key in documented((ROOT / "configs/README.md").read_text()) if key != "train.output_dir"]
-        self.keys += components(
-            bench.must("plugins", "--plugin", bench.library("libcapo.so"), folder=bench.scratch).out.decode()
-        )
+        self.keys += components(bench.must("plugins", "--plugin", bench.library("libcapo.so"), folder=bench.scratch).out.decode())
         self.counts = [key for key in self.keys if key.rpartition(".")[2] in COUNTS]
         if len(self.keys) < 30 or len(self.counts) < 10:
             raise Failure("configs/README.md and `host plugins` list too few keys (did their form change?)")
@@ -91,11 +84,7 @@ def documented(text):
 
 def components(text):
     """The keys of the components that a run with the plugin has, as `--set` takes them."""
-    places, place, using = (
-        {"reward": "reward.0", "advantage": "advantage", "objective": "objective", "mask": "mask.0"},
-        None,
-        "",
-    )
+    places, place, using = ({"reward": "reward.0", "advantage": "advantage", "objective": "objective", "mask": "mask.0"}, None, "")
     for line in text.splitlines():
         if line and not line.startswith(" "):
             place = places.get(line.strip())

@@ -9,7 +9,8 @@ from .settings import Failure
 TRIED = "libraries whose constructors, destructors and threads exit, abort, crash, hang, use up the stack, fork or close what is open, through `plugins`, `check` and `train`"
 # Seconds: more than `component_timeout` here, and what opening takes.
 LIMIT = 50
-# Sins after which nothing can be said: they are as if a user had ended the process, or they use up the stack of a thread of their own.
+# Sins after which nothing can be said: they are as if a user had ended the process, or they use up the stack of a
+# thread of their own.
 SILENT = ("raises", "closes", "overflows-in-thread")
 # Without `[train]` settings a library may take ten minutes to be opened.
 ENDLESS = ("hangs", "spins")
@@ -58,18 +59,7 @@ class Part:
             for sin, what in SINS.items():
                 source = self.folder / "sin.c"
                 source.write_text(SOURCE.replace("WHEN", when).replace("WHAT", what))
-                made = [
-                    "cc",
-                    "-O0",
-                    "-w",
-                    "-shared",
-                    "-fPIC",
-                    "-pthread",
-                    "-o",
-                    self.folder / f"{when}-{sin}.so",
-                    source,
-                    "-lm",
-                ]
+                made = ["cc", "-O0", "-w", "-shared", "-fPIC", "-pthread", "-o", self.folder / f"{when}-{sin}.so", source, "-lm"]
                 if subprocess.run(made, capture_output=True).returncode:
                     raise Failure("cc cannot make a library (install gcc)")
 
@@ -81,7 +71,8 @@ class Part:
         case.log.append(outcome)
         case.tally[f"exit {outcome.code}" if outcome.code >= 0 else "signal"] += 1
         case.peak, case.seconds = max(case.peak, outcome.peak), max(case.seconds, outcome.seconds)
-        # None of these is a plugin. A library may end the process, even by a signal, but not as if all were well and not without a word.
+        # None of these is a plugin. A library may end the process, even by a signal, but not as if all were well and
+        # not without a word.
         if outcome.hung:
             case.find("it hangs", outcome)
         elif outcome.code == 0:
@@ -95,10 +86,5 @@ def command(use):
         return ["check", "./sin.so", "--only", "load-time"]
     if use == "plugins":
         return ["plugins", "--plugin", "./sin.so"]
-    small = runs.TINY | {
-        "train.max_steps": 1,
-        "train.save_steps": 0,
-        "eval.num_prompts": 0,
-        "train.component_timeout": 1,
-    }
+    small = runs.TINY | {"train.max_steps": 1, "train.save_steps": 0, "eval.num_prompts": 0, "train.component_timeout": 1}
     return runs.train(small, ("--plugin", "./sin.so"))

@@ -28,11 +28,7 @@ def mutated(draw, data):
         else:
             start, other = draw(places), draw(places)
             end = start + draw(st.sampled_from((0, 0, 1, 1, 8, 100, 2000, len(data))))
-            copied = st.builds(
-                lambda size, times: data[other : other + size] * times,
-                st.sampled_from((1, 4, 256)),
-                st.sampled_from((1, 2, 100)),
-            )
+            copied = st.builds(lambda size, times: data[other : other + size] * times, st.sampled_from((1, 4, 256)), st.sampled_from((1, 2, 100)))
             new = draw(st.one_of(st.just(b""), st.binary(max_size=100), copied, nasty.anything))
         data = data[:start] + new + data[end:]
     return data

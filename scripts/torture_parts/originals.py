@@ -7,13 +7,7 @@ from . import mutate, runs
 from .settings import ROOT
 
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
-SMALL = {
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-}
+SMALL = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
 STEP = "--set train.max_steps=1 --set train.per_device_train_batch_size=4 --set rollout.num_generations=2 --set eval.num_prompts=0".split()
 
 DATA = """[model]
@@ -96,12 +90,7 @@ def tokenizers(bench, made):
     fill |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "<pad>"}
     replacing = {"type": "Replace", "pattern": {"Regex": " +"}, "content": " "}
     normalizer = {"type": "Sequence", "normalizers": [{"type": "NFC"}, replacing]}
-    pieces = {
-        "type": "WordPiece",
-        "unk_token": "<pad>",
-        "continuing_subword_prefix": "",
-        "max_input_chars_per_word": 100,
-    }
+    pieces = {"type": "WordPiece", "unk_token": "<pad>", "continuing_subword_prefix": "", "max_input_chars_per_word": 100}
     kinds = {
         "bpe": {"model": {"type": "BPE", "vocab": vocabulary, "merges": []}},
         "unigram": {"model": {"type": "Unigram", "unk_id": 0, "vocab": scores}, "truncation": cut},
@@ -119,10 +108,7 @@ def tokenizers(bench, made):
 def data(bench):
     """Configs for `host train` and `host sft`, and rows."""
     folder = bench.fresh("data")
-    rows = [
-        {"prompt": f"{n}+{n + 7}=", "answer": str(2 * n + 7), "solution": f"{2 * n + 7}", "level": n % 3}
-        for n in range(100, 800, 90)
-    ]
+    rows = [{"prompt": f"{n}+{n + 7}=", "answer": str(2 * n + 7), "solution": f"{2 * n + 7}", "level": n % 3} for n in range(100, 800, 90)]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     for name in ("train.jsonl", "test.jsonl"):
         (folder / name).write_text(text)

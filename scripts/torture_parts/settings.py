@@ -4,7 +4,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Cases of each part, for CI and by hand, and about what one costs on a disk, in milliseconds: by this the parts share the time.
+#: Cases of each part, for CI and by hand, and about what one costs on a disk, in milliseconds: by this the parts share
+#: the time.
 CASES = {
     "kills": (20, 1500, 900), "locks": (4, 100, 1000), "flips": (250, 8000, 120), "mutations": (1300, 100_000, 20),
     "settings": (400, 12_000, 20), "special": (240, 240, 25), "swaps": (60, 2000, 40), "templates": (60, 6000, 400), "hub": (20, 1500, 100),

@@ -45,9 +45,7 @@ class Part:
         elif kind == "mutated":
             put(rows, case.draw(mutate.mutated(rows.read_bytes())))
         if draw.random() < 0.4 or kind == "sizes":
-            for key in draw.sample(
-                ("data.max_prompt_length", "train.per_device_train_batch_size", "train.gradient_accumulation_steps"), 2
-            ):
+            for key in draw.sample(("data.max_prompt_length", "train.per_device_train_batch_size", "train.gradient_accumulation_steps"), 2):
                 sets += ["--set", f"{key}={case.draw(nasty.sizes | st.sampled_from((1, 2, 64, 100_000)))}"]
         if draw.random() < 0.5:
             sets += ["--set", "data.on_bad_row=skip"]

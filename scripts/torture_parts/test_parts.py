@@ -8,25 +8,10 @@ import time
 import pytest
 from hypothesis import HealthCheck, Phase, given, strategies
 from hypothesis import settings as hypothesis_settings
-from hypothesis.errors import Flaky
 from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.errors import Flaky
 
-from . import (
-    answers,
-    flips,
-    graders,
-    hub,
-    kills,
-    knobs,
-    libraries,
-    locks,
-    mutations,
-    settings,
-    special,
-    swaps,
-    teaching,
-    templates,
-)
+from . import answers, flips, graders, hub, kills, knobs, libraries, locks, mutations, settings, special, swaps, teaching, templates
 from .bench import Case
 
 PARTS = {
@@ -84,15 +69,14 @@ def test_part(name, bench, pytestconfig, record_property):
         else:
             drawn(name, count, bench)(one)()
     except (OutOfTime, Flaky):
-        # A case that ends early is no defect of Hypothesis's strategies; one that failed before, and may have become smaller, is.
+        # A case that ends early is no defect of Hypothesis's strategies; one that failed before, and may have become
+        # smaller, is.
         if seen["found"] or not seen["late"]:
             raise seen["found"] or AssertionError("a part draws by something else than its choices") from None
     finally:
         became = ", ".join(f"{label} {number:,}" for label, number in sorted(tally.items()))
         told = {"part": name, "tried": PARTS[name].TRIED, "cases": f"{seen['cases']:,}", "became": became}
-        for key, value in (
-            told | {"longest": f"{seen['seconds']:.1f} s", "memory": f"{seen['peak'] / 1e6:.0f} MB"}
-        ).items():
+        for key, value in (told | {"longest": f"{seen['seconds']:.1f} s", "memory": f"{seen['peak'] / 1e6:.0f} MB"}).items():
             record_property(key, value)
 
 
@@ -100,9 +84,7 @@ def drawn(name, count, bench):
     """Makes a test of `count` cases, whose choices Hypothesis makes, of one that takes them."""
     phases = (Phase.reuse, Phase.generate, Phase.shrink) if name in SHRINK else (Phase.reuse, Phase.generate)
     database = DirectoryBasedExampleDatabase(bench.scratch.parent / "examples" / name)
-    settled = hypothesis_settings(
-        max_examples=count, deadline=None, phases=phases, database=database, suppress_health_check=list(HealthCheck)
-    )
+    settled = hypothesis_settings(max_examples=count, deadline=None, phases=phases, database=database, suppress_health_check=list(HealthCheck))
 
     def of(one):
         @settled

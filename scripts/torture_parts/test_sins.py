@@ -36,7 +36,8 @@ case "$SIN $*" in
 esac
 exit $code
 """
-#: Part, sin, and what is found of it among that many cases; moments depend on the machine, so a few may be needed to hit one.
+#: Part, sin, and what is found of it among that many cases; moments depend on the machine, so a few may be needed to
+#: hit one.
 SINS = [
     ("mutations", "panics", "panic at src/fake.rs:1", 1),
     ("mutations", "aborts", "ended by SIGABRT", 1),
@@ -61,10 +62,7 @@ SINS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "sin", "what", "cases"),
-    [pytest.param(*row, id=f"{row[0]}-{row[1]}", marks=pytest.mark.xdist_group(row[0])) for row in SINS],
-)
+@pytest.mark.parametrize(("name", "sin", "what", "cases"), [pytest.param(*row, id=f"{row[0]}-{row[1]}", marks=pytest.mark.xdist_group(row[0])) for row in SINS])
 def test_a_sin_is_found(name, sin, what, cases, bench, tmp_path, monkeypatch):
     part = prepared(bench, name)
     sinner = tmp_path / "host"
@@ -87,13 +85,7 @@ def test_a_sin_is_found(name, sin, what, cases, bench, tmp_path, monkeypatch):
         return
     seen = []
 
-    @hypothesis_settings(
-        max_examples=cases,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @hypothesis_settings(max_examples=cases, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(seed=strategies.integers(0, 2**32), data=strategies.data())
     def case(seed, data):
         if not any(seen):
@@ -119,13 +111,7 @@ def test_some_headers_have_the_right_length():
 
 def test_documented_keys():
     keys = list(knobs.documented((settings.ROOT / "configs/README.md").read_text()))
-    for key in (
-        "model.fresh_weights",
-        "data.solution_column",
-        "train.adam_beta2",
-        "eval.num_prompts",
-        "logging.logging_steps",
-    ):
+    for key in ("model.fresh_weights", "data.solution_column", "train.adam_beta2", "eval.num_prompts", "logging.logging_steps"):
         assert key in keys
     assert not [key for key in keys if key.startswith(("reward", "grad"))]
 
@@ -139,9 +125,7 @@ def test_components_keys():
 def test_times_are_no_difference(tmp_path):
     for name, seconds in (("one", 0.5), ("two", 0.6)):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "metrics.jsonl").write_text(
-            f'{{"step": 1, "step_time": {seconds}, "timing_s/mask": {seconds}}}\n'
-        )
+        (tmp_path / name / "metrics.jsonl").write_text(f'{{"step": 1, "step_time": {seconds}, "timing_s/mask": {seconds}}}\n')
     assert list(runs.differences(tmp_path / "one", tmp_path / "two")) == []
     (tmp_path / "one/metrics.jsonl").write_text('{"step": 2}\n')
     (tmp_path / "one/.partial-abc123").mkdir()
