@@ -180,9 +180,7 @@ def main():
             continue
         words = ["--run", "--arms", arm, "--rates", str(rate), "--seeds", str(seed), "--steps", str(options.steps)]
         words += ["--model", options.model, "--data", options.data] if options.model else []
-        ended = subprocess.run(
-            [sys.executable, __file__, *words], capture_output=True, text=True
-        )
+        ended = subprocess.run([sys.executable, __file__, *words], capture_output=True, text=True)
         print(ended.stdout.splitlines()[-1] if ended.returncode == 0 else ended.stderr[-2000:], flush=True)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from . import Batch, Optimizer
@@ -273,3 +274,26 @@ def rows_of(inputs: Inputs, wanted: Tensor, count: int) -> tuple[Inputs, Tensor]
         return inputs, torch.arange(size, device=wanted.device)
     rows = wanted.int().argsort(descending=True, stable=True)[:count]
     return {name: value[rows] if value.dim() else value for name, value in inputs.items()}, rows
+
+
+class Steps(TrainerCallback):
+    """Tells the trainer where training begins, and where an optimizer step begins and ends."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Tells it to look at the head."""
+        self.trainer._seen.begin()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Tells it that a step is to be decided."""
+        self.trainer._capo_due = True
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Tells it that all gradients of the step are there."""
+        self.trainer._before_step()
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Tells it that the optimizer has stepped."""
+        self.trainer._after_step()

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer
 from trl import GRPOTrainer
 
 from . import Mask, StepControl, Weight
@@ -37,7 +37,7 @@ from ._control import Controls
 from ._decision import Decision, decide, gradient_factor, load_checked, scale_gradient, states, step_end
 from ._metrics import check, metrics
 from ._step import Arrays, Ranks, joined, over_ranks
-from ._trl_batch import Inputs, Seen, rows_of
+from ._trl_batch import Inputs, Seen, Steps, rows_of
 from ._trl_reward import reward_func
 from ._trl_settings import METHODS, check_hooks, settled, take_adamw
 from .components import Component, Records, listed
@@ -120,7 +120,7 @@ class CapoGRPOTrainer(GRPOTrainer):
         self._controls = Controls(self.capo_step_controls, self._seen)
         if second_moment != "kept":
             take_adamw(self, second_moment)
-        self.add_callback(_Steps(self))
+        self.add_callback(Steps(self))
 
     def _components(self) -> list[Component]:
         return [*self.capo_masks, *self.capo_weights, *self.capo_step_controls]
@@ -384,26 +384,3 @@ class CapoGRPOTrainer(GRPOTrainer):
         path = Path(checkpoint) / STATE
         saved = torch.load(path, weights_only=True) if path.exists() else None
         load_checked(path, saved, self._components(), self.second_moment)
-
-
-class _Steps(TrainerCallback):
-    """Tells the trainer where training begins, and where an optimizer step begins and ends."""
-
-    def __init__(self, trainer: CapoGRPOTrainer) -> None:
-        self.trainer = trainer
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tells it to look at the head."""
-        self.trainer._seen.begin()
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tells it that a step is to be decided."""
-        self.trainer._capo_due = True
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tells it that all gradients of the step are there."""
-        self.trainer._before_step()
-
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tells it that the optimizer has stepped."""
-        self.trainer._after_step()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from verl.utils import tensordict_utils as tu
 
 from .. import Batch
+from .._decision import Decision
 from .._layer import check_head, check_same, optimizer_info, optimizer_state
 from .._step import Arrays, over_ranks, received, reshard, top_rows, whole
 from ..batch import nested
@@ -30,6 +32,27 @@ ARRAYS = {
 }
 #: Of an order that ranks have no part in.
 NUMBERS = ("prompt", "content", "rows")
+
+
+@dataclass
+class Step:
+    """What a step's end needs.
+
+    Attributes:
+        data: The mini-batch with its rows' numbers.
+        decision: The decision over it.
+        arrays: In flight, what the decision is of.
+        factors: `[b, T]`: of this rank's rows in the mini-batch's order, the factors of their tokens' gradients.
+        mask: `[b, T]`: which of these are tokens.
+        kept: Whether anything of the step is kept.
+    """
+
+    data: TensorDict
+    decision: Decision
+    arrays: Arrays
+    factors: Tensor
+    mask: Tensor
+    kept: bool
 
 
 class Seen:
@@ -283,3 +306,15 @@ def _given(micro: TensorDict, name: str, what: str, setting: str) -> Tensor:
         raise ValueError(f"a mask reads {what}, of which verl says nothing here (set {setting})")
     found: Tensor = micro[name]
     return found
+
+
+def one_temperature(temperature: Any) -> float:
+    """The temperature of all completions of a step.
+
+    Raises:
+        ValueError: Where there are several.
+    """
+    values = torch.as_tensor(temperature, dtype=torch.float32).reshape(-1)
+    if bool((values != values[0]).any()):
+        raise ValueError("masks need one temperature for all completions of a step, and there are several")
+    return float(values[0])

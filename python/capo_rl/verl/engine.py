@@ -20,7 +20,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from .._metrics import metrics
 from .._step import Arrays, Ranks, joined, ranks
 from ..components import Component, Records
 from . import _rows as rows
-from ._seen import Seen
+from ._seen import Seen, Step, one_temperature
 
 STATE = "capo_masks.pt"
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         self._look: Look | None = None
         self._layer = False
         self._parts: list[Arrays] = []
-        self._step: _Step | None = None
+        self._step: Step | None = None
         self._told: dict[str, list[float]] = {}
         self._used = Counter[int]()
         self._received = 0
@@ -95,10 +95,8 @@ class CapoEngine(FSDPEngineWithLMHead):
         if not self._remembers():
             return super()._build_optimizer(module)
         keys = (self.optimizer_config.override_optimizer_config or {}) | {"second_moment": self.capo.second_moment}
-        return build_optimizer(
-            module.parameters(),
-            replace(self.optimizer_config, optimizer_impl="capo_rl.torch", override_optimizer_config=keys),
-        )
+        config = replace(self.optimizer_config, optimizer_impl="capo_rl.torch", override_optimizer_config=keys)
+        return build_optimizer(module.parameters(), config)
 
     # Passes over a mini-batch ---------------------------------------------------------------------
 
@@ -123,9 +121,8 @@ class CapoEngine(FSDPEngineWithLMHead):
         self, output: Any, output_args: Any, micro_batch: TensorDict, logits_processor_func: Any
     ) -> dict[str, Tensor]:
         """As the engine's own; decisions reach the gradients of its log-probabilities."""
-        found: dict[str, Tensor] = super().prepare_model_outputs(
-            output, output_args, micro_batch, logits_processor_func
-        )
+        given = (output, output_args, micro_batch, logits_processor_func)
+        found: dict[str, Tensor] = super().prepare_model_outputs(*given)
         factor = self._look(micro_batch, found) if self._look is not None else micro_batch.get("capo_factor", None)
         if factor is None:
             return found
@@ -170,7 +167,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         contents = data["capo_content"].tolist()
         used = self.reduced(torch.tensor(min(self._used[each] for each in contents)), dist.ReduceOp.MIN)
         self._used.update(contents)
-        self._seen.begin_step(_one(data["temperature"]), int(used))
+        self._seen.begin_step(one_temperature(data["temperature"]), int(used))
         return data
 
     def reduced(self, value: Tensor, by: Any = dist.ReduceOp.SUM) -> Tensor:
@@ -186,34 +183,38 @@ class CapoEngine(FSDPEngineWithLMHead):
         started, parts = time.perf_counter(), []
         scoring = data.copy()
         tu.assign_non_tensor(scoring, calculate_entropy="ENTROPY" in self._seen.needed, calculate_sum_pi_squared=False)
+
+        def look(micro: TensorDict, found: dict[str, Tensor]) -> None:
+            parts.append(self._seen.part(micro, found))
+
         with torch.no_grad():
-            self.passed(
-                scoring, None, lambda micro, found: parts.append(self._seen.part(micro, found)), forward_only=True
-            )
+            self.passed(scoring, None, look, forward_only=True)
         own = joined(parts)
         self._say_bytes(own)
         arrays = self._seen.gathered(own, self._seen.needed)
-        decision = decide(
-            self._seen.batch(arrays, of_step=True), arrays["completion_mask"], self.capo_masks, self.capo_weights
-        )
+        decision = self._decide(arrays, of_step=True)
         decision.rows = arrays["rows"]
         self._tell(decision.records, arrays["completion_mask"].cpu())
         self._decided(data, decision, {}, torch.stack([decision.mask.sum(), decision.keep.sum()]))
         self._add("seconds", time.perf_counter() - started)
 
+    def _decide(self, arrays: Arrays, of_step: bool) -> Decision:
+        batch = self._seen.batch(arrays, of_step)
+        return decide(batch, arrays["completion_mask"], self.capo_masks, self.capo_weights)
+
+    def _decision_of(self, arrays: Arrays, of_step: bool) -> Decision:
+        """What was decided over parts that were joined."""
+        keep, weights = arrays.pop("keep"), arrays.pop("weights")
+        batch = self._seen.batch(arrays, of_step)
+        return Decision(batch, arrays["completion_mask"], keep, weights, rows=arrays["rows"])
+
     def _say_bytes(self, own: Arrays) -> None:
         others = ranks(self.get_data_parallel_group()) - 1
         if self._seen.steps == 0 and self.rank == 0 and others:
-            received, ids = (
-                sum(array.nbytes for array in own.values()) * others,
-                ", ".join(f"`{each.id}`" for each in self._components()),
-            )
-            logger.warning(
-                "every step a rank receives about %.3g GB from %d others, because %s may need the whole of it ahead",
-                received / 1e9,
-                others,
-                ids,
-            )
+            received = sum(array.nbytes for array in own.values()) * others / 1e9
+            ids = ", ".join(f"`{each.id}`" for each in self._components())
+            told = "every step a rank receives about %.3g GB from %d others, because %s may need the whole of it ahead"
+            logger.warning(told, received, others, ids)
 
     def _decide_inflight(self, data: TensorDict, loss_function: Any) -> Any:
         """All components over one micro-batch after another, in the forward pass that trains."""
@@ -228,9 +229,7 @@ class CapoEngine(FSDPEngineWithLMHead):
             if not asked:
                 # verl's loss would take it for a term of its own.
                 found.pop("entropy", None)
-            decision = decide(
-                self._seen.batch(part, of_step=False), part["completion_mask"], self.capo_masks, self.capo_weights
-            )
+            decision = self._decide(part, of_step=False)
             self._parts.append(part | {"keep": decision.keep, "weights": decision.weights})
             self._tell(decision.records, part["completion_mask"].cpu())
             seconds += time.perf_counter() - started
@@ -239,13 +238,9 @@ class CapoEngine(FSDPEngineWithLMHead):
         output = self.passed(data, loss_function, look)
         started = time.perf_counter()
         arrays, self._parts = joined(self._parts), []
-        keep, weights = arrays.pop("keep"), arrays.pop("weights")
-        decision = Decision(
-            self._seen.batch(arrays, of_step=False), arrays["completion_mask"], keep, weights, rows=arrays["rows"]
-        )
-        tokens, kept = self._decided(
-            data, decision, arrays, self.reduced(torch.stack([decision.mask.sum(), keep.sum()]))
-        )
+        decision = self._decision_of(arrays, of_step=False)
+        counts = self.reduced(torch.stack([decision.mask.sum(), decision.keep.sum()]))
+        tokens, kept = self._decided(data, decision, arrays, counts)
         if self._over_step() and kept:
             # No micro-batch knew how many tokens the step keeps; gradients are linear in what they are divided by.
             self._current.factors = self._current.factors * (tokens / kept)
@@ -256,7 +251,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         return output
 
     @property
-    def _current(self) -> _Step:
+    def _current(self) -> Step:
         assert self._step is not None
         return self._step
 
@@ -273,26 +268,20 @@ class CapoEngine(FSDPEngineWithLMHead):
         """Keeps what the step's end needs; tokens of the step, and those that are kept."""
         assert decision.rows is not None
         own, (tokens, kept) = rows.places(decision.rows, self.get_data_parallel_rank()), counts.tolist()
-        self._step = _Step(data, decision, arrays, self._factor(decision)[own], decision.mask[own], kept > 0)
-        for name, value in {
-            "rejection_rate": 1 - kept / max(tokens, 1),
-            "rejected_tokens": tokens - kept,
-            "skipped": kept == 0,
-        }.items():
-            self._add(name, value)
+        self._step = Step(data, decision, arrays, self._factor(decision)[own], decision.mask[own], kept > 0)
+        self._add("rejection_rate", 1 - kept / max(tokens, 1))
+        self._add("rejected_tokens", tokens - kept)
+        self._add("skipped", kept == 0)
         return tokens, kept
 
-    def _whole(self, step: _Step) -> Decision:
+    def _whole(self, step: Step) -> Decision:
         """The decision over the whole step, as step controls see it."""
         decision = step.decision
         if not self._inflight:
             return decision
-        inputs = frozenset().union(*(each.inputs for each in self.capo_step_controls))
+        inputs = {name for each in self.capo_step_controls for name in each.inputs}
         arrays = self._seen.gathered(step.arrays | {"keep": decision.keep, "weights": decision.weights}, inputs)
-        keep, weights = arrays.pop("keep"), arrays.pop("weights")
-        return Decision(
-            self._seen.batch(arrays, of_step=True), arrays["completion_mask"], keep, weights, rows=arrays["rows"]
-        )
+        return self._decision_of(arrays, of_step=True)
 
     # Rejected gradients ---------------------------------------------------------------------------
 
@@ -308,11 +297,9 @@ class CapoEngine(FSDPEngineWithLMHead):
             return
         again = tu.index_select_tensor_dict(data, places)
         # verl divides by the tokens that are there.
-        share = (
-            self.reduced(again["loss_mask"].sum()) / self.reduced(data["loss_mask"].sum())
-            if self.capo.reduction == "token_mean"
-            else 1.0
-        )
+        share: Any = 1.0
+        if self.capo.reduction == "token_mean":
+            share = self.reduced(again["loss_mask"].sum()) / self.reduced(data["loss_mask"].sum())
         again["capo_factor"] = rest[places] * share
         with self.optimizer.rejected():
             super().forward_backward_batch(again, loss_function)
@@ -321,8 +308,7 @@ class CapoEngine(FSDPEngineWithLMHead):
     def _stepped(self) -> float:
         """The step of verl; where something was rejected, both gradients are clipped by the norm of their sum."""
         if not (self._remembers() and self.optimizer.has_rejected):
-            norm: float = super().optimizer_step()
-            return norm
+            return float(super().optimizer_step())
         norms = self.optimizer.grad_norms()
         for name in ("kept", "rejected"):
             self._add(f"{name}_grad_norm", float(norms[name]))
@@ -346,10 +332,8 @@ class CapoEngine(FSDPEngineWithLMHead):
     def optimizer_step(self) -> float:
         """As the engine's own, as much of the step as the controls leave; the gradient's norm."""
         step, self._step = self._step, None
-        norm: float
         if step is None:
-            norm = super().optimizer_step()
-            return norm
+            return float(super().optimizer_step())
         if not step.kept:
             # Gradients of zero would still move the weights under Adam.
             self.optimizer.zero_grad()
@@ -369,7 +353,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         self._told["seconds"] = [sum(self._told["seconds"]) + time.perf_counter() - started]
         return norm
 
-    def _controlled(self, step: _Step) -> tuple[float, bool]:
+    def _controlled(self, step: Step) -> tuple[float, bool]:
         """The step, as much of it as the controls leave: verl's norm, and whether there was one."""
         started = time.perf_counter()
         self._controls.remember(self.optimizer, step.data, self._whole(step))
@@ -407,39 +391,10 @@ class CapoEngine(FSDPEngineWithLMHead):
     def load_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
         """As the engine's own, with the components' states."""
         if self._components():
-            # Every rank's components are in the same state: the first rank reads it, as it wrote it, and tells the
-            # others.
+            # Every rank's components are in one state: the first rank reads it, as it wrote it, and tells the others.
             path = Path(local_path) / STATE
             told: list[Any] = [torch.load(path, weights_only=True) if self.rank == 0 and path.exists() else None]
             torch.distributed.broadcast_object_list(told, src=0)
             load_checked(path, told[0], self._components(), self.capo.second_moment)
             self._seen.steps, self._seen.taken = told[0]["steps"], told[0]["taken"]
         super().load_checkpoint(local_path, *args, **kwargs)
-
-
-@dataclass
-class _Step:
-    """What a step's end needs.
-
-    Attributes:
-        data: The mini-batch with its rows' numbers.
-        decision: The decision over it.
-        arrays: In flight, what the decision is of.
-        factors: `[b, T]`: of this rank's rows in the mini-batch's order, the factors of their tokens' gradients.
-        mask: `[b, T]`: which of these are tokens.
-        kept: Whether anything of the step is kept.
-    """
-
-    data: TensorDict
-    decision: Decision
-    arrays: Arrays
-    factors: Tensor
-    mask: Tensor
-    kept: bool
-
-
-def _one(temperature: Any) -> float:
-    values = torch.as_tensor(temperature, dtype=torch.float32).reshape(-1)
-    if bool((values != values[0]).any()):
-        raise ValueError("masks need one temperature for all completions of a step, and there are several")
-    return float(values[0])
