@@ -178,7 +178,7 @@ class Parts(unittest.TestCase):
         self.assertFalse((self.folder / "built/here").is_symlink())
 
     def test_nothing_there(self):
-        for name in ("target", "tests", "benches", "configs"):
+        for name in ("target", "tests", "study", "configs"):
             (self.archive.root / name).rename(self.archive.root.parent / name)
         for tool in self.archive.tools.iterdir():
             tool.unlink()
