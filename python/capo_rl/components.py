@@ -91,11 +91,10 @@ class Component:
         self.id = id
         self.keys = {name: value for name, value in keys.items() if value is not None}
         try:
-            self._table = json.dumps(self.keys, allow_nan=False)
+            table = json.dumps(self.keys, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise type(error)(f"the keys of `{id}` are no table of TOML: {error}") from None
-        self._registry = opened(plugin)._native
-        self._native = self._registry.component(self._point, id, self._table)
+        self._native = opened(plugin)._native.component(self._point, id, table)
 
     @property
     def inputs(self) -> frozenset[str]:
@@ -171,10 +170,8 @@ class Decider(Component):
         * `SUMS_RANKS`: with a `collective`, `step_end` on each rank's own rows leaves on all ranks the state that one
           with the whole batch would.
         * `NO_OPTIMIZER`: it needs no `optimizer` in its batches.
-
-        Empty for plugins that were built before these could be declared.
         """
-        return frozenset(self._registry.traits(self._point, self.id, self._table))
+        return frozenset(self._native.traits)
 
 
 class Mask(Decider):
