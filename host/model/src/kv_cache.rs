@@ -24,47 +24,38 @@ impl KvCache {
         Ok(Self { layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_>>()? })
     }
 
-    /// Stores the keys and values of packed tokens in all cache rows, from column `from` on: `tokens`, `[B, P]` u32, names that of each place;
+    /// Stores the keys and values of packed tokens at the beginning of all cache rows: `tokens`, `[B, P]` u32, names that of each place;
     /// `u32::MAX` is none.
-    pub(super) fn fill_all(&self, layer: usize, heads: &Heads, tokens: &Tensor, from: usize) -> Result<()> {
+    pub(super) fn fill_all(&self, layer: usize, heads: &Heads, tokens: &Tensor) -> Result<()> {
         let (keys, values) = &self.layers[layer];
         let (_, kv_heads, _, width) = keys.dims4()?;
         let (rows, count) = tokens.dims2()?;
         for (cache, new) in [(keys, &heads.keys), (values, &heads.values)] {
             let all = new.index_select(&tokens.flatten_all()?, 0)?.reshape((rows, count, kv_heads, width))?;
-            cache.slice_set(&all.transpose(1, 2)?.contiguous()?, 2, from)?;
+            cache.slice_set(&all.transpose(1, 2)?.contiguous()?, 2, 0)?;
         }
         Ok(())
     }
 
-    /// Stores the keys and values of packed tokens: each of `rows` has its tokens, the cache row that receives them, and their first column.
+    /// Stores the keys and values of packed tokens at the beginning of some rows: each of `rows` has its tokens and its cache row.
     pub(super) fn fill(
         &self,
         layer: usize,
         heads: &Heads,
-        rows: impl Iterator<Item = (Range<usize>, usize, usize)>,
+        rows: impl Iterator<Item = (Range<usize>, usize)>,
     ) -> Result<()> {
         let (keys, values) = &self.layers[layer];
         let (_, kv_heads, _, width) = keys.dims4()?;
-        for (tokens, place, from) in rows {
+        for (tokens, place) in rows {
             for (cache, new) in [(keys, &heads.keys), (values, &heads.values)] {
                 let own = new.narrow(0, tokens.start, tokens.len())?.reshape((1, tokens.len(), kv_heads, width))?;
-                cache.narrow(0, place, 1)?.slice_set(&own.transpose(1, 2)?.contiguous()?, 2, from)?;
+                cache.narrow(0, place, 1)?.slice_set(&own.transpose(1, 2)?.contiguous()?, 2, 0)?;
             }
         }
         Ok(())
     }
 
-    /// Moves the columns `columns` of cache row `place` to the front.
-    pub(super) fn move_to_the_front(&self, place: usize, columns: Range<usize>) -> Result<()> {
-        for cache in self.layers.iter().flat_map(|(keys, values)| [keys, values]) {
-            let row = cache.narrow(0, place, 1)?;
-            row.slice_set(&row.narrow(2, columns.start, columns.len())?.force_contiguous()?, 2, 0)?;
-        }
-        Ok(())
-    }
-
-    /// Stores keys and values of one new token per active row, then computes attention. `projected` are its queries, keys and values
+    /// Stores keys and values of new tokens, then computes attention. `projected` are its queries, keys and values
     /// before their rotation, `[A, H or KV * head_dim]`. Returns the mixed values `[A, H * head_dim]`.
     pub(super) fn attend(
         &self,

@@ -31,15 +31,15 @@ pub(super) struct Next {
     pub(super) logits: Tensor,
 }
 
-/// The model with its KV cache. The newest tokens of all rows share one column, wherever the rows begin.
+/// The model with its KV cache. A row's tokens begin at the first column of its cache row.
 pub(super) struct Slots<'a> {
     policy: &'a Policy,
     model: &'a Decoder,
     prompts: &'a [Vec<u32>],
     cache: KvCache,
     table: Arc<RopeTable>,
-    /// Cache column of each row's first token.
-    starts: Vec<usize>,
+    /// Number of tokens of each row that are in the cache.
+    lengths: Vec<usize>,
     /// Cache row of each row being sampled.
     places: Vec<usize>,
     free: Vec<usize>,
@@ -47,10 +47,6 @@ pub(super) struct Slots<'a> {
     count: usize,
     /// Index of the first waiting row.
     waiting: usize,
-    /// Cache column of the next tokens. The longest prompt always fits before it.
-    column: usize,
-    longest_prompt: usize,
-    columns: usize,
 }
 
 impl<'a> Slots<'a> {
@@ -63,15 +59,12 @@ impl<'a> Slots<'a> {
         most: usize,
     ) -> Result<Self> {
         let config = policy.config();
-        let longest_prompt = prompts.iter().map(Vec::len).max().unwrap_or(0);
-        let longest = longest_prompt + max_completion_length;
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0) + max_completion_length;
         let count = if most == 0 { prompts.len() } else { most.min(prompts.len()) };
-        // Waiting rows end at the current column, so the cache has twice the longest row; see `move_to_the_front`.
-        let columns = if count < prompts.len() { 2 * longest } else { longest };
         Ok(Self {
-            cache: KvCache::new(config, count, columns, policy.dtype(), policy.device())?,
+            cache: KvCache::new(config, count, longest, policy.dtype(), policy.device())?,
             table: rope_table(config, longest),
-            starts: vec![0; prompts.len()],
+            lengths: prompts.iter().map(Vec::len).collect(),
             places: vec![0; prompts.len()],
             free: (0..count).rev().collect(),
             policy,
@@ -79,9 +72,6 @@ impl<'a> Slots<'a> {
             prompts,
             count,
             waiting: 0,
-            column: longest_prompt,
-            longest_prompt,
-            columns,
         })
     }
 
@@ -96,7 +86,6 @@ impl<'a> Slots<'a> {
         self.waiting = rows.end;
         let packed = Packed::of(self.prompts[rows.clone()].iter().map(|ids| (ids.as_slice(), [].as_slice())), true);
         for row in rows.clone() {
-            self.starts[row] = self.column - self.prompts[row].len();
             self.places[row] = self.free.pop().expect("as many places are free as rows are let in");
         }
         let device = self.policy.device();
@@ -104,16 +93,17 @@ impl<'a> Slots<'a> {
         let length = rows.clone().map(|row| self.prompts[row].len()).max().unwrap_or(0);
         let place_of = |row: usize| {
             let prompt = packed.prompt(row);
-            std::iter::repeat_n(u32::MAX, length - prompt.len()).chain(prompt.map(|token| token as u32))
+            let none = length - prompt.len();
+            prompt.map(|token| token as u32).chain(std::iter::repeat_n(u32::MAX, none))
         };
         let whole = (rows.start == 0 && count == self.count).then(|| (0..count).flat_map(place_of).collect());
         let whole = whole.map(|tokens: Vec<u32>| Tensor::from_vec(tokens, (count, length), device)).transpose()?;
-        let x = self.model.residual(&packed.with_table(self.table.clone(), device)?, |layer, saved| {
-            if let Some(tokens) = &whole {
-                return self.cache.fill_all(layer, &saved.heads, tokens, self.column - length);
+        let x = self.model.residual(&packed.with_table(self.table.clone(), device)?, |layer, saved| match &whole {
+            Some(tokens) => self.cache.fill_all(layer, &saved.heads, tokens),
+            None => {
+                let place = |row: usize| (packed.prompt(row - rows.start), self.places[row]);
+                self.cache.fill(layer, &saved.heads, rows.clone().map(place))
             }
-            let place = |row: usize| (packed.prompt(row - rows.start), self.places[row], self.starts[row]);
-            self.cache.fill(layer, &saved.heads, rows.clone().map(place))
         })?;
         // The features and logits of each distinct prompt, and which of them each row has.
         let (mut ends, mut prompt_of) = (Vec::new(), Vec::new());
@@ -128,40 +118,36 @@ impl<'a> Slots<'a> {
         Ok(Some(Next { rows: rows.collect(), features: features.index_select(&prompt_of, 0)?, logits }))
     }
 
-    /// Runs the newest tokens of `rows` through the model.
+    /// Runs the newest token of each of `rows` through the model.
     pub(super) fn step(&mut self, rows: Vec<usize>, newest: &[u32]) -> Result<Next> {
-        if self.column == self.columns {
-            self.move_to_the_front(&rows)?;
-        }
-        let of_rows = |values: &[usize]| rows.iter().map(|row| values[*row]).collect();
-        let places = DecodeRows::new(of_rows(&self.places), of_rows(&self.starts), self.column);
-        self.column += 1;
-        let rope = Rope::new(self.table.clone(), places.starts.clone(), places.index);
-        let ids = Tensor::from_slice(newest, newest.len(), self.policy.device())?;
-        let mut x = self.model.embed(&ids)?;
-        for (number, layer) in self.model.layers.iter().enumerate() {
-            let (_, projected) = layer.projected(&x)?;
-            let mixed = self.cache.attend(number, &projected, &rope, &places)?;
-            (x, _) = layer.gated(&x, &mixed)?;
-        }
+        let x = self.append(rows.iter().copied().zip(newest.iter().copied()))?;
         let features = self.model.features(&x)?;
         let logits = self.model.logits(&features)?;
         Ok(Next { rows, features, logits })
     }
 
-    pub(super) fn release(&mut self, row: usize) {
-        self.free.push(self.places[row]);
+    /// Runs further tokens of some rows through the model, and returns their last layer's output, `[tokens, D]`. Each token names its row.
+    fn append(&mut self, tokens: impl Iterator<Item = (usize, u32)>) -> Result<Tensor> {
+        let (mut places, mut positions, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+        for (row, id) in tokens {
+            places.push(self.places[row]);
+            positions.push(self.lengths[row]);
+            ids.push(id);
+            self.lengths[row] += 1;
+        }
+        let rope = Rope::at(self.table.clone(), &positions);
+        let rows = DecodeRows::new(places, positions);
+        let ids = Tensor::from_slice(&ids, ids.len(), self.policy.device())?;
+        let mut x = self.model.embed(&ids)?;
+        for (number, layer) in self.model.layers.iter().enumerate() {
+            let (_, projected) = layer.projected(&x)?;
+            let mixed = self.cache.attend(number, &projected, &rope, &rows)?;
+            (x, _) = layer.gated(&x, &mixed)?;
+        }
+        Ok(x)
     }
 
-    /// Makes room at the end of the cache by dropping the columns before the first active row. No row is longer than half of the cache, so
-    /// at least half of the columns become free. Room for the longest prompt remains.
-    fn move_to_the_front(&mut self, rows: &[usize]) -> Result<()> {
-        let first = rows.iter().map(|row| self.starts[*row]).min().unwrap_or(0).min(self.column - self.longest_prompt);
-        for row in rows {
-            self.cache.move_to_the_front(self.places[*row], first..self.column)?;
-            self.starts[*row] -= first;
-        }
-        self.column -= first;
-        Ok(())
+    pub(super) fn release(&mut self, row: usize) {
+        self.free.push(self.places[row]);
     }
 }

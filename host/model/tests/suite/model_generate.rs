@@ -94,7 +94,7 @@ fn rows_that_wait_for_a_place_draw_what_they_draw_together() {
             assert_eq!((&one.ids, one.truncated), (&other.ids, other.truncated), "row {row} of {most} at a time");
             let own = row * longest..row * longest + one.ids.len();
             for (one, other) in outputs.logps[own.clone()].iter().zip(&expected.logps[own.clone()]) {
-                assert!((one - other).abs() < 1e-5, "row {row} of {most} at a time");
+                assert!(one.to_bits() == other.to_bits(), "bits: row {row} of {most} at a time {one} {other}");
             }
         }
     }
