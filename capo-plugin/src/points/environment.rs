@@ -29,10 +29,9 @@ pub trait Environment: Send {
     /// Begins episodes, and returns the text that follows the prompt of each, in its last message if it is a conversation.
     fn begin(&mut self, ctx: &mut Ctx<'_>, episodes: &Episodes<'_>) -> Result<Vec<String>, PluginError>;
 
-    /// Takes turns, and returns observations of these or of earlier turns, in any order. An environment that works beside the model may
-    /// return those that are ready, and keep the others for a later call. If `wait` is true, the model has nothing else to do: return at
-    /// least one. A host calls with no turn to ask for the rest.
-    fn respond(&mut self, ctx: &mut Ctx<'_>, turns: &[Turn<'_>], wait: bool) -> Result<Vec<Observation>, PluginError>;
+    /// Takes turns, and returns observations of these or of earlier turns, in any order. An environment that works beside the model returns
+    /// those that are ready. As long as an episode waits, the host asks again, every few milliseconds, also with no turn.
+    fn respond(&mut self, ctx: &mut Ctx<'_>, turns: &[Turn<'_>]) -> Result<Vec<Observation>, PluginError>;
 
     /// Refuses key values that are out of range or contradict each other, with the key, the value and the limit. Asked once, at creation,
     /// before all else; no run starts after an error.
@@ -73,11 +72,10 @@ impl<T: Environment> WireEnvironment for Guarded<T> {
         &mut self,
         host: &mut HostRef<'_>,
         turns: RSlice<'_, WireTurn<'_>>,
-        wait: bool,
     ) -> RResult<RVec<WireObservation>, WireError> {
         self.call("respond", |component| {
             let turns: Vec<Turn<'_>> = turns.iter().map(Turn::from).collect();
-            let observations = component.respond(&mut Ctx::new(host), &turns, wait)?;
+            let observations = component.respond(&mut Ctx::new(host), &turns)?;
             Ok(observations.into_iter().map(WireObservation::from).collect())
         })
     }
@@ -127,28 +125,18 @@ impl EnvironmentHandle {
     ///
     /// # Errors
     ///
-    /// The component's own message, or the violated rule: rewards and metrics are finite, and a component that is asked to wait returns
-    /// an observation.
-    pub fn respond(
-        &mut self,
-        sink: &mut dyn Sink,
-        turns: &[Turn<'_>],
-        wait: bool,
-    ) -> Result<Vec<Observation>, PluginError> {
+    /// The component's own message, or the violated rule: rewards and metrics are finite.
+    pub fn respond(&mut self, sink: &mut dyn Sink, turns: &[Turn<'_>]) -> Result<Vec<Observation>, PluginError> {
         let calls: Vec<Vec<WireToolCall<'_>>> =
             turns.iter().map(|turn| turn.calls.iter().map(WireToolCall::from).collect()).collect();
         let seen: Vec<WireTurn<'_>> = turns.iter().zip(&calls).map(|(turn, calls)| turn.to_wire(calls)).collect();
         let (wire, mut observations) = (&mut self.wire, RVec::new());
         let outcome = listen((&self.id, "respond"), (turns.len(), COUNTED), sink, |host| {
-            observations = wire.respond(host, RSlice::from_slice(&seen), wait).into_result()?;
+            observations = wire.respond(host, RSlice::from_slice(&seen)).into_result()?;
             Ok(())
         });
         outcome.map_err(|error| self.named(error))?;
         let observations: Vec<Observation> = observations.into_iter().map(Observation::from).collect();
-        if wait && observations.is_empty() {
-            let sentence = "no observation, although the host waits for one (return at least one)";
-            return Err(self.named(contract(sentence.into())));
-        }
         for Observation { episode, reward, metrics, .. } in &observations {
             let numbers = metrics.iter().map(|(name, value)| (name.as_str(), *value));
             for (name, value) in numbers.chain([("reward", f64::from(*reward))]) {

@@ -1,5 +1,7 @@
 //! A component of any point, called as by a host. All code that depends on the point is here.
 
+use std::time::{Duration, Instant};
+
 use super::{Fixture, Measured, Records, RolloutFixture, Scored};
 use crate::sink::contract;
 use crate::{
@@ -185,6 +187,7 @@ impl Observed for EnvironmentHandle {
     /// Each text is the turn of an episode, again and again, until the environment ends it.
     fn scored(&mut self, rollout: &RolloutFixture, said: &mut Vec<String>) -> Result<Scored, PluginError> {
         const TURNS: usize = 3;
+        const PATIENCE: Duration = Duration::from_secs(30);
         let (mut records, rollout) = (Records::default(), rollout.rollout());
         let mut episodes = Episodes::new(Vec::new());
         for (number, completion) in rollout.completions.iter().enumerate() {
@@ -206,9 +209,18 @@ impl Observed for EnvironmentHandle {
                 turn
             };
             let turns: Vec<Turn<'_>> = on.iter().map(turn).collect();
-            let mut answers: Vec<Observation> = self.respond(&mut records, &turns, !turns.is_empty())?;
+            let mut answers: Vec<Observation> = self.respond(&mut records, &turns)?;
+            let begun = Instant::now();
             while answers.len() < turns.len() {
-                answers.extend(self.respond(&mut records, &[], true)?);
+                if begun.elapsed() > PATIENCE {
+                    let sentence = format!(
+                        "{} of {} turns have no observation after {PATIENCE:?}",
+                        turns.len() - answers.len(),
+                        turns.len()
+                    );
+                    return Err(contract(sentence));
+                }
+                answers.extend(self.respond(&mut records, &[])?);
             }
             answers.sort_by_key(|answer| answer.episode);
             if let Some((answer, episode)) = answers.iter().zip(&on).find(|(answer, on)| answer.episode != **on as u64)

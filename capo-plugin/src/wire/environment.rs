@@ -82,7 +82,6 @@ pub trait WireEnvironment: Send {
         &mut self,
         host: &mut HostRef<'_>,
         turns: RSlice<'_, WireTurn<'_>>,
-        wait: bool,
     ) -> RResult<RVec<WireObservation>, WireError>;
     fn save(&self) -> RResult<RVec<u8>, WireError>;
     fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError>;
