@@ -1,0 +1,88 @@
+//! The lines between the sampler's threads and the thread that answers.
+
+use std::ops::Range;
+use std::sync::mpsc::{self, Receiver, Sender};
+
+use anyhow::{Result, anyhow};
+
+use crate::model::{Partner, Reply, SampledTokens};
+
+/// A turn that has ended.
+pub(super) struct Heard {
+    /// Number of the completion.
+    pub row: usize,
+    /// Number of the turn, from 0.
+    pub number: usize,
+    /// Token ids of the turn.
+    pub ids: Vec<u32>,
+    /// True if the turn has its end token.
+    pub ended: bool,
+    /// True if the length limit ended the completion.
+    pub truncated: bool,
+    /// Number of tokens of the completion so far.
+    pub length: usize,
+    back: Sender<Reply>,
+}
+
+impl Heard {
+    /// Hands `ids` to the row; `None` ends it. A sampler that has stopped needs no reply.
+    pub fn reply(self, ids: Option<Vec<u32>>) {
+        let _ = self.back.send(Reply { row: self.row, ids });
+    }
+}
+
+/// Makes partners for the sampler's threads.
+pub struct Lines(Sender<Heard>, Vec<u32>);
+
+/// The sampler's end of all lines, and the other one.
+pub(super) fn lines(eos_ids: &[u32]) -> (Lines, Receiver<Heard>) {
+    let (turns, heard) = mpsc::channel();
+    (Lines(turns, eos_ids.to_vec()), heard)
+}
+
+impl Lines {
+    /// The partner of some rows.
+    pub fn partner(&self, rows: Range<usize>) -> Box<dyn Partner> {
+        let (back, replies) = mpsc::channel();
+        let (turns, eos_ids) = (self.0.clone(), self.1.clone());
+        Box::new(Line { first: rows.start, turns, back, replies, eos_ids })
+    }
+}
+
+/// A line of one thread.
+struct Line {
+    /// Number of the first row.
+    first: usize,
+    turns: Sender<Heard>,
+    back: Sender<Reply>,
+    replies: Receiver<Reply>,
+    eos_ids: Vec<u32>,
+}
+
+/// The error of a sampler that nobody answers; the reason is the answering thread's.
+fn hung_up() -> anyhow::Error {
+    anyhow!("the environment has stopped")
+}
+
+impl Partner for Line {
+    fn listen(&mut self, row: usize, sampled: &SampledTokens) -> Result<()> {
+        let from = sampled.added.last().map_or(0, |added| added.end);
+        let ids = sampled.ids[from..].to_vec();
+        let heard = Heard {
+            row: self.first + row,
+            number: sampled.added.len(),
+            ended: ids.last().is_some_and(|id| self.eos_ids.contains(id)),
+            ids,
+            truncated: sampled.truncated,
+            length: sampled.ids.len(),
+            back: self.back.clone(),
+        };
+        self.turns.send(heard).map_err(|_| hung_up())
+    }
+
+    fn replies(&mut self, wait: bool) -> Result<Vec<Reply>> {
+        let first = if wait { Some(self.replies.recv().map_err(|_| hung_up())?) } else { None };
+        let mine = |reply: Reply| Reply { row: reply.row - self.first, ..reply };
+        Ok(first.into_iter().chain(self.replies.try_iter()).map(mine).collect())
+    }
+}
