@@ -21,13 +21,27 @@ pub(super) struct Heard {
     pub truncated: bool,
     /// Number of tokens of the completion so far.
     pub length: usize,
-    back: Sender<Reply>,
+    /// Where the row waits, until it has a reply.
+    back: Option<Sender<Reply>>,
 }
 
 impl Heard {
     /// Hands `ids` to the row; `None` ends it. A sampler that has stopped needs no reply.
-    pub fn reply(self, ids: Option<Vec<u32>>) {
-        let _ = self.back.send(Reply { row: self.row, ids });
+    pub fn reply(mut self, ids: Option<Vec<u32>>) {
+        self.send(ids);
+    }
+
+    fn send(&mut self, ids: Option<Vec<u32>>) {
+        if let Some(back) = self.back.take() {
+            let _ = back.send(Reply { row: self.row, ids });
+        }
+    }
+}
+
+impl Drop for Heard {
+    /// Where the answering thread stops, its rows end, so that no sampler waits for ever.
+    fn drop(&mut self) {
+        self.send(None);
     }
 }
 
@@ -75,7 +89,7 @@ impl Partner for Line {
             ids,
             truncated: sampled.truncated,
             length: sampled.ids.len(),
-            back: self.back.clone(),
+            back: Some(self.back.clone()),
         };
         self.turns.send(heard).map_err(|_| hung_up())
     }
