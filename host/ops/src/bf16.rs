@@ -126,10 +126,18 @@ pub(super) fn by_kernel<const N: usize, R: Rounded>(
     generic: impl FnOnce() -> Result<R>,
     kernel: impl FnOnce([Tensor; N]) -> Result<R>,
 ) -> Result<R> {
-    let rounds = is_rounded(tensors[0]);
-    if !rounds && !fused(tensors[0]) {
+    if !is_rounded(tensors[0]) && !fused(tensors[0]) {
         return generic();
     }
+    on_cpu(tensors, kernel)
+}
+
+/// The result of `kernel` for tensors on the CPU, in the same way.
+pub(super) fn on_cpu<const N: usize, R: Rounded>(
+    tensors: [&Tensor; N],
+    kernel: impl FnOnce([Tensor; N]) -> Result<R>,
+) -> Result<R> {
+    let rounds = tensors[0].dtype() == DType::BF16;
     let ready = |x: &&Tensor| if rounds { to_dtype(x, DType::F32)?.contiguous() } else { x.contiguous() };
     let ready: Vec<Tensor> = tensors.iter().map(ready).collect::<Result<_>>()?;
     let result = kernel(ready.try_into().expect("as many as there were"))?;

@@ -7,8 +7,8 @@
 //!
 //! Times of the fused operations, forward and backward on one thread, against compositions of candle's differentiable
 //! operations. Sizes: 32 rows of 64 tokens, D = 128, 4 heads, gate 512 wide; `benches/model.rs` prints the times.
-//! `rms_norm` 0.8 against 3.4 ms, `add_bias` 0.3 against 2.1, `swiglu` 5.2 against 10.7, `causal_softmax` 0.9 against
-//! 7.0, `rope` 0.4 against 1.0.
+//! `rms_norm` 0.8 against 3.4 ms, `add_bias` 0.3 against 2.1, `swiglu` 5.2 against 10.7, `rope` 0.4
+//! against 1.0.
 
 use candle_core::{DType, Tensor};
 
@@ -35,7 +35,6 @@ mod rms_norm;
 pub mod rng;
 mod rope;
 mod rows;
-mod softmax;
 mod swiglu;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -59,9 +58,8 @@ pub use kernel::{sum_blocks, sum_squares};
 pub use logps::{TokenCotangents, chunk_rows, logit_stats, token_logps_by_hidden, token_logps_vjp};
 pub use product::{check_instructions, matmul, product};
 pub use rms_norm::{add_rms_norm, rms_norm, rms_norm_backward};
-pub use rope::{Frequencies, Rope, RopeTable, heads_first, tokens_first};
+pub use rope::{Frequencies, Rope, RopeTable};
 pub use rows::add_rows;
-pub use softmax::{causal_softmax, causal_softmax_backward};
 pub use swiglu::{swiglu, swiglu_backward};
 pub use top::{top_ids, top_k};
 pub use truncate::{Truncation, nucleus, truncate};

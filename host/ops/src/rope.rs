@@ -171,33 +171,13 @@ struct Sizes {
     width: usize,
 }
 
-/// `x` `[B, S, H * width]` with the heads moved to the front: `[B, H, S, width]`.
-pub fn heads_first(x: &Tensor, heads: usize) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if super::cuda::takes(x) {
-        return super::cuda::move_heads(x, heads, None, false);
-    }
-    let (rows, tokens, all) = x.dims3()?;
-    x.reshape((rows, tokens, heads, all / heads.max(1)))?.transpose(1, 2)?.contiguous()
-}
-
-/// `x` `[B, H, S, width]` with the tokens moved to the front: `[B, S, H * width]`.
-pub fn tokens_first(x: &Tensor) -> Result<Tensor> {
-    let (rows, heads, tokens, width) = x.dims4()?;
-    #[cfg(feature = "cuda")]
-    if super::cuda::takes(x) {
-        return super::cuda::move_heads(x, heads, None, true);
-    }
-    x.transpose(1, 2)?.reshape((rows, tokens, heads * width))
-}
-
 impl Rotate {
     #[cfg(feature = "cuda")]
     fn on_cuda(&self, x: &Tensor) -> Result<Tensor> {
         let Sizes { heads, .. } = self.sizes(x.shape())?;
         let (table, starts) = (self.rope.table.on(x.device())?, self.rope.starts.on(x.device())?);
         let turn = super::cuda::Turn { table, starts, first_index: self.rope.first_index };
-        super::cuda::move_heads(x, heads, Some(&turn), self.inverse)
+        super::cuda::move_heads(x, heads, &turn, self.inverse)
     }
 
     fn sizes(&self, shape: &Shape) -> Result<Sizes> {

@@ -1,28 +1,32 @@
 //! Which rows of packed matrices attend to which.
 
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
 
-use super::super::Starts;
+use super::super::kept::Kept;
 use super::super::kernel::layout_error;
 
 /// Most queries that are computed at once.
 pub const BLOCK: usize = 128;
+/// Rows in a tile of the kernels of a GPU, as in `attention.cuh`.
+const TILE: usize = 64;
 
 /// Prompts, each with the completions that continue it, as consecutive rows of one matrix.
 #[derive(Debug, Clone)]
 pub struct Packing {
     pub(super) stems: Arc<[Stem]>,
-    /// Tiles of the device that has no kernel.
-    tiles: Arc<OnceLock<Vec<Tile>>>,
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) on_device: [Kept; 3],
 }
 
 /// A prompt with its completions: rows of the packed matrices.
 #[derive(Debug)]
 pub(super) struct Stem {
     pub(super) rows: Range<usize>,
+    /// Where the prompt ends.
+    shared: usize,
     pub(super) blocks: Vec<Block>,
 }
 
@@ -72,7 +76,7 @@ impl Stem {
             cut(&mut blocks, &context, end, *tokens);
             end += tokens;
         }
-        Self { rows: first..end, blocks }
+        Self { rows: first..end, shared: context.end, blocks }
     }
 }
 
@@ -100,7 +104,7 @@ impl Packing {
             first = stem.rows.end;
             stem
         };
-        Self { stems: stems.into_iter().map(stem).collect(), tiles: Arc::default() }
+        Self { stems: stems.into_iter().map(stem).collect(), on_device: Default::default() }
     }
 
     /// Number of rows.
@@ -108,13 +112,29 @@ impl Packing {
         self.stems.last().map_or(0, |stem| stem.rows.end)
     }
 
-    /// The tiles, which `make` makes once.
-    pub(super) fn tiles(&self, make: impl FnOnce(&[Stem]) -> Result<Vec<Tile>>) -> Result<&[Tile]> {
-        if let Some(tiles) = self.tiles.get() {
-            return Ok(tiles);
+    /// What the kernels of a GPU read: the first row of the prompt or completion of each row, `[N]`; tiles of up to `TILE` queries `[tiles, 4]`:
+    /// the first one, the end, where the stem begins and where its prompt ends; and tiles of keys, in which the third number is the end of the
+    /// rows that read them. The tiles with the most work come first.
+    pub fn tiles(&self) -> [Vec<u32>; 3] {
+        let (mut firsts, mut ends) = (vec![0; self.rows()], vec![0; self.rows()]);
+        for Piece { rows, first } in self.stems.iter().flat_map(|stem| &stem.blocks).flat_map(|block| &block.pieces) {
+            firsts[rows.clone()].fill(*first);
+            ends[*first] = rows.end;
         }
-        let tiles = make(&self.stems)?;
-        Ok(self.tiles.get_or_init(|| tiles))
+        let (mut of_queries, mut of_keys) = (Vec::new(), Vec::new());
+        for Stem { rows, shared, .. } in self.stems.iter() {
+            for from in rows.clone().step_by(TILE) {
+                let to = (from + TILE).min(rows.end);
+                of_queries.push((to - rows.start.max(firsts[from]), [from, to, rows.start, *shared]));
+                let until = if from < *shared { rows.end } else { ends[firsts[to - 1]] };
+                of_keys.push((until - from, [from, to, until, *shared]));
+            }
+        }
+        let sorted = |mut tiles: Vec<(usize, [usize; 4])>| {
+            tiles.sort_by_key(|(work, _)| std::cmp::Reverse(*work));
+            tiles.iter().flat_map(|(_, tile)| tile.map(|row| row as u32)).collect()
+        };
+        [firsts.iter().map(|row| *row as u32).collect(), sorted(of_queries), sorted(of_keys)]
     }
 }
 
@@ -136,7 +156,7 @@ impl HeadSizes {
     }
 
     /// Factor of attention scores, `1 / √width`.
-    pub(super) fn scale(self) -> f64 {
+    pub(crate) fn scale(self) -> f64 {
         (self.width as f64).powf(-0.5)
     }
 
@@ -148,30 +168,4 @@ impl HeadSizes {
         }
         Ok(())
     }
-}
-
-/// Blocks of queries with their keys, `R` at a time, each aligned at its end.
-#[derive(Debug)]
-pub(super) struct Tile {
-    /// Packed row of each query, `[R * Q]`.
-    pub(super) queries: Tensor,
-    /// Packed row of each key, `[R * K]`.
-    pub(super) keys: Tensor,
-    /// `[R]`: number of places before the first key.
-    pub(super) starts: Starts,
-    /// Place of each packed row among the queries, `[N]`.
-    pub(super) places: Tensor,
-    /// First place of each packed row among the keys, `[N]`.
-    pub(super) first: Tensor,
-    /// For rows with several places, those of a prompt with several completions.
-    pub(super) others: Option<Others>,
-}
-
-/// Places of M packed rows behind their first ones.
-#[derive(Debug)]
-pub(super) struct Others {
-    /// `[most - 1, M]`.
-    pub(super) places: Tensor,
-    /// Which of the M rows each packed row is, `[N]`.
-    pub(super) rows: Tensor,
 }
