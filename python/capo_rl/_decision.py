@@ -31,7 +31,8 @@ class Decision:
 
 def decide(batch: Batch, mask: Tensor, masks: Sequence[Mask], weights: Sequence[Weight]) -> Decision:
     """Shows ``batch`` to the masks, in their order, and then to the weights, which multiply; ``mask`` ``[B, T]`` are the tokens of completions."""
-    keep, records = mask.cpu(), {}
+    # The batch may have it in host memory already, without another wait for the device.
+    keep, records = torch.as_tensor(batch.completion_mask).cpu(), {}
     tokens = max(int(keep.sum()), 1)
     for name, each in named(masks):
         before = int(keep.sum())
@@ -44,7 +45,8 @@ def decide(batch: Batch, mask: Tensor, masks: Sequence[Mask], weights: Sequence[
         records |= reports(name, each, told, {"mean": float(one.sum()) / max(int(keep.sum()), 1)})
         given = given * torch.as_tensor(one)
     keep = keep * (given > 0).to(keep.dtype)
-    return Decision(batch, mask, keep.to(mask.device), given.to(mask.device), records)
+    kept = keep.to(mask.device)
+    return Decision(batch, mask, kept, given.to(mask.device) if weights else kept.float(), records)
 
 
 def step_end(decision: Decision, masks: Iterable[Mask], weights: Iterable[Weight], taken: bool, collective: Optional[Collective] = None) -> None:

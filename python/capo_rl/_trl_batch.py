@@ -10,8 +10,12 @@ from trl import GRPOTrainer
 
 from . import Batch
 from ._layer import check_head, check_same, optimizer_info, optimizer_state
-from ._step import ranks, top_rows, whole
+from ._step import on_host, ranks, top_rows, whole
 from ._trl_settings import Settings
+
+
+# What components read where it lies.
+LAST_LAYER = ("hidden", "topk_ids", "topk_logits", "logsumexp", "action_logits")
 
 
 class Seen:
@@ -19,7 +23,7 @@ class Seen:
 
     def __init__(self, trainer: GRPOTrainer, needed: frozenset[str], top_k: int, settings: Settings, measures: bool) -> None:
         self.trainer, self.needed, self.top_k, self.settings = trainer, needed, top_k, settings
-        self._hidden, self._weight, self._checked, self._keeps = None, None, False, False
+        self._hidden, self._weight, self._checked, self._keeps, self._ends = None, None, False, False, None
         # Vision inputs and the like, which the forward pass takes beside the tokens: whatever this TRL knows.
         self._forward = frozenset(inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters)
         if "LAST_LAYER" in needed or measures:
@@ -148,12 +152,14 @@ class Seen:
 
     def _ended(self, ids, mask):
         """``[B]``: whether a completion's last token ends one, as TRL counts it; one of several turns has such tokens before its last too."""
-        processing = self.trainer.processing_class
-        tokenizer = getattr(processing, "tokenizer", processing)
-        ends = {*getattr(self.trainer, "eos_token_ids", [tokenizer.eos_token_id]), tokenizer.pad_token_id} - {None}
+        if self._ends is None:
+            processing = self.trainer.processing_class
+            tokenizer = getattr(processing, "tokenizer", processing)
+            ends = {*getattr(self.trainer, "eos_token_ids", [tokenizer.eos_token_id]), tokenizer.pad_token_id} - {None}
+            self._ends = torch.tensor(sorted(ends), device=ids.device)
         lengths = mask.sum(1, keepdim=True)
         last = ids.gather(1, (lengths - 1).clamp(min=0))
-        return (torch.isin(last, torch.tensor(sorted(ends), device=ids.device)) & (lengths > 0))[:, 0]
+        return (torch.isin(last, self._ends) & (lengths > 0))[:, 0]
 
     def _take_hidden(self, tokens):
         hidden, self._hidden = self._hidden, None
@@ -198,6 +204,8 @@ class Seen:
             scalars["optimizer"] = optimizer
         if "LAST_LAYER" in self.needed:
             scalars["vocab_size"] = self.vocab_size()
+        # Components read these in host memory.
+        arrays |= on_host({name: array for name, array in arrays.items() if array.is_cuda and name not in LAST_LAYER})
         if "OPTIMIZER_STATE" in self.needed:
             arrays |= optimizer_state(self._optimizer(), self._weight)
         return Batch(**arrays, **scalars)

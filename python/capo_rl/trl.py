@@ -126,7 +126,7 @@ class CapoGRPOTrainer(GRPOTrainer):
 
     def _decide_ahead(self, micro_batches):
         """All components over the step's whole batch; each micro-batch gets its part."""
-        started = time.perf_counter()
+        started = self._now()
         parts = [self._seen.scored(inputs) for inputs in micro_batches]
         own = [part["rows"] for part in parts]
         arrays = self._gathered(joined(parts))
@@ -140,16 +140,16 @@ class CapoGRPOTrainer(GRPOTrainer):
             inputs["capo_factor"] = mine(factors) if of_step else self._factor(*map(mine, (mask, decision.keep, decision.weights)))
         self._capo_decision = decision
         decision.rows = rows
-        self._tell(decision.records, started, mask.cpu())
+        self._tell(decision.records, started, decision.batch.completion_mask)
 
     def _decide_inflight(self, inputs, logps, entropies):
         """All components over one micro-batch, of which this forward pass is."""
-        started = time.perf_counter()
+        started = self._now()
         part = self._seen.arrays(inputs, logps, entropies)
         mask = part["completion_mask"]
         decision = decide(self._seen.batch(part), mask, self.capo_masks, self.capo_weights)
         self._capo_parts.append(part | {"keep": decision.keep, "weights": decision.weights})
-        self._tell(decision.records, started, mask.cpu())
+        self._tell(decision.records, started, decision.batch.completion_mask)
         return self._factor(mask, decision.keep, decision.weights)
 
     def _factor(self, mask, keep, weights):
@@ -302,7 +302,7 @@ class CapoGRPOTrainer(GRPOTrainer):
     def _after_step(self):
         if self._capo_decision is None:
             return
-        started = time.perf_counter()
+        started = self._now()
         decision, ranks = self._capo_decision, self._capo_ranks
         self._capo_decision, self._capo_ranks = None, None
         taken = self._capo_kept and not self.accelerator.optimizer_step_was_skipped
@@ -320,6 +320,12 @@ class CapoGRPOTrainer(GRPOTrainer):
             of_step = sum(values) if name in SUMS else sum(values) / len(values)
             self._metrics["train"][name].append(float(of_step))
         self._capo_told = {}
+
+    def _now(self):
+        """The time, once the device has done what it was asked for before: what follows waits for that, and it is not what components take."""
+        if self.accelerator.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+        return time.perf_counter()
 
     def _tell(self, records, started, mask=None):
         for name, value in metrics(records, mask, self.component_metrics).items():
