@@ -23,6 +23,8 @@ def whole(array: Tensor) -> Tensor:
 
 def on_host(arrays: Arrays) -> Arrays:
     """The arrays in host memory, by one copy: each of several would wait for the device."""
+    if not arrays:
+        return {}
     # Those of wider numbers first, so that each begins at a multiple of its numbers' size.
     names = sorted(arrays, key=lambda name: -arrays[name].element_size())
     data = torch.cat([arrays[name].contiguous().view(-1).view(torch.uint8) for name in names]).cpu()

@@ -4,6 +4,7 @@ use anyhow::Result;
 use candle_core::{D, Tensor};
 
 use super::lora::Factors;
+use super::narrowed::stacked;
 use super::ops;
 
 /// `x W^T + b` with `W` `[out, in]`, plus the adapter's output if there is one.
@@ -50,12 +51,12 @@ impl Linear {
         Ok(all.try_into().expect("as many products as linears"))
     }
 
-    /// One matrix of several, which become its parts. Biases are joined if all have one, as in each family.
-    pub(super) fn join<const COUNT: usize>(linears: [&mut Self; COUNT]) -> Result<Self> {
+    /// One matrix of several, which become its parts; `all` as for `stacked`. Biases are joined if all have one, as in each family.
+    pub(super) fn join<const COUNT: usize>(linears: [&mut Self; COUNT], all: Option<&Tensor>) -> Result<Self> {
         let weights: Vec<Tensor> = linears.iter().map(|linear| linear.weight.clone()).collect();
         let biases: Option<Vec<Tensor>> = linears.iter().map(|linear| linear.bias.clone()).collect();
-        let bias = biases.map(|biases| Tensor::cat(&biases, 0)).transpose()?;
-        let joined = Self::new(Tensor::cat(&weights, 0)?, bias, None)?;
+        let bias = biases.map(|biases| stacked(&biases, all)).transpose()?;
+        let joined = Self::new(stacked(&weights, all)?, bias, None)?;
         let mut first = 0;
         for linear in linears {
             let outputs = linear.weight.dim(0)?;

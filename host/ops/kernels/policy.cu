@@ -18,4 +18,4 @@
     FOR_EACH_DTYPE(X, move_heads) FOR_EACH_WIDTH(X, attention) FOR_EACH_WIDTH(X, attention_by_queries)                            \
     FOR_EACH_WIDTH(X, attention_by_keys)                                                                                         \
     FOR_EACH_DTYPE(X, decode_heads) FOR_EACH_DTYPE(X, decode_attention) FOR_EACH_DTYPE(X, join_parts)                            \
-    FOR_EACH_DTYPE(X, add_rows) X(gradient_squares) X(sum_of_squares) X(adamw)
+    FOR_EACH_DTYPE(X, add_rows) X(gradient_squares) X(sum_of_squares) X(adamw) X(narrow_all)

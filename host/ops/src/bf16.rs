@@ -58,6 +58,16 @@ pub fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
     }
 }
 
+/// Copies of f32 tensors on a GPU in bf16: one tensor, and its parts in their order; `None` elsewhere.
+pub fn narrowed(tensors: &[Tensor]) -> Result<Option<(Tensor, Vec<Tensor>)>> {
+    #[cfg(feature = "cuda")]
+    if tensors.first().is_some_and(|tensor| tensor.device().is_cuda()) {
+        return super::cuda::narrowed(tensors).map(Some);
+    }
+    let _ = tensors;
+    Ok(None)
+}
+
 /// Rounds f32 on the CPU to bf16 stochastically: each number goes up or down with probabilities that preserve its mean. `key` seeds the
 /// choice.
 pub fn round_by_chance(x: &Tensor, key: u32) -> Result<Tensor> {
