@@ -8,11 +8,11 @@ use capo_loader::memory;
 use capo_loader::registry::Registry;
 use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
-use host_settings::settings;
 use serde::{Deserialize, Serialize};
 
 use crate::adamw::AdamWConfig;
-use crate::config::{ANSWERS_AT_ONCE, DataConfig, Draft, Setting, Settings, check};
+use crate::config::setting::{Setting, Settings, settings};
+use crate::config::{ANSWERS_AT_ONCE, DataConfig, Draft, check};
 use crate::data::{Dataset, Example, Purpose, Tokenizer};
 use crate::exam::{self, Exam, Grader, Right};
 use crate::folder;
@@ -34,7 +34,6 @@ const MOST_EXAMPLES: usize = 1 << 20;
 /// The section `[model]`: exactly one of the two keys is set.
 #[settings]
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct ModelConfig {
     /// Model whose architecture and tokenizer are used, with fresh weights. Either this or the next key is set.
     config_name_or_path: Option<String>,
@@ -45,7 +44,6 @@ struct ModelConfig {
 /// The section `[train]`.
 #[settings]
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct TrainConfig {
     /// As in a run.
     #[setting(default = device::CPU.into())]
@@ -85,7 +83,6 @@ struct TrainConfig {
 /// The section `[eval]`.
 #[settings]
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct EvalConfig {
     /// Held-out prompts, answered greedily and graded by `exact_match`; 0 is off.
     #[setting(default = 0)]

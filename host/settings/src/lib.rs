@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The attribute gives each field its default in serde, and the struct `Default` and `Settings` with a `Setting` per field. Both names must
-//! be imported where it stands. The keys of `#[setting(...)]` are `default` and the fields of `Setting`. A key without a value says `true`, or for
+//! be imported where it stands. Unknown fields are refused, and empty lists are not written. The keys of `#[setting(...)]` are `default` and the fields of `Setting`. A key without a value says `true`, or for
 //! `trl` and `verl` that the name there is the same. An `Option` without a default is `None`; any other field without one must be given.
 
 use proc_macro::TokenStream;
@@ -32,6 +32,7 @@ pub fn settings(_: TokenStream, item: TokenStream) -> TokenStream {
 /// Gives the fields their defaults in serde; returns the implementations.
 fn described(item: &mut ItemStruct) -> Result<Code> {
     let name = item.ident.clone();
+    item.attrs.push(parse_quote!(#[serde(deny_unknown_fields)]));
     let (mut functions, mut defaults, mut settings) = (Vec::new(), Vec::new(), Vec::new());
     for field in &mut item.fields {
         let Some(ident) = field.ident.clone() else { return Err(Error::new_spanned(field, "a setting has a name")) };
@@ -52,6 +53,9 @@ fn described(item: &mut ItemStruct) -> Result<Code> {
             defaults.push(quote!(#ident: Self::#function()));
         } else {
             defaults.push(quote!(#ident: Default::default()));
+        }
+        if is_called(&field.ty, "Vec") {
+            field.attrs.push(parse_quote!(#[serde(skip_serializing_if = "Vec::is_empty")]));
         }
         settings.push(setting(field, &ident, &keys, required));
     }
@@ -118,7 +122,12 @@ fn is_skipped(attribute: &Attribute) -> bool {
 /// The type in an `Option`.
 fn inner(ty: &Type) -> Option<&Type> {
     let Type::Path(path) = ty else { return None };
-    let last = path.path.segments.last().filter(|last| last.ident == "Option")?;
-    let PathArguments::AngleBracketed(arguments) = &last.arguments else { return None };
-    arguments.args.iter().find_map(|one| if let GenericArgument::Type(ty) = one { Some(ty) } else { None })
+    let PathArguments::AngleBracketed(arguments) = &path.path.segments.last()?.arguments else { return None };
+    let only = arguments.args.first().filter(|_| is_called(ty, "Option"))?;
+    if let GenericArgument::Type(ty) = only { Some(ty) } else { None }
+}
+
+/// True if the last part of a type's path is `name`.
+fn is_called(ty: &Type, name: &str) -> bool {
+    matches!(ty, Type::Path(path) if path.path.segments.last().is_some_and(|last| last.ident == name))
 }

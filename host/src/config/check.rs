@@ -3,7 +3,6 @@
 use anyhow::{Result, bail, ensure};
 use capo_loader::{ComponentConfig, component_names};
 
-use super::limits::at_least_one;
 use super::setting::{self, Settings, given};
 use super::{Config, DataConfig, Format, LossDistribution, RolloutConfig, Sizes, TEST, TrainConfig, datasets};
 use crate::adamw::SecondMoment;
@@ -20,7 +19,7 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     config.model.check()?;
     config.logging.check()?;
     limits(config)?;
-    at_least_one("number of `[[reward]]` tables", config.reward.len())?;
+    ensure!(!config.reward.is_empty(), "the number of `[[reward]]` tables is 0 (it must be at least 1)");
     optimizer(train)?;
     warmup(train.lr_scheduler_type, train.warmup_ratio)?;
     self::data(data)?;
@@ -145,7 +144,7 @@ fn dynamic_sampling(rollout: &RolloutConfig) -> Result<()> {
             group > 1,
             "`rollout.filter_groups` is on, but `rollout.num_generations` is {group}, and a group of one has no difference (raise it, or turn it off)"
         );
-        return at_least_one("rollout.max_num_gen_batches", most);
+        return Ok(());
     }
     ensure!(
         most == RolloutConfig::default().max_num_gen_batches,
@@ -215,7 +214,8 @@ pub(crate) fn data(data: &DataConfig) -> Result<()> {
         data.eval_dataset_name.is_none() && data.dataset_test_split.is_none(),
         "dataset `{name}` has its own held-out prompts (remove `eval_dataset_name` and `dataset_test_split`)"
     );
-    if let Some((key, column)) = datasets::renamed(data) {
+    if let Some((key, column)) = given(data, "columns") {
+        let column = column.as_str().unwrap_or_default();
         bail!("`data.{key}` is `{column}`, but dataset `{name}` has no columns (remove it)");
     }
     if let Some((key, _)) = given(data, "rows") {

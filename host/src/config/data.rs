@@ -3,11 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use host_settings::settings;
 use serde::{Deserialize, Serialize};
 
-use super::limits::LONGEST;
-use super::setting::{Setting, Settings};
+use super::rollout::LONGEST;
+use super::setting::{Setting, Settings, settings};
 use crate::data::{
     Chat, ChatOptions, Date, Demands, Filter, OnBadRow, Preset, Purpose, TEMPLATE_FILE, Tokenizer, with_eos_token,
 };
@@ -16,11 +15,10 @@ use crate::model::{ModelFiles, Policy};
 /// Section `[data]`.
 #[settings]
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct DataConfig {
     /// A file of JSON lines, parquet or arrow, a folder of such files, the id of a dataset in the Hub's cache, or `embedded:arithmetic`:
-    /// [data](../docs/data.md). It or `datasets` is required.
-    #[setting(default = "", trl, verl = ["data.train_files"])]
+    /// [data](../docs/data.md).
+    #[setting(default = "", unset = "required", trl, verl = ["data.train_files"])]
     #[setting(differs = "files, saved folders and the Hub's cache: [data.md](data.md)")]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub dataset_name: String,
@@ -43,13 +41,13 @@ pub struct DataConfig {
     #[setting(unset = "the preset's", needs = "rows")]
     pub prompt_template: Option<String>,
     /// The column with the prompt.
-    #[setting(default = "prompt", verl = ["data.prompt_key"])]
+    #[setting(default = "prompt", verl = ["data.prompt_key"], needs = "columns")]
     pub prompt_column: String,
     /// The column with the expected answer.
-    #[setting(default = "answer")]
+    #[setting(default = "answer", needs = "columns")]
     pub answer_column: String,
     /// The column with the worked solution, for `host sft`. A row without one uses the answer.
-    #[setting(default = "solution")]
+    #[setting(default = "solution", needs = "columns")]
     pub solution_column: String,
     /// The longest prompt. A row with a longer one is a bad row.
     #[setting(default = 512, unit = "tokens", at_least = 1, at_most = LONGEST, trl, verl = ["data.max_prompt_length"])]
@@ -94,7 +92,7 @@ pub struct DataConfig {
     /// Columns with the values that training rows must have: `{ level = ["Level 3", "Level 4"] }`.
     #[setting(default = Filter::default(), needs = "rows")]
     pub filter: Filter,
-    /// Tables `[[data.datasets]]` in place of `dataset_name`: [several datasets](../docs/data.md#several-datasets).
+    /// Tables `[[data.datasets]]`, in place of `dataset_name`: [several datasets](../docs/data.md#several-datasets).
     #[setting(default = Vec::new(), trl)]
     pub datasets: Vec<SourceConfig>,
     /// True if a row needs no answer, because no reward of the run reads it.
@@ -103,23 +101,36 @@ pub struct DataConfig {
 }
 
 /// Entry of `[[data.datasets]]`; absent keys have the values of `[data]`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[settings]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SourceConfig {
     /// A file or a folder of rows, or the id of a dataset in the Hub's cache.
     pub path: String,
-    /// The dataset's configuration, if it has several.
+    /// The dataset's configuration.
+    #[setting(unset = "the only one")]
     pub name: Option<String>,
-    /// The dataset's split; default `train`.
+    /// The dataset's split.
+    #[setting(unset = "`train`")]
     pub split: Option<String>,
-    /// Sampling weight of this dataset, relative to the others; either all datasets have a weight, or none.
+    /// Sampling weight of this dataset, relative to the others. Either all datasets have a weight, or none.
     pub weight: Option<f64>,
+    /// Layout of its rows.
+    #[setting(unset = "as in `[data]`")]
     pub preset: Option<Preset>,
+    /// Text around each prompt, with `{prompt}` in the prompt's place.
+    #[setting(unset = "as in `[data]`")]
     pub prompt_template: Option<String>,
+    /// The column with the prompt.
+    #[setting(unset = "as in `[data]`", needs = "columns")]
     pub prompt_column: Option<String>,
+    /// The column with the expected answer.
+    #[setting(unset = "as in `[data]`", needs = "columns")]
     pub answer_column: Option<String>,
+    /// The column with the worked solution.
+    #[setting(unset = "as in `[data]`", needs = "columns")]
     pub solution_column: Option<String>,
-    #[serde(default)]
+    /// Columns with the values that training rows must have.
+    #[setting(default = Filter::default(), unset = "as in `[data]`")]
     pub filter: Filter,
 }
 

@@ -3,13 +3,12 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Result, bail, ensure};
-use host_settings::settings;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
 use super::data::{DataConfig, SourceConfig};
 use super::datasets;
-use super::setting::{self, Setting, Settings};
+use super::setting::{self, Setting, Settings, settings};
 use crate::data::{Demands, Example, Preset, examples};
 use crate::model::SamplingParams;
 
@@ -21,7 +20,6 @@ pub const TEST: &str = "TEST";
 /// Section `[eval]`.
 #[settings]
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct EvalConfig {
     /// Held-out prompts, answered greedily before and after training; 0 is off.
     #[setting(default = 0)]
@@ -45,7 +43,6 @@ pub struct EvalConfig {
 /// Entry of `[[eval.benchmark]]`.
 #[settings]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct BenchmarkConfig {
     /// Name in the metrics: letters, digits, `-`, `_` and `.`.
     pub name: String,

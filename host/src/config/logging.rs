@@ -1,21 +1,19 @@
 //! `[logging]`: output of a run, and its destinations.
 
 use anyhow::{Result, bail};
-use host_settings::settings;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::setting::{Setting, Settings, given};
+use super::setting::{Setting, Settings, given, settings};
 
 /// Section `[logging]`.
 #[settings]
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct LoggingConfig {
     /// A line on the terminal every so many steps.
     #[setting(default = 10, unit = "steps", at_least = 1, trl = ["logging_steps", "logging_strategy"])]
     pub logging_steps: u64,
     /// What else gets the metrics, besides `metrics.jsonl`: `none`, `tensorboard`, or a list of names ([reports](../docs/seeing.md)).
-    #[setting(default = Vec::new(), trl, verl = ["trainer.logger"])]
+    #[setting(default = Vec::new(), unset = "`none`", trl, verl = ["trainer.logger"])]
     #[setting(differs = "it knows `tensorboard`, whose files `wandb sync` takes; `metrics.jsonl` is always written")]
     #[serde(deserialize_with = "one_or_several")]
     pub report_to: Vec<Tracker>,

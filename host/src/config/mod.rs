@@ -7,7 +7,6 @@ mod datasets;
 mod draft;
 mod eval;
 mod hints;
-mod limits;
 mod logging;
 mod model;
 mod recipe;

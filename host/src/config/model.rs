@@ -1,11 +1,10 @@
 //! `[model]`: the weights to train, and the adapter that is trained instead, if any.
 
 use anyhow::{Result, bail, ensure};
-use host_settings::settings;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
-use super::setting::{Setting, Settings, given};
+use super::setting::{Setting, Settings, given, settings};
 use crate::model::{LoraConfig, Targets};
 
 /// Largest rank of an adapter: no matrix is wider.
@@ -14,7 +13,6 @@ const LARGEST_RANK: usize = 1 << 20;
 /// Section `[model]`; adapter settings have TRL's names and defaults.
 #[settings]
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ModelConfig {
     /// A Hugging Face directory, a GGUF file, an adapter's directory, the id of a model in the Hub's cache, or `embedded:tiny-arithmetic`; see
     /// [models](../docs/models.md).

@@ -1,16 +1,16 @@
 //! `[rollout]`: sampling of completions.
 
-use host_settings::settings;
 use serde::{Deserialize, Serialize};
 
-use super::limits::LONGEST;
-use super::setting::{Setting, Settings};
+use super::setting::{Setting, Settings, settings};
 use crate::model::device::Dtype;
+
+/// Longest prompt and completion in tokens, far above any model's limit.
+pub(super) const LONGEST: usize = 1 << 24;
 
 /// Section `[rollout]`.
 #[settings]
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct RolloutConfig {
     /// G: completions per prompt. It divides the completions of a step, and is above 1 for an advantage that compares them.
     #[setting(default = 8, at_least = 1, trl, verl = ["rollout.n"])]
@@ -45,7 +45,7 @@ pub struct RolloutConfig {
     pub filter_groups: bool,
     /// With `filter_groups`: most sampling rounds for one rollout. After them, groups without a difference in reward fill it. The default is
     /// from DAPO's own recipe.
-    #[setting(default = 10, verl = ["algorithm.filter_groups.max_num_gen_batches"])]
+    #[setting(default = 10, at_least = 1, verl = ["algorithm.filter_groups.max_num_gen_batches"])]
     pub max_num_gen_batches: usize,
     /// Data type of the sampler; see [sampler and trainer](#sampler-and-trainer).
     #[setting(unset = "as `train.dtype`", verl = ["rollout.dtype"])]

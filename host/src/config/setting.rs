@@ -2,6 +2,7 @@
 //! the tables of the documentation read it here.
 
 use anyhow::{Result, bail};
+pub(crate) use host_settings::settings;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde::de::value::{Error, StrDeserializer};

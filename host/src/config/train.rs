@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use host_settings::settings;
 use serde::{Deserialize, Serialize};
 
-use super::setting::{Setting, Settings};
+use super::setting::{Setting, Settings, settings};
 use crate::adamw::SecondMoment;
 use crate::model::device::{self, Dtype};
 use crate::optim::OptimizerName;
@@ -17,7 +16,6 @@ const MOST_ITERATIONS: usize = 1000;
 /// Section `[train]`.
 #[settings]
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct TrainConfig {
     /// Device of the policy: `cpu`, or `cuda:N` in a host built with `--features cuda`. `--device` overrides it.
     #[setting(default = device::CPU.into())]

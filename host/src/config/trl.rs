@@ -1,9 +1,8 @@
 //! Settings of TRL's `GRPOConfig`, in `[train]`, that components of libmasks implement here: `aliases.rs`.
 
-use host_settings::settings;
 use serde::{Deserialize, Serialize};
 
-use super::setting::{Setting, Settings};
+use super::setting::{Setting, Settings, settings};
 
 /// Keys of `[train]` that become components. Each is off by default.
 #[settings]

@@ -1,14 +1,12 @@
 //! `[warnings]`: limits beyond which a run warns its user.
 
-use host_settings::settings;
 use serde::{Deserialize, Serialize};
 
-use super::setting::{Setting, Settings};
+use super::setting::{Setting, Settings, settings};
 
 /// Section `[warnings]`; a limit of 0 turns its warning off.
 #[settings]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct WarningsConfig {
     /// Share of the best mean reward of ten steps that is lost.
     #[setting(default = 0.5, at_least = 0, at_most = 1)]
