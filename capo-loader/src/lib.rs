@@ -9,17 +9,18 @@
 
 mod arrays;
 pub mod batch_file;
+pub mod contain;
 mod context;
 mod elf;
 pub mod files;
 pub mod find;
 pub mod folders;
 mod last_words;
-pub mod lend;
 pub mod listing;
 pub mod manifest;
 pub mod mask;
 pub mod memory;
+mod named_files;
 pub mod offer;
 pub mod open;
 pub mod owner;
@@ -41,6 +42,7 @@ pub mod weight;
 
 pub use arrays::Owned;
 pub use context::RecordedContext;
+pub use named_files::NamedFiles;
 pub use recorded::{RecordedBatch, RecordedLayer, RecordedState};
 pub use tables::{Choice, ComponentConfig, component_names};
 pub use trust::LoadedPlugin;
