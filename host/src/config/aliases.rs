@@ -190,23 +190,35 @@ mod tests {
     fn appended(settings: &str) -> String {
         let sets = settings.split_whitespace().map(|set| format!("train.{set}")).collect::<Vec<_>>();
         let mut draft = Draft::read(None, DEFAULT, &sets).unwrap();
-        let line = |alias: &Alias| format!("train.{}: {} {}", alias.setting, alias.section, alias.table());
+        let line = |alias: &Alias| format!("{} {}", alias.section, alias.table());
         draft.take_aliases().unwrap().iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
     #[test]
-    fn each_is_a_component() {
-        assert_eq!(
-            appended("mask_truncated_completions=true top_entropy_quantile=0.2 off_policy_mask_threshold=0.5"),
-            "train.mask_truncated_completions: mask { use = \"masks.truncated\" }\n\
-             train.top_entropy_quantile: mask { top_entropy_quantile = 0.2, use = \"masks.entropy-quantile\" }\n\
-             train.off_policy_mask_threshold: mask { off_policy_mask_threshold = 0.5, use = \"masks.off-policy-sequence\" }"
-        );
-        assert_eq!(
-            appended("vllm_importance_sampling_mode=token_truncate vllm_importance_sampling_clip_min=0.5"),
-            "train.vllm_importance_sampling_mode: weight { mode = \"truncate\", rollout_is = \"token\", \
-             rollout_is_threshold = 3.0, rollout_is_threshold_lower = 0.5, use = \"masks.tis\" }"
-        );
+    fn each_is_a_component_and_what_is_off_is_nothing() {
+        let cases = [
+            ("mask_truncated_completions=true", "mask { use = \"masks.truncated\" }"),
+            ("top_entropy_quantile=0.2", "mask { top_entropy_quantile = 0.2, use = \"masks.entropy-quantile\" }"),
+            (
+                "off_policy_mask_threshold=0.5",
+                "mask { off_policy_mask_threshold = 0.5, use = \"masks.off-policy-sequence\" }",
+            ),
+            (
+                "vllm_importance_sampling_mode=token_truncate vllm_importance_sampling_clip_min=0.5",
+                "weight { mode = \"truncate\", rollout_is = \"token\", rollout_is_threshold = 3.0, \
+                 rollout_is_threshold_lower = 0.5, use = \"masks.tis\" }",
+            ),
+            (
+                "vllm_importance_sampling_correction=true",
+                "weight { mode = \"mask\", rollout_is = \"sequence\", rollout_is_threshold = 3.0, use = \"masks.tis\" }",
+            ),
+            ("vllm_importance_sampling_correction=false vllm_importance_sampling_mode=token_mask", ""),
+            ("mask_truncated_completions=false top_entropy_quantile=1.0", ""),
+            ("top_entropy_quantile=1", ""),
+        ];
+        for (settings, expected) in cases {
+            assert_eq!(appended(settings), expected, "{settings}");
+        }
     }
 
     #[test]
@@ -228,17 +240,5 @@ mod tests {
             "`train.vllm_importance_sampling_clip_max` of `--set` sets \
              `objective.vllm_importance_sampling_mode`, which is set as well (leave one out)"
         );
-    }
-
-    #[test]
-    fn trls_correction_has_its_default_mode_and_what_is_off_is_nothing() {
-        assert_eq!(
-            appended("vllm_importance_sampling_correction=true"),
-            "train.vllm_importance_sampling_correction: weight { mode = \"mask\", rollout_is = \"sequence\", \
-             rollout_is_threshold = 3.0, use = \"masks.tis\" }"
-        );
-        let off = "vllm_importance_sampling_correction=false vllm_importance_sampling_mode=token_mask";
-        let default = "mask_truncated_completions=false top_entropy_quantile=1.0";
-        assert_eq!([off, default, "top_entropy_quantile=1"].map(appended), [""; 3]);
     }
 }

@@ -18,7 +18,13 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     let (data, rollout, train) = (&config.data, &config.rollout, &config.train);
     config.model.check()?;
     config.logging.check()?;
-    limits(config)?;
+    in_section("model", &config.model)?;
+    in_section("data", data)?;
+    in_section("rollout", rollout)?;
+    in_section("train", train)?;
+    in_section("eval", &config.eval)?;
+    in_section("logging", &config.logging)?;
+    in_section("warnings", &config.warnings)?;
     ensure!(!config.reward.is_empty(), "the number of `[[reward]]` tables is 0 (it must be at least 1)");
     optimizer(train)?;
     warmup(train.lr_scheduler_type, train.warmup_ratio)?;
@@ -43,18 +49,6 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
         rollout.temperature
     );
     Ok(sizes)
-}
-
-/// Refuses numbers outside of the limits that stand at their fields.
-fn limits(config: &Config) -> Result<()> {
-    let Config { model, data, rollout, train, eval, logging, warnings, .. } = config;
-    in_section("model", model)?;
-    in_section("data", data)?;
-    in_section("rollout", rollout)?;
-    in_section("train", train)?;
-    in_section("eval", eval)?;
-    in_section("logging", logging)?;
-    in_section("warnings", warnings)
 }
 
 /// Refuses numbers of a section outside of the limits that stand at their fields.

@@ -135,11 +135,10 @@ pub struct SourceConfig {
 }
 
 /// Form of prompts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
     /// Plain text, which is the model's input unchanged.
-    #[default]
     Text,
     Chat,
 }

@@ -46,7 +46,7 @@ pub struct EvalConfig {
 pub struct BenchmarkConfig {
     /// Name in the metrics: letters, digits, `-`, `_` and `.`.
     pub name: String,
-    /// A file or a folder of rows, or the id of a dataset in the Hub's cache.
+    /// A file or a folder of rows, or the id of a dataset in the Hub's cache: [data](data.md#where-rows-are).
     pub file: String,
     /// The dataset's configuration.
     #[setting(unset = "the only one")]

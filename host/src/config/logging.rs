@@ -49,21 +49,19 @@ pub enum Tracker {
 }
 
 /// Metrics of components for trackers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComponentMetrics {
     /// The few metrics that show at a glance what a component does.
-    #[default]
     Main,
     /// All that a component records.
     All,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CompletionsFormat {
     /// One file with a JSON object per completion.
-    #[default]
     Jsonl,
     /// One file per step.
     Parquet,

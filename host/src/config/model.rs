@@ -32,21 +32,21 @@ pub struct ModelConfig {
     #[setting(unset = "false", trl, differs = "no DoRA, no `modules_to_save`, no quantised base")]
     pub use_peft: Option<bool>,
     /// The adapter's rank. This and the next four need `use_peft`.
-    #[setting(unset = "16", at_least = 1, at_most = LARGEST_RANK, trl, verl = ["model.lora_rank"], needs = "adapter")]
-    pub lora_r: Option<usize>,
+    #[setting(default = 16, at_least = 1, at_most = LARGEST_RANK, trl, verl = ["model.lora_rank"], needs = "adapter")]
+    pub lora_r: usize,
     /// The adapter's product is multiplied by `lora_alpha / lora_r`.
-    #[setting(unset = "32", above = 0, at_most = f32::MAX, hint = "twice the rank is usual", trl)]
+    #[setting(default = 32.0, above = 0, at_most = f32::MAX, hint = "twice the rank is usual", trl)]
     #[setting(verl = ["model.lora_alpha"], needs = "adapter")]
-    pub lora_alpha: Option<f64>,
+    pub lora_alpha: f64,
     /// Dropout on the adapter's inputs in training passes. Above 0, the completions of a prompt do not share its computation there.
-    #[setting(unset = "0.05", at_least = 0, below = 1, hint = "0 is off", trl, needs = "adapter")]
-    pub lora_dropout: Option<f64>,
+    #[setting(default = 0.05, at_least = 0, below = 1, hint = "0 is off", trl, needs = "adapter")]
+    pub lora_dropout: f64,
     /// Names of modules, or endings of names, or `"all-linear"`.
     #[setting(unset = "`[\"q_proj\", \"v_proj\"]`", trl, verl = ["model.target_modules"], needs = "adapter")]
     pub lora_target_modules: Option<TargetModules>,
     /// True divides `lora_alpha` by the root of the rank instead.
-    #[setting(unset = "false", trl, needs = "adapter")]
-    pub use_rslora: Option<bool>,
+    #[setting(default = false, trl, needs = "adapter")]
+    pub use_rslora: bool,
 }
 
 /// Value of `model.lora_target_modules`.
@@ -95,11 +95,11 @@ impl ModelConfig {
             Some(TargetModules::Named(names)) => Targets::Named(names.clone()),
         };
         LoraConfig {
-            r: self.lora_r.unwrap_or(16),
-            alpha: self.lora_alpha.unwrap_or(32.0),
-            dropout: self.lora_dropout.unwrap_or(0.05),
+            r: self.lora_r,
+            alpha: self.lora_alpha,
+            dropout: self.lora_dropout,
             targets,
-            rslora: self.use_rslora.unwrap_or(false),
+            rslora: self.use_rslora,
             rest: Map::new(),
         }
     }

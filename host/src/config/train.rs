@@ -156,7 +156,7 @@ pub struct TrainConfig {
     /// Completions sampled for training after which the run ends, with their rollout; 0 is off. `max_steps` still sets the learning rate.
     #[setting(default = 0)]
     pub max_completions: u64,
-    /// Time after which the process stops, at the end of a rollout, with a checkpoint to resume from; 0 is off.
+    /// Time after which the process stops, at the end of a rollout, with a checkpoint; 0 is off. `--resume` goes on for as long again.
     #[setting(default = 0.0, unit = "seconds", at_least = 0)]
     pub max_time: f64,
     /// The longest call of a component, drop of it, or opening of its library. A longer one ends the run; 0 is no limit.
@@ -182,11 +182,10 @@ pub enum MaskDenominator {
 }
 
 /// Distribution of the loss's log-probabilities.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LossDistribution {
     /// The whole softmax at `train.loss_temperature`.
-    #[default]
     Full,
     /// The part of it that remains after top-k and top-p.
     Sampler,

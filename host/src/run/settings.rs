@@ -56,6 +56,10 @@ mod tests {
             "`train.seed`: 1 -> 2",
         ];
         assert_eq!(changes(before, now).unwrap(), expected);
+        let of_an_older_version = |now: &str| changes("[train]\nseed = 1\n", now).unwrap();
+        assert!(of_an_older_version("[train]\nseed = 1\nsave_minutes = 10.0\n").is_empty());
+        let changed = of_an_older_version("[train]\nseed = 1\nsave_minutes = 5.0\n");
+        assert_eq!(changed, ["`train.save_minutes`: 10.0 -> 5.0"]);
     }
 
     #[test]
