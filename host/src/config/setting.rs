@@ -100,9 +100,9 @@ impl Setting {
 
     /// Refuses a number outside of the limits; `key` is the setting in the message.
     fn check(&self, key: &str, value: &Value) -> Result<()> {
-        let (number, is_whole) = match value {
-            Value::Integer(number) => (*number as f64, true),
-            Value::Float(number) => (*number, false),
+        let (number, is_whole, shown) = match value {
+            Value::Integer(number) => (*number as f64, true, number.to_string()),
+            Value::Float(number) => (*number, false, number.to_string()),
             _ => return Ok(()),
         };
         let Some(limits) = self.limits(is_whole, Some(number)) else { return Ok(()) };
@@ -112,7 +112,7 @@ impl Setting {
             return Ok(());
         }
         let hint = if self.hint.is_empty() { String::new() } else { format!("; {}", self.hint) };
-        bail!("{key} is {number} (it must be {limits}{hint})");
+        bail!("{key} is {shown} (it must be {limits}{hint})");
     }
 }
 

@@ -22,11 +22,11 @@ pub struct TrlConfig {
     #[setting(trl, differs = "off by default, TRL's is on with vLLM; with `vespo` the correction is in φ, as in TRL")]
     pub vllm_importance_sampling_correction: Option<bool>,
     /// The ratio of a token or a sequence, and what becomes of a ratio that is too large.
-    #[setting(unset = "`sequence_mask`", trl)]
+    #[setting(unset = "`sequence_mask`, when on", trl)]
     #[setting(differs = "modes that mask need `train.mask_denominator = \"original\"`, as above")]
     pub vllm_importance_sampling_mode: Option<Mode>,
     /// The largest ratio.
-    #[setting(unset = "3", trl = ["vllm_importance_sampling_clip_max", "vllm_importance_sampling_cap"])]
+    #[setting(unset = "3, when on", trl = ["vllm_importance_sampling_clip_max", "vllm_importance_sampling_cap"])]
     pub vllm_importance_sampling_clip_max: Option<f64>,
     /// The smallest ratio.
     #[setting(trl)]

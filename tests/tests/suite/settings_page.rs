@@ -44,7 +44,7 @@ fn default(setting: &Setting) -> String {
     let text = match setting.default() {
         _ if setting.required => return "required".to_owned(),
         Some(Value::String(text)) if !text.is_empty() => format!("`{text}`"),
-        Some(Value::Float(number)) => format!("{number:?}"),
+        Some(Value::Float(number)) => format!("{number:?}").trim_end_matches(".0").to_owned(),
         Some(value @ (Value::Integer(_) | Value::Boolean(_))) => value.to_string(),
         _ => return setting.unset.to_owned(),
     };
