@@ -21,7 +21,7 @@ pub struct ModelConfig {
         differs = "a directory, or an id in the Hub's cache; `host download` fetches one. [Families](models.md)"
     )]
     pub model_name_or_path: String,
-    /// The reference model for an objective's `beta`, of any supported family; see [a reference](../docs/models.md#a-reference).
+    /// The reference model for an objective's `beta`; see [a reference](../docs/models.md#a-reference).
     #[setting(unset = "the model that training starts from", differs = "it is not synchronised")]
     #[setting(trl = ["ref_model", "sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps"])]
     pub ref_model_name_or_path: Option<String>,
