@@ -45,7 +45,7 @@ mod truncate;
 
 pub use add::{add, add_to};
 pub use attention::{BLOCK, HeadSizes, Packing, attention, attention_backward};
-use bf16::{by_kernel, is_rounded, round_to_bf16};
+use bf16::{by_kernel, is_rounded};
 pub use bf16::{round_by_chance, to_dtype};
 pub use bias::{add_bias, sum_rows};
 #[cfg(feature = "cuda")]

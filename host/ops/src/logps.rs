@@ -4,7 +4,7 @@
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
-use super::kernel::{Real, dtype_error, for_rows, layout_error, maximum, slice};
+use super::kernel::{Number, Real, dtype_error, for_rows, layout_error, maximum, rows, slice};
 use super::{Truncation, generic, has_kernel, matmul, truncate};
 
 /// Largest number of logits that exist at one time (64 MiB in f32).
@@ -210,7 +210,7 @@ struct LogitGradient {
 }
 
 impl LogitGradient {
-    fn run<T: Real>(&self, logits: Arg<'_>, targets: &[u32], d_logps: Arg<'_>) -> Result<(CpuStorage, Shape)> {
+    fn run<T: Number<Real = T> + Real>(&self, logits: Arg<'_>, targets: &[u32], d_logps: Arg<'_>) -> Result<(CpuStorage, Shape)> {
         let (rows, vocab) = check(self.name(), logits.1, targets)?;
         let shape = logits.1.shape().clone();
         let logits = slice::<T>(logits.0, logits.1, self.name())?;
@@ -219,11 +219,10 @@ impl LogitGradient {
             return layout_error(self.name(), format!("{rows} rows of logits, {} derivatives", d_logps.len()));
         }
         let inverse = T::from_f64(1.0 / self.temperature);
-        let mut out = vec![T::from_f64(0.0); logits.len()];
-        for_rows!(&mut out, vocab, 4, |row, out| {
+        let out = rows!(T; logits.len(), vocab, 4, |row, out| {
             let weight = d_logps[row] * inverse;
             if weight == T::from_f64(0.0) {
-                return;
+                return out.fill(weight);
             }
             let logits = &logits[row * vocab..][..vocab];
             let (largest, sum) = (maximum(logits), Pass::over(logits, self.temperature).sum);

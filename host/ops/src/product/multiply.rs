@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use half::bf16;
 use rayon::prelude::*;
 
-use super::super::round_to_bf16;
+use super::super::kernel::round_to_bf16;
 use super::instructions::Instructions;
 use super::pack::{LARGEST, Matrix, Pairing, Panel, Side, UNSCALE, panels};
 use super::tile::{self, LINES, Operand, STEP, Strides, Sums};
