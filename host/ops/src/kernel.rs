@@ -120,6 +120,25 @@ pub fn exp_f32(x: f32) -> f32 {
     power * p
 }
 
+/// Cephes' `exp` for numbers up to 0, within a unit in the last place; 0 below -708.
+#[inline(always)]
+pub fn exp_f64(x: f64) -> f64 {
+    const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52, as above
+    let shifted = x.max(-708.0) * std::f64::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    let r = (x - n * 6.931_457_519_531_25e-1) - n * 1.428_606_820_309_417_2e-6;
+    let square = r * r;
+    let p = r
+        * ((1.261_771_930_748_105_9e-4 * square + 3.029_944_077_074_419_6e-2) * square + 9.999_999_999_999_999_9e-1);
+    let q = ((3.001_985_051_386_644_6e-6 * square + 2.524_483_403_496_841e-3) * square + 2.272_655_482_081_550_3e-1)
+        * square
+        + 2.0;
+    let power = f64::from_bits(shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(1023) << 52);
+    let exp = power * (1.0 + 2.0 * (p / (q - p)));
+    // NaN stays NaN.
+    if x < -708.0 { 0.0 } else { exp }
+}
+
 /// The elements of a contiguous layout; any other layout is the caller's error.
 pub fn slice<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> Result<&'a [T]> {
     match layout.contiguous_offsets() {

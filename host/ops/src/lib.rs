@@ -52,11 +52,11 @@ pub use bias::{add_bias, sum_rows};
 pub use cuda::{are_kernels_kept, compile_kernels};
 pub use decode::{append_to_cache, decode_attention, decode_heads};
 pub use divergence::divergence;
-pub use draw::{NOT_FINITE, argmax, draw, pick};
-pub use few_rows::{are_few_rows, products_of_few_rows};
+pub use draw::{NOT_FINITE, argmax, draw, pick, weigh};
+pub use few_rows::{Streamed, products_of_few_rows};
 pub use kept::{DecodeRows, Starts};
 pub use kernel::{sum_blocks, sum_squares};
-pub use logps::{TokenCotangents, chunk_rows, logit_stats, token_logps_by_hidden, token_logps_vjp};
+pub use logps::{TokenCotangents, chunk_rows, for_logits, logit_stats, token_logps_by_hidden, token_logps_vjp};
 pub use product::{check_instructions, matmul, product};
 pub use rms_norm::{add_rms_norm, rms_norm, rms_norm_backward};
 pub use rope::{Frequencies, Rope, RopeTable, heads_first, tokens_first};
@@ -70,7 +70,7 @@ pub use truncate::{Truncation, nucleus, truncate};
 #[cfg(feature = "testing")]
 pub mod parts {
     pub use crate::bf16::{narrow, widen};
-    pub use crate::kernel::{dot, exp_f32, maximum, sum};
+    pub use crate::kernel::{dot, exp_f32, exp_f64, maximum, sum};
     pub use crate::product::tile::{LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply, multiply_parts};
     pub use crate::product::{Instructions, by_parts};
 }

@@ -2,10 +2,10 @@
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor};
 
 use super::kernel::{Number, Real, dtype_error, for_rows, layout_error, maximum, rows, slice};
-use super::{Truncation, generic, has_kernel, matmul, truncate};
+use super::{Truncation, generic, has_kernel, is_rounded, product, to_dtype, truncate};
 
 /// Largest number of logits that exist at one time (64 MiB in f32).
 const CHUNK_LOGITS: usize = 1 << 24;
@@ -13,6 +13,11 @@ const CHUNK_LOGITS: usize = 1 << 24;
 /// Number of rows of hidden states whose logits are computed at one time.
 pub fn chunk_rows(vocab: usize) -> usize {
     (CHUNK_LOGITS / vocab.max(1)).max(1)
+}
+
+/// Features in the dtype in which the head reads them: bf16 on the CPU, where products sum in f32, else at least f32.
+pub fn for_logits(hidden: &Tensor) -> Result<Tensor> {
+    if hidden.dtype() == DType::BF16 && !is_rounded(hidden) { hidden.to_dtype(DType::F32) } else { Ok(hidden.clone()) }
 }
 
 /// Four numbers per row of `logits` `[N, V]` and target `[N]` (u32), as `[N, 4]`.
@@ -42,7 +47,7 @@ pub struct TokenCotangents<'a> {
 }
 
 impl TokenCotangents<'_> {
-    /// Gradient by the logits of `len` rows from row `from`, `[len, V]`.
+    /// Gradient by the logits of `len` rows from row `from`, `[len, V]`, f32 or f64.
     fn by_logits(&self, logits: &Tensor, from: usize, len: usize) -> Result<Tensor> {
         let (targets, d_logps) = (self.targets.narrow(0, from, len)?, self.d_logps.narrow(0, from, len)?);
         let d_logits = match self.truncation {
@@ -61,13 +66,13 @@ impl TokenCotangents<'_> {
     }
 }
 
-/// Gradients of a loss by `hidden` `[N, D]` and `head` `[V, D]`; neither argument may carry a graph.
+/// Gradients of a loss by `hidden` `[N, D]`, in its dtype, and by `head` `[V, D]`, in the head's; neither argument may carry a graph.
 ///
 /// The logits `hidden . head^T` are recomputed chunk by chunk.
 pub fn token_logps_vjp(hidden: &Tensor, head: &Tensor, loss: &TokenCotangents<'_>) -> Result<(Tensor, Tensor)> {
     let mut d_head: Option<Tensor> = None;
     let d_hidden = by_hidden(hidden, head, loss, |d_logits, hidden| {
-        let part = matmul(&d_logits.t()?, hidden)?;
+        let part = product(&d_logits.t()?, hidden, head.dtype())?;
         d_head = Some(match d_head.take() {
             None => part,
             Some(sum) => super::add_to(sum, &part)?,
@@ -95,10 +100,10 @@ fn by_hidden(
     for from in (0..rows).step_by(chunk) {
         let len = chunk.min(rows - from);
         let hidden = hidden.narrow(0, from, len)?;
-        let logits = matmul(&hidden, &head.t()?)?;
-        let d_logits = loss.by_logits(&logits, from, len)?;
+        let logits = product(&hidden, &head.t()?, head.dtype())?;
+        let d_logits = to_dtype(&loss.by_logits(&logits, from, len)?, hidden.dtype())?;
         drop(logits);
-        d_hidden.push(matmul(&d_logits, head)?);
+        d_hidden.push(product(&d_logits, head, hidden.dtype())?);
         each(&d_logits, &hidden)?;
     }
     if d_hidden.is_empty() { hidden.zeros_like() } else { Tensor::cat(&d_hidden, 0) }

@@ -8,7 +8,7 @@ use candle_core::{DType, Tensor};
 use super::config::{Biases, Config};
 use super::linear::Linear;
 use super::lora::DropoutMask;
-use super::ops::{self, HeadSizes, Rope};
+use super::ops::{self, HeadSizes, Rope, Streamed};
 use super::packed::Tokens;
 use super::policy::Policy;
 use super::shapes::{EMBEDDING, FINAL_NORM, head_name};
@@ -293,18 +293,20 @@ impl Decoder {
         Ok(self)
     }
 
-    /// Products with few rows read the matrices without a copy. Generation with a larger model uses this: f32 needs no copy of the weights,
+    /// Prepares the matrices for many products with few rows, which generation with a larger model uses: f32 needs no copy of the weights,
     /// and bf16 needs one of half their size.
     pub(super) fn stream(mut self) -> Result<Self> {
         let dtype = self.final_norm.dtype();
-        for linear in self.layers.iter_mut().flat_map(Layer::linears) {
-            linear.weight = ops::to_dtype(&linear.weight, dtype)?;
-            linear.transposed = linear.weight.t()?;
-            linear.streams = true;
+        let on_cpu = self.head.weight.device().is_cpu();
+        for linear in self.layers.iter_mut().flat_map(Layer::linears).chain(on_cpu.then_some(&mut self.head)) {
+            linear.streamed = Streamed::new(&linear.weight, dtype)?.map(Arc::new);
+            if !on_cpu {
+                linear.weight = linear.weight.to_dtype(dtype)?;
+                linear.transposed = linear.weight.t()?;
+            }
         }
-        self.head.streams = true;
         // There, bf16 weights are copies already, so that joined ones take no more memory.
-        if self.head.weight.device().is_cuda() && dtype == DType::BF16 {
+        if !on_cpu && dtype == DType::BF16 {
             self.layers.iter_mut().try_for_each(Layer::join)?;
         }
         Ok(self)
@@ -333,6 +335,6 @@ impl Decoder {
 
     /// Logits `[N, V]`, f32, from features `[N, D]`.
     pub(super) fn logits(&self, features: &Tensor) -> Result<Tensor> {
-        self.head.forward(&features.to_dtype(DType::F32)?)
+        self.head.forward_to(&ops::for_logits(features)?, DType::F32)
     }
 }

@@ -175,7 +175,7 @@ impl Part {
             temperature: self.loss_temperature,
             truncation: self.truncation,
         };
-        let hidden = self.hidden.to_dtype(DType::F32)?;
+        let hidden = ops::for_logits(&self.hidden)?;
         if tape.model.frozen {
             let d_hidden = ops::token_logps_by_hidden(&hidden, &self.head, &loss)?;
             return tape.backward(&d_hidden, None, sum);
