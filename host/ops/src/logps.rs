@@ -7,12 +7,15 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape
 use super::kernel::{Number, Real, dtype_error, for_rows, layout_error, maximum, rows, slice};
 use super::{Truncation, generic, has_kernel, is_rounded, product, to_dtype, truncate};
 
-/// Largest number of logits that exist at one time (64 MiB in f32).
-const CHUNK_LOGITS: usize = 1 << 24;
+/// Number of logits that exist at one time (16 MiB in f32).
+const CHUNK_LOGITS: usize = 1 << 22;
+/// The head is read once for each chunk, so that there are at least as many rows in one, as long as their logits take 64 MiB at most.
+const FEWEST_ROWS: usize = 256;
 
 /// Number of rows of hidden states whose logits are computed at one time.
 pub fn chunk_rows(vocab: usize) -> usize {
-    (CHUNK_LOGITS / vocab.max(1)).max(1)
+    let rows = |logits: usize| logits / vocab.max(1);
+    rows(CHUNK_LOGITS).max(rows(4 * CHUNK_LOGITS).min(FEWEST_ROWS)).max(1)
 }
 
 /// Features in the dtype in which the head reads them: bf16 on the CPU, where products sum in f32, else at least f32.

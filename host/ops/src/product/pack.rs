@@ -178,12 +178,8 @@ impl<T: Number, const PARTS: usize> pulp::NullaryFnOnce for Fill<'_, T, PARTS> {
                             }
                         }
                     }
-                    for part in 0..PARTS {
-                        for tile in 0..2 {
-                            for row in 0..TILE {
-                                panel.rows.push(bytemuck::cast(tiles[part][tile][row]));
-                            }
-                        }
+                    for tile in tiles.as_flattened() {
+                        panel.rows.extend_from_slice(&bytemuck::cast::<Square, [Row; TILE]>(*tile));
                     }
                 }
                 panel.largest = largest.into_iter().fold(panel.largest, u32::max);
