@@ -1,4 +1,4 @@
-//! Attention of one new token per row over a KV cache.
+//! Attention of new tokens over a KV cache.
 
 use candle_core::{CpuStorage, CustomOp3, Error, InplaceOp2, Layout, Result, Shape, Tensor};
 
@@ -9,7 +9,7 @@ use super::{Rope, by_kernel, fused, generic, is_rounded};
 /// Numbers of a head that are combined at a time, in registers.
 const BLOCK: usize = 32;
 
-/// Writes `new` `[A, H, 1, width]` to position `rows.index` of the active rows of `cache` `[B, H, S, width]`, in place.
+/// Writes `new` `[A, H, 1, width]` to its places in `cache` `[B, H, S, width]`.
 pub fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Result<()> {
     if !fused(cache) && !is_rounded(cache) {
         return generic::append_to_cache(cache, new, rows);
@@ -17,8 +17,8 @@ pub fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Resul
     cache.inplace_op2(new, &Append(rows.clone()))
 }
 
-/// Queries, keys and values of one new token per row, `[A, H or KV * width]`, before their rotation by `rope`. Keys and values go to the
-/// caches, at position `rows.index`; returns the rotated queries, `[A, H * width]`.
+/// Queries, keys and values of new tokens, `[A, H or KV * width]`, before their rotation by `rope`. Keys and values go to their places in
+/// the caches; returns the rotated queries, `[A, H * width]`.
 pub fn decode_heads(
     [queries, keys, values]: [&Tensor; 3],
     rope: &Rope,
@@ -37,7 +37,7 @@ pub fn decode_heads(
     rope.apply(&queries.unsqueeze(1)?, all / width.max(1))?.reshape((active, all))
 }
 
-/// Attention of `queries` `[A, H * width]` over the caches `[B, KV, S, width]` up to position `rows.index`, as `[A, H * width]`.
+/// Attention of `queries` `[A, H * width]` over the caches `[B, KV, S, width]` up to their own positions, as `[A, H * width]`.
 pub fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: &DecodeRows) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
     if super::cuda::takes(queries) && super::cuda::attends(queries, keys)? {
@@ -58,12 +58,12 @@ impl Append {
         let (Some((0, _)), Some((from, to))) = (cl.contiguous_offsets(), nl.contiguous_offsets()) else {
             return Err(Error::RequiresContiguous { op: self.name() });
         };
-        if to - from != self.0.cache_rows.len() * heads * width || self.0.index >= tokens {
+        if to - from != self.0.cache_rows.len() * heads * width || self.0.longest() > tokens {
             return layout_error(self.name(), format!("{:?} does not fit {:?}", nl.dims(), cl.dims()));
         }
         for (run, new) in new[from..to].chunks_exact(width).enumerate() {
-            let (row, head) = (self.0.cache_rows[run / heads], run % heads);
-            let at = ((row * heads + head) * tokens + self.0.index) * width;
+            let (row, position, head) = (self.0.cache_rows[run / heads], self.0.positions[run / heads], run % heads);
+            let at = ((row * heads + head) * tokens + position) * width;
             cache[at..at + width].copy_from_slice(new);
         }
         Ok(())
@@ -125,15 +125,15 @@ impl Attend {
         (values, of_values): Arg<'_, N>,
     ) -> Result<(Vec<N>, Shape)> {
         let (_, kv_heads, tokens, width) = of_keys.dims4()?;
-        let DecodeRows { cache_rows, starts, index, .. } = &self.0;
-        let group = queries.len() / (cache_rows.len() * kv_heads).max(1);
-        if !group.is_multiple_of(width) || *index >= tokens || of_keys != of_values {
+        let places = &self.0;
+        let group = queries.len() / (places.cache_rows.len() * kv_heads).max(1);
+        if !group.is_multiple_of(width) || places.longest() > tokens || of_keys != of_values {
             return layout_error(self.name(), format!("queries {shape:?} do not fit {of_keys:?}"));
         }
-        let out = rows!(N; queries.len(), group, index + 1, |run, out| {
+        let out = rows!(N; queries.len(), group, places.longest(), |run, out| {
             let (active, head) = (run / kv_heads, run % kv_heads);
-            let base = (cache_rows[active] * kv_heads + head) * tokens;
-            let range = (base + starts[active]) * width..(base + index + 1) * width;
+            let base = (places.cache_rows[active] * kv_heads + head) * tokens;
+            let range = base * width..(base + places.positions[active] + 1) * width;
             let queries = N::read(&queries[run * group..][..group]);
             self.group(&queries, &N::read(&keys[range.clone()]), &N::read(&values[range]), width, out);
         });
