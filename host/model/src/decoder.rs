@@ -20,7 +20,7 @@ pub(super) struct Decoder {
     pub(super) embedding: Tensor,
     pub(super) layers: Vec<Layer>,
     pub(super) final_norm: Tensor,
-    /// Head, `[V, D]`, f32, because logits are f32.
+    /// Head, `[V, D]`, f32. Products with bf16 features round it on the CPU; logits are f32.
     pub(super) head: Linear,
     pub(super) eps: f64,
     /// True if the weights are frozen, and only an adapter is trained.
@@ -298,7 +298,11 @@ impl Decoder {
     pub(super) fn stream(mut self) -> Result<Self> {
         let dtype = self.final_norm.dtype();
         let on_cpu = self.head.weight.device().is_cpu();
-        for linear in self.layers.iter_mut().flat_map(Layer::linears).chain(on_cpu.then_some(&mut self.head)) {
+        if on_cpu {
+            let dtype = ops::for_logits(&self.final_norm)?.dtype();
+            self.head.streamed = Streamed::new(&self.head.weight, dtype)?.map(Arc::new);
+        }
+        for linear in self.layers.iter_mut().flat_map(Layer::linears) {
             linear.streamed = Streamed::new(&linear.weight, dtype)?.map(Arc::new);
             if !on_cpu {
                 linear.weight = linear.weight.to_dtype(dtype)?;

@@ -64,8 +64,10 @@ pub fn products_of_few_rows<const COUNT: usize>(
 
 /// Without parameters, so that it is compiled in this crate.
 fn products(x: &Tensor, weights: &[&Streamed], out: DType) -> Result<Vec<Tensor>> {
-    let packed: Vec<&Packed> =
-        weights.iter().filter_map(|weight| if let Streamed::Packed(packed) = weight { Some(packed) } else { None }).collect();
+    let packed: Vec<&Packed> = weights
+        .iter()
+        .filter_map(|weight| if let Streamed::Packed(packed) = weight { Some(packed) } else { None })
+        .collect();
     if packed.len() == weights.len() {
         let (instructions, x) = (Instructions::of_this_machine()?, to_dtype(x, DType::BF16)?);
         return match out {
@@ -73,10 +75,12 @@ fn products(x: &Tensor, weights: &[&Streamed], out: DType) -> Result<Vec<Tensor>
             _ => products_with_packed::<f32>(instructions, &x, &packed),
         };
     }
-    let stored: Vec<&Tensor> =
-        weights.iter().filter_map(|weight| if let Streamed::Stored(stored) = weight { Some(stored) } else { None }).collect();
+    let stored: Vec<&Tensor> = weights
+        .iter()
+        .filter_map(|weight| if let Streamed::Stored(stored) = weight { Some(stored) } else { None })
+        .collect();
     let wide = to_dtype(&x.contiguous()?, DType::F32)?;
-    let products = match x.dtype() {
+    let products = match stored[0].dtype() {
         DType::BF16 => widened::<bf16>(&wide, &stored)?,
         _ => widened::<f32>(&wide, &stored)?,
     };

@@ -5,6 +5,7 @@ use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor};
 
 use super::kernel::{Number, Real, dtype_error, for_rows, layout_error, maximum, rows, slice};
+use super::product::Instructions;
 use super::{Truncation, generic, has_kernel, is_rounded, product, to_dtype, truncate};
 
 /// Number of logits that exist at one time (16 MiB in f32).
@@ -18,9 +19,12 @@ pub fn chunk_rows(vocab: usize) -> usize {
     rows(CHUNK_LOGITS).max(rows(4 * CHUNK_LOGITS).min(FEWEST_ROWS)).max(1)
 }
 
-/// Features in the dtype in which the head reads them: bf16 on the CPU, where products sum in f32, else at least f32.
+/// Features in the dtype in which the head reads them: bf16 where the processor has instructions for it, whose sums are f32, else f32 or f64.
 pub fn for_logits(hidden: &Tensor) -> Result<Tensor> {
-    if hidden.dtype() == DType::BF16 && !is_rounded(hidden) { hidden.to_dtype(DType::F32) } else { Ok(hidden.clone()) }
+    if hidden.dtype() != DType::BF16 || is_rounded(hidden) && Instructions::of_this_machine()? != Instructions::F32 {
+        return Ok(hidden.clone());
+    }
+    to_dtype(hidden, DType::F32)
 }
 
 /// Four numbers per row of `logits` `[N, V]` and target `[N]` (u32), as `[N, 4]`.
@@ -218,7 +222,12 @@ struct LogitGradient {
 }
 
 impl LogitGradient {
-    fn run<T: Number<Real = T> + Real>(&self, logits: Arg<'_>, targets: &[u32], d_logps: Arg<'_>) -> Result<(CpuStorage, Shape)> {
+    fn run<T: Number<Real = T> + Real>(
+        &self,
+        logits: Arg<'_>,
+        targets: &[u32],
+        d_logps: Arg<'_>,
+    ) -> Result<(CpuStorage, Shape)> {
         let (rows, vocab) = check(self.name(), logits.1, targets)?;
         let shape = logits.1.shape().clone();
         let logits = slice::<T>(logits.0, logits.1, self.name())?;
