@@ -1,19 +1,20 @@
 //! Stage 2: computes advantages from rewards.
 
 use anyhow::Result;
-use capo_plugin::{Advantage, Sink};
+use capo_plugin::{AdvantageHandle, Sink};
 
 use crate::stages::batch::{BatchWithLogps, StepInfo};
 
 /// Computes the advantages, `[B, T]`, reward units.
 pub fn estimate(
-    estimator: &mut Advantage,
+    estimator: &mut AdvantageHandle,
     sink: &mut dyn Sink,
     batch: &BatchWithLogps,
     info: &StepInfo,
 ) -> Result<Vec<f32>> {
     // While the estimator runs, the batch's advantages are zeros.
-    let (zeros, mut advantages) = (vec![0.0; batch.dims.len()], vec![0.0; batch.dims.len()]);
+    let zeros = vec![0.0; batch.sampled.dims.len()];
+    let mut advantages = zeros.clone();
     estimator.estimate(sink, &batch.view(info, &zeros), &mut advantages)?;
     Ok(advantages)
 }

@@ -1,0 +1,97 @@
+//! Output on the terminal: lines, error messages, numbers in readable form, and the progress of a run.
+
+mod live;
+mod progress;
+mod words;
+
+use std::io::{self, ErrorKind, Write};
+use std::sync::OnceLock;
+
+use anyhow::{Result, bail};
+use capo_loader::terminal::escape;
+pub use capo_loader::terminal::{error, note, warn};
+
+pub use live::Answered;
+pub use progress::{ProgressLines, pace};
+
+/// The first failure to write to standard output.
+static FAILURE: OnceLock<String> = OnceLock::new();
+
+/// Writes a line to standard output. After a failure the work continues, and [`check`] reports it at the end.
+pub fn say(line: &str) {
+    heard(writeln!(io::stdout().lock(), "{}", escape(line)));
+}
+
+/// Writes text to standard output at once, without a line break.
+pub fn print(text: &str) {
+    heard(write!(io::stdout().lock(), "{}", escape(text)));
+}
+
+/// Records a failure to write to standard output. A reader that has closed its end is no failure.
+pub fn heard(written: io::Result<()>) {
+    if let Err(error) = written.and_then(|()| io::stdout().lock().flush())
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        let _ = FAILURE.set(error.to_string());
+    }
+}
+
+/// Fails if some output could not be written.
+pub fn check() -> Result<()> {
+    match FAILURE.get() {
+        Some(failure) => bail!("standard output cannot be written: {failure} (some of what was said is lost)"),
+        None => Ok(()),
+    }
+}
+
+/// Formats a share as a percentage.
+pub fn percent(share: f64) -> String {
+    format!("{:.2}%", 100.0 * share)
+}
+
+/// Formats a number with its digits in groups of three.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
+}
+
+/// The error and its causes on one line. Each cause contributes its first line, unless that is only a heading, as in a
+/// comparison of layouts. With `verbose`, all lines.
+pub fn sentence(error: &anyhow::Error, verbose: bool) -> String {
+    let mut causes = Vec::new();
+    for cause in error.chain().map(|cause| cause.to_string().trim().to_owned()) {
+        let first = cause.lines().next().unwrap_or_default();
+        if verbose {
+            causes.push(cause);
+        } else if causes.is_empty() || !first.ends_with(':') {
+            causes.push(first.to_owned());
+        }
+    }
+    causes.join(": ")
+}
+
+/// Formats a duration for people: `9.5 s`, `3 min 20 s`, `2 h 5 min`.
+pub fn duration(seconds: f64) -> String {
+    match seconds.round() as u64 {
+        0..60 if seconds < 59.95 => format!("{seconds:.1} s"),
+        whole @ 0..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        whole => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_in_threes() {
+        assert_eq!([0, 999, 1000, 12_345, 1_234_567].map(grouped), ["0", "999", "1,000", "12,345", "1,234,567"]);
+    }
+
+    #[test]
+    fn durations() {
+        let shown = [0.0, 9.54, 59.96, 200.4, 3599.6, 7500.0].map(duration);
+        assert_eq!(shown, ["0.0 s", "9.5 s", "1 min 0 s", "3 min 20 s", "1 h 0 min", "2 h 5 min"]);
+    }
+}
