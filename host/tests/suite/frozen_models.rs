@@ -124,7 +124,7 @@ fn what_cannot_be_used_is_told() {
     let shape = changed("qwen3-score", &serde_json::json!({"id2label": {"0": "good"}}));
     assert!(shape.ends_with("tensor `score.weight` has shape [3, 16], expected [1, 16] (the weights and `config.json` must be of one model)"), "{shape}");
     let unknown = changed("qwen2-score", &serde_json::json!({"logit_scale": 2}));
-    assert!(unknown.contains("`logit_scale` is `2`, which is no setting that is known"), "{unknown}");
+    assert!(unknown.contains("`logit_scale` is `2`, which is an unknown setting"), "{unknown}");
     let longer =
         load(&data("frozen-golden/qwen2-score"), None).unwrap().score(&[vec![2; 65]], PAD).unwrap_err().to_string();
     assert_eq!(longer, "a text has 65 tokens, the model has 64 positions (cut it)");
