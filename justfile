@@ -15,7 +15,7 @@ ci:
 # Speed of the curvature core, of the model's parts beside candle's own, and of calls across the plugin boundary.
 bench:
     cargo bench -p capo-core
-    cargo bench -p host --bench model
+    cargo bench -p host-model --bench model
     cargo bench -p capo-plugin --bench boundary
 
 # The GPU kernels, as far as no GPU is needed.

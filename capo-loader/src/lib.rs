@@ -9,6 +9,7 @@
 
 mod arrays;
 pub mod batch_file;
+pub mod contain;
 mod context;
 mod elf;
 pub mod files;
@@ -20,6 +21,7 @@ pub mod listing;
 pub mod manifest;
 pub mod mask;
 pub mod memory;
+mod named_files;
 pub mod offer;
 pub mod open;
 pub mod owner;
@@ -41,6 +43,7 @@ pub mod weight;
 
 pub use arrays::Owned;
 pub use context::RecordedContext;
+pub use named_files::NamedFiles;
 pub use recorded::{RecordedBatch, RecordedLayer, RecordedState};
 pub use tables::{Choice, ComponentConfig, component_names};
 pub use trust::LoadedPlugin;

@@ -5,30 +5,28 @@
 //! [`data`] and [`reward`] provide prompts and rewards. [`commands`] is the command line, and [`check`] its largest command. Plugins are
 //! loaded by a separate crate, `capo-loader`.
 
-pub mod adamw;
 pub mod algorithms;
 pub mod benchmark;
 pub mod builtin;
 pub mod check;
 pub mod commands;
 pub mod config;
-pub mod data;
 pub mod eval;
 pub mod exam;
-mod features;
 mod folder;
 pub mod metrics;
-pub mod model;
-pub mod moments;
-pub mod optim;
 pub mod pass_at;
 pub mod report;
 pub mod reward;
 pub mod run;
-pub mod schedule;
 pub mod score;
 pub mod sft;
-pub mod sgd;
 pub mod stages;
 pub mod train;
 pub mod warnings;
+
+pub use host_data as data;
+pub use host_data::features;
+pub use host_model as model;
+pub use host_model::optim::{adamw, sgd};
+pub use host_model::{optim, schedule};

@@ -28,7 +28,7 @@ LIMITS = {
 TOTAL = 570
 
 # Packages, by folder, whose test executables travel; which of their tests run on a GPU; and what tells them not to skip or emulate.
-TEST_PACKAGES = ("capo-core", "host", "host/ops", "plugins/curvature", "tests")
+TEST_PACKAGES = ("capo-core", "host/model", "host/ops", "plugins/curvature", "tests")
 TEST_FILTERS = ("cuda",)
 TEST_ENVIRONMENT = {"CAPO_TEST_DEVICE": "cuda"}
 # The tests under compute-sanitizer, which slows them a hundred times: package and filters.

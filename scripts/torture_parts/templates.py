@@ -42,7 +42,7 @@ class Part:
         for name in originals.MODEL_FILES:
             (self.folder / "model").mkdir(exist_ok=True)
             shutil.copy(ROOT / "host/assets/tiny-arithmetic" / name, self.folder / "model" / name)
-        self.usual = [path.read_bytes() for path in sorted((ROOT / "host/tests/data/chat-golden").glob("*/chat_template*"))]
+        self.usual = [path.read_bytes() for path in sorted((ROOT / "host/data/tests/data/chat-golden").glob("*/chat_template*"))]
         put(self.folder / "model/chat_template.jinja", b"{% for m in messages %}{{ m.content }}{% endfor %}=")
         bench.must(*command(), folder=copy(self.folder, bench.fresh("chat-tried")))
 

@@ -1,12 +1,11 @@
-// Attention of one new token per active row over a cache [B, KV, S, width]. `places` [2, A] are the active rows: the cache row of each, and
-// the position of its first token. The new token has the position `index`.
+// Attention of A new tokens over a cache [B, KV, S, width]. `places` [2, A] are the cache row of each token, and its position there.
 
 // Rotates the queries q [A, H * width] into `queries`, and writes the rotated keys k and the values v, [A, KV * width] each, to the caches.
 // `lines` are the distances of the rows of q, k and v.
 template <unsigned N, class T>
 __device__ void decode_heads(const T* q, const T* k, const T* v, const float* cos, const float* sin, const unsigned* places, T* queries,
                              T* keys, T* values, uint3 lines, unsigned active, unsigned heads, unsigned kv_heads, unsigned tokens,
-                             unsigned width, unsigned index) {
+                             unsigned width) {
     const unsigned half = width / 2, runs = half / N, all = heads + 2 * kv_heads;
     const unsigned i = blockIdx.x * THREADS + threadIdx.x;
     if (i >= active * all * runs) return;
@@ -14,6 +13,7 @@ __device__ void decode_heads(const T* q, const T* k, const T* v, const float* co
     unsigned head = i / runs % all;
     const T* from;
     T* to;
+    const unsigned position = places[active + a];
     const bool is_query = head < heads;
     if (is_query) {
         from = q + static_cast<unsigned long long>(a) * lines.x + head * width;
@@ -23,11 +23,10 @@ __device__ void decode_heads(const T* q, const T* k, const T* v, const float* co
         const bool is_key = head < kv_heads;
         if (!is_key) head -= kv_heads;
         from = (is_key ? k : v) + static_cast<unsigned long long>(a) * (is_key ? lines.y : lines.z) + head * width;
-        to = (is_key ? keys : values) + ((static_cast<unsigned long long>(places[a]) * kv_heads + head) * tokens + index) * width;
+        to = (is_key ? keys : values) + ((static_cast<unsigned long long>(places[a]) * kv_heads + head) * tokens + position) * width;
         if (!is_key) cos = nullptr;
     }
     Few<N> left = take<N>(from + pair), right = take<N>(from + half + pair);
-    const unsigned start = places[active + a], position = index > start ? index - start : 0;
     rotate(left, right, cos, sin, static_cast<unsigned long long>(position) * half + pair, 1.0f);
     put(to + pair, left);
     put(to + half + pair, right);
@@ -54,10 +53,10 @@ struct DecodeRoom {
 template <unsigned N, class T>
 __device__ void decode_attention(DecodeRoom& room, const T* queries, const T* keys, const T* values, const unsigned* places, T* out, float* mixed,
                                  Pair* sizes, unsigned active, unsigned kv_heads, unsigned group, unsigned tokens, unsigned width,
-                                 unsigned index, unsigned length, float scale) {
+                                 unsigned length, float scale) {
     auto& [scores, own, parts_of_sum] = room;
     const unsigned a = blockIdx.x / kv_heads, head = blockIdx.x % kv_heads, parts = gridDim.y;
-    const unsigned from = places[active + a] + blockIdx.y * length, to = min(from + length, index + 1);
+    const unsigned from = blockIdx.y * length, to = min(from + length, places[active + a] + 1);
     const unsigned count = to > from ? to - from : 0;
     const unsigned long long run = static_cast<unsigned long long>(places[a]) * kv_heads + head;
     const unsigned long long first_query = static_cast<unsigned long long>(blockIdx.x) * group;
@@ -167,25 +166,25 @@ __device__ void join_parts(const float* mixed, const Pair* sizes, T* out, unsign
     extern "C" __global__ void __launch_bounds__(THREADS)                                                                              \
         decode_heads_##suffix(const T* q, const T* k, const T* v, const float* cos, const float* sin, const unsigned* places,          \
                               T* queries, T* keys, T* values, unsigned line_q, unsigned line_k, unsigned line_v, unsigned active,      \
-                              unsigned heads, unsigned kv_heads, unsigned tokens, unsigned width, unsigned index) {                    \
+                              unsigned heads, unsigned kv_heads, unsigned tokens, unsigned width) {                                    \
         const uint3 lines = {line_q, line_k, line_v};                                                                                  \
         const bool fours = in_fours(width / 2, q, k, v, cos, sin, queries, keys, values) && (line_q | line_k | line_v) % 4 == 0;       \
         if (fours) {                                                                                                                   \
-            decode_heads<4>(q, k, v, cos, sin, places, queries, keys, values, lines, active, heads, kv_heads, tokens, width, index);   \
+            decode_heads<4>(q, k, v, cos, sin, places, queries, keys, values, lines, active, heads, kv_heads, tokens, width);          \
         } else {                                                                                                                       \
-            decode_heads<1>(q, k, v, cos, sin, places, queries, keys, values, lines, active, heads, kv_heads, tokens, width, index);   \
+            decode_heads<1>(q, k, v, cos, sin, places, queries, keys, values, lines, active, heads, kv_heads, tokens, width);          \
         }                                                                                                                              \
     }                                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                                              \
         decode_attention_##suffix(const T* queries, const T* keys, const T* values, const unsigned* places, T* out, float* mixed,      \
                                   Pair* sizes, unsigned active, unsigned kv_heads, unsigned group, unsigned tokens,                    \
-                                  unsigned width, unsigned index, unsigned length, float scale) {                                      \
+                                  unsigned width, unsigned length, float scale) {                                                      \
         __shared__ DecodeRoom room;                                                                                                    \
         if (in_fours(width, queries, keys, values)) {                                                                                  \
-            decode_attention<4>(room, queries, keys, values, places, out, mixed, sizes, active, kv_heads, group, tokens, width, index, \
+            decode_attention<4>(room, queries, keys, values, places, out, mixed, sizes, active, kv_heads, group, tokens, width,        \
                                 length, scale);                                                                                        \
         } else {                                                                                                                       \
-            decode_attention<1>(room, queries, keys, values, places, out, mixed, sizes, active, kv_heads, group, tokens, width, index, \
+            decode_attention<1>(room, queries, keys, values, places, out, mixed, sizes, active, kv_heads, group, tokens, width,        \
                                 length, scale);                                                                                        \
         }                                                                                                                              \
     }                                                                                                                                  \

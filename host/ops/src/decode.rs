@@ -1,4 +1,4 @@
-//! Attention of one new token per row over a KV cache.
+//! Attention of new tokens over a KV cache.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use super::{Rope, fused, generic, is_rounded, to_dtype};
 /// Numbers of a head that are combined at a time, in registers.
 const BLOCK: usize = 32;
 
-/// Writes `new` `[A, H, 1, width]` to position `rows.index` of the active rows of `cache` `[B, H, S, width]`, in place.
+/// Writes `new` `[A, H, 1, width]` to its places in `cache` `[B, H, S, width]`.
 pub fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Result<()> {
     if !fused(cache) && !is_rounded(cache) {
         return generic::append_to_cache(cache, new, rows);
@@ -22,8 +22,8 @@ pub fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Resul
     cache.inplace_op2(new, &Append(rows.clone()))
 }
 
-/// Queries, keys and values of one new token per row, `[A, H or KV * width]`, before their rotation by `rope`. Keys and values go to the
-/// caches, at position `rows.index`; returns the rotated queries, `[A, H * width]`.
+/// Queries, keys and values of new tokens, `[A, H or KV * width]`, before their rotation by `rope`. Keys and values go to their places in
+/// the caches; returns the rotated queries, `[A, H * width]`.
 pub fn decode_heads(
     [queries, keys, values]: [&Tensor; 3],
     rope: &Rope,
@@ -42,7 +42,7 @@ pub fn decode_heads(
     rope.apply(&queries.unsqueeze(1)?, all / width.max(1))?.reshape((active, all))
 }
 
-/// Attention of `queries` `[A, H * width]` over the caches `[B, KV, S, width]` up to position `rows.index`, as `[A, H * width]`.
+/// Attention of `queries` `[A, H * width]` over the caches `[B, KV, S, width]` up to their own positions, as `[A, H * width]`.
 pub fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: &DecodeRows) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
     if super::cuda::takes(queries) && super::cuda::attends(queries, keys)? {
@@ -67,12 +67,12 @@ impl Append {
         let (Some((0, _)), Some((from, to))) = (cl.contiguous_offsets(), nl.contiguous_offsets()) else {
             return Err(Error::RequiresContiguous { op: self.name() });
         };
-        if to - from != self.0.cache_rows.len() * heads * width || self.0.index >= tokens {
+        if to - from != self.0.cache_rows.len() * heads * width || self.0.longest() > tokens {
             return layout_error(self.name(), format!("{:?} does not fit {:?}", nl.dims(), cl.dims()));
         }
         for (run, new) in new[from..to].chunks_exact(width).enumerate() {
-            let (row, head) = (self.0.cache_rows[run / heads], run % heads);
-            let at = ((row * heads + head) * tokens + self.0.index) * width;
+            let (row, position, head) = (self.0.cache_rows[run / heads], self.0.positions[run / heads], run % heads);
+            let at = ((row * heads + head) * tokens + position) * width;
             cache[at..at + width].copy_from_slice(new);
         }
         Ok(())
@@ -169,14 +169,14 @@ impl CustomOp3 for Attend {
         let queries = slice::<f32>(q, ql, self.name())?;
         let (keys, values) = (Cached::new(k, kl, self.name())?, Cached::new(v, vl, self.name())?);
         let group = queries.len() / (rows.cache_rows.len() * kv_heads).max(1);
-        if !group.is_multiple_of(width) || rows.index >= tokens || kl.shape() != vl.shape() {
+        if !group.is_multiple_of(width) || rows.longest() > tokens || kl.shape() != vl.shape() {
             return layout_error(self.name(), format!("queries {:?} do not fit {:?}", ql.dims(), kl.dims()));
         }
         let mut out = vec![0.0f32; queries.len()];
-        for_rows!(&mut out, group, rows.index + 1, |run, out| {
+        for_rows!(&mut out, group, rows.longest(), |run, out| {
             let (active, head) = (run / kv_heads, run % kv_heads);
             let base = (rows.cache_rows[active] * kv_heads + head) * tokens;
-            let range = (base + rows.starts[active]) * width..(base + rows.index + 1) * width;
+            let range = base * width..(base + rows.positions[active] + 1) * width;
             let queries = &queries[run * group..][..group];
             self.group(queries, &keys.part(range.clone()), &values.part(range), width, out);
         });

@@ -7,7 +7,7 @@ use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::ops::{sigmoid, silu, softmax_last_dim};
 
 use super::bias::sum_rows;
-use super::kept::DecodeRows;
+use super::kept::{DecodeRows, ids};
 
 /// Mask value: far below every score, but finite, so that a row without a valid key does not become NaN.
 const MASKED: f64 = 1e30;
@@ -91,34 +91,26 @@ pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     candle_nn::rotary_emb::rope(&x, &of_tokens(cos)?, &of_tokens(sin)?)?.to_dtype(dtype)
 }
 
-/// Writes the whole column `rows.index`: inactive rows keep their values.
+/// Writes token by token.
 pub(super) fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Result<()> {
-    let (all, active) = (cache.dim(0)? as u32, rows.cache_rows.len() as u32);
-    let mut sources: Vec<u32> = (active..active + all).collect();
-    (0..active).zip(rows.cache_rows.iter()).for_each(|(from, row)| sources[*row] = from);
-    let column = Tensor::cat(&[new, &cache.narrow(2, rows.index, 1)?], 0)?;
-    cache.slice_set(&column.index_select(&Tensor::new(sources, cache.device())?, 0)?, 2, rows.index)
+    for (token, (row, position)) in rows.cache_rows.iter().zip(rows.positions.iter()).enumerate() {
+        cache.narrow(0, *row, 1)?.slice_set(&new.narrow(0, token, 1)?.contiguous()?, 2, *position)?;
+    }
+    Ok(())
 }
 
-/// Attends over all rows of the cache, because a copy of the active ones would cost more. The results of inactive rows are dropped.
-///
-/// Products are in the cache's dtype, as for whole sequences.
+/// Attends over a copy of each token's row. Products are in the cache's dtype, as for whole sequences.
 pub(super) fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: &DecodeRows) -> Result<Tensor> {
-    let (all, kv_heads, _, width) = keys.dims4()?;
-    let (dtype, device, active, count) = (keys.dtype(), keys.device(), rows.cache_rows.len(), rows.index + 1);
-    let (mut sources, mut starts) = (vec![0u32; all], vec![0u32; all]);
-    for (place, (row, start)) in rows.cache_rows.iter().zip(rows.starts.iter()).enumerate() {
-        (sources[*row], starts[*row]) = (place as u32, *start as u32);
-    }
-    let starts = Tensor::from_vec(starts, (all, 1, 1, 1), device)?;
+    let (_, kv_heads, _, width) = keys.dims4()?;
+    let (dtype, device, active, count) = (keys.dtype(), keys.device(), rows.cache_rows.len(), rows.longest());
+    let (own, positions) = (ids(&rows.cache_rows, device)?, ids(&rows.positions, device)?);
+    let [keys, values] = [keys, values].map(|cache| cache.narrow(2, 0, count)?.contiguous()?.index_select(&own, 0));
     let index = Tensor::arange(0, count as u32, device)?.reshape((1, 1, 1, count))?;
-    let masked = index.broadcast_ge(&starts)?.to_dtype(wide_dtype(keys))?.affine(MASKED, -MASKED)?;
-    let queries = queries.index_select(&Tensor::new(sources, device)?, 0)?.reshape((all, kv_heads, (), width))?;
-    let scores = wide(&queries.matmul(&keys.narrow(2, 0, count)?.t()?)?)?;
+    let seen = index.broadcast_le(&positions.reshape((active, 1, 1, 1))?)?;
+    let masked = seen.to_dtype(wide_dtype(queries))?.affine(MASKED, -MASKED)?;
+    let scores = wide(&queries.reshape((active, kv_heads, (), width))?.matmul(&keys?.t()?)?)?;
     let probs = softmax_last_dim(&(scores / (width as f64).sqrt())?.broadcast_add(&masked)?)?;
-    let mixed = probs.to_dtype(dtype)?.matmul(&values.narrow(2, 0, count)?)?;
-    let places: Vec<u32> = rows.cache_rows.iter().map(|row| *row as u32).collect();
-    mixed.index_select(&Tensor::new(places, device)?, 0)?.reshape((active, ()))
+    probs.to_dtype(dtype)?.matmul(&values?)?.reshape((active, ()))
 }
 
 /// Intermediate values for the rows of `logits` `[N, V]`.

@@ -54,27 +54,30 @@ pub(crate) fn ids(values: &[usize], device: &Device) -> Result<Tensor> {
     Tensor::from_iter(values.iter().map(|value| *value as u32), device)
 }
 
-/// The cache rows that are still generating, and their positions.
+/// New tokens and their places in the cache. A row of the cache begins with its first token, and may take several new ones at once.
 #[derive(Debug, Clone)]
 pub struct DecodeRows {
-    /// `[A]`: cache row of each active row.
+    /// `[A]`: cache row of each new token.
     pub cache_rows: Arc<[usize]>,
-    /// `[A]`: position of the first real token of each active row.
-    pub starts: Starts,
-    /// Position of the new token in the cache.
-    pub index: usize,
+    /// `[A]`: position of each new token in its row.
+    pub positions: Arc<[usize]>,
     places: Kept,
 }
 
 impl DecodeRows {
-    /// Rows with these places in the cache and first tokens, whose new tokens have the position `index`.
-    pub fn new(cache_rows: Vec<usize>, starts: Vec<usize>, index: usize) -> Self {
-        Self { cache_rows: cache_rows.into(), starts: starts.into(), index, places: Kept::default() }
+    /// New tokens at these `positions` of these rows of the cache.
+    pub fn new(cache_rows: Vec<usize>, positions: Vec<usize>) -> Self {
+        Self { cache_rows: cache_rows.into(), positions: positions.into(), places: Kept::default() }
     }
 
-    /// Cache rows and starts, `[2, A]` u32.
+    /// Largest number of tokens that a new token attends to, itself included.
+    pub(crate) fn longest(&self) -> usize {
+        self.positions.iter().max().map_or(0, |last| last + 1)
+    }
+
+    /// Cache rows and positions, `[2, A]` u32.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn places(&self, device: &Device) -> Result<Tensor> {
-        self.places.get(device, || ids(&[&self.cache_rows[..], &self.starts].concat(), device))
+        self.places.get(device, || ids(&[&self.cache_rows[..], &self.positions].concat(), device))
     }
 }

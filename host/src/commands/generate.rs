@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use capo_loader::NamedFiles;
 use capo_loader::files::{self, NewFile};
 use host_ops::rng;
 use rand_chacha::ChaCha12Rng;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::data::{Chat, ChatOptions, Tokenizer, with_eos_token};
 use crate::model::device::{self, CPU, Dtype};
@@ -20,8 +21,15 @@ pub(super) struct ModelArgs {
     #[arg(long, value_name = "DEVICE", default_value = CPU)]
     device: String,
     /// Dtype in which the model computes.
-    #[arg(long, value_name = "DTYPE", value_enum, default_value_t)]
+    #[arg(long, value_name = "DTYPE", value_parser = dtypes(), default_value = "f32")]
     dtype: Dtype,
+}
+
+fn dtypes() -> impl TypedValueParser<Value = Dtype> {
+    let help =
+        [("f32", "32-bit floats"), ("bf16", "16-bit bfloat16; weights, moments, logits and losses stay 32-bit floats")];
+    PossibleValuesParser::new(help.map(|(name, help)| PossibleValue::new(name).help(help)))
+        .try_map(|name| serde_json::from_value(name.into()))
 }
 
 impl ModelArgs {
@@ -92,7 +100,10 @@ impl GenerateArgs {
     /// The tokenizer, and the chat template that writes conversations; none where prompts are plain text.
     pub(super) fn open_texts(&self, files: ModelFiles) -> Result<(Tokenizer, Option<Chat>)> {
         let files = match &self.eos_token {
-            Some(token) => with_eos_token(files, token).context("`--eos-token` cannot be used")?,
+            Some(token) => {
+                let replaced = with_eos_token(&files, token).context("`--eos-token` cannot be used")?;
+                files.with_contents(replaced)
+            }
             None => files,
         };
         let tokenizer = Tokenizer::open(&files)?.with_special_tokens(!self.chat && !self.no_special_tokens)?;

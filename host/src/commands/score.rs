@@ -9,7 +9,7 @@ use serde_json::json;
 use super::failure::Failure;
 use super::inference_args::ScoreArgs;
 use super::output::{self, unwritable};
-use crate::data::Pairs;
+use crate::data::{Limits, Pairs};
 use crate::report::terminal::{grouped, say};
 use crate::score::score;
 
@@ -23,7 +23,8 @@ pub(super) fn run(args: &ScoreArgs) -> Result<(), Failure> {
         Ok((files, policy, out))
     };
     let (files, policy, mut out) = open().map_err(Failure::Input)?;
-    let pairs = Pairs::open(&args.input, &files, policy.config(), !args.no_special_tokens).map_err(Failure::Input)?;
+    let limits = Limits { vocab_size: policy.config().vocab_size, positions: policy.config().max_position_embeddings };
+    let pairs = Pairs::open(&args.input, &files, limits, !args.no_special_tokens).map_err(Failure::Input)?;
     let mut bad = None;
     let pairs = pairs.map_while(|pair| pair.map_err(|error| bad = Some(error)).ok());
     let (mut rows, mut tokens) = (0, 0);

@@ -163,7 +163,10 @@ impl DataConfig {
             files = files.with(TEMPLATE_FILE, Path::new(path)).context("`data.chat_template` cannot be used")?;
         }
         match &self.eos_token {
-            Some(token) => with_eos_token(files, token).context("`data.eos_token` cannot be used"),
+            Some(token) => {
+                let replaced = with_eos_token(&files, token).context("`data.eos_token` cannot be used")?;
+                Ok(files.with_contents(replaced))
+            }
             None => Ok(files),
         }
     }

@@ -138,9 +138,8 @@ impl Config {
     /// Number of whole completions that the sampler's KV cache has room for.
     pub fn cached_completions(&self) -> usize {
         match self.rollout.max_num_seqs {
-            // A completion that waits takes the place of one that has ended.
-            most if (1..self.sizes.rollout).contains(&most) => 2 * most,
-            _ => self.sizes.rollout,
+            0 => self.sizes.rollout,
+            most => most.min(self.sizes.rollout),
         }
     }
 

@@ -7,9 +7,9 @@ use capo_loader::watchdog::Watchdog;
 use crate::adamw::AdamWConfig;
 use crate::benchmark::Benchmark;
 use crate::config::{Config, LossDistribution, TrainConfig};
-use crate::data::{Dataset, Example, Purpose, Tokenizer};
+use crate::data::{Dataset, Example, Purpose, Tokenizer, same_tokens};
 use crate::model::device::{self, Dtype};
-use crate::model::frozen::{self, Reference};
+use crate::model::frozen::Reference;
 use crate::model::{ADAPTER_CONFIG_FILE, Base, ModelFiles, Params, Policy, embedded};
 use crate::optim::{Optimizer, OptimizerConfig, OptimizerName};
 use crate::reward::Rewards;
@@ -154,7 +154,7 @@ fn reference(config: &Config, needs: &Needs, policy: &Policy, files: &ModelFiles
         return if needs.reference() { Ok(Some(Reference::of(policy.reference()?))) } else { Ok(None) };
     };
     let theirs = embedded::model_files(name)?;
-    frozen::same_tokens(files, &theirs)?;
+    same_tokens(files, &theirs)?;
     let longest = config.data.max_prompt_length.saturating_add(config.rollout.max_completion_length);
     let reference = Reference::load(&theirs, longest, config.train.dtype.into(), policy.device());
     reference.context("`model.ref_model_name_or_path` names a model that cannot be the reference").map(Some)

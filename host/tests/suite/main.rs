@@ -1,18 +1,6 @@
-//! The trainer's parts, from outside: models, optimizers, objectives.
+//! The trainer's parts, from outside: objectives, reductions, the sampler's mismatch.
 
-mod frozen_models;
 mod mismatch;
-mod model_families;
-mod model_files;
-mod model_generate;
-mod model_gguf;
-mod model_golden;
-mod model_gradients;
-mod model_lora;
-mod model_prompts;
-mod model_threads;
 mod objectives;
-mod optim;
-mod optim_rules;
 mod reduce;
 mod shared;

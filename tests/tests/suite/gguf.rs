@@ -10,7 +10,7 @@ use tests::{Folder, json_lines, to_json_lines};
 use crate::ONE_STEP;
 
 fn folder() -> PathBuf {
-    workspace().join("host/tests/data/gguf-golden")
+    workspace().join("host/model/tests/data/gguf-golden")
 }
 
 /// The path of a file, and what transformers makes of it.

@@ -205,7 +205,7 @@ fn a_base_that_has_changed_is_refused() {
 #[test]
 fn an_adapter_of_pefts_is_a_model() {
     let folder = Folder::new();
-    let data = workspace().join("host/tests/data");
+    let data = workspace().join("host/model/tests/data");
     let config = fs::read_to_string(data.join("lora-golden/llama3/adapter_config.json")).unwrap();
     let base = data.join("families-golden/llama3");
     let config = config.replace("tests/data/families-golden/llama3", &base.display().to_string());

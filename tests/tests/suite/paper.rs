@@ -21,7 +21,7 @@ const SIZES: &str = r#"{"model_type": "qwen2", "vocab_size": 152064, "hidden_siz
 #[test]
 fn every_run_opens_without_the_weights() {
     let folder = Folder::new();
-    let golden = workspace().join("host/tests/data/chat-golden");
+    let golden = workspace().join("host/data/tests/data/chat-golden");
     folder.write("model/config.json", SIZES);
     folder.write("model/tokenizer.json", std::fs::read(golden.join("tokenizer.json")).unwrap());
     folder.write("model/tokenizer_config.json", std::fs::read(golden.join("chatml/tokenizer_config.json")).unwrap());

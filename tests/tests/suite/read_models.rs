@@ -14,7 +14,7 @@ const COMPARED: &str = "--set model.ref_model_name_or_path=gemma --set objective
 /// A folder with models of the trainer's golden data, each with the embedded tokenizer.
 fn folder(models: &[&str]) -> Folder {
     let folder = Folder::new();
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/tests/data/frozen-golden");
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/model/tests/data/frozen-golden");
     for model in models {
         write_model(&folder, model, &data.join(model));
     }
@@ -78,7 +78,7 @@ fn a_score_that_is_no_number_ends_the_run() {
 #[test]
 fn references_of_families_that_are_trained_here() {
     let folder = folder(&[]);
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/tests/data/families-golden/llama2");
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/model/tests/data/families-golden/llama2");
     write_model(&folder, "llama", &data);
     let run = |name: &str, reference: &str| {
         let two = "--set train.max_steps=2 --set eval.num_prompts=0 --set objective.beta=0.1";

@@ -10,7 +10,7 @@ use tests::{Folder, json_lines, names, to_json_lines};
 
 /// The rows of one model of `make.py`, with what transformers says of them.
 fn golden(model: &str) -> Vec<Value> {
-    let path = workspace().join("host/tests/data/families-golden/scores.json");
+    let path = workspace().join("host/model/tests/data/families-golden/scores.json");
     let rows: Vec<Value> = serde_json::from_value(tests::json(&path)).unwrap();
     rows.into_iter().filter(|row| row["model"] == model).collect()
 }
@@ -24,7 +24,7 @@ fn scores_are_those_of_transformers() {
     for model in ["llama3", "qwen3"] {
         let (folder, rows) = (Folder::new(), golden(model));
         folder.write("rows.jsonl", to_json_lines(rows.clone()));
-        let directory = workspace().join("host/tests/data/families-golden").join(model);
+        let directory = workspace().join("host/model/tests/data/families-golden").join(model);
         let score = format!("score --model {} --input rows.jsonl", directory.display());
         let outcome = folder.host(&format!("{score} --out scores.jsonl")).succeeded();
         assert_eq!(outcome.stdout, "7 completions, 22 tokens: `scores.jsonl`\n");

@@ -60,11 +60,10 @@ impl Sizes {
         let active = rows.cache_rows.len();
         let heads = queries.elem_count() / (active * width).max(1);
         let fits = queries.elem_count() == active * heads * width
-            && rows.starts.len() == active
+            && rows.positions.len() == active
             && heads.is_multiple_of(kv_heads.max(1))
-            && rows.index < tokens
-            && rows.cache_rows.iter().all(|row| *row < all)
-            && rows.starts.iter().all(|start| *start <= rows.index);
+            && rows.longest() <= tokens
+            && rows.cache_rows.iter().all(|row| *row < all);
         if !fits {
             return layout_error("decode", format!("queries {:?} do not fit {:?}", queries.dims(), cache.dims()));
         }
@@ -79,7 +78,7 @@ pub(crate) fn attends(queries: &Tensor, cache: &Tensor) -> Result<bool> {
     Ok(width <= WIDEST_HEAD && group * width <= MOST_QUERIES && 2 * group <= group * width)
 }
 
-/// Queries, keys and values of one token per row, `[A, .. * width]`, turned by cosines and sines `[positions, width / 2]`: the keys and values
+/// Queries, keys and values of new tokens, `[A, .. * width]`, turned by cosines and sines `[positions, width / 2]`: the keys and values
 /// go to the caches. Returns the queries.
 pub(crate) fn decode_heads(
     [queries, keys, values]: [&Tensor; 3],
@@ -88,10 +87,9 @@ pub(crate) fn decode_heads(
     rows: &DecodeRows,
 ) -> Result<Tensor> {
     let Sizes { active, heads, kv_heads, tokens, width } = Sizes::of(queries, key_cache, rows)?;
-    // Positions count from a row's start, so the index may be beyond the table.
-    let last = rows.starts.iter().map(|start| rows.index - start).max().unwrap_or(0);
-    if width % 2 != 0 || cos.dims2()?.1 != width / 2 || last >= cos.dim(0)? {
-        return layout_error("decode", format!("heads of {width} at {last} do not fit {:?}", cos.dims()));
+    let longest = rows.longest();
+    if width % 2 != 0 || cos.dims2()?.1 != width / 2 || longest > cos.dim(0)? {
+        return layout_error("decode", format!("heads of {width} of {longest} tokens do not fit {:?}", cos.dims()));
     }
     let dtype = queries.dtype();
     let (places, out) = (rows.places(queries.device())?, unwritten(queries, (active, heads * width), dtype)?);
@@ -107,9 +105,9 @@ pub(crate) fn decode_heads(
     for cache in [key_cache, value_cache] {
         launch = launch.memory(cache, dtype, key_cache.elem_count())?;
     }
-    let launch = launch.words(lines)?.words([active, heads, kv_heads, tokens, width, rows.index])?;
+    let launch = launch.words(lines)?.words([active, heads, kv_heads, tokens, width])?;
     let pairs = active * (heads + 2 * kv_heads) * width / 2;
-    // SAFETY: `Sizes::of` bounded rows, heads and index by the caches, and positions are within the table. A thread takes
+    // SAFETY: `Sizes::of` bounded rows, heads and positions by the caches, and the table has all positions. A thread takes
     // one or four pairs.
     unsafe { launch.run((pairs.div_ceil(THREADS), 1)) }?;
     Ok(out)
@@ -120,7 +118,7 @@ pub(crate) fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor,
     let (dtype, group) = (queries.dtype(), heads / kv_heads.max(1));
     let (queries, places) = (queries.contiguous()?, rows.places(queries.device())?);
     let out = unwritten(&queries, (active, heads * width), dtype)?;
-    let longest = rows.starts.iter().map(|start| rows.index + 1 - start).max().unwrap_or(0);
+    let longest = rows.longest();
     let wanted = ENOUGH_BLOCKS.div_ceil((active * kv_heads).max(1));
     let length = longest.div_ceil(wanted).max(FEWEST_KEYS).min(MOST_SCORES / group.max(1));
     let parts = longest.div_ceil(length).max(1);
@@ -138,8 +136,8 @@ pub(crate) fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor,
     let launch = launch.memory(&places, DType::U32, 2 * active)?.memory(&out, dtype, active * heads * width)?;
     let launch = launch.optional(mixed.as_ref(), DType::F32, of_parts(width))?;
     let launch = launch.optional(sizes.as_ref(), DType::F32, of_parts(2))?;
-    let launch = launch.words([active, kv_heads, group, tokens, width, rows.index, length])?;
-    // SAFETY: `Sizes::of` bounded rows, heads and index by the caches, and `attends` what a block holds. There is a block for each key
+    let launch = launch.words([active, kv_heads, group, tokens, width, length])?;
+    // SAFETY: `Sizes::of` bounded rows, heads and positions by the caches, and `attends` what a block holds. There is a block for each key
     // head and part.
     unsafe { launch.float((width as f64).powf(-0.5)).run((active * kv_heads, parts)) }?;
     if let (Some(mixed), Some(sizes)) = (&mixed, &sizes) {

@@ -94,13 +94,13 @@ fn operations_in_bf16_round_and_no_more() {
     }
 }
 
-/// A cache after an append, and attention over it; of three rows, 2 and 0 still generate.
+/// A cache after an append, and attention over it; of three rows, 2 takes two new tokens and 0 takes one.
 fn decode(dtype: DType) -> Vec<(&'static str, Tensor)> {
     let wave = |shape: &[usize], phase| wave(shape, phase, DType::BF16).to_dtype(dtype).unwrap();
-    let rows = DecodeRows::new(vec![2, 0], vec![1, 0], 3);
+    let rows = DecodeRows::new(vec![2, 0, 2], vec![1, 3, 2]);
     let (keys, values) = (wave(&[3, 2, 6, 4], 0.1), wave(&[3, 2, 6, 4], 0.6));
-    append_to_cache(&keys, &wave(&[2, 2, 1, 4], 0.8), &rows).unwrap();
-    let mixed = decode_attention(&wave(&[2, 16], 0.5), &keys, &values, &rows).unwrap();
+    append_to_cache(&keys, &wave(&[3, 2, 1, 4], 0.8), &rows).unwrap();
+    let mixed = decode_attention(&wave(&[3, 16], 0.5), &keys, &values, &rows).unwrap();
     vec![("append_to_cache", keys), ("decode_attention", mixed)]
 }
 

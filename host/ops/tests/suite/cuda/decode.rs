@@ -1,4 +1,4 @@
-//! One token per row over a cache, against the kernels of the CPU.
+//! New tokens over a cache, against the kernels of the CPU.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ fn random(dtype: Dtype, shape: &[usize], phase: f64) -> Tensor {
     dtype.tensor(&wave(shape.iter().product(), phase), shape)
 }
 
-/// Of four rows, 2, 0 and 3 still generate; one has its new token alone.
+/// Of four rows, 2, 0 and 3 still generate; one begins with its new token.
 const CACHE_ROWS: [u32; 3] = [2, 0, 3];
 
 #[test]
 fn heads_go_to_the_cache_and_attend() {
     let Some(gpu) = Gpu::open() else { return };
-    // Key heads, queries that share one, numbers of a head, position of the token, keys of a part.
+    // Key heads, queries that share one, numbers of a head, last position, keys of a part.
     for (dtype, kv_heads, group, width, index, length) in [
         (F32, 2, 1, 64, 40, 64),
         (Bf16, 2, 3, 64, 300, 512),
@@ -29,11 +29,11 @@ fn heads_go_to_the_cache_and_attend() {
         (F32, 1, 1, 256, 20, 128),
     ] {
         let (heads, tokens) = (kv_heads * group, index + 3);
-        let starts = [1, index as u32, index as u32 / 2];
-        let rows =
-            DecodeRows::new(CACHE_ROWS.map(|row| row as usize).to_vec(), starts.map(|s| s as usize).to_vec(), index);
+        let positions = [index as u32, 0, index as u32 / 2];
+        let whole = |numbers: [u32; 3]| numbers.map(|number| number as usize).to_vec();
+        let rows = DecodeRows::new(whole(CACHE_ROWS), whole(positions));
         let table = Arc::new(RopeTable::new(tokens, &Frequencies::new(width, 1e4)));
-        let rope = Rope::new(table, rows.starts.clone(), index);
+        let rope = Rope::at(table, &rows.positions);
         let [q, k, v] = [(heads, 0.1), (kv_heads, 0.7), (kv_heads, 1.3)]
             .map(|(heads, phase)| random(dtype, &[3, 1, heads * width], phase));
         let [keys, values] = [0.4, 1.1].map(|phase| random(dtype, &[4, kv_heads, tokens, width], phase));
@@ -46,10 +46,10 @@ fn heads_go_to_the_cache_and_attend() {
         let angles = || (0..tokens).flat_map(|p| (0..half).map(move |i| p as f32 * frequency(i)));
         let (cos, sin): (Vec<f32>, Vec<f32>) = angles().map(|angle| (angle.cos(), angle.sin())).unzip();
         let (on_cos, on_sin) = (gpu.put(&cos), gpu.put(&sin));
-        let places = gpu.put(&[CACHE_ROWS, starts].concat());
-        let parts = index.div_ceil(length);
-        let words = [3, heads, kv_heads, group, tokens, width, index, length, parts].map(|word| word as u32);
-        let [a, h, kv, g, s, w, at, of_part, of_query] = &words;
+        let places = gpu.put(&[CACHE_ROWS, positions].concat());
+        let parts = (index + 1).div_ceil(length);
+        let words = [3, heads, kv_heads, group, tokens, width, length, parts].map(|word| word as u32);
+        let [a, h, kv, g, s, w, of_part, of_query] = &words;
         let scale = (width as f32).powf(-0.5);
         let run = || {
             let (mut turned, mut out) = (gpu.room(dtype, 3 * heads * width), gpu.room(dtype, 3 * heads * width));
@@ -76,8 +76,7 @@ fn heads_go_to_the_cache_and_attend() {
                 h,
                 kv,
                 s,
-                w,
-                at
+                w
             );
             launch!(
                 gpu,
@@ -95,7 +94,6 @@ fn heads_go_to_the_cache_and_attend() {
                 g,
                 s,
                 w,
-                at,
                 of_part,
                 &scale
             );

@@ -1,0 +1,141 @@
+//! The messages of a conversation.
+
+use anyhow::{Context, Result, anyhow, ensure};
+use indexmap::IndexMap;
+use minijinja::Value;
+use minijinja::value::ValueKind;
+use serde::{Deserialize, Serialize};
+
+use crate::lenient;
+
+/// The fields of a message by name, in the order of the file.
+type Message = IndexMap<Value, Value>;
+
+/// Names of a message's field for the author's reasoning; templates read the first name.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// The messages of a conversation, at least one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Messages(Vec<Message>);
+
+impl Messages {
+    /// A conversation of one user message.
+    pub fn user(text: &str) -> Self {
+        Self(vec![message("user", text)])
+    }
+
+    /// The messages in a column of a row, which is a JSON object.
+    pub fn in_row(line: &[u8], column: &str) -> Result<Self> {
+        let mut row: IndexMap<String, Value> =
+            lenient::parse(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;
+        let list = row.swap_remove(column).with_context(|| format!("no column `{column}`"))?;
+        let messages = Self::of(&list, column)?;
+        ensure!(
+            messages.0.last().is_some_and(|last| role(last) != "assistant"),
+            "the last message of column `{column}` is the assistant's, whose turn comes next (remove it; a solution has a column of its own)"
+        );
+        Ok(messages)
+    }
+
+    /// The messages in a list; `column` is its name in error messages.
+    pub(super) fn of(list: &Value, column: &str) -> Result<Self> {
+        let messages = list.try_iter()?.enumerate().map(|(index, message)| {
+            read(&message).with_context(|| format!("message {} of column `{column}` cannot be used", index + 1))
+        });
+        let messages = messages.collect::<Result<Vec<_>>>()?;
+        ensure!(!messages.is_empty(), "column `{column}` has no messages (remove the row or fill it in)");
+        Ok(Self(messages))
+    }
+
+    /// True if the first message is the system's.
+    pub(super) fn have_system(&self) -> bool {
+        self.0.first().is_some_and(|first| role(first) == "system")
+    }
+
+    /// The conversation with one more message at the beginning.
+    pub(super) fn after(&self, role: &str, text: &str) -> Self {
+        Self(std::iter::once(message(role, text)).chain(self.0.iter().cloned()).collect())
+    }
+
+    /// The conversation with one more message at the end.
+    pub(super) fn and(mut self, role: &str, text: &str) -> Self {
+        self.0.push(message(role, text));
+        self
+    }
+
+    pub(super) fn value(&self) -> Value {
+        self.0.iter().cloned().map(Value::from_object).collect()
+    }
+}
+
+fn message(role: &str, text: &str) -> Message {
+    [("role", role), ("content", text)].map(|(key, text)| (Value::from(key), Value::from(text))).into_iter().collect()
+}
+
+fn role(message: &Message) -> &str {
+    message.get(&Value::from("role")).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// A message without its null fields. Its reasoning appears under every name that a template may use.
+fn read(value: &Value) -> Result<Message> {
+    ensure!(value.kind() == ValueKind::Map, "expected an object with `role` and `content`, found {}", value.kind());
+    let mut message = Message::new();
+    for key in value.try_iter()? {
+        let said = value.get_item(&key)?;
+        if !said.is_none() {
+            message.insert(key, said);
+        }
+    }
+    ensure!(!role(&message).is_empty(), "it has no `role` (give it as text)");
+    let [first, second, _] = REASONING.map(Value::from);
+    if let Some(reasoning) = REASONING.iter().find_map(|name| message.get(&Value::from(*name))).cloned() {
+        if !message.contains_key(&second) {
+            message.shift_insert(0, second, reasoning.clone());
+        }
+        message.insert(first, reasoning);
+    }
+    Ok(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(row: &str) -> Result<Messages> {
+        Messages::in_row(row.as_bytes(), "prompt")
+    }
+
+    #[test]
+    fn messages_keep_the_order_of_their_keys_and_lose_what_is_null() {
+        let messages = read(
+            r#"{"prompt": [{"role": "user", "name": null, "zeta": 1, "content": "a", "alpha": {"c": 1, "b": 2}}]}"#,
+        );
+        let shown = messages.unwrap().value().to_string();
+        assert_eq!(shown, "[{'role': 'user', 'zeta': 1, 'content': 'a', 'alpha': {'c': 1, 'b': 2}}]");
+    }
+
+    #[test]
+    fn reasoning_has_every_name() {
+        let row = r#"{"prompt": [{"role": "assistant", "content": "a", "reasoning": "r"}, {"role": "user", "content": "b"}]}"#;
+        let first = read(row).unwrap().0[0].clone();
+        let shown = Value::from_object(first).to_string();
+        assert_eq!(
+            shown,
+            "{'thinking': 'r', 'role': 'assistant', 'content': 'a', 'reasoning': 'r', 'reasoning_content': 'r'}"
+        );
+    }
+
+    #[test]
+    fn what_is_no_conversation_says_why() {
+        let error = |row: &str| format!("{:#}", read(row).unwrap_err());
+        assert_eq!(
+            error(r#"{"prompt": [{"role": "user", "content": "a"}, "b"]}"#),
+            "message 2 of column `prompt` cannot be used: expected an object with `role` and `content`, found string"
+        );
+        assert_eq!(
+            error(r#"{"prompt": [{"content": "a"}]}"#),
+            "message 1 of column `prompt` cannot be used: it has no `role` (give it as text)"
+        );
+        assert!(error(r#"{"prompt": [{"role": "assistant", "content": "a"}]}"#).contains("whose turn comes next"));
+    }
+}

@@ -1,0 +1,211 @@
+//! Tests that conversations are formatted as transformers formats them, and that unusable templates are refused.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use indexmap::IndexMap;
+use serde_json::{Value as Json, json};
+
+use super::*;
+use crate::Tokenizer;
+
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/chat-golden");
+
+fn files(path: &Path) -> PathBuf {
+    path.to_owned()
+}
+
+fn options(date: &Json, enable_thinking: &Json) -> ChatOptions {
+    let date = date.as_str().unwrap().to_owned().try_into().unwrap();
+    ChatOptions { date, enable_thinking: enable_thinking.as_bool(), ..ChatOptions::default() }
+}
+
+/// Compares one template's output with that of transformers; returns the number of cases that agree.
+fn compare(golden: &Json, name: &str, open: impl Fn(ChatOptions) -> Chat, tokenizer: &Tokenizer) -> usize {
+    let cases = golden["templates"][name].as_array().unwrap();
+    for case in cases {
+        let thoughts = case["same"].as_array().into_iter().flatten().chain([&case["enable_thinking"]]);
+        for enable_thinking in thoughts {
+            let chat = open(options(&golden["date"], enable_thinking));
+            let conversation = case["conversation"].as_str().unwrap();
+            let messages = Messages::of(&golden_messages(conversation), "messages").unwrap();
+            let text = chat.write(&messages, case["add_generation_prompt"].as_bool().unwrap());
+            let place = format!("{name}: {conversation} {enable_thinking} {}", case["add_generation_prompt"]);
+            match (&case["text"], &case["refused"]) {
+                (Json::String(expected), _) => {
+                    let text = text.unwrap_or_else(|error| panic!("{place}: {error:#}"));
+                    assert_eq!(text, *expected, "{place}");
+                    let ids = if text.is_empty() { Vec::new() } else { tokenizer.encode(&text).unwrap() };
+                    assert_eq!(json!(ids), case["ids"], "{place}");
+                }
+                (_, Json::String(refused)) => {
+                    let error = text.unwrap_err().to_string();
+                    assert!(error.ends_with(&format!("refuses it: {refused}")), "{place}: {error}, not {refused}");
+                }
+                _ => assert!(text.unwrap_err().to_string().contains(" fails: "), "{place}"),
+            }
+        }
+    }
+    cases.len()
+}
+
+/// The messages of a conversation, with their keys in the file's order.
+fn golden_messages(name: &str) -> Value {
+    #[derive(serde::Deserialize)]
+    struct Golden {
+        conversations: IndexMap<String, Value>,
+    }
+    static GOLDEN_MESSAGES: std::sync::LazyLock<Golden> = std::sync::LazyLock::new(|| {
+        serde_json::from_slice(&fs::read(format!("{GOLDEN}/golden.json")).unwrap()).unwrap()
+    });
+    GOLDEN_MESSAGES.conversations[name].clone()
+}
+
+fn golden(folder: &Path) -> Json {
+    serde_json::from_slice(&fs::read(folder.join("golden.json")).unwrap()).unwrap()
+}
+
+fn tokenizer() -> Tokenizer {
+    let bytes = fs::read(format!("{GOLDEN}/tokenizer.json")).unwrap();
+    let tokenizer = json!({"eos_token": "</s>"});
+    Tokenizer::from_bytes(&bytes, &crate::TokenizerConfigs { tokenizer, ..Default::default() }).unwrap()
+}
+
+#[test]
+fn texts_and_ids_are_those_of_transformers() {
+    let golden = golden(Path::new(GOLDEN));
+    let tokenizer = tokenizer();
+    for name in golden["templates"].as_object().unwrap().keys() {
+        let files = files(&Path::new(GOLDEN).join(name));
+        compare(&golden, name, |options| Chat::open(&files, options).unwrap(), &tokenizer);
+    }
+}
+
+#[test]
+fn short_templates_write_what_jinja_writes() {
+    let golden: IndexMap<String, String> =
+        serde_json::from_slice(&fs::read(format!("{GOLDEN}/expressions.json")).unwrap()).unwrap();
+    let row = br#"{"p": [{"role": "user", "content": "q", "x": 100000000000000000000000000007, "y": 1e22}, {"role": "user", "content": "r"}]}"#;
+    let messages = Messages::in_row(row, "p").unwrap();
+    for (template, expected) in golden {
+        let written = chat(&template, ChatOptions::default()).1.and_then(|chat| chat.prompt(&messages));
+        assert_eq!(written.unwrap(), expected, "{template}");
+    }
+}
+
+/// A folder whose template file consists of `template`, and its result for a conversation of one message.
+fn chat(template: &str, options: ChatOptions) -> (tempfile::TempDir, Result<Chat>) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(TEMPLATE_FILE), template).unwrap();
+    let chat = Chat::open(&files(folder.path()), options);
+    (folder, chat)
+}
+
+/// Error message about a template, without its folder.
+fn refused(template: &str) -> String {
+    let (folder, chat) = chat(template, ChatOptions::default());
+    let error = chat.and_then(|chat| chat.prompt(&Messages::user("2+2="))).unwrap_err();
+    format!("{error:#}").replace(&folder.path().display().to_string(), "DIR")
+}
+
+#[test]
+fn templates_that_cannot_be_used_say_why() {
+    for (template, expected) in [
+        ("a\n{% for %}", "cannot be read: unexpected end of block, expected in (line 2 of the template)"),
+        ("{% include 'x' %}", "cannot be read: unknown statement include (line 1 of the template)"),
+        ("{{ raise_exception('No ' ~ messages[0].content) }}", "refuses it: No 2+2="),
+        (
+            "{{ 'a' + 1 }}",
+            "fails: tried to use + operator on unsupported types string and number (line 1 of the template)",
+        ),
+        ("{{ strftime_now('%Q') }}", "fails: strftime_now knows no `%Q` (line 1 of the template)"),
+        ("{{ messages[0].content.fly() }}", "fails: string has no method named fly (line 1 of the template)"),
+    ] {
+        assert_eq!(refused(template), format!("the chat template `DIR/chat_template.jinja` {expected}"));
+    }
+}
+
+#[test]
+fn templates_come_to_an_end() {
+    let range = "{% for i in range(99999) %}";
+    let nested = |value: &str| {
+        format!(
+            "{{% set ns = namespace(x=[]) %}}{range}{{% set ns.x = {value} %}}{{% endfor %}}{{{{ ns.x|string|length }}}}"
+        )
+    };
+    let unending = [
+        format!("{range}{range}{{% endfor %}}{{% endfor %}}"),
+        nested("ns.x ~ ns.x ~ 'aaaaaaaa'"),
+        nested("[ns.x]"),
+        nested("{'a': ns.x}"),
+        "{% macro f(x) %}{{ f(x) }}{{ f(x) }}{% endmacro %}{{ f(1) }}".to_owned(),
+        "{{ 'a' * 99999999 }}".to_owned(),
+    ];
+    for template in unending {
+        let error = refused(&template);
+        assert!(error.contains("comes to no end") || error.contains("recursion limit"), "{template}: {error}");
+    }
+    let long = refused("{% for i in range(10) %}{{ 'a' * 1000000 }}{% endfor %}");
+    assert!(long.contains("makes a text of 10000000 bytes (at most 8388608"), "{long}");
+    // Values that are nested as deeply as the work limit allows are dropped without a stack overflow.
+    let (_folder, deep) =
+        chat(&nested("[ns.x]").replace("99999", "50000").replace("ns.x|string|length", "1"), ChatOptions::default());
+    assert_eq!(deep.unwrap().prompt(&Messages::user("")).unwrap(), "1");
+}
+
+#[test]
+fn models_without_a_template_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("tokenizer_config.json");
+    let refused = |json: Json| {
+        fs::write(&config, json.to_string()).unwrap();
+        let error = Chat::open(&files(folder.path()), ChatOptions::default()).unwrap_err();
+        format!("{error:#}").replace(&folder.path().display().to_string(), "DIR")
+    };
+    let named = json!([{"name": "rag", "template": "a"}]);
+    assert!(
+        refused(json!({"chat_template": named}))
+            .starts_with("none of the chat templates of `DIR/tokenizer_config.json` is called `default`")
+    );
+    assert!(refused(json!({"chat_template": 7})).ends_with("is neither text nor a list"));
+}
+
+#[test]
+fn a_reply_is_what_the_answer_adds() {
+    let template = |answer: &str| {
+        format!(
+            "{{% for m in messages %}}<{{{{ m.role }}}}>{answer}</>{{% endfor %}}{{% if add_generation_prompt %}}<assistant>{{% endif %}}"
+        )
+    };
+    let options = ChatOptions { system_prompt: Some("be".into()), teaches: true, ..ChatOptions::default() };
+    let (_folder, open) = chat(&template("{{ m.content }}"), options.clone());
+    let (open, messages) = (open.unwrap(), Messages::user("2+2="));
+    let prompt = open.prompt(&messages).unwrap();
+    assert_eq!(prompt, "<system>be</><user>2+2=</><assistant>");
+    assert_eq!(open.reply(&messages, &prompt, "4\n").unwrap(), "4\n</>");
+    let own =
+        Messages::in_row(br#"{"p": [{"role": "system", "content": "own"}, {"role": "user", "content": "q"}]}"#, "p");
+    assert_eq!(open.prompt(&own.unwrap()).unwrap(), "<system>own</><user>q</><assistant>", "the row's own comes first");
+
+    let (folder, open) = chat(&template("{{ messages|length }}"), options);
+    let error = open.unwrap().reply(&messages, "<system>2</><user>2</><assistant>", "4").unwrap_err().to_string();
+    assert_eq!(
+        error.replace(&folder.path().display().to_string(), "DIR"),
+        "the chat template `DIR/chat_template.jinja` writes the messages in another way once they are answered: `3</><user>3</><assistant>3</>` where the prompt has `2</><user>2</><assistant>` (give one with `data.chat_template` that goes on where the prompt ends)"
+    );
+}
+
+/// Tests the templates in the folder `CHAT_TEMPLATES`, which `make.py --check` has accepted.
+#[test]
+fn other_templates_agree_with_transformers() {
+    let Some(folder) = std::env::var_os("CHAT_TEMPLATES") else { return };
+    let (golden, tokenizer) = (golden(Path::new(&folder)), tokenizer());
+    for name in golden["templates"].as_object().unwrap().keys() {
+        let text = fs::read_to_string(Path::new(&folder).join(name).with_extension("jinja")).unwrap();
+        let (model, _) = chat(&text, ChatOptions::default());
+        let tokens = json!({"bos_token": "<s>", "eos_token": "</s>"}).to_string();
+        fs::write(model.path().join("tokenizer_config.json"), tokens).unwrap();
+        let open = |options| Chat::open(&files(model.path()), options).unwrap();
+        println!("{name}: {} cases", compare(&golden, name, open, &tokenizer));
+    }
+}

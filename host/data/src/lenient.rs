@@ -1,0 +1,67 @@
+//! JSON as other programs write it: Python's `NaN`, whole numbers of any length, a list of rows in place of lines.
+
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use regex::bytes::{Captures, Regex};
+use serde::de::DeserializeOwned;
+use serde_json::Result;
+
+/// Reads JSON. `NaN` and infinities are null, and a whole number beyond 64 bits is its text, so that it keeps its digits.
+pub fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T> {
+    serde_json::from_slice(&plain(json))
+}
+
+fn regex(pattern: &str) -> Regex {
+    Regex::new(pattern).expect("the pattern is one")
+}
+
+fn plain(json: &[u8]) -> Cow<'_, [u8]> {
+    static RARE: LazyLock<Regex> = LazyLock::new(|| regex("NaN|Infinity|[0-9]{19}"));
+    static WORD: LazyLock<Regex> =
+        LazyLock::new(|| regex(r#"(?s-u)"(?:\\.|[^"\\])*"?|-?(?:NaN|Infinity|[0-9][0-9.eE+-]*)"#));
+    if !RARE.is_match(json) {
+        return json.into();
+    }
+    WORD.replace_all(json, |word: &Captures<'_>| {
+        let text = String::from_utf8_lossy(&word[0]);
+        let is_long = || text.parse::<i64>().is_err() && text.parse::<u64>().is_err();
+        match text.trim_start_matches('-') {
+            "NaN" | "Infinity" => b"null".to_vec(),
+            digits if digits.bytes().all(|byte| byte.is_ascii_digit()) && is_long() => {
+                format!("\"{text}\"").into_bytes()
+            }
+            _ => word[0].to_vec(),
+        }
+    })
+}
+
+/// The rows of a list as lines of JSON; their keys keep their order.
+pub(super) fn lines(list: &[u8]) -> Result<Vec<u8>> {
+    let rows: Vec<minijinja::Value> = parse(list)?;
+    Ok(rows.iter().map(serde_json::to_string).collect::<Result<Vec<_>>>()?.join("\n").into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_python_writes_is_read() {
+        let shown = |line: &str| String::from_utf8(plain(line.as_bytes()).into_owned()).unwrap();
+        for (line, expected) in [
+            (
+                r#"{"a": NaN, "b": [-Infinity, Infinity], "c": "NaN \" 1"}"#,
+                r#"{"a": null, "b": [null, null], "c": "NaN \" 1"}"#,
+            ),
+            ("[123456789012345678901234567890]", r#"["123456789012345678901234567890"]"#),
+            ("[18446744073709551615,-9223372036854775809]", r#"[18446744073709551615,"-9223372036854775809"]"#),
+            ("[1e30, 123456789012345678901.5, true, nullN", "[1e30, 123456789012345678901.5, true, nullN"),
+            (r#""cut off 1234567890123456789012 \"#, r#""cut off 1234567890123456789012 \"#),
+        ] {
+            assert_eq!(shown(line), expected);
+        }
+        let lines = lines(b"[{\"b\": \"],\", \"a\": 1.5},\n [1, NaN]\n]").unwrap();
+        assert_eq!(String::from_utf8(lines).unwrap(), "{\"b\":\"],\",\"a\":1.5}\n[1,null]");
+    }
+}

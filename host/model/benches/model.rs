@@ -1,0 +1,172 @@
+//! Prints the speed of the model's parts, and of each fused operation beside candle's own: `cargo bench -p host-model --bench model`.
+
+mod common;
+
+use candle_core::{DType, Device, Tensor};
+use common::{fresh, generate};
+use host_model::optim::adamw::AdamWConfig;
+use host_model::optim::{Optimizer, OptimizerConfig};
+use host_model::{Policy, Sequences, Wants, ops};
+use host_ops::parts::Instructions;
+use host_ops::testing::{self, INSTRUCTIONS};
+
+fn policy(hidden: usize, layers: usize, vocab: usize) -> Policy {
+    fresh(&format!(
+        r#"{{"model_type": "qwen2", "vocab_size": {vocab}, "hidden_size": {hidden}, "intermediate_size": {},
+        "num_hidden_layers": {layers}, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 512, "initializer_range": 0.05}}"#,
+        4 * hidden
+    ))
+}
+
+fn least(work: impl FnMut()) -> f64 {
+    common::least(std::env::var("REPEATS").map_or(7, |text| text.parse().unwrap()), work)
+}
+
+fn main() {
+    products();
+    parts();
+    fused();
+}
+
+/// Prints the rates of products on one thread, for each of the processor's instructions, beside the rate of the instruction itself.
+fn products() {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    pool.install(|| {
+        for (name, instructions) in Instructions::available() {
+            INSTRUCTIONS.set(Some(instructions));
+            let [f32, bf16] = testing::possible(instructions).map(|work| work.1 / 1e9 / thread_time(|| work.0()));
+            println!("{name}, GFLOP/s a thread: possible {f32:.0} in f32, {bf16:.0} in bf16");
+            for (inner, outputs) in [(768, 3072), (576, 1536), (1536, 576), (576, 576), (576, 49_152)] {
+                for rows in [1, 8, 32, 512, 2048].into_iter().filter(|rows| rows * outputs <= 1 << 23) {
+                    products_of((rows, inner, outputs));
+                }
+            }
+        }
+    });
+}
+
+/// Prints the forms in which a model multiplies with a weight: by rows of activations, of gradients, and for the weight's own gradient.
+fn products_of((rows, inner, outputs): (usize, usize, usize)) {
+    print!("  {rows} x {inner} x {outputs}:");
+    for dtype in [DType::F32, DType::BF16] {
+        let random = |shape: (usize, usize)| {
+            ops::to_dtype(&Tensor::randn(0f32, 1f32, shape, &Device::Cpu).unwrap(), dtype).unwrap()
+        };
+        let (x, weight, gradient) = (random((rows, inner)), random((outputs, inner)), random((rows, outputs)));
+        let rate = |work: &dyn Fn() -> candle_core::Result<Tensor>| {
+            (2 * rows * inner * outputs) as f64 / thread_time(|| _ = work().unwrap()) / 1e9
+        };
+        print!(" {dtype:?} {:.0}", rate(&|| ops::matmul(&x, &weight.t()?)));
+        print!(", gradients {:.0} and {:.0}", rate(&|| ops::matmul(&gradient, &weight)), {
+            rate(&|| ops::product(&gradient.t()?, &x, DType::F32))
+        });
+        if ops::are_few_rows(&x, rows) {
+            print!(", as stored {:.0}", rate(&|| ops::products_of_few_rows(&x, [&weight]).map(|[product]| product)));
+        }
+        print!("{}", if dtype == DType::F32 { ";" } else { "\n" });
+    }
+}
+
+/// The least of several durations in the time that this thread works, seconds.
+fn thread_time(mut work: impl FnMut()) -> f64 {
+    let now = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
+    };
+    let mut once = || {
+        let start = now();
+        work();
+        now() - start
+    };
+    let first = once();
+    (0..((0.2 / first) as usize).clamp(3, 200)).map(|_| once()).fold(first, f64::min)
+}
+
+/// Prints generation, log-probabilities, gradients and the optimizer step at several sizes.
+fn parts() {
+    for (hidden, layers, batch, prompt, tokens) in
+        [(64, 2, 48, 10, 16), (128, 4, 48, 10, 14), (128, 4, 96, 10, 14), (128, 4, 512, 10, 14), (128, 4, 32, 28, 100)]
+    {
+        let policy = policy(hidden, layers, 32);
+        let prompts: Vec<Vec<u32>> = (0..batch).map(|row| vec![(row / 8) as u32 % 32; prompt]).collect();
+        let generating = least(|| generate(&policy, &prompts, tokens));
+        let ids = (0..batch * (prompt + tokens)).map(|i| (i * i % 31) as u32).collect();
+        let numbers = Sequences::numbered(batch);
+        let rows = Sequences {
+            ids,
+            starts: vec![0; batch],
+            prompt_len: prompt,
+            completion_len: tokens,
+            lengths: vec![tokens; batch],
+            numbers,
+        };
+        let wants = Wants { entropy: true, ..Wants::default() };
+        let logps = least(|| _ = policy.forward_detached(&rows, 1.0).unwrap().outputs(&wants).unwrap());
+        let d_logps = vec![0.01; batch * tokens];
+        let training = least(|| {
+            let forward = policy.forward(&rows, 1.0).unwrap();
+            forward.outputs(&wants).unwrap();
+            forward.backward(&d_logps).unwrap();
+        });
+        let gradients = policy.forward(&rows, 1.0).unwrap().backward(&d_logps).unwrap();
+        let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(AdamWConfig::default())).unwrap();
+        let stepping = least(|| _ = optimizer.step(policy.params(), &gradients, None, 1e-6, 1.0).unwrap());
+        println!(
+            "D {hidden}, {layers} layers, {batch} x ({prompt} + {tokens}): generate {:.1} ms ({:.0} tokens/s), \
+             log-probabilities {:.1} ms, forward + backward {:.1} ms, optimizer {:.2} ms",
+            1e3 * generating,
+            (batch * tokens) as f64 / generating,
+            1e3 * logps,
+            1e3 * training,
+            1e3 * stepping
+        );
+    }
+}
+
+/// Prints each fused operation, forward and backward, beside the same thing made of candle's differentiable operations.
+fn fused() {
+    use candle_core::Var;
+    use candle_nn::ops::{rms_norm_slow, silu, softmax};
+    use host_model::ops::{Frequencies, Rope, RopeTable};
+    use std::sync::Arc;
+
+    let random = |shape: &[usize]| Var::randn(0f32, 1f32, shape, &Device::Cpu).unwrap();
+    // Both sides pass the same gradient back: ones.
+    let print = |name: &str, fused: &dyn Fn() -> candle_core::Result<()>, plain: &dyn Fn() -> Tensor| {
+        let fused = 1e3 * least(|| fused().unwrap());
+        let plain = 1e3 * least(|| _ = plain().sum_all().unwrap().backward().unwrap());
+        println!("{name}: fused {fused:.2} ms, plain {plain:.2} ms");
+    };
+    let (rows, tokens, heads, width) = (32, 64, 4, 32);
+    let (x, weight) = (random(&[rows, tokens, 128]), random(&[128]));
+    let norm = || {
+        let y = ops::rms_norm(&x, &weight, 1e-6)?;
+        ops::rms_norm_backward(&x, &weight, &y.ones_like()?, 1e-6, None).map(drop)
+    };
+    print("rms_norm", &norm, &|| rms_norm_slow(&x, &weight, 1e-6).unwrap());
+    let add_bias = || ops::sum_rows(&ops::add_bias(&x, &weight)?.ones_like()?).map(drop);
+    print("add_bias", &add_bias, &|| x.broadcast_add(&weight).unwrap());
+    let (gate, up) = (random(&[rows, tokens, 512]), random(&[rows, tokens, 512]));
+    let swiglu = || ops::swiglu_backward(&gate, &up, &ops::swiglu(&gate, &up)?.ones_like()?).map(drop);
+    print("swiglu", &swiglu, &|| (silu(&gate).unwrap() * up.as_tensor()).unwrap());
+    let (scores, starts) = (random(&[rows, heads, tokens, tokens]), ops::Starts::from(vec![0; rows]));
+    let mask: Vec<f32> =
+        (0..tokens * tokens).map(|i| if i % tokens > i / tokens { f32::NEG_INFINITY } else { 0.0 }).collect();
+    let mask = Tensor::from_vec(mask, (tokens, tokens), &Device::Cpu).unwrap();
+    let causal_softmax = || {
+        let probs = ops::causal_softmax(&scores, &starts, 0.2)?;
+        ops::causal_softmax_backward(&probs, &probs.ones_like()?, &starts, 0.2).map(drop)
+    };
+    print("causal_softmax", &causal_softmax, &|| {
+        softmax(&(scores.as_tensor() * 0.2).unwrap().broadcast_add(&mask).unwrap(), 3).unwrap()
+    });
+    let rope = Rope::new(Arc::new(RopeTable::new(tokens, &Frequencies::new(width, 1e4))), starts.clone(), 0);
+    let (cos, sin) =
+        (random(&[tokens, width / 2]).as_detached_tensor(), random(&[tokens, width / 2]).as_detached_tensor());
+    let turned = || rope.backward(&rope.apply(&x, heads)?.ones_like()?).map(drop);
+    print("rope", &turned, &|| {
+        let x = x.reshape((rows, tokens, heads, width)).unwrap().transpose(1, 2).unwrap().contiguous().unwrap();
+        candle_nn::rotary_emb::rope_slow(&x, &cos, &sin).unwrap()
+    });
+}

@@ -1,0 +1,142 @@
+//! The device on which a policy computes, and the dtype of its activations.
+
+#[cfg(feature = "cuda")]
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Result, bail};
+use candle_core::{DType, Device};
+pub use capo_loader::upload::CPU;
+use capo_loader::upload::cuda_number;
+pub use failure::{explained, is_out_of_memory, with_estimate};
+use host_ops as ops;
+use serde::{Deserialize, Serialize};
+
+mod failure;
+#[cfg(feature = "cuda")]
+mod gpu;
+pub mod memory;
+#[cfg(any(test, feature = "cuda"))]
+mod required;
+pub mod tf32;
+
+/// Floating-point type of activations.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dtype {
+    /// 32-bit floats.
+    #[default]
+    F32,
+    /// 16-bit bfloat16; weights, moments, logits and losses stay 32-bit floats.
+    Bf16,
+}
+
+impl From<Dtype> for DType {
+    fn from(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F32 => Self::F32,
+            Dtype::Bf16 => Self::BF16,
+        }
+    }
+}
+
+/// The device called `name`: `cpu`, or `cuda:N` for the CUDA device with number N.
+pub fn open(name: &str, dtype: Dtype) -> Result<Device> {
+    ops::check_instructions()?;
+    cuda_number(name)?.map_or(Ok(Device::Cpu), |number| open_cuda(name, number, dtype))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open_cuda(name: &str, _number: usize, _dtype: Dtype) -> Result<Device> {
+    bail!(
+        "device `{name}`: this host was built without CUDA (build with `--features cuda`, see docs/gpu.md, or run with `--device cpu`)"
+    )
+}
+
+/// Opens a CUDA device. The driver is queried first, because candle and cudarc panic without one.
+#[cfg(feature = "cuda")]
+fn open_cuda(name: &str, number: usize, dtype: Dtype) -> Result<Device> {
+    use anyhow::Context;
+    use candle_core::cuda_backend::{cudarc::driver::result, set_gemm_reduced_precision_f32};
+
+    let count = match result::init().and_then(|()| result::device::get_count()) {
+        Ok(count) => usize::try_from(count).unwrap_or(0),
+        Err(result::DriverError(code)) => match failure::sentence(&format!("{code:?}")) {
+            Some(sentence) => bail!("device `{name}`: {sentence}"),
+            None => bail!(
+                "device `{name}`: the NVIDIA driver answers {code:?} (repair it, choose a machine with a GPU, or run with `--device cpu`)"
+            ),
+        },
+    };
+    gpu::check_driver(name)?;
+    if number >= count {
+        bail!(
+            "device `{name}`: the number of CUDA devices here is {count}, and they are numbered from 0 (name one of them, or run with `--device cpu`)"
+        );
+    }
+    keep_memory(number);
+    set_gemm_reduced_precision_f32(tf32::is_on(dtype == Dtype::Bf16));
+    let device = one_stream(number);
+    gpu::prepare(name, device.with_context(|| format!("device `{name}` cannot be opened (run with `--device cpu`)"))?)
+}
+
+/// The device `number` with one stream for all threads of this process.
+///
+/// `Device::new_cuda` takes CUDA's per-thread default stream, whose handle means another stream on every thread. Passes of the model
+/// run on a thread of rayon and components on the main thread, so nothing would order one behind the other.
+#[cfg(feature = "cuda")]
+fn one_stream(number: usize) -> candle_core::Result<Device> {
+    use candle_core::cuda_backend::WrapErr;
+
+    static OPENED: Mutex<Vec<(usize, Device)>> = Mutex::new(Vec::new());
+
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, device)) = opened.iter().find(|(known, _)| *known == number) {
+        return Ok(device.clone());
+    }
+    let device = Device::new_cuda_with_stream(number)?;
+    // Without this, each tensor costs four calls of the driver more, to make and to destroy two events.
+    // SAFETY: events order the streams of a process. All tensors of this device are allocated, written, read and freed on its one
+    // stream: it is the only `Device` of this number, and components get its stream with every tensor.
+    unsafe { device.as_cuda_device()?.disable_event_tracking() };
+    // Not all of candle's calls make the device's context current first, and the driver wants it on each thread that calls.
+    let stream = device.as_cuda_device()?.cuda_stream();
+    for bound in rayon::broadcast(|_| stream.context().bind_to_thread()) {
+        bound.w()?;
+    }
+    opened.push((number, device.clone()));
+    Ok(device)
+}
+
+/// Lets the driver retain freed memory for the next allocation. By default it releases all of it whenever the host waits for the
+/// device, which happens at every token. If the driver refuses, allocation is only slower.
+#[cfg(feature = "cuda")]
+fn keep_memory(number: usize) {
+    use candle_core::cuda_backend::cudarc::driver::{result, sys::CUmemPool_attribute};
+
+    let mut all = u64::MAX;
+    let mut keep = || {
+        let device = result::device::get(i32::try_from(number).unwrap_or(i32::MAX))?;
+        // SAFETY: device and memory pool come from the driver itself, and this attribute is a 64-bit number.
+        unsafe {
+            let pool = result::device::get_default_mem_pool(device)?;
+            let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+            result::mem_pool::set_attribute(pool, threshold, (&raw mut all).cast())
+        }
+    };
+    let _: Result<(), result::DriverError> = keep();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_no_device() {
+        for name in ["gpu", "", "CPU", "cuda", "cuda:", "cuda:-1", "cuda:x", "cuda:0:1"] {
+            let error = open(name, Dtype::F32).unwrap_err().to_string();
+            let expected = format!("there is no device `{name}` (use `cpu`, or `cuda:0` for the first CUDA device)");
+            assert_eq!(error, expected);
+        }
+        assert!(open("cpu", Dtype::Bf16).unwrap().is_cpu());
+    }
+}

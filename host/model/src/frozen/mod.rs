@@ -1,0 +1,41 @@
+//! Frozen models: a reference model for a KL penalty, and models that score texts.
+//!
+//! Models of the trained families run in the same decoder. Other families run through `candle-transformers`, in 32-bit floats. Its panics
+//! become errors in one place, `contained`.
+
+mod causal;
+mod classifier;
+mod encoder;
+mod encoders;
+mod families;
+mod known;
+mod labels;
+mod reference;
+mod scorer;
+mod weights;
+
+pub use causal::Causal;
+pub use classifier::Classifier;
+pub use reference::Reference;
+pub use weights::bytes_in_memory;
+
+use anyhow::{Context, Result, ensure};
+use capo_loader::contain::contain;
+
+use super::files::ModelFiles;
+use super::lora::ADAPTER_CONFIG_FILE;
+
+/// Refuses an adapter, because only its base would be read.
+fn no_adapter(files: &ModelFiles) -> Result<()> {
+    ensure!(
+        !files.contains(ADAPTER_CONFIG_FILE),
+        "{} makes it an adapter, which is not supported of this model (merge it with PEFT, and name the merged one)",
+        files.describe(ADAPTER_CONFIG_FILE)
+    );
+    Ok(())
+}
+
+/// Calls into `candle-transformers`, which may panic on inconsistent sizes; a panic becomes an error.
+fn contained<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
+    contain(call).context("a model that is only read cannot be used")?
+}

@@ -1,0 +1,121 @@
+//! The two factors beside one module's weight: forward and backward pass, and dropout before the first factor.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use candle_core::Tensor;
+use host_ops::rng;
+use rand::Rng;
+use rayon::prelude::*;
+
+use crate::ops;
+
+/// The map `x -> s B A x`.
+#[derive(Clone)]
+pub(crate) struct Factors {
+    /// First factor, `[r, in]`.
+    a: Tensor,
+    /// Second factor, `[out, r]`.
+    b: Tensor,
+    scale: f64,
+    /// Dropout of a training pass; `None` in any other pass.
+    pub(crate) dropout: Option<DropoutMask>,
+}
+
+pub(crate) struct FactorGradients {
+    pub(crate) a: Tensor,
+    pub(crate) b: Tensor,
+    /// Gradient by the input, `[N, in]`.
+    pub(crate) x: Tensor,
+}
+
+impl Factors {
+    pub(super) fn new(a: Tensor, b: Tensor, scale: f64) -> Self {
+        Self { a, b, scale, dropout: None }
+    }
+
+    /// Returns `y + s B A x` for `x` `[N, in]` and `y` `[N, out]`.
+    pub(crate) fn add_to(&self, y: &Tensor, x: &Tensor) -> Result<Tensor> {
+        let inner = ops::matmul(&self.thinned(x)?, &self.a.t()?)?.affine(self.scale, 0.0)?;
+        Ok(ops::add(&ops::matmul(&inner, &self.b.t()?)?, y)?)
+    }
+
+    /// The gradients by the input and both factors; `dy` is `[N, out]`.
+    pub(crate) fn backward(&self, x: &Tensor, dy: &Tensor) -> Result<FactorGradients> {
+        let x = self.thinned(x)?;
+        let inner = ops::matmul(&x, &self.a.t()?)?.affine(self.scale, 0.0)?;
+        let d_inner = ops::matmul(dy, &self.b)?.affine(self.scale, 0.0)?;
+        Ok(FactorGradients {
+            b: ops::matmul(&dy.t()?, &inner)?,
+            a: ops::matmul(&d_inner.t()?, &x)?,
+            x: self.thinned(&ops::matmul(&d_inner, &self.a)?)?,
+        })
+    }
+
+    fn thinned(&self, x: &Tensor) -> Result<Tensor> {
+        match &self.dropout {
+            Some(mask) => mask.apply(x),
+            None => Ok(x.clone()),
+        }
+    }
+}
+
+/// Identifies the dropout of one step. What is dropped is a function of a number's position, so all passes of the step drop the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dropout {
+    /// The run's seed.
+    pub seed: u64,
+    /// Name of the random stream: `lora.dropout`, or another stream for passes without a gradient.
+    pub stream: &'static str,
+    /// Number of completed optimizer steps.
+    pub step: u64,
+}
+
+impl Dropout {
+    /// Dropout of the optimizer step that follows `step` completed steps.
+    pub fn of_step(seed: u64, step: u64) -> Self {
+        Self { seed, stream: "lora.dropout", step }
+    }
+
+    /// Dropout of the log-probability pass over a rollout for several steps, after `step` completed steps.
+    pub fn of_rollout(seed: u64, step: u64) -> Self {
+        Self { seed, stream: "lora.dropout.rollout", step }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct DropoutMask {
+    pub(crate) dropout: Dropout,
+    /// Probability that a number is dropped.
+    pub(crate) rate: f64,
+    /// Numbers of the rows in their batch, each with its number of tokens.
+    pub(crate) rows: Arc<[(u64, usize)]>,
+    /// Numbers of the layer and of the module in the layer.
+    pub(crate) module: [u64; 2],
+}
+
+impl DropoutMask {
+    /// Drops entries of `x` `[N, in]`, and multiplies the others by `1 / (1 - rate)`. Source: `torch.nn.Dropout`.
+    pub(super) fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        let width = x.dim(1)?;
+        let mut mask = vec![0.0_f32; x.elem_count()];
+        let (left_out, kept) = ((self.rate * 2.0_f64.powi(32)) as u32, (1.0 / (1.0 - self.rate)) as f32);
+        let mut rest = mask.as_mut_slice();
+        let own = |(row, tokens): &(u64, usize)| {
+            let (own, others) = std::mem::take(&mut rest).split_at_mut(tokens * width);
+            rest = others;
+            (own, *row)
+        };
+        let rows: Vec<_> = self.rows.iter().map(own).collect();
+        rows.into_par_iter().for_each(|(mask, row)| {
+            let index = [self.dropout.step, row, self.module[0], self.module[1]];
+            let mut rng = rng::stream(self.dropout.seed, self.dropout.stream, &index);
+            for value in mask {
+                if rng.next_u32() >= left_out {
+                    *value = kept;
+                }
+            }
+        });
+        Ok((x * Tensor::from_vec(mask, x.shape(), x.device())?.to_dtype(x.dtype())?)?)
+    }
+}

@@ -1,0 +1,257 @@
+//! The trainable weights under their Hugging Face names.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::{DType, Device, Tensor, Var};
+use capo_loader::files::{NewFile, write_atomic};
+use serde::Deserialize;
+
+use super::config::{CONFIG_FILE, Config};
+use super::files::ModelFiles;
+use super::shapes::{EMBEDDING, HEAD, shapes};
+use super::size;
+use super::tensors::TensorFile;
+
+/// The name of the weight file of an unsharded model.
+pub const WEIGHTS_FILE: &str = "model.safetensors";
+/// The name of the file that lists the shards of a sharded model.
+pub const INDEX_FILE: &str = "model.safetensors.index.json";
+
+/// Weights by name, 32-bit floats: all of a model, or those of an adapter.
+#[derive(Debug, Clone)]
+pub struct Params {
+    vars: BTreeMap<String, Var>,
+}
+
+/// Writes a safetensors file one tensor at a time. No second copy of the whole file is ever in memory.
+pub fn save_tensors(
+    path: &Path,
+    tensors: impl IntoIterator<Item = (String, Tensor)>,
+    metadata: Option<HashMap<String, String>>,
+) -> Result<()> {
+    let write = || {
+        let new = NewFile::create(path)?;
+        safetensors::serialize_to_file(tensors, metadata, new.partial())?;
+        new.finish()
+    };
+    write().with_context(|| format!("cannot write `{}`", path.display()))
+}
+
+impl Params {
+    /// Reads `model.safetensors` or the shards of `model.safetensors.index.json` (f32, bf16 or f16) as f32.
+    ///
+    /// A missing or truncated file is an error with its path. A missing, extra or wrongly shaped tensor is an error with path and name.
+    /// `more` is the name and the shape of a weight that the files hold besides those of `config`.
+    pub(super) fn load(
+        files: &ModelFiles,
+        config: &Config,
+        more: Option<(&str, Vec<usize>)>,
+        device: &Device,
+    ) -> Result<Self> {
+        let mut loading = Loading::new(config, None);
+        loading.expected.extend(more.map(|(name, shape)| (name.to_owned(), shape)));
+        loading.load(files, config, device)
+    }
+
+    /// Overwrites every weight in place from `files`, one at a time. Errors are as in [`Params::load`]; some weights are then new.
+    pub(super) fn restore(&self, files: &ModelFiles, config: &Config, device: &Device) -> Result<()> {
+        Loading::new(config, Some(self)).load(files, config, device).map(drop)
+    }
+
+    /// Fresh weights: matrices from `fill_normal` (standard normals) times `initializer_range`, biases 0, norms 1.
+    ///
+    /// Draws in the order of names, row-major. Sizes beyond the available memory are an error. Source:
+    /// `transformers.PreTrainedModel._init_weights`.
+    pub fn init(config: &Config, device: &Device, fill_normal: &mut dyn FnMut(&mut [f32])) -> Result<Self> {
+        size::fits_memory(config, device)?;
+        let mut vars = BTreeMap::new();
+        for (name, shape) in shapes(config) {
+            let count = shape.iter().product();
+            let mut values = vec![if name.ends_with(".bias") { 0.0 } else { 1.0 }; count];
+            if shape.len() >= 2 {
+                fill_normal(&mut values);
+                values.iter_mut().for_each(|value| *value *= config.initializer_range as f32);
+            }
+            let var = Var::from_tensor(&Tensor::from_vec(values, shape, device)?)?;
+            vars.insert(name, var);
+        }
+        Ok(Self { vars })
+    }
+
+    /// Zeros on the CPU, which take no memory until they are read or written. Sizes that fit no machine are an error.
+    pub(super) fn zeros(config: &Config) -> Result<Self> {
+        size::fits_any_machine(config)?;
+        let zeros =
+            shapes(config).into_iter().map(|(name, shape)| Ok((name, Var::zeros(shape, DType::F32, &Device::Cpu)?)));
+        Ok(Self { vars: zeros.collect::<Result<_>>()? })
+    }
+
+    pub fn are_there(files: &ModelFiles) -> bool {
+        files.contains(WEIGHTS_FILE) || files.contains(INDEX_FILE)
+    }
+
+    /// Writes `model.safetensors` and `config.json` into `directory` (created if missing), each file atomically.
+    pub fn save(&self, config: &Config, directory: &Path) -> Result<()> {
+        fs::create_dir_all(directory).with_context(|| format!("cannot create `{}`", directory.display()))?;
+        self.save_file(&directory.join(WEIGHTS_FILE), "")?;
+        write_atomic(&directory.join(CONFIG_FILE), config.to_json()?.as_bytes())
+    }
+
+    /// Writes these weights to a safetensors file as 32-bit floats. Each name begins with `prefix`.
+    pub fn save_file(&self, path: &Path, prefix: &str) -> Result<()> {
+        let named = |(name, var): (&String, &Var)| (format!("{prefix}{name}"), var.as_detached_tensor());
+        let metadata = [("format".to_owned(), "pt".to_owned())].into_iter().collect();
+        save_tensors(path, self.vars.iter().map(named), Some(metadata))
+    }
+
+    /// Overwrites every weight in place with the weights of `other`. A different set of names or shapes is an error.
+    pub fn assign(&self, other: &Self) -> Result<()> {
+        ensure!(
+            self.vars.keys().eq(other.vars.keys()),
+            "the weights belong to another model (use a checkpoint of this run)"
+        );
+        for (name, var) in &self.vars {
+            var.set(&other.vars[name].as_detached_tensor().copy()?).with_context(|| format!("cannot set `{name}`"))?;
+        }
+        Ok(())
+    }
+
+    /// A copy in `dtype` that shares no storage with the original.
+    pub fn deep_copy(&self, dtype: DType) -> Result<Self> {
+        let copy = |(name, var): (&String, &Var)| {
+            let copied = Var::from_tensor(&var.as_detached_tensor().copy()?.to_dtype(dtype)?)?;
+            Ok((name.clone(), copied))
+        };
+        Ok(Self { vars: self.vars.iter().map(copy).collect::<Result<_>>()? })
+    }
+
+    /// True if there is a weight called `name`.
+    pub fn contains(&self, name: &str) -> bool {
+        self.vars.contains_key(name)
+    }
+
+    /// The weight called `name`. An unknown name is an error.
+    pub fn get(&self, name: &str) -> Result<&Var> {
+        self.vars.get(name).with_context(|| format!("the model has no weight `{name}`"))
+    }
+
+    /// Names and weights, ordered by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Var)> {
+        self.vars.iter().map(|(name, var)| (name.as_str(), var))
+    }
+
+    /// Number of scalar weights.
+    pub fn element_count(&self) -> usize {
+        self.vars.values().map(|var| var.elem_count()).sum()
+    }
+}
+
+impl FromIterator<(String, Var)> for Params {
+    fn from_iter<I: IntoIterator<Item = (String, Var)>>(vars: I) -> Self {
+        Self { vars: vars.into_iter().collect() }
+    }
+}
+
+struct Loading<'a> {
+    expected: BTreeMap<String, Vec<usize>>,
+    vars: BTreeMap<String, Var>,
+    /// Existing weights to overwrite; `None` creates new ones.
+    into: Option<&'a Params>,
+    /// A redundant `lm_head.weight` in a file whose configuration ties the head to the embedding.
+    spare_head: Option<Vec<f32>>,
+}
+
+impl<'a> Loading<'a> {
+    fn new(config: &Config, into: Option<&'a Params>) -> Self {
+        Self { expected: shapes(config), vars: BTreeMap::new(), into, spare_head: None }
+    }
+
+    fn load(mut self, files: &ModelFiles, config: &Config, device: &Device) -> Result<Params> {
+        let names = weight_files(files)?;
+        size::fits_files(config, files, &names)?;
+        if self.into.is_none() {
+            size::fits_memory(config, device)?;
+        }
+        for name in &names {
+            let file = TensorFile::open(files, name)?;
+            self.add(file, config, device).with_context(|| format!("cannot use {}", files.describe(name)))?;
+        }
+        let place = if names.len() == 1 { &names[0] } else { INDEX_FILE };
+        self.finish().with_context(|| format!("cannot use {}", files.describe(place)))
+    }
+
+    fn add(&mut self, mut file: TensorFile<'_>, config: &Config, device: &Device) -> Result<()> {
+        for name in file.names() {
+            let name = name.as_str();
+            if name.ends_with("rotary_emb.inv_freq") {
+                continue;
+            }
+            if name == HEAD && config.tie_word_embeddings {
+                self.spare_head = Some(file.floats(name, device)?.flatten_all()?.to_vec1()?);
+                continue;
+            }
+            let Some(shape) = self.expected.get(name) else {
+                bail!("unexpected tensor `{name}` (the weights and `config.json` must be of one model)");
+            };
+            let found = file.shape(name)?;
+            ensure!(
+                found == shape.as_slice(),
+                "tensor `{name}` has shape {found:?}, expected {shape:?} (the weights and `config.json` must be of one model)"
+            );
+            let tensor = file.floats(name, device)?;
+            let var = match self.into {
+                Some(params) => {
+                    let var = params.get(name)?;
+                    var.set(&tensor)?;
+                    var.clone()
+                }
+                None => Var::from_tensor(&tensor)?,
+            };
+            let previous = self.vars.insert(name.to_owned(), var);
+            ensure!(previous.is_none(), "tensor `{name}` is also in another shard (fetch the files again)");
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Params> {
+        if let Some(missing) = self.expected.keys().find(|name| !self.vars.contains_key(*name)) {
+            bail!("tensor `{missing}` is missing (the weights and `config.json` must be of one model)");
+        }
+        if let Some(head) = self.spare_head {
+            let embedding = self.vars[EMBEDDING].flatten_all()?.to_vec1::<f32>()?;
+            ensure!(
+                head == embedding,
+                "tensor `{HEAD}` differs from `{EMBEDDING}` (set `tie_word_embeddings` to `false` in `config.json`)"
+            );
+        }
+        Ok(Params { vars: self.vars })
+    }
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// The weight files of a model: the only file, or the shards in the order of their names.
+pub(super) fn weight_files(files: &ModelFiles) -> Result<Vec<String>> {
+    if files.contains(WEIGHTS_FILE) || !files.contains(INDEX_FILE) {
+        return Ok(vec![WEIGHTS_FILE.to_owned()]);
+    }
+    let bytes = files.read(INDEX_FILE)?;
+    let place = files.describe(INDEX_FILE);
+    let index: Index = serde_json::from_slice(&bytes)
+        .with_context(|| format!("cannot use {place}: not a safetensors index (fetch the file again)"))?;
+    let shards: BTreeSet<String> = index.weight_map.into_values().collect();
+    ensure!(!shards.is_empty(), "cannot use {place}: it lists no file (fetch the file again)");
+    for shard in &shards {
+        ensure!(
+            !shard.contains(['/', '\\']) && shard != "..",
+            "cannot use {place}: `{shard}` is not a plain file name (fetch the file again)"
+        );
+    }
+    Ok(shards.into_iter().collect())
+}

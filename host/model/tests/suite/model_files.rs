@@ -1,0 +1,168 @@
+//! Reading and writing Hugging Face directories, and what goes wrong with them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device, Tensor};
+use host_model::{Config, ModelFiles, Policy, Rotary, Scaling};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::shared::{bits, changed_copy, data, load};
+
+fn golden(name: &str) -> PathBuf {
+    data("qwen2-golden").join(name)
+}
+
+/// A copy of a golden checkpoint that a test may break.
+fn copy(name: &str) -> TempDir {
+    changed_copy(&golden(name), &json!({}))
+}
+
+/// The tensors of the untied checkpoint, each passed through `change`.
+fn rewrite(directory: &Path, change: impl Fn(&str, Tensor) -> Option<Tensor>) {
+    let path = directory.join("model.safetensors");
+    let tensors = candle_core::safetensors::load(&path, &Device::Cpu).unwrap();
+    let changed = tensors.into_iter().filter_map(|(name, tensor)| change(&name, tensor).map(|tensor| (name, tensor)));
+    candle_core::safetensors::save(&changed.collect(), path).unwrap();
+}
+
+fn message(directory: &Path) -> String {
+    let error = format!("{:#}", load(directory).expect_err("an error"));
+    println!("{error}");
+    assert!(error.contains(&directory.display().to_string()), "no path in: {error}");
+    error
+}
+
+#[test]
+fn embedded_files_load_like_a_directory() {
+    static FILES: &[(&str, &[u8])] = &[
+        ("config.json", include_bytes!("../data/qwen2-golden/tied/config.json")),
+        ("model.safetensors", include_bytes!("../data/qwen2-golden/tied/model.safetensors")),
+    ];
+    let embedded = Policy::load(&ModelFiles::Embedded(FILES), &Device::Cpu).unwrap();
+    assert_eq!(bits(&embedded), bits(&load(&golden("tied")).unwrap()));
+    let error = Policy::load(&ModelFiles::Embedded(&FILES[..1]), &Device::Cpu).unwrap_err();
+    assert!(format!("{error:#}").contains("the built-in model has no file `model.safetensors`"), "{error:#}");
+}
+
+#[test]
+fn shards_load_like_one_file() {
+    let directory = copy("untied");
+    let whole = directory.path().join("model.safetensors");
+    let tensors = candle_core::safetensors::load(&whole, &Device::Cpu).unwrap();
+    fs::remove_file(whole).unwrap();
+    let mut map = serde_json::Map::new();
+    for (shard, odd) in [("model-1.safetensors", false), ("model-2.safetensors", true)] {
+        let part = tensors.iter().filter(|(name, _)| (name.len() % 2 == 1) == odd);
+        let part: std::collections::HashMap<_, _> = part.map(|(name, tensor)| (name.clone(), tensor.clone())).collect();
+        part.keys().for_each(|name| _ = map.insert(name.clone(), shard.into()));
+        candle_core::safetensors::save(&part, directory.path().join(shard)).unwrap();
+    }
+    let index = json!({ "metadata": {}, "weight_map": map });
+    fs::write(directory.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
+    assert_eq!(bits(&load(directory.path()).unwrap()), bits(&load(&golden("untied")).unwrap()));
+
+    fs::remove_file(directory.path().join("model-2.safetensors")).unwrap();
+    assert!(message(directory.path()).contains("model-2.safetensors"));
+    fs::write(directory.path().join("model.safetensors.index.json"), r#"{"weight_map": {"a": "../x"}}"#).unwrap();
+    assert!(message(directory.path()).contains("`../x` is not a plain file name"));
+}
+
+#[test]
+fn half_precision_weights_become_f32() {
+    for dtype in [DType::BF16, DType::F16] {
+        let directory = copy("untied");
+        rewrite(directory.path(), |_, tensor| Some(tensor.to_dtype(dtype).unwrap()));
+        let half = load(directory.path()).unwrap();
+        for (name, var) in load(&golden("untied")).unwrap().params().iter() {
+            let expected = var.to_dtype(dtype).unwrap().to_dtype(DType::F32).unwrap();
+            let actual = half.params().get(name).unwrap().as_detached_tensor();
+            assert_eq!(actual.dtype(), DType::F32);
+            let difference = (actual - expected).unwrap().abs().unwrap().sum_all().unwrap();
+            assert_eq!(difference.to_scalar::<f32>().unwrap(), 0.0, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    assert!(message(&TempDir::new().unwrap().path().join("nowhere")).contains("config.json"));
+    for file in ["config.json", "model.safetensors"] {
+        let directory = copy("tied");
+        let path = directory.path().join(file);
+        fs::remove_file(&path).unwrap();
+        let expected =
+            format!("cannot read `{}`: No such file or directory (os error 2) (the folder has `", path.display());
+        assert!(message(directory.path()).starts_with(&expected));
+    }
+}
+
+#[test]
+fn truncated_weights_are_errors_at_every_length() {
+    let directory = copy("tied");
+    let path = directory.path().join("model.safetensors");
+    let bytes = fs::read(&path).unwrap();
+    for length in [0, 1, 7, 8, 100, 2000, bytes.len() / 2, bytes.len() - 1] {
+        fs::write(&path, &bytes[..length]).unwrap();
+        let message = message(directory.path());
+        let size = if length == 2000 { "2.0 KiB".to_owned() } else { format!("{length} bytes") };
+        let told = format!("has {size} (fetch it again; weights and `config.json` must be of one model)");
+        let whole = "not a whole safetensors file: incomplete metadata, file not fully covered (fetch the file again)";
+        assert!(
+            if length < bytes.len() / 2 { message.ends_with(&told) } else { message.ends_with(whole) },
+            "{length} bytes: {message}"
+        );
+    }
+    let mut long = bytes.clone();
+    long.push(0);
+    fs::write(&path, &long).unwrap();
+    assert!(message(directory.path()).contains("not a whole safetensors file"));
+}
+
+#[test]
+fn tensors_that_do_not_belong_are_named() {
+    let (bias, other) =
+        ("model.layers.1.self_attn.q_proj.bias", "(the weights and `config.json` must be of one model)");
+    let directory = copy("untied");
+    rewrite(directory.path(), |name, tensor| (name != bias).then_some(tensor));
+    assert!(message(directory.path()).contains(&format!("tensor `{bias}` is missing {other}")));
+
+    let directory = copy("untied");
+    rewrite(directory.path(), |name, tensor| {
+        Some(if name == bias { tensor.narrow(0, 0, 31).unwrap().copy().unwrap() } else { tensor })
+    });
+    assert!(message(directory.path()).contains(&format!("tensor `{bias}` has shape [31], expected [32] {other}")));
+
+    let directory = copy("untied");
+    fs::copy(golden("tied").join("config.json"), directory.path().join("config.json")).unwrap();
+    assert!(message(directory.path()).contains("tensor `lm_head.weight` differs from `model.embed_tokens.weight`"));
+
+    let directory = copy("tied");
+    fs::copy(golden("untied").join("config.json"), directory.path().join("config.json")).unwrap();
+    assert!(message(directory.path()).contains("tensor `lm_head.weight` is missing"));
+
+    let directory = changed_copy(&golden("untied"), &json!({"num_hidden_layers": 1}));
+    let unexpected = message(directory.path());
+    assert!(unexpected.contains("unexpected tensor `model.layers.1.") && unexpected.ends_with(other), "{unexpected}");
+
+    let directory = copy("untied");
+    rewrite(directory.path(), |_, tensor| Some(tensor.to_dtype(DType::F64).unwrap()));
+    assert!(message(directory.path()).contains("dtype F64 is not supported"));
+}
+
+#[test]
+fn configurations_of_transformers_5_are_written_for_both_releases() {
+    let json = fs::read_to_string(golden("tied").join("config.json")).unwrap();
+    let new = r#""rope_parameters": {"rope_theta": 5000.0, "rope_type": "linear", "factor": 2.0}, "dtype": "bfloat16""#;
+    let json = json.replace(r#""rope_theta": 10000.0"#, new);
+    let config = Config::from_json(json.as_bytes()).unwrap();
+    let rotary = Rotary { theta: 5000.0, scaling: Scaling::Linear { factor: 2.0 } };
+    assert_eq!(config.rotary, rotary);
+    let text = config.to_json().unwrap();
+    assert_eq!(Config::from_json(text.as_bytes()).unwrap().rotary, rotary);
+    let written: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(written["rope_parameters"]["rope_theta"], 5000.0);
+    assert_eq!((&written["rope_theta"], &written["rope_scaling"]["factor"]), (&5000.0.into(), &2.0.into()));
+    assert_eq!((&written["dtype"], &written["torch_dtype"]), (&"float32".into(), &"float32".into()));
+}
