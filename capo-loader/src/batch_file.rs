@@ -6,10 +6,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_plugin::{Batch, Denominator, Dims, Lending, OptimizerInfo, OptimizerKind, Reduction};
+use capo_plugin::{Batch, ContextData, Denominator, Dims, OptimizerInfo, OptimizerKind, Reduction};
 use serde::{Deserialize, Serialize};
 
 use crate::arrays::{Array, Owned, ids};
@@ -17,7 +16,6 @@ use crate::context;
 use crate::files::{self, sha256_hex};
 use crate::recorded::{RecordedBatch, RecordedLayer, RecordedState};
 use crate::tensor_file::TensorFile;
-use crate::terminal;
 
 /// The optimizer's settings in the metadata.
 #[derive(Serialize, Deserialize)]
@@ -53,12 +51,12 @@ pub fn step(file: &str) -> Option<u64> {
     (name(step) == file).then_some(step)
 }
 
-/// Writes a batch whose arrays are in host memory, with its rollout's context if there is one. The file appears whole or not at all.
+/// Writes a batch whose arrays are in host memory, with its rollout's context and age if there is one. The file appears whole or not at all.
 ///
 /// # Errors
 ///
 /// When an array is on a device, or the disk reports an error.
-pub fn write(path: &Path, batch: &Batch<'_>, context: Option<&Lending<'_>>) -> Result<()> {
+pub fn write(path: &Path, batch: &Batch<'_>, context: Option<(&ContextData, u64)>) -> Result<()> {
     let (b, t) = (batch.dims.completions as usize, batch.dims.tokens as usize);
     let mut arrays = BTreeMap::from([
         ("rewards", Array::new(batch.rewards, &[b])),
@@ -71,9 +69,9 @@ pub fn write(path: &Path, batch: &Batch<'_>, context: Option<&Lending<'_>>) -> R
         arrays.insert(name, Array::of(&tensor)?);
     }
     let mut metadata = metadata(batch)?;
-    if let Some(context) = context {
-        arrays.extend(context::arrays(context, batch.dims));
-        metadata.extend(context::metadata(context)?);
+    if let Some((data, age)) = context {
+        arrays.extend(context::arrays(data, batch.dims));
+        metadata.extend(context::metadata(data, age)?);
     }
     let checksum = [(CHECKSUM.0, CHECKSUM.1.to_owned()), (SHA256, UNWRITTEN.to_owned())];
     metadata.extend(checksum.map(|(name, value)| (name.to_owned(), value)));
@@ -85,7 +83,7 @@ pub fn write(path: &Path, batch: &Batch<'_>, context: Option<&Lending<'_>>) -> R
 }
 
 /// The metadata entry that says that the file has a checksum. It is separate from the checksum's own entry: a flipped bit in the name of a
-/// single entry would make the file look like an older one without a checksum.
+/// single entry would make the file look like one of another program, which has no checksum.
 const CHECKSUM: (&str, &str) = ("checksum", "sha256");
 /// The metadata entry of the checksum, and its placeholder value while it is computed.
 const SHA256: &str = "sha256";
@@ -101,11 +99,11 @@ fn place_of_checksum(bytes: &[u8]) -> Option<Range<usize>> {
     bytes.get(place.clone()).map(|_| place)
 }
 
-/// Refuses bytes that do not match their checksum. Returns false for an older file without a checksum.
-fn check_sum(bytes: &[u8], file: &TensorFile<'_>) -> Result<bool> {
+/// Refuses bytes that do not match their checksum. A file of another program need not have one.
+fn check_sum(bytes: &[u8], file: &TensorFile<'_>) -> Result<()> {
     let (marked, summed) = (file.text(CHECKSUM.0), file.text(SHA256));
     if marked.is_err() && summed.is_err() {
-        return Ok(false);
+        return Ok(());
     }
     let place = place_of_checksum(bytes).filter(|_| marked.is_ok_and(|kind| kind == CHECKSUM.1));
     let place = place.context("it is damaged: its checksum is no longer there (record the batch again)")?;
@@ -115,18 +113,7 @@ fn check_sum(bytes: &[u8], file: &TensorFile<'_>) -> Result<bool> {
         sha256_hex(&unwritten).as_bytes() == &bytes[place],
         "it is damaged: its bytes are not those of its checksum (copy it anew, or record the batch again)"
     );
-    Ok(true)
-}
-
-/// Warns, once per process, that damage to a file without a checksum goes unnoticed.
-fn warn_unchecked(path: &Path) {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if !TOLD.swap(true, Ordering::Relaxed) {
-        terminal::warn(&format!(
-            "`{}` was recorded before batch files had checksums: damage to it would go unseen (record it again; told once)",
-            path.display()
-        ));
-    }
+    Ok(())
 }
 
 fn metadata(batch: &Batch<'_>) -> Result<HashMap<String, String>> {
@@ -161,17 +148,12 @@ fn metadata(batch: &Batch<'_>) -> Result<HashMap<String, String>> {
 /// When the file is not a batch. The message has its path and the part that is missing or has the wrong shape.
 pub fn read(path: &Path) -> Result<RecordedBatch> {
     let bytes = files::read(path)?;
-    let (batch, checked) = parse(&bytes).with_context(|| format!("`{}` is not a batch file", path.display()))?;
-    if !checked {
-        warn_unchecked(path);
-    }
-    Ok(batch)
+    parse(&bytes).with_context(|| format!("`{}` is not a batch file", path.display()))
 }
 
-/// Parses a batch. The boolean is true if a checksum confirmed its bytes.
-fn parse(bytes: &[u8]) -> Result<(RecordedBatch, bool)> {
+fn parse(bytes: &[u8]) -> Result<RecordedBatch> {
     let file = TensorFile::parse(bytes)?;
-    let checked = check_sum(bytes, &file)?;
+    check_sum(bytes, &file)?;
     let [b, t] = file.shape("completion_mask")?[..] else { bail!("`completion_mask` is not [B, T]") };
     ensure!(b > 0 && t > 0, "it has {b} completions of {t} tokens (a step has at least one of each)");
     let group_size: u64 = file.scalar("group_size")?;
@@ -202,7 +184,7 @@ fn parse(bytes: &[u8]) -> Result<(RecordedBatch, bool)> {
         context: context::read(&file, dims)?,
     };
     batch.check()?;
-    Ok((batch, checked))
+    Ok(batch)
 }
 
 fn last_layer(file: &TensorFile<'_>, b: usize, t: usize) -> Result<RecordedLayer> {
@@ -299,7 +281,8 @@ mod tests {
         let path = folder.path().join("batch.safetensors");
         write(&path, &Fixture::new(2, 2).batch(), None).unwrap();
         let written = std::fs::read(&path).unwrap();
-        assert!(parse(&written).unwrap().1, "it has a checksum");
+        assert!(written.windows(8).any(|bytes| bytes == b"\"sha256\""), "it has a checksum");
+        parse(&written).unwrap();
         for bit in 0..8 * written.len() {
             let mut bytes = written.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
-use capo_plugin::{ContextData, Dims, Lending};
+use capo_plugin::{ContextData, Dims};
 
 use crate::arrays::{Array, counts, ids};
 use crate::tensor_file::TensorFile;
@@ -33,9 +33,9 @@ pub struct RecordedContext {
     pub age: u64,
 }
 
-/// Returns the tensors of `context`, which belongs to a batch of `dims`.
-pub(crate) fn arrays<'a>(context: &Lending<'a>, dims: Dims) -> Vec<(&'static str, Array<'a>)> {
-    let (data, b, t) = (context.data(), dims.completions as usize, dims.tokens as usize);
+/// Returns the tensors of the context `data`, which belongs to a batch of `dims`.
+pub(crate) fn arrays(data: &ContextData, dims: Dims) -> Vec<(&'static str, Array<'_>)> {
+    let (b, t) = (dims.completions as usize, dims.tokens as usize);
     let mut arrays = vec![
         (PROMPT_IDS, Array::new(&data.prompt_ids, &[data.prompt_ids.len()])),
         (PROMPT_ENDS, Array::new(&data.prompt_ends, &[data.prompt_ends.len()])),
@@ -56,9 +56,9 @@ pub(crate) fn arrays<'a>(context: &Lending<'a>, dims: Dims) -> Vec<(&'static str
 }
 
 /// Returns the metadata entries of these tensors: the names of the reward functions, and the age.
-pub(crate) fn metadata(context: &Lending<'_>) -> Result<[(String, String); 2]> {
-    let names = serde_json::to_string(&context.reward_names().collect::<Vec<_>>())?;
-    Ok([(REWARD_NAMES.to_owned(), names), (AGE.to_owned(), context.age().to_string())])
+pub(crate) fn metadata(data: &ContextData, age: u64) -> Result<[(String, String); 2]> {
+    let names = serde_json::to_string(&data.lend(age).reward_names().collect::<Vec<_>>())?;
+    Ok([(REWARD_NAMES.to_owned(), names), (AGE.to_owned(), age.to_string())])
 }
 
 /// Reads the context of a batch of `dims` from `file`; `None` if the batch was recorded without one.
@@ -152,7 +152,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("batch.safetensors");
         let fixture = Fixture::new(4, 3).groups_of(2);
-        batch_file::write(&path, &fixture.batch(), Some(&data.lend(age))).unwrap();
+        batch_file::write(&path, &fixture.batch(), Some((data, age))).unwrap();
         (folder, path)
     }
 
@@ -187,7 +187,7 @@ mod tests {
         let bytes = std::fs::read(&path).unwrap();
         let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
         let mut metadata = header.metadata().clone().unwrap();
-        // Without a checksum, as in older files, the reader gets to the other errors.
+        // Without a checksum the reader gets to the other errors.
         metadata.retain(|name, _| !["checksum", "sha256"].contains(&name.as_str()));
         let loose = |view: TensorView<'_>| (view.dtype(), view.shape().to_vec(), view.data().to_vec());
         let mut tensors: BTreeMap<String, Loose> =

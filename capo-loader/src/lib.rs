@@ -16,7 +16,6 @@ pub mod files;
 pub mod find;
 pub mod folders;
 mod last_words;
-pub mod lend;
 pub mod listing;
 pub mod manifest;
 pub mod mask;

@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use capo_plugin::Inputs;
-use capo_plugin::abi_keys::KeyInfo;
-use capo_plugin::abi_sweep::SweepRange;
+use capo_plugin::wire::KeyDoc;
 use serde_json::{Value, json};
 
 use crate::find;
@@ -59,29 +58,28 @@ fn in_full(registry: &Registry, offer: &Offer) -> Vec<String> {
         lines.push(format!("asks for {}", input_names(inputs).join(", ")));
     }
     lines.push(if offer.keys.is_empty() { "no keys" } else { "keys:" }.to_owned());
-    lines.extend(key_lines(&registry.key_docs(offer), &registry.sweeps(offer), &offer.keys));
+    lines.extend(offer.keys.iter().map(|key| key_line(key, doc(offer, key))));
     lines
 }
 
-/// Returns a line per key: its default, meaning and range for a search, as far as its author gave them.
-fn key_lines(docs: &[KeyInfo], sweeps: &[SweepRange], keys: &[String]) -> Vec<String> {
-    let range = |key: &String| {
-        let range = sweeps.iter().find(|range| range.key.as_str() == key)?;
+/// The author's description of `key`.
+fn doc<'a>(offer: &'a Offer, key: &str) -> Option<&'a KeyDoc> {
+    offer.key_docs.iter().find(|doc| doc.name == key)
+}
+
+/// Returns the line of a key: its default, meaning and range for a search, as far as its author gave them.
+fn key_line(key: &str, doc: Option<&KeyDoc>) -> String {
+    let Some(doc) = doc else { return format!("  {key}") };
+    let default = match doc.default() {
+        None => " (required)".to_owned(),
+        Some("null") => String::new(),
+        Some(value) => format!(" = {}", one_line(value)),
+    };
+    let search = doc.range.into_option().map(|range| {
         let end = |end: f64| if range.whole { format!("{end}") } else { format!("{end:?}") };
-        Some(format!("; search {}..{}", end(range.low), end(range.high)))
-    };
-    let line = |key: &String| match docs.iter().find(|doc| doc.name.as_str() == key) {
-        None => format!("  {key}"),
-        Some(doc) => {
-            let default = match doc.default() {
-                None => " (required)".to_owned(),
-                Some("null") => String::new(),
-                Some(value) => format!(" = {}", one_line(value)),
-            };
-            format!("  {key}{default}  # {}{}", one_line(&doc.about), range(key).unwrap_or_default())
-        }
-    };
-    keys.iter().map(line).collect()
+        format!("; search {}..{}", end(range.low), end(range.high))
+    });
+    format!("  {key}{default}  # {}{}", one_line(&doc.about), search.unwrap_or_default())
 }
 
 /// Names of the inputs, as the fields of a batch are called.
@@ -116,9 +114,6 @@ pub fn json(registry: &Registry, program: &str, version: &str) -> Value {
 }
 
 fn component(registry: &Registry, offer: &Offer) -> Value {
-    let (docs, sweeps) = (registry.key_docs(offer), registry.sweeps(offer));
-    let doc = |key: &String| docs.iter().find(|doc| doc.name.as_str() == key);
-    let range = |key: &String| sweeps.iter().find(|range| range.key.as_str() == key);
     let (package, version) = offer.package.rsplit_once(' ').unwrap_or((&offer.package, ""));
     json!({
         "point": offer.point.name(),
@@ -127,14 +122,15 @@ fn component(registry: &Registry, offer: &Offer) -> Value {
         "package": package,
         "version": version,
         "inputs": registry.inputs(offer).map(input_names),
-        "keys": offer.keys.iter().map(|name| key(name, doc(name), range(name))).collect::<Vec<_>>(),
+        "keys": offer.keys.iter().map(|name| key(name, doc(offer, name))).collect::<Vec<_>>(),
         "origin": origin(registry, &offer.origin),
     })
 }
 
 /// A key with its author's description; absent parts are `null`.
-fn key(name: &str, doc: Option<&KeyInfo>, range: Option<&SweepRange>) -> Value {
-    let default = doc.and_then(KeyInfo::default);
+fn key(name: &str, doc: Option<&KeyDoc>) -> Value {
+    let default = doc.and_then(KeyDoc::default);
+    let range = doc.and_then(|doc| doc.range.into_option());
     json!({
         "name": name,
         "about": doc.map(|doc| doc.about.as_str()),
@@ -150,7 +146,6 @@ fn recipe(registry: &Registry, recipe: &OfferedRecipe) -> Value {
         "name": recipe.name,
         "about": recipe.about,
         "toml": recipe.toml,
-        "sets_defaults": recipe.settings,
         "origin": origin(registry, &recipe.origin),
     })
 }

@@ -1,7 +1,7 @@
 //! Applies masks in order to choose the tokens that reach the backward pass.
 
 use anyhow::Result;
-use capo_plugin::{Batch, Mask, Sink};
+use capo_plugin::{Batch, MaskHandle, Sink};
 
 /// The tokens that all masks keep.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub struct Rejected {
 /// # Errors
 ///
 /// A mask's own error, or a rule of the interface that it broke.
-pub fn apply(masks: &mut [Mask], sink: &mut dyn Sink, batch: &Batch<'_>) -> Result<Accepted> {
+pub fn apply(masks: &mut [MaskHandle], sink: &mut dyn Sink, batch: &Batch<'_>) -> Result<Accepted> {
     let mut accepted = batch.completion_mask.to_vec();
     let mut rejected = Vec::with_capacity(masks.len());
     for mask in masks {
@@ -46,7 +46,13 @@ pub fn apply(masks: &mut [Mask], sink: &mut dyn Sink, batch: &Batch<'_>) -> Resu
 /// # Errors
 ///
 /// A mask's own error.
-pub fn step_end(masks: &mut [Mask], sink: &mut dyn Sink, batch: &Batch<'_>, keep: &[u8], taken: bool) -> Result<()> {
+pub fn step_end(
+    masks: &mut [MaskHandle],
+    sink: &mut dyn Sink,
+    batch: &Batch<'_>,
+    keep: &[u8],
+    taken: bool,
+) -> Result<()> {
     for mask in masks {
         mask.step_end(sink, batch, keep, taken)?;
     }

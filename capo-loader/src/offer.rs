@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use capo_plugin::Point;
+use capo_plugin::wire::KeyDoc;
 
 /// The image that a component or recipe came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +66,8 @@ pub struct Offer {
     pub package: String,
     /// The configuration keys that the component reads.
     pub keys: Vec<String>,
+    /// The author's descriptions of these keys, in the author's order; empty where there are none.
+    pub key_docs: Vec<KeyDoc>,
     /// The image that the component came from.
     pub origin: Origin,
     pub(crate) image: usize,
@@ -77,10 +80,8 @@ pub struct OfferedRecipe {
     pub name: String,
     /// A description in one line.
     pub about: String,
-    /// Component tables in TOML; with `settings`, also defaults of other keys.
+    /// Component tables and defaults of other sections in TOML.
     pub toml: String,
-    /// True if `toml` may hold more than component tables.
-    pub settings: bool,
     /// The image that the recipe came from.
     pub origin: Origin,
 }

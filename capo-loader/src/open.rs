@@ -4,12 +4,8 @@ use std::path::Path;
 
 use crate::{elf, files, sealed};
 use anyhow::{Result, anyhow, bail};
-use capo_plugin::abi::{ABI_VERSION, AbiHeaderRef, HEADER_SYMBOL, LibraryError, PluginRoot_Ref, RECIPE_POINT};
-use capo_plugin::abi_keys::KEYS_POINT;
-use capo_plugin::abi_recipe::RECIPE_POINT_2;
-use capo_plugin::abi_sweep::SWEEP_POINT;
-use capo_plugin::abi_traits::TRAITS_POINT;
-use capo_plugin::{Image, Point, guarded};
+use capo_plugin::wire::{ABI_VERSION, AbiHeaderRef, HEADER_SYMBOL, LibraryError, PluginRoot_Ref, RECIPES};
+use capo_plugin::{Image, Point, keeping_arithmetic};
 
 /// Variable by which a library names its own folder, to find other libraries there. A plugin is opened from a copy in another place.
 const ORIGIN: &[u8] = b"$ORIGIN";
@@ -21,7 +17,7 @@ const ORIGIN: &[u8] = b"$ORIGIN";
 /// As [`load_bytes`], and when the file cannot be read.
 pub fn load(path: &Path) -> Result<Image> {
     let bytes = files::read(path)?;
-    guarded(|| load_bytes(path, &bytes))
+    keeping_arithmetic(|| load_bytes(path, &bytes))
 }
 
 /// Loads a plugin from its `bytes`. Their file `path` gives the plugin its name and is not read again. The plugin stays loaded until
@@ -73,11 +69,7 @@ pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<Image> {
     for point in Point::ALL {
         offered += image.components(point).map_err(|differences| refused(point.extension_id(), differences))?.len();
     }
-    offered += image.recipes().map_err(|differences| refused(RECIPE_POINT, differences))?.len();
-    offered += image.recipes_with_settings().map_err(|differences| refused(RECIPE_POINT_2, differences))?.len();
-    image.key_docs(Point::Mask, "").map_err(|differences| refused(KEYS_POINT, differences))?;
-    image.sweeps(Point::Mask, "").map_err(|differences| refused(SWEEP_POINT, differences))?;
-    image.mask_traits(Point::Mask, "", "{}").map_err(|error| refused(TRAITS_POINT, error.to_string()))?;
+    offered += image.recipes().map_err(|differences| refused(RECIPES, differences))?.len();
     if offered == 0 {
         bail!("`{shown}` is a plugin that offers nothing (call `register!` or `recipe!` in it)");
     }

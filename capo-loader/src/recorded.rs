@@ -79,6 +79,8 @@ impl RecordedBatch {
         batch.entropy = self.entropy.as_deref();
         batch.last_layer = self.last_layer.as_ref().map(RecordedLayer::view);
         batch.optimizer_state = self.optimizer_state.as_ref().map(RecordedState::view);
+        batch.rollout_context = self.context.as_ref().map(|context| context.data.lend(context.age));
+        batch.sampler_top_k = self.context.as_ref().and_then(|context| context.data.top_k());
         batch
     }
 

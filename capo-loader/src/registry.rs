@@ -4,11 +4,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
-use capo_plugin::PluginError;
-use capo_plugin::abi_keys::KeyInfo;
-use capo_plugin::abi_sweep::SweepRange;
 use capo_plugin::{
-    Advantage, Component, Image, Inputs, Mask, MaskTraits, ObjectiveFn, Point, StepControlFn, Weight, Wired, nearest,
+    AdvantageHandle, Component, Image, Inputs, MaskHandle, ObjectiveHandle, Point, StepControlHandle, WeightHandle,
+    WireObject, nearest,
 };
 
 use crate::find;
@@ -33,15 +31,15 @@ pub struct Registry {
 /// The components of a run, built.
 pub struct Components {
     /// The one advantage estimator.
-    pub advantage: Advantage,
+    pub advantage: AdvantageHandle,
     /// The one objective.
-    pub objective: ObjectiveFn,
+    pub objective: ObjectiveHandle,
     /// The masks, in order.
-    pub masks: Vec<Mask>,
+    pub masks: Vec<MaskHandle>,
     /// The weights, in order.
-    pub weights: Vec<Weight>,
+    pub weights: Vec<WeightHandle>,
     /// The step controls, in order.
-    pub step_controls: Vec<StepControlFn>,
+    pub step_controls: Vec<StepControlHandle>,
 }
 
 impl Registry {
@@ -97,23 +95,20 @@ impl Registry {
                     about: one_line(&info.about),
                     package: one_line(&format!("{} {}", info.package, info.version)),
                     keys: info.keys.iter().map(|key| one_line(key)).collect(),
+                    key_docs: info.key_docs.into_vec(),
                     origin: origin.clone(),
                     image: self.images.len(),
                 });
             }
         }
-        let recipes = image.recipes().map_err(|differences| anyhow!(differences))?.into_iter();
-        let with_settings = image.recipes_with_settings().map_err(|differences| anyhow!(differences))?.into_iter();
-        for (recipe, settings) in
-            recipes.map(|recipe| (recipe, false)).chain(with_settings.map(|recipe| (recipe, true)))
-        {
+        for recipe in image.recipes().map_err(|differences| anyhow!(differences))? {
             let name = recipe.name.into_string();
             offer::check_name("recipe", &name, origin)?;
             if let Some(first) = self.recipes.iter().find(|known| known.name == name) {
                 bail!("recipe `{name}` {}", twice(&first.origin, origin));
             }
             let (about, toml) = (one_line(&recipe.about), recipe.toml.into());
-            self.recipes.push(OfferedRecipe { name, about, toml, settings, origin: origin.clone() });
+            self.recipes.push(OfferedRecipe { name, about, toml, origin: origin.clone() });
         }
         self.images.push(image);
         Ok(())
@@ -129,43 +124,19 @@ impl Registry {
     /// Inputs that a component asks of a batch, if it can be built without keys. `None` for a reward, which sees no
     /// batch.
     pub fn inputs(&self, offer: &Offer) -> Option<Inputs> {
-        self.ask(offer, |image| match offer.point {
-            Point::Reward => None,
-            Point::Advantage => image.advantage(&offer.id, "{}").ok().map(|component| component.inputs()),
-            Point::Objective => image.objective(&offer.id, "{}").ok().map(|component| component.inputs()),
-            Point::Mask => image.mask(&offer.id, "{}").ok().map(|component| component.inputs()),
-            Point::Weight => image.weight(&offer.id, "{}").ok().map(|component| component.inputs()),
-            Point::StepControl => image.step_control(&offer.id, "{}").ok().map(|component| component.inputs()),
-        })
-    }
-
-    fn ask<R>(&self, offer: &Offer, question: impl FnOnce(&Image) -> R) -> R {
         let path = match &offer.origin {
             Origin::BuiltIn => String::new(),
             Origin::File(path) => path.display().to_string(),
         };
-        self.watchdog.watch(&path, "describe", || question(&self.images[offer.image]))
-    }
-
-    /// Descriptions of a component's keys by its author; empty where the author gave none.
-    pub fn key_docs(&self, offer: &Offer) -> Vec<KeyInfo> {
-        // An image whose layout differs was refused when it was opened.
-        self.ask(offer, |image| image.key_docs(offer.point, &offer.id)).unwrap_or_default()
-    }
-
-    /// Keys of a component for which a search makes sense, in the author's order; empty if the author named none.
-    pub fn sweeps(&self, offer: &Offer) -> Vec<SweepRange> {
-        // An image whose layout differs was refused when it was opened.
-        self.ask(offer, |image| image.sweeps(offer.point, &offer.id)).unwrap_or_default()
-    }
-
-    /// Declarations of a mask or a weight, built with this table, about its decisions; none if its author made none.
-    ///
-    /// # Errors
-    ///
-    /// As [`Registry::build`].
-    pub fn mask_traits(&self, point: Point, config: &ComponentConfig, watchdog: &Watchdog) -> Result<MaskTraits> {
-        self.make(point, config, watchdog, |image, id, json| image.mask_traits(point, id, json))
+        let (image, id) = (&self.images[offer.image], &offer.id);
+        self.watchdog.watch(&path, "describe", || match offer.point {
+            Point::Reward => None,
+            Point::Advantage => image.advantage(id, "{}").ok().map(|component| component.inputs()),
+            Point::Objective => image.objective(id, "{}").ok().map(|component| component.inputs()),
+            Point::Mask => image.mask(id, "{}").ok().map(|component| component.inputs()),
+            Point::Weight => image.weight(id, "{}").ok().map(|component| component.inputs()),
+            Point::StepControl => image.step_control(id, "{}").ok().map(|component| component.inputs()),
+        })
     }
 
     /// All recipes, ordered by name.
@@ -276,7 +247,11 @@ impl Registry {
     /// # Errors
     ///
     /// As [`Registry::build`].
-    pub fn create_all<W: Wired>(&self, configs: &[ComponentConfig], watchdog: &Watchdog) -> Result<Vec<Component<W>>> {
+    pub fn create_all<W: WireObject>(
+        &self,
+        configs: &[ComponentConfig],
+        watchdog: &Watchdog,
+    ) -> Result<Vec<Component<W>>> {
         let named = configs.iter().zip(component_names(configs));
         named.map(|(config, name)| Ok(self.create(config, watchdog)?.renamed(&name))).collect()
     }
@@ -286,27 +261,16 @@ impl Registry {
     /// # Errors
     ///
     /// As [`Registry::build`].
-    pub fn create<W: Wired>(&self, config: &ComponentConfig, watchdog: &Watchdog) -> Result<Component<W>> {
-        self.make(W::POINT, config, watchdog, Image::create)
-    }
-
-    /// Calls `make` with a component's image, id and table as JSON text; returns its result.
-    fn make<R>(
-        &self,
-        point: Point,
-        config: &ComponentConfig,
-        watchdog: &Watchdog,
-        make: impl Fn(&Image, &str, &str) -> Result<R, PluginError>,
-    ) -> Result<R> {
-        let section = section(point);
-        let offer = self.offer(&section, point, &config.id)?;
+    pub fn create<W: WireObject>(&self, config: &ComponentConfig, watchdog: &Watchdog) -> Result<Component<W>> {
+        let section = section(W::POINT);
+        let offer = self.offer(&section, W::POINT, &config.id)?;
         // JSON has no such numbers: a key would be absent, and so have its default.
         if let Some((key, number)) = not_finite(&config.table) {
             bail!("`{section}` with `use = \"{}\"`: `{key}` is {number} (give a finite number)", config.id);
         }
         let table = serde_json::to_string(&config.table)?;
         watchdog
-            .watch(&offer.id, "create", || make(&self.images[offer.image], &offer.id, &table))
+            .watch(&offer.id, "create", || self.images[offer.image].create(&offer.id, &table))
             .map_err(|error| anyhow!("`{section}` with `use = \"{}\"`: {error}", config.id))
     }
 

@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_plugin::{Inputs, Mask, OptimizerKind, Sink, Weight};
+use capo_plugin::{Inputs, MaskHandle, OptimizerKind, Sink, WeightHandle};
 
 use crate::batch_file::{self, Outcome};
-use crate::lend::Lender;
 use crate::mask::{self, Accepted};
 use crate::recorded::RecordedBatch;
 use crate::upload::Device;
@@ -18,9 +17,9 @@ use crate::weight::{self, Weighed};
 /// Built masks and weights: the components that decide over tokens.
 pub struct Deciders {
     /// The masks, in order.
-    pub masks: Vec<Mask>,
+    pub masks: Vec<MaskHandle>,
     /// The weights, in order.
-    pub weights: Vec<Weight>,
+    pub weights: Vec<WeightHandle>,
 }
 
 /// Settings of the optimizer that replace the recorded ones: a mask's decisions may depend on them.
@@ -190,13 +189,11 @@ pub fn replay_step(
         .with_context(|| format!("batch file `{}`", path.display()))?;
     let upload = device.map(|device| device.upload(&view)).transpose()?;
     let view = upload.as_ref().map_or(view, |upload| upload.view(view));
-    let context = batch.context.as_ref().map(|context| context.data.lend(context.age));
-    let mut sink = Lender { sink, context, ranks: None };
-    let mut accepted = mask::apply(masks, &mut sink, &view)?;
-    let weighed = weight::apply(weights, &mut sink, &view, &mut accepted)?;
+    let mut accepted = mask::apply(masks, sink, &view)?;
+    let weighed = weight::apply(weights, sink, &view, &mut accepted)?;
     let taken = accepted.tokens > 0;
-    mask::step_end(masks, &mut sink, &view, &accepted.mask, taken)?;
-    weight::step_end(weights, &mut sink, &view, &weighed, taken)?;
+    mask::step_end(masks, sink, &view, &accepted.mask, taken)?;
+    weight::step_end(weights, sink, &view, &weighed, taken)?;
     Ok((accepted, weighed))
 }
 
@@ -221,7 +218,7 @@ fn mean_weight(weights: &[f32], tokens: u64) -> String {
 /// # Errors
 ///
 /// When an input is missing; the message names all that are missing.
-pub fn check_held(mask: &Mask, path: &Path, batch: &RecordedBatch) -> Result<()> {
+pub fn check_held(mask: &MaskHandle, path: &Path, batch: &RecordedBatch) -> Result<()> {
     check_inputs([(mask.id(), mask.inputs())].into_iter(), batch)
         .with_context(|| format!("batch file `{}`", path.display()))
 }

@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use capo_plugin::guarded;
+use capo_plugin::keeping_arithmetic;
 
 use crate::last_words::{self, Name};
 use crate::place::Place;
@@ -117,7 +117,7 @@ impl Watchdog {
     /// Runs one call under watch, with floating-point settings of its own.
     pub fn watch<R>(&self, id: &str, method: &'static str, call: impl FnOnce() -> R) -> R {
         self.enter(id, method);
-        let result = guarded(call);
+        let result = keeping_arithmetic(call);
         self.leave();
         result
     }

@@ -1,7 +1,7 @@
 //! Applies weights in order: each scales the gradient of the tokens that the masks kept.
 
 use anyhow::{Result, bail};
-use capo_plugin::{Batch, Sink, Weight};
+use capo_plugin::{Batch, Sink, WeightHandle};
 
 use crate::mask::Accepted;
 
@@ -30,7 +30,12 @@ pub struct Given {
 /// # Errors
 ///
 /// A weight's own error, a rule of the interface that it broke, or a product that is too large.
-pub fn apply(weights: &mut [Weight], sink: &mut dyn Sink, batch: &Batch<'_>, left: &mut Accepted) -> Result<Weighed> {
+pub fn apply(
+    weights: &mut [WeightHandle],
+    sink: &mut dyn Sink,
+    batch: &Batch<'_>,
+    left: &mut Accepted,
+) -> Result<Weighed> {
     let mut product: Vec<f32> = left.mask.iter().map(|&accepted| f32::from(accepted)).collect();
     let mut given = Vec::with_capacity(weights.len());
     for weight in weights {
@@ -60,7 +65,7 @@ pub fn apply(weights: &mut [Weight], sink: &mut dyn Sink, batch: &Batch<'_>, lef
 ///
 /// A weight's own error.
 pub fn step_end(
-    weights: &mut [Weight],
+    weights: &mut [WeightHandle],
     sink: &mut dyn Sink,
     batch: &Batch<'_>,
     weighed: &Weighed,

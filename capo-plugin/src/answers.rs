@@ -4,13 +4,8 @@ use abi_stable::library::{CheckTypeLayout, LibHeader, RootModuleError, RootModul
 use abi_stable::prefix_type::PrefixRefTrait;
 use abi_stable::std_types::{ROption, RResult, RStr};
 
-use crate::abi::{PluginRoot_Ref, RECIPE_POINT, RecipePoint, leak_root};
-use crate::abi_keys::{KEYS_POINT, KeysPoint};
-use crate::abi_recipe::{RECIPE_POINT_2, RecipePoint2};
-use crate::abi_sweep::{SWEEP_POINT, SweepPoint};
-use crate::abi_traits::{TRAITS_POINT, TraitsPoint};
-use crate::described::{describe, ranges, recipes, recipes_with_settings, traits};
-use crate::{Extension, Image, Point, points};
+use crate::wire::{PluginRoot_Ref, RECIPES, RecipeList, leak_root};
+use crate::{Extension, Image, Point, described, points};
 
 impl Image {
     /// The image that this code was linked into.
@@ -39,17 +34,9 @@ pub static ROOT_HEADER: LibHeader =
     unsafe { LibHeader::from_constructor::<PluginRoot_Ref>(construct_root, CheckTypeLayout::Yes) };
 
 extern "C" fn own_extension(id: RStr<'_>) -> ROption<Extension<'static>> {
-    static RECIPE: RecipePoint = RecipePoint { recipes };
-    static KEYS: KeysPoint = KeysPoint { describe };
-    static SWEEP: SweepPoint = SweepPoint { ranges };
-    static TRAITS: TraitsPoint = TraitsPoint { traits };
-    static RECIPE_2: RecipePoint2 = RecipePoint2 { recipes: recipes_with_settings };
+    static OWN_RECIPES: RecipeList = RecipeList { recipes: described::recipes };
     match id.as_str() {
-        RECIPE_POINT => ROption::RSome(Extension::of(&RECIPE)),
-        KEYS_POINT => ROption::RSome(Extension::of(&KEYS)),
-        SWEEP_POINT => ROption::RSome(Extension::of(&SWEEP)),
-        TRAITS_POINT => ROption::RSome(Extension::of(&TRAITS)),
-        RECIPE_POINT_2 => ROption::RSome(Extension::of(&RECIPE_2)),
+        RECIPES => ROption::RSome(Extension::of(&OWN_RECIPES)),
         id => Point::ALL.into_iter().find(|point| point.extension_id() == id).map(points::own).into(),
     }
 }
@@ -57,32 +44,24 @@ extern "C" fn own_extension(id: RStr<'_>) -> ROption<Extension<'static>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MaskTraits;
 
-    /// An image that was built before keys had descriptions and masks had declarations.
-    extern "C" fn older(id: RStr<'_>) -> ROption<Extension<'static>> {
-        if [KEYS_POINT, SWEEP_POINT, TRAITS_POINT].contains(&id.as_str()) { ROption::RNone } else { own_extension(id) }
-    }
-
-    /// An image whose owner compiled other types under the ids.
-    extern "C" fn another(id: RStr<'_>) -> ROption<Extension<'static>> {
-        static RECIPE: RecipePoint = RecipePoint { recipes };
-        let changed = [KEYS_POINT, SWEEP_POINT, TRAITS_POINT].contains(&id.as_str());
-        if changed { ROption::RSome(Extension::of(&RECIPE)) } else { own_extension(id) }
+    /// An image that knows nothing of masks, and whose owner compiled another type under the id of recipes.
+    extern "C" fn other(id: RStr<'_>) -> ROption<Extension<'static>> {
+        match id.as_str() {
+            "capo.mask/1" => ROption::RNone,
+            RECIPES => own_extension(RStr::from_str("capo.mask/1")),
+            _ => own_extension(id),
+        }
     }
 
     #[test]
-    fn an_image_may_know_nothing_of_descriptions_but_not_something_else() {
-        let ask = |extension| Image::from_root(leak_root(extension));
-        assert_eq!(ask(older).key_docs(Point::Mask, "test.mask"), Ok(Vec::new()));
-        assert_eq!(ask(older).sweeps(Point::Mask, "test.mask"), Ok(Vec::new()));
-        assert_eq!(ask(older).mask_traits(Point::Mask, "test.mask", "{}").unwrap(), MaskTraits::NONE);
-        let differences = ask(another).key_docs(Point::Mask, "test.mask").unwrap_err();
-        assert!(differences.contains("describe"), "{differences}");
-        let differences = ask(another).sweeps(Point::Mask, "test.mask").unwrap_err();
-        assert!(differences.contains("ranges"), "{differences}");
-        let error = ask(another).mask_traits(Point::Mask, "test.mask", "{}").unwrap_err();
-        assert!(error.to_string().contains("traits"), "{error}");
+    fn an_image_may_lack_a_point_but_not_answer_with_something_else() {
+        let image = Image::from_root(leak_root(other));
+        assert!(image.components(Point::Mask).unwrap().is_empty());
+        let refused = image.mask("test.mask", "{}").err().unwrap();
+        assert_eq!(refused.to_string(), "the image has no extension `capo.mask/1`");
+        let differences = image.recipes().unwrap_err();
+        assert!(differences.contains("recipes"), "{differences}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::ops::{BitOr, Range};
 
 use abi_stable::StableAbi;
 
-use crate::{ErrorKind, PluginError, Tensor};
+use crate::{ErrorKind, PluginError, RolloutContext, SamplerTopK, Tensor};
 
 /// Shape of a batch.
 #[repr(C)]
@@ -63,12 +63,11 @@ impl Inputs {
     pub const LAST_LAYER: Self = Self(1 << 3);
     /// [`Batch::optimizer_state`]: the last layer's weight and its moments in the optimizer.
     pub const OPTIMIZER_STATE: Self = Self(1 << 4);
-    /// [`Ctx::rollout_context`](crate::Ctx::rollout_context): prompts, texts, rewards of each function, and the
-    /// sampler's own log-probabilities.
+    /// [`Batch::rollout_context`]: prompts, texts, rewards of each function, and the sampler's own log-probabilities.
     pub const ROLLOUT_CONTEXT: Self = Self(1 << 5);
-    /// [`Ctx::sampler_top_k`](crate::Ctx::sampler_top_k): the sampler's most likely tokens and their log-probabilities.
+    /// [`Batch::sampler_top_k`]: the sampler's most likely tokens, drawn or not, and their log-probabilities.
     pub const SAMPLER_TOP_K: Self = Self(1 << 6);
-    /// [`Ctx::alignment`](crate::Ctx::alignment), for step controls: how well the gradient agrees with the previous step.
+    /// [`Update::alignment`](crate::Update::alignment), for step controls: how well the gradient agrees with the previous step.
     pub const ALIGNMENT: Self = Self(1 << 7);
     /// All flags that this revision names.
     pub const KNOWN: Self = Self((1 << 8) - 1);
@@ -268,7 +267,8 @@ pub struct Batch<'a> {
     pub max_completion_length: usize,
     /// `[B, T]`: ids of the sampled tokens.
     pub completion_ids: &'a [u32],
-    /// `[B, T]`: 1 for a token of the completion, up to and including the end token; 0 for padding.
+    /// `[B, T]`: 1 for a token that the policy drew, up to and including the end token; 0 for padding. Zeros may also stand between
+    /// ones, at tokens that others wrote into the completion, such as the answer of an environment.
     pub completion_mask: &'a [u8],
     /// `[B]`: 1 where the length limit cut the completion off.
     pub truncated: &'a [u8],
@@ -281,7 +281,7 @@ pub struct Batch<'a> {
     /// `[B, T]`: the objective's loss per token, before masking and reduction. Present for masks.
     pub losses: Option<&'a [f32]>,
     /// `[B, T]`: derivative of the sum of a completion's `losses` by this token's `logps`, as in
-    /// [`PerToken`](crate::PerToken). Present for masks.
+    /// [`TokenLosses`](crate::TokenLosses). Present for masks.
     pub dloss_dlogp: Option<&'a [f32]>,
     /// `[B, T]`, nats: log-probability of each token when it was sampled. Needs [`Inputs::OLD_LOGPS`].
     pub old_logps: Option<&'a [f32]>,
@@ -293,6 +293,10 @@ pub struct Batch<'a> {
     pub last_layer: Option<LastLayer<'a>>,
     /// The last layer's weight and moments. Needs [`Inputs::OPTIMIZER_STATE`].
     pub optimizer_state: Option<OptimizerState<'a>>,
+    /// Facts about the rollout besides the batch. Needs [`Inputs::ROLLOUT_CONTEXT`].
+    pub rollout_context: Option<RolloutContext<'a>>,
+    /// The sampler's most likely tokens at each position. Needs [`Inputs::SAMPLER_TOP_K`].
+    pub sampler_top_k: Option<SamplerTopK<'a>>,
 }
 
 impl<'a> Batch<'a> {
@@ -325,6 +329,8 @@ impl<'a> Batch<'a> {
             entropy: None,
             last_layer: None,
             optimizer_state: None,
+            rollout_context: None,
+            sampler_top_k: None,
         }
     }
 
@@ -365,6 +371,8 @@ impl<'a> Batch<'a> {
         self.entropy = self.entropy.filter(|_| inputs.contains(Inputs::ENTROPY));
         self.last_layer = self.last_layer.filter(|_| inputs.contains(Inputs::LAST_LAYER));
         self.optimizer_state = self.optimizer_state.filter(|_| inputs.contains(Inputs::OPTIMIZER_STATE));
+        self.rollout_context = self.rollout_context.filter(|_| inputs.contains(Inputs::ROLLOUT_CONTEXT));
+        self.sampler_top_k = self.sampler_top_k.filter(|_| inputs.contains(Inputs::SAMPLER_TOP_K));
         self
     }
 
@@ -391,6 +399,16 @@ impl<'a> Batch<'a> {
     /// Returns [`Batch::optimizer_state`]; an error when the component did not ask for it.
     pub fn optimizer_state(&self) -> Result<OptimizerState<'a>, PluginError> {
         self.optimizer_state.ok_or_else(|| missing("optimizer_state", "OPTIMIZER_STATE"))
+    }
+
+    /// Returns [`Batch::rollout_context`]; an error when the component did not ask for it.
+    pub fn rollout_context(&self) -> Result<RolloutContext<'a>, PluginError> {
+        self.rollout_context.ok_or_else(|| missing("rollout_context", "ROLLOUT_CONTEXT"))
+    }
+
+    /// Returns [`Batch::sampler_top_k`]; an error when the component did not ask for it.
+    pub fn sampler_top_k(&self) -> Result<SamplerTopK<'a>, PluginError> {
+        self.sampler_top_k.ok_or_else(|| missing("sampler_top_k", "SAMPLER_TOP_K"))
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 /// Runs a plugin's code, then restores the rounding mode, the treatment of denormals and the traps of floating-point arithmetic. A
 /// library may change them for itself. A library built with `-ffast-math`, for example, changes them when it is loaded.
-pub fn guarded<R>(call: impl FnOnce() -> R) -> R {
+pub fn keeping_arithmetic<R>(call: impl FnOnce() -> R) -> R {
     let _before = Arithmetic::now();
     call()
 }
@@ -23,35 +23,35 @@ pub fn watch_drops(around: AroundDrop) {
 }
 
 /// A plugin's object. Its drop is guarded like every other call.
-pub(crate) struct Guest<W> {
+pub(crate) struct PluginObject<W> {
     id: String,
     /// `Some` until the object is dropped.
     wire: Option<W>,
 }
 
-impl<W> Guest<W> {
+impl<W> PluginObject<W> {
     pub(crate) fn new(id: &str, wire: W) -> Self {
         Self { id: id.to_owned(), wire: Some(wire) }
     }
 }
 
-impl<W> Deref for Guest<W> {
+impl<W> Deref for PluginObject<W> {
     type Target = W;
     fn deref(&self) -> &W {
         self.wire.as_ref().expect("it is not dropped")
     }
 }
 
-impl<W> DerefMut for Guest<W> {
+impl<W> DerefMut for PluginObject<W> {
     fn deref_mut(&mut self) -> &mut W {
         self.wire.as_mut().expect("it is not dropped")
     }
 }
 
-impl<W> Drop for Guest<W> {
+impl<W> Drop for PluginObject<W> {
     fn drop(&mut self) {
         let mut wire = self.wire.take();
-        let mut drop = || guarded(|| drop(wire.take()));
+        let mut drop = || keeping_arithmetic(|| drop(wire.take()));
         match AROUND_DROP.get() {
             Some(around) => around(&self.id, &mut drop),
             None => drop(),
@@ -155,7 +155,7 @@ mod tests {
 
     use super::*;
     use crate::testing::Fixture;
-    use crate::{Batch, Ctx, Inputs, PluginError, PreBackwardMask, testing};
+    use crate::{Batch, Ctx, Inputs, Mask, PluginError, testing};
 
     /// Rounds up and flushes denormals to zero, as `fesetround` and `-ffast-math` do.
     fn meddle() {
@@ -171,7 +171,7 @@ mod tests {
     #[serde(deny_unknown_fields)]
     struct Meddler {}
 
-    impl PreBackwardMask for Meddler {
+    impl Mask for Meddler {
         fn mask(&mut self, _: &mut Ctx, _: &Batch, _: &mut [u8]) -> Result<(), PluginError> {
             meddle();
             Ok(())
@@ -208,7 +208,7 @@ mod tests {
     fn arithmetic_is_as_before_after_every_kind_of_call() {
         let right = third();
         let same = |call: &str| assert_eq!(third(), right, "{call}");
-        let mut mask = guarded(|| testing::mask::<Meddler>("")).unwrap();
+        let mut mask = keeping_arithmetic(|| testing::mask::<Meddler>("")).unwrap();
         same("create");
         let fixture = Fixture::new(1, 2);
         fixture.mask(&mut mask).unwrap();
@@ -223,7 +223,7 @@ mod tests {
         same("drop");
         // The host answers in the middle of a call.
         let host = Arithmetic::now();
-        let (answered, inside) = guarded(|| {
+        let (answered, inside) = keeping_arithmetic(|| {
             meddle();
             (host.during(third), third())
         });

@@ -1,26 +1,34 @@
 //! The connection between the ranks of a run: methods for components, and a trait for hosts.
 
-use std::marker::PhantomData;
+use abi_stable::std_types::{RSlice, RSliceMut, RVec};
 
-use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
+use crate::PluginError;
+use crate::wire::WireHost;
 
-use crate::abi::WireError;
-use crate::abi_collective::{COLLECTIVE, Collective};
-use crate::guard::caught;
-use crate::{Extension, PluginError};
-
+/// The ranks of a run: processes that each hold completions of their own of a step's batch. [`Ctx::collective`](crate::Ctx::collective)
+/// gives it.
+///
 /// **All ranks must make the same calls in the same order.** Each call waits for all other ranks, so a call that one
 /// rank skips never returns. A component must not decide about a call from facts of one rank, such as its completions
 /// or its error. In that case the ranks agree first ([`agree`](Self::agree)).
-impl Collective {
+#[derive(Clone, Copy)]
+pub struct Collective<'a> {
+    host: &'a (dyn WireHost + 'a),
+}
+
+impl<'a> Collective<'a> {
+    pub(crate) fn new(host: &'a (dyn WireHost + 'a)) -> Self {
+        Self { host }
+    }
+
     /// Index of this process among the ranks, from 0.
     pub fn rank(&self) -> usize {
-        self.rank as usize
+        self.host.rank() as usize
     }
 
     /// Number of ranks. It is 1 where this process holds the whole batch; the calls then return their inputs.
     pub fn size(&self) -> usize {
-        self.size as usize
+        self.host.ranks() as usize
     }
 
     /// Replaces each of `values` by its sum over all ranks, bit for bit equal on all of them. Every rank must pass equally many values.
@@ -29,7 +37,7 @@ impl Collective {
     ///
     /// The host's message, where the ranks cannot reach each other; the contents of `values` are then unspecified.
     pub fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), PluginError> {
-        (self.all_reduce_sum)(self.engine, RSliceMut::from_mut_slice(values)).into_result().map_err(PluginError::from)
+        Ok(self.host.all_reduce_sum(RSliceMut::from_mut_slice(values)).into_result()?)
     }
 
     /// Returns the values of each rank, ordered by rank. Ranks may pass different numbers of values.
@@ -38,9 +46,9 @@ impl Collective {
     ///
     /// The host's message, where the ranks cannot reach each other.
     pub fn all_gather(&self, values: &[i64]) -> Result<Vec<Vec<i64>>, PluginError> {
-        let gathered = (self.all_gather)(self.engine, RSlice::from_slice(values)).into_result()?;
+        let gathered = self.host.all_gather(RSlice::from_slice(values)).into_result()?;
         if gathered.len() != self.size() {
-            let (got, size) = (gathered.len(), self.size);
+            let (got, size) = (gathered.len(), self.size());
             return Err(PluginError::failed(format!(
                 "the host gathered {got} arrays from {size} ranks (it must be one of each)"
             )));
@@ -108,55 +116,4 @@ impl Ranks for OneRank {
     fn all_gather(&self, values: &[i64]) -> Result<Vec<Vec<i64>>, PluginError> {
         Ok(vec![values.to_vec()])
     }
-}
-
-/// Owner of a [`Collective`] that is valid while its `Ranks` are borrowed.
-#[derive(Debug)]
-pub struct Connection<'a> {
-    collective: Collective,
-    ranks: PhantomData<&'a ()>,
-}
-
-impl<'a> Connection<'a> {
-    /// Connects to `ranks`.
-    pub fn new<R: Ranks>(ranks: &'a R) -> Self {
-        let collective = Collective {
-            rank: ranks.rank() as u64,
-            size: ranks.size() as u64,
-            engine: std::ptr::from_ref(ranks).cast(),
-            all_reduce_sum: all_reduce_sum::<R>,
-            all_gather: all_gather::<R>,
-        };
-        Self { collective, ranks: PhantomData }
-    }
-
-    /// Connection of a single process.
-    pub fn alone() -> Self {
-        Self::new(&OneRank)
-    }
-
-    /// The host's answer to a component that asks for its extension `id`; `None` for another id.
-    pub fn extension(&self, id: &str) -> Option<Extension<'_>> {
-        (id == COLLECTIVE).then(|| Extension::of(&self.collective))
-    }
-}
-
-extern "C" fn all_reduce_sum<R: Ranks>(engine: *const (), values: RSliceMut<'_, f64>) -> RResult<(), WireError> {
-    contained(|| ranks::<R>(engine).all_reduce_sum(values.into_mut_slice()))
-}
-
-extern "C" fn all_gather<R: Ranks>(engine: *const (), values: RSlice<'_, i64>) -> RResult<RVec<RVec<i64>>, WireError> {
-    contained(|| Ok(ranks::<R>(engine).all_gather(values.as_slice())?.into_iter().map(RVec::from).collect()))
-}
-
-fn ranks<'a, R>(engine: *const ()) -> &'a R {
-    // SAFETY: `Connection::new` took `engine` from a `&R` and stored it beside a function for the same `R`, which calls here.
-    // A `Collective` is only reached through a borrow of the connection, and the connection borrows the ranks.
-    unsafe { &*engine.cast::<R>() }
-}
-
-/// Catches a panic, which must not cross into the component.
-fn contained<T>(call: impl FnOnce() -> Result<T, PluginError>) -> RResult<T, WireError> {
-    let panicked = || Err(PluginError::failed("what connects the ranks panicked (the host is at fault)"));
-    caught(call).unwrap_or_else(panicked).map_err(WireError::from).into()
 }

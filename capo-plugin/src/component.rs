@@ -2,44 +2,38 @@
 //! method.
 
 use abi_stable::StableAbi;
-use abi_stable::std_types::{RResult, RSlice, RStr, RVec};
+use abi_stable::std_types::{ROption, RResult, RSlice, RStr, RVec};
 
-use crate::abi::{ComponentInfo, HostRef, WireBatch, WireError};
-use crate::call::{Guest, guarded};
+use crate::call::{PluginObject, keeping_arithmetic};
 use crate::sink::{Sink, contract, listen, per_token};
-use crate::{Batch, Dims, Inputs, PluginError, Point};
-
-/// Functions of an image for one point: list the components, and build a component from its id and its table as JSON text.
-pub(crate) type Doors<W> =
-    (extern "C" fn() -> RVec<ComponentInfo>, extern "C" fn(id: RStr<'_>, config: RStr<'_>) -> RResult<W, WireError>);
+use crate::wire::{HostRef, WireBatch, WireError};
+use crate::{Batch, Dims, Extension, Inputs, PluginError, Point};
 
 /// A component's object on the wire, for code that all points share.
-pub trait Wired: Sized + 'static {
+pub trait WireObject: StableAbi + Sized + 'static {
     /// The point.
     const POINT: Point;
-    /// Type behind the point's extension id, through which an image lists its components.
-    type List: StableAbi + 'static;
-    #[doc(hidden)]
-    fn doors(list: &Self::List) -> Doors<Self>;
     #[doc(hidden)]
     fn inputs(&self) -> Inputs;
     #[doc(hidden)]
     fn save(&self) -> RResult<RVec<u8>, WireError>;
     #[doc(hidden)]
     fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError>;
+    #[doc(hidden)]
+    fn extension(&mut self, id: RStr<'_>) -> ROption<Extension<'_>>;
 }
 
 /// A live component of this executable or of a plugin; `W` is its object on the wire.
 pub struct Component<W> {
     pub(crate) id: String,
-    pub(crate) wire: Guest<W>,
+    pub(crate) wire: PluginObject<W>,
     inputs: Inputs,
 }
 
-impl<W: Wired> Component<W> {
+impl<W: WireObject> Component<W> {
     pub(crate) fn new(id: &str, wire: W) -> Self {
-        let inputs = guarded(|| wire.inputs());
-        Self { id: id.to_owned(), inputs, wire: Guest::new(id, wire) }
+        let inputs = keeping_arithmetic(|| wire.inputs());
+        Self { id: id.to_owned(), inputs, wire: PluginObject::new(id, wire) }
     }
 
     /// The component's id.
@@ -64,7 +58,7 @@ impl<W: Wired> Component<W> {
     ///
     /// The component's own message, prefixed with its id.
     pub fn save(&self) -> Result<Vec<u8>, PluginError> {
-        let state = guarded(|| self.wire.save().into_result());
+        let state = keeping_arithmetic(|| self.wire.save().into_result());
         state.map(RVec::into_vec).map_err(|error| self.named(error.into()))
     }
 
@@ -74,8 +68,20 @@ impl<W: Wired> Component<W> {
     ///
     /// The component's own message, prefixed with its id.
     pub fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
-        let loaded = guarded(|| self.wire.load(RSlice::from_slice(state)).into_result());
+        let loaded = keeping_arithmetic(|| self.wire.load(RSlice::from_slice(state)).into_result());
         loaded.map_err(|error| self.named(error.into()))
+    }
+
+    /// The component's extension `id`, or `None` when it does not know it. Later versions of a point ask for their additions here.
+    ///
+    /// # Errors
+    ///
+    /// When the plugin compiled another layout under this id: the differences, as abi_stable prints them.
+    pub fn extension<T: StableAbi>(&mut self, id: &str) -> Result<Option<&T>, String> {
+        match keeping_arithmetic(|| self.wire.extension(RStr::from_str(id))) {
+            ROption::RNone => Ok(None),
+            ROption::RSome(extension) => extension.get::<T>().map(Some),
+        }
     }
 
     /// Calls `method` with the part of `batch` that the component asked for.
@@ -87,9 +93,8 @@ impl<W: Wired> Component<W> {
         work: impl FnOnce(&mut W, &mut HostRef<'_>, &WireBatch<'_>) -> RResult<(), WireError>,
     ) -> Result<(), PluginError> {
         let (seen, wire) = (WireBatch::from(&batch.with_only(self.inputs)), &mut self.wire);
-        let outcome = listen((&self.id, method, self.inputs), per_token(batch.dims), sink, |host| {
-            work(wire, host, &seen).into_result()
-        });
+        let outcome =
+            listen((&self.id, method), per_token(batch.dims), sink, |host| work(wire, host, &seen).into_result());
         outcome.map_err(|error| self.named(error))
     }
 

@@ -1,10 +1,9 @@
 //! The rollout's context: facts about its completions besides the batch. A host fills it in, and components read it.
 
-use std::ops::{Deref, Range};
+use std::ops::Range;
 
-use crate::Extension;
-use crate::abi_context::{Lent, ROLLOUT_CONTEXT, RolloutContext};
-use crate::abi_top_k::{SAMPLER_TOP_K, SamplerTopK};
+use abi_stable::StableAbi;
+use abi_stable::std_types::RSlice;
 
 /// Part `index` of `values`, which holds all parts in sequence; `ends` holds the end of each.
 fn part<'a, T>(values: &'a [T], ends: &[u64], index: usize) -> &'a [T] {
@@ -17,54 +16,75 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }
 
-/// Indices are as in [`Batch`](crate::Batch): completion b of B, token t of T, group g of B ÷ G. An index out of range panics.
-impl RolloutContext {
+/// Facts about a rollout's completions besides the batch: prompts, texts, rewards per function, the sampler's own log-probabilities.
+///
+/// Indices are as in [`Batch`](crate::Batch): completion b of B, token t of T. An index out of range panics.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct RolloutContext<'a> {
+    group_size: u64,
+    tokens: u64,
+    age: u64,
+    prompt_ids: RSlice<'a, u32>,
+    prompt_ends: RSlice<'a, u64>,
+    prompt_numbers: RSlice<'a, u64>,
+    lines: RSlice<'a, u64>,
+    texts: RSlice<'a, u8>,
+    text_ends: RSlice<'a, u64>,
+    spans: RSlice<'a, u32>,
+    reward_names: RSlice<'a, u8>,
+    reward_name_ends: RSlice<'a, u64>,
+    rewards: RSlice<'a, f32>,
+    sampler_logps: RSlice<'a, f32>,
+}
+
+impl<'a> RolloutContext<'a> {
     /// Token ids of the prompt of completion `b`, without padding.
-    pub fn prompt_ids(&self, b: usize) -> &[u32] {
-        part(self.prompt_ids.get(), self.prompt_ends.get(), self.group(b))
+    pub fn prompt_ids(&self, b: usize) -> &'a [u32] {
+        part(self.prompt_ids.as_slice(), self.prompt_ends.as_slice(), self.group(b))
     }
 
     /// Position of the prompt in the run's sequence of prompts, from 0. A repeated prompt gets a new number each time.
     pub fn prompt_number(&self, b: usize) -> u64 {
-        self.prompt_numbers.get()[self.group(b)]
+        self.prompt_numbers.as_slice()[self.group(b)]
     }
 
     /// Line of the dataset's file that holds the prompt, from 1; `None` where prompts are generated.
     pub fn line(&self, b: usize) -> Option<u64> {
-        Some(self.lines.get()[self.group(b)]).filter(|&line| line > 0)
+        Some(self.lines.as_slice()[self.group(b)]).filter(|&line| line > 0)
     }
 
     /// Text of completion `b`, without special tokens.
-    pub fn text(&self, b: usize) -> &str {
-        text(part(self.texts.get(), self.text_ends.get(), b))
+    pub fn text(&self, b: usize) -> &'a str {
+        text(part(self.texts.as_slice(), self.text_ends.as_slice(), b))
     }
 
     /// Bytes of [`text`](Self::text) that token `t` of completion `b` encodes. The range is empty for special tokens
     /// and padding. A character of several tokens belongs to the last of them.
     pub fn span(&self, b: usize, t: usize) -> Range<usize> {
         let at = 2 * (b * self.tokens as usize + t);
-        let spans = self.spans.get();
+        let spans = self.spans.as_slice();
         spans[at] as usize..spans[at + 1] as usize
     }
 
     /// Names of the run's reward functions, in configured order.
-    pub fn reward_names(&self) -> impl Iterator<Item = &str> {
-        let ends = self.reward_name_ends.get();
-        (0..ends.len()).map(move |index| text(part(self.reward_names.get(), ends, index)))
+    pub fn reward_names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let (names, ends) = (self.reward_names.as_slice(), self.reward_name_ends.as_slice());
+        (0..ends.len()).map(move |index| text(part(names, ends, index)))
     }
 
     /// `[B]`: rewards of reward function `index`, before its weight is applied.
-    pub fn rewards(&self, index: usize) -> &[f32] {
-        let count = self.text_ends.get().len();
-        &self.rewards.get()[index * count..(index + 1) * count]
+    pub fn rewards(&self, index: usize) -> &'a [f32] {
+        let count = self.text_ends.as_slice().len();
+        &self.rewards.as_slice()[index * count..(index + 1) * count]
     }
 
     /// `[B, T]`, nats: log-probability of each token in the distribution from which it was drawn. Temperature and truncation
     /// are included, and the precision is the sampler's own, as vLLM reports it to TRL and verl. 0 on padding.
     ///
     /// The trainer's own values for the same policy are [`Batch::old_logps`](crate::Batch::old_logps).
-    pub fn sampler_logps(&self) -> &[f32] {
-        self.sampler_logps.get()
+    pub fn sampler_logps(&self) -> &'a [f32] {
+        self.sampler_logps.as_slice()
     }
 
     /// Optimizer steps since these completions were sampled.
@@ -77,22 +97,31 @@ impl RolloutContext {
     }
 }
 
-/// Indices as in [`Batch`](crate::Batch). An index out of range panics.
-impl SamplerTopK {
+/// The sampler's most likely tokens at each position. Indices are as in [`Batch`](crate::Batch); an index out of range panics.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct SamplerTopK<'a> {
+    tokens: u64,
+    k: u64,
+    ids: RSlice<'a, u32>,
+    logps: RSlice<'a, f32>,
+}
+
+impl<'a> SamplerTopK<'a> {
     /// K: number of tokens at each position.
     pub fn k(&self) -> usize {
         self.k as usize
     }
 
     /// `[K]`: ids of the most likely tokens at position `t` of completion `b`, most likely first; ties go to the lower id.
-    pub fn ids(&self, b: usize, t: usize) -> &[u32] {
-        &self.ids.get()[self.place(b, t)]
+    pub fn ids(&self, b: usize, t: usize) -> &'a [u32] {
+        &self.ids.as_slice()[self.place(b, t)]
     }
 
     /// `[K]`, nats: log-probabilities of these tokens in the distribution from which the token was drawn, temperature
     /// and truncation included. Minus infinity for a token that truncation excluded. 0 on padding.
-    pub fn logps(&self, b: usize, t: usize) -> &[f32] {
-        &self.logps.get()[self.place(b, t)]
+    pub fn logps(&self, b: usize, t: usize) -> &'a [f32] {
+        &self.logps.as_slice()[self.place(b, t)]
     }
 
     fn place(&self, b: usize, t: usize) -> Range<usize> {
@@ -237,68 +266,30 @@ impl ContextData {
         part
     }
 
-    /// Lends the context to a call, `age` optimizer steps after the completions were sampled.
-    pub fn lend(&self, age: u64) -> Lending<'_> {
-        let context = RolloutContext {
+    /// The context as components see it, `age` optimizer steps after the completions were sampled.
+    pub fn lend(&self, age: u64) -> RolloutContext<'_> {
+        RolloutContext {
             group_size: self.group_size,
             tokens: self.tokens,
             age,
-            prompt_ids: Lent::new(&self.prompt_ids),
-            prompt_ends: Lent::new(&self.prompt_ends),
-            prompt_numbers: Lent::new(&self.prompt_numbers),
-            lines: Lent::new(&self.lines),
-            texts: Lent::new(&self.texts),
-            text_ends: Lent::new(&self.text_ends),
-            spans: Lent::new(&self.spans),
-            reward_names: Lent::new(&self.reward_names),
-            reward_name_ends: Lent::new(&self.reward_name_ends),
-            rewards: Lent::new(&self.rewards),
-            sampler_logps: Lent::new(&self.sampler_logps),
-        };
-        let top_k = (self.top_k > 0).then(|| SamplerTopK {
-            tokens: self.tokens,
-            k: self.top_k,
-            ids: Lent::new(&self.top_ids),
-            logps: Lent::new(&self.top_logps),
-        });
-        Lending { context, top_k, data: self }
-    }
-}
-
-/// Owner of a [`RolloutContext`] that is valid while its data are borrowed.
-#[derive(Debug)]
-pub struct Lending<'a> {
-    context: RolloutContext,
-    top_k: Option<SamplerTopK>,
-    data: &'a ContextData,
-}
-
-impl<'a> Lending<'a> {
-    /// The lent arrays.
-    pub fn data(&self) -> &'a ContextData {
-        self.data
-    }
-
-    /// The sampler's most likely tokens, or `None` where they are not known.
-    pub fn top_k(&self) -> Option<&SamplerTopK> {
-        self.top_k.as_ref()
-    }
-
-    /// The host's answer to a component that asks for its extension `id`; `None` for another id.
-    pub fn extension(&self, id: &str) -> Option<Extension<'_>> {
-        match id {
-            ROLLOUT_CONTEXT => Some(Extension::of(&self.context)),
-            SAMPLER_TOP_K => self.top_k().map(Extension::of),
-            _ => None,
+            prompt_ids: RSlice::from_slice(&self.prompt_ids),
+            prompt_ends: RSlice::from_slice(&self.prompt_ends),
+            prompt_numbers: RSlice::from_slice(&self.prompt_numbers),
+            lines: RSlice::from_slice(&self.lines),
+            texts: RSlice::from_slice(&self.texts),
+            text_ends: RSlice::from_slice(&self.text_ends),
+            spans: RSlice::from_slice(&self.spans),
+            reward_names: RSlice::from_slice(&self.reward_names),
+            reward_name_ends: RSlice::from_slice(&self.reward_name_ends),
+            rewards: RSlice::from_slice(&self.rewards),
+            sampler_logps: RSlice::from_slice(&self.sampler_logps),
         }
     }
-}
 
-impl Deref for Lending<'_> {
-    type Target = RolloutContext;
-
-    fn deref(&self) -> &RolloutContext {
-        &self.context
+    /// The sampler's most likely tokens as components see them, or `None` where they are not known.
+    pub fn top_k(&self) -> Option<SamplerTopK<'_>> {
+        let (ids, logps) = (RSlice::from_slice(&self.top_ids), RSlice::from_slice(&self.top_logps));
+        (self.top_k > 0).then_some(SamplerTopK { tokens: self.tokens, k: self.top_k, ids, logps })
     }
 }
 
@@ -322,10 +313,10 @@ mod tests {
         assert_eq!((context.rewards(0)[2], context.rewards(1)[3]), (0.5, 0.4));
         assert_eq!(context.sampler_logps(), [-0.5, -1.0, 0.0, 0.0, 0.0, 0.0, -0.1, -0.2, -0.3, -2.0, 0.0, 0.0]);
         assert_eq!(context.age(), 5);
-        let top_k = context.top_k().unwrap();
+        let top_k = data.top_k().unwrap();
         assert_eq!((top_k.k(), top_k.ids(1, 2)), (2, &[10, 11][..]));
         assert_eq!(top_k.logps(3, 0), [-0.25, f32::NEG_INFINITY]);
-        assert!(ContextData::default().lend(0).top_k().is_none());
+        assert!(ContextData::default().top_k().is_none());
     }
 
     #[test]
@@ -339,7 +330,7 @@ mod tests {
         }
         assert_eq!((context.rewards(1), context.age()), (&[0.3, 0.4][..], 7));
         assert_eq!(context.sampler_logps(), &all.sampler_logps()[6..]);
-        assert_eq!(context.top_k().unwrap().ids(1, 2), all.top_k().unwrap().ids(3, 2));
+        assert_eq!(part.top_k().unwrap().ids(1, 2), data.top_k().unwrap().ids(3, 2));
         assert_eq!(data.part(0..4), data);
     }
 }

@@ -2,13 +2,11 @@
 
 use abi_stable::std_types::{ROption, RSlice, RStr};
 
-use crate::abi::{WireBatch, WireError, WireLastLayer, WireOptimizerState};
-use crate::abi_reward::{WireCompletion, WireRollout};
-use crate::abi_step_control::WireGroup;
 use crate::error::{PluginError, shortened};
+use crate::wire::{WireBatch, WireCompletion, WireError, WireGroup, WireLastLayer, WireOptimizerState, WireRollout};
 use crate::{
     Batch, Completion, Denominator, Dims, LastLayer, OptimizerInfo, OptimizerState, ParameterGroup, Reduction, Rollout,
-    Tensor,
+    RolloutContext, SamplerTopK, Tensor,
 };
 
 impl From<PluginError> for WireError {
@@ -38,7 +36,19 @@ macro_rules! same_on_both_sides {
     )*};
 }
 
-same_on_both_sides!(f32, u32, u64, Denominator, Dims, OptimizerInfo, Reduction, Tensor<'a>);
+same_on_both_sides!(
+    bool,
+    f32,
+    u32,
+    u64,
+    Denominator,
+    Dims,
+    OptimizerInfo,
+    Reduction,
+    RolloutContext<'a>,
+    SamplerTopK<'a>,
+    Tensor<'a>
+);
 
 /// Implements both directions between two types.
 macro_rules! crosses {
@@ -59,7 +69,6 @@ macro_rules! crosses {
 
 crosses! {
     usize => u64: |count| count as u64, |count| count as usize;
-    bool => u8: u8::from, |byte| byte != 0;
     &'a str => RStr<'a>: RStr::from_str, |text: RStr<'a>| text.as_str();
     &'a [u8] => RSlice<'a, u8>: RSlice::from_slice, |values: RSlice<'a, u8>| values.as_slice();
     &'a [u32] => RSlice<'a, u32>: RSlice::from_slice, |values: RSlice<'a, u32>| values.as_slice();
@@ -102,7 +111,7 @@ macro_rules! alike {
 alike! {
     Batch, WireBatch: dims step max_steps iteration seed sampling_temperature sampling_top_p sampling_top_k loss_temperature optimizer reduction
         denominator max_completion_length completion_ids completion_mask truncated rewards advantages logps losses dloss_dlogp old_logps ref_logps
-        entropy last_layer optimizer_state;
+        entropy last_layer optimizer_state rollout_context sampler_top_k;
     LastLayer, WireLastLayer: hidden topk_ids topk_logits logsumexp action_logits vocab_size;
     OptimizerState, WireOptimizerState: weight exp_avg exp_avg_sq;
     ParameterGroup, WireGroup: name parameters;

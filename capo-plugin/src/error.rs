@@ -63,6 +63,17 @@ impl PluginError {
         Self::new(ErrorKind::STATE, message)
     }
 
+    /// Answer of a component without state to the saved `state`, which must be empty.
+    pub(crate) fn of_stateless(state: &[u8]) -> Result<(), Self> {
+        if state.is_empty() {
+            return Ok(());
+        }
+        let len = state.len();
+        Err(Self::state(format!(
+            "{len} bytes of saved state, but this component keeps none (it was saved by another one)"
+        )))
+    }
+
     /// Kind of this failure.
     pub fn kind(&self) -> ErrorKind {
         self.kind
@@ -114,7 +125,7 @@ pub(crate) fn shortened(text: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::WireError;
+    use crate::wire::WireError;
 
     #[test]
     fn what_a_component_says_has_an_end() {

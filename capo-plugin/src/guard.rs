@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use abi_stable::std_types::RResult;
 use serde::de::DeserializeOwned;
 
-use crate::abi::WireError;
-use crate::{ErrorKind, Inputs, MaskTraits, PluginError, Reduction, config};
+use crate::wire::WireError;
+use crate::{ErrorKind, Inputs, PluginError, Reduction, Traits, config};
 
 /// Answers that a component gives once, at creation. On the wire these methods cannot fail.
 #[derive(Clone, Copy)]
@@ -17,7 +17,7 @@ pub(crate) struct Answers {
     pub(crate) inputs: Inputs,
     pub(crate) reduction: Reduction,
     pub(crate) restores_moments: bool,
-    pub(crate) traits: MaskTraits,
+    pub(crate) traits: Traits,
 }
 
 impl Answers {
@@ -25,7 +25,7 @@ impl Answers {
         inputs: Inputs::NONE,
         reduction: Reduction::COMPLETION_MEAN,
         restores_moments: false,
-        traits: MaskTraits::NONE,
+        traits: Traits::NONE,
     };
 }
 

@@ -3,7 +3,7 @@
 //! # In a training step
 //!
 //! A step runs **rollout → advantage → objective → mask → backward → step**. A *component* takes part at one of six
-//! extension points: [`Reward`], [`AdvantageEstimator`], [`Objective`], [`PreBackwardMask`], [`TokenWeight`] or
+//! extension points: [`Reward`], [`Advantage`], [`Objective`], [`Mask`], [`Weight`] or
 //! [`StepControl`]. It is a struct: its fields are its configuration keys, and its trait defines its behaviour.
 //! `host new-plugin NAME` makes a crate with all of the above.
 //!
@@ -15,29 +15,28 @@
 //! settings. In a trainer on a GPU these tensors are in GPU memory ([`Tensor::device`]). A reward sees a [`Rollout`]
 //! instead: prompt, completion text, and the dataset's row, as in `completion.column::<u32>("level")`.
 //!
-//! With `Inputs::ROLLOUT_CONTEXT`, [`Ctx::rollout_context`] lends the rollout's context. It holds prompt ids, completion
-//! texts with a byte range per token, the rewards of every reward function, the log-probabilities under the sampler's own
-//! distribution, and the rollout's age in optimizer steps. The memory is the host's and is valid until the call returns:
+//! With `Inputs::ROLLOUT_CONTEXT`, [`Batch::rollout_context`] has the prompt ids, completion texts with a byte range per
+//! token, the rewards of every reward function, the log-probabilities under the sampler's own distribution, and the rollout's
+//! age in optimizer steps. With `Inputs::SAMPLER_TOP_K`, [`Batch::sampler_top_k`] has the sampler's most likely tokens at each
+//! position, drawn or not. All arrays are the host's and valid until the call returns:
 //!
 //! ```
 //! # use capo_plugin::prelude::*;
 //! # struct Drift { max_nats: f32 }
-//! impl PreBackwardMask for Drift {
+//! impl Mask for Drift {
 //!     fn inputs(&self) -> Inputs {
 //!         Inputs::OLD_LOGPS | Inputs::ROLLOUT_CONTEXT
 //!     }
 //!
-//!     fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
-//!         let context = ctx.rollout_context()?;
-//!         for (i, old) in batch.old_logps()?.iter().enumerate() {
-//!             keep[i] &= u8::from((old - context.sampler_logps()[i]).abs() <= self.max_nats);
+//!     fn mask(&mut self, _ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+//!         let (old_logps, context) = (batch.old_logps()?, batch.rollout_context()?);
+//!         for (i, old) in old_logps.iter().enumerate() {
+//!             token_mask[i] &= u8::from((old - context.sampler_logps()[i]).abs() <= self.max_nats);
 //!         }
 //!         Ok(())
 //!     }
 //! }
 //! ```
-//!
-//! With `Inputs::SAMPLER_TOP_K`, [`Ctx::sampler_top_k`] lends the sampler's most likely tokens at each position, drawn or not.
 //!
 //! A step control also gets the proposed [`Update`]: its norm per parameter group, its cost as Adam's second moment
 //! estimates it, and KL divergences between the policies before and after. Each number is computed on request.
@@ -54,13 +53,13 @@
 //!
 //! # Declarations
 //!
-//! A mask or weight that decides each token by itself may declare [`MaskTraits::TOKEN_WISE`] in `traits`. A trainer may then
+//! A mask or weight that decides each token by itself may declare [`Traits::TOKEN_WISE`] in `traits`. A trainer may then
 //! call it on parts of a step's batch, within the forward pass of training. `host check` tests the declarations.
 //!
 //! # Many ranks
 //!
 //! In a trainer with several processes, [`Ctx::collective`] connects the ranks: it sums and gathers values over all of them. A component
-//! that merges the state of all ranks in `step_end` declares [`MaskTraits::SUMS_RANKS`]. For other components the trainer gathers the
+//! that merges the state of all ranks in `step_end` declares [`Traits::SUMS_RANKS`]. For other components the trainer gathers the
 //! batch.
 //!
 //! # Errors
@@ -84,7 +83,7 @@
 //!
 //! # What stays stable
 //!
-//! The types of [`abi`] and its siblings never change; new capabilities get new extension ids. A plugin loads in a
+//! The types of [`wire`] never change; new capabilities get new extension ids. A plugin loads in a
 //! host that was built with another compiler, profile or 1.x version of this crate.
 
 #![deny(missing_docs)]
@@ -113,14 +112,15 @@ mod sketch;
 mod step_control;
 mod tensor;
 pub mod testing;
-mod wire;
+mod traits;
+pub mod wire;
 
 pub use batch::{Batch, Denominator, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState, Reduction};
-pub use call::{guarded, watch_drops};
-pub use collective::{Connection, OneRank, Ranks};
-pub use component::{Component, Wired};
+pub use call::{keeping_arithmetic, watch_drops};
+pub use collective::{Collective, OneRank, Ranks};
+pub use component::{Component, WireObject};
 pub use config::{known_keys, nearest, unknown_key};
-pub use context::{CompletionContext, ContextData, Lending, PromptContext};
+pub use context::{CompletionContext, ContextData, PromptContext, RolloutContext, SamplerTopK};
 pub use ctx::Ctx;
 pub use draws::Draws;
 pub use error::{ErrorKind, PluginError};
@@ -128,35 +128,27 @@ pub use extension::Extension;
 pub use image::Image;
 pub use keys::KeyDocs;
 pub use points::{
-    Advantage, AdvantageEstimator, Mask, Objective, ObjectiveFn, PerToken, Point, PreBackwardMask, Reward, RewardFn,
-    StepControl, StepControlFn, TokenWeight, Weight,
+    Advantage, AdvantageHandle, Mask, MaskHandle, Objective, ObjectiveHandle, Point, Reward, RewardHandle, StepControl,
+    StepControlHandle, TokenLosses, Weight, WeightHandle,
 };
 pub use rollout::{Completion, Purpose, Rollout};
 pub use sink::Sink;
 pub use sketch::{Sketch, check_target};
 pub use step_control::{Measurements, ParameterGroup, Update};
 pub use tensor::{DType, DeviceKind, Tensor};
-pub use wire::abi_collective::Collective;
-pub use wire::abi_context::RolloutContext;
-pub use wire::abi_top_k::SamplerTopK;
-pub use wire::abi_traits::MaskTraits;
-pub use wire::{
-    abi, abi_alignment, abi_collective, abi_context, abi_keys, abi_recipe, abi_reward, abi_step_control, abi_sweep,
-    abi_top_k, abi_traits, abi_weight,
-};
+pub use traits::Traits;
 
 /// Everything that a component's file needs: `use capo_plugin::prelude::*;`.
 pub mod prelude {
     pub use crate::{
-        AdvantageEstimator, Batch, Ctx, Inputs, MaskTraits, Objective, PerToken, PluginError, PreBackwardMask, Purpose,
-        Reduction, Reward, Rollout, StepControl, TokenWeight, Update, recipe, register,
+        Advantage, Batch, Ctx, Inputs, Mask, Objective, PluginError, Purpose, Reduction, Reward, Rollout, StepControl,
+        TokenLosses, Traits, Update, Weight, recipe, register,
     };
     pub use serde::Deserialize;
 }
 
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::keys::Key;
     pub use crate::register::{Entry, Recipe};
     pub use inventory;
 }

@@ -4,7 +4,7 @@ use std::any::Any;
 
 use serde::de::DeserializeOwned;
 
-use crate::{KeyDocs, MaskTraits, PluginError, Point, known_keys};
+use crate::{KeyDocs, PluginError, Point, known_keys};
 
 /// One registered component of this image. Each point has a constructor with the name of its trait, for [`register!`].
 #[doc(hidden)]
@@ -17,8 +17,6 @@ pub struct Entry {
     pub(crate) version: &'static str,
     pub(crate) keys: fn() -> Option<&'static [&'static str]>,
     pub(crate) docs: KeyDocs,
-    /// Builds a mask or a weight from its table as JSON text and returns its declarations.
-    pub(crate) traits: fn(&str) -> Result<MaskTraits, PluginError>,
 }
 
 /// Builds a component's object on the wire from its table as JSON text.
@@ -30,12 +28,7 @@ pub(crate) type Names = [&'static str; 4];
 impl Entry {
     pub(crate) const fn new<T: DeserializeOwned>(point: Point, make: Make, names: Names, docs: KeyDocs) -> Self {
         let [id, about, package, version] = names;
-        let traits: fn(&str) -> Result<MaskTraits, PluginError> = |_| Ok(MaskTraits::NONE);
-        Self { point, make, id, about, package, version, keys: known_keys::<T>, docs, traits }
-    }
-
-    pub(crate) const fn declaring(self, traits: fn(&str) -> Result<MaskTraits, PluginError>) -> Self {
-        Self { traits, ..self }
+        Self { point, make, id, about, package, version, keys: known_keys::<T>, docs }
     }
 }
 
@@ -51,11 +44,11 @@ pub struct Recipe {
 inventory::collect!(Entry);
 inventory::collect!(Recipe);
 
-/// Registers a component: `register!(PreBackwardMask, Type, "vendor.kebab-name", "what it does")`.
+/// Registers a component: `register!(Mask, Type, "vendor.kebab-name", "what it does")`.
 ///
 /// The first word is the trait that `Type` implements: [`Reward`](crate::Reward),
-/// [`AdvantageEstimator`](crate::AdvantageEstimator), [`Objective`](crate::Objective),
-/// [`PreBackwardMask`](crate::PreBackwardMask), [`TokenWeight`](crate::TokenWeight) or [`StepControl`](crate::StepControl). `Type` also implements `serde::Deserialize`: its table in a config becomes
+/// [`Advantage`](crate::Advantage), [`Objective`](crate::Objective),
+/// [`Mask`](crate::Mask), [`Weight`](crate::Weight) or [`StepControl`](crate::StepControl). `Type` also implements `serde::Deserialize`: its table in a config becomes
 /// the component.
 ///
 /// The last argument gives the meanings of the table's keys, for `host plugins --verbose`: a list as in
@@ -73,12 +66,12 @@ inventory::collect!(Recipe);
 /// # fn warm_up() -> u64 {
 /// #     10
 /// # }
-/// # impl PreBackwardMask for SurpriseCap {
+/// # impl Mask for SurpriseCap {
 /// #     fn mask(&mut self, _: &mut Ctx, _: &Batch, _: &mut [u8]) -> Result<(), PluginError> {
 /// #         Ok(())
 /// #     }
 /// # }
-/// register!(PreBackwardMask, SurpriseCap, "acme.surprise-cap", "drops tokens above a surprise limit", {
+/// register!(Mask, SurpriseCap, "acme.surprise-cap", "drops tokens above a surprise limit", {
 ///     max_nats => "largest `-logp` kept, nats",
 ///     warm_up = warm_up() => "steps that keep all",
 /// });
@@ -107,8 +100,7 @@ macro_rules! register {
 /// Registers a recipe: `recipe!("name", "what it is", include_str!("recipe.toml"))`. `--plugin` alone then selects it.
 ///
 /// The text holds `[advantage]`, `[objective]` and any number of `[[mask]]`, `[[weight]]` and `[[step_control]]`, as a configuration
-/// would. It may also set `[train]`, `[rollout]` and `[[reward]]` for keys that the user did not set. Hosts older than `capo.recipe/2` do
-/// not list it then.
+/// would. It may also set `[train]`, `[rollout]` and `[[reward]]` for keys that the user did not set.
 #[macro_export]
 macro_rules! recipe {
     ($name:expr, $about:expr, $toml:expr $(,)?) => {

@@ -4,14 +4,12 @@ use std::collections::BTreeSet;
 
 use abi_stable::sabi_trait::TD_Opaque;
 use abi_stable::sabi_types::RMut;
-use abi_stable::std_types::{ROption, RSlice, RStr};
+use abi_stable::std_types::{ROption, RResult, RSlice, RSliceMut, RStr, RVec};
 
-use crate::abi::{HostRef, HostWire, HostWire_TO, WireError};
-use crate::abi_alignment::ALIGNMENT;
-use crate::abi_context::ROLLOUT_CONTEXT;
-use crate::abi_top_k::SAMPLER_TOP_K;
 use crate::error::{ErrorKind, PluginError, shortened};
-use crate::{Connection, Dims, Extension, Inputs, guarded};
+use crate::guard::caught;
+use crate::wire::{HostRef, WireError, WireHost, WireHost_TO};
+use crate::{Dims, Extension, OneRank, Ranks, keeping_arithmetic};
 
 /// Receiver of a component's reports. Hosts implement it, and it must not panic. A report that a sink does not handle
 /// goes to the sink behind it, and without such a sink is lost.
@@ -38,7 +36,11 @@ pub trait Sink {
             sink.warn(component, text);
         }
     }
-    /// The host's extension `id`, or `None`. Without `capo.collective/1`, a component sees a single rank.
+    /// The ranks of the run; `None` where this process holds the whole batch. The sink behind is not asked.
+    fn ranks(&self) -> Option<&dyn Ranks> {
+        None
+    }
+    /// The host's extension `id`, or `None`.
     fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
         self.behind()?.extension(id)
     }
@@ -66,19 +68,20 @@ const MOST_NAMES: usize = 1000;
 const LONGEST_NAME: usize = 200;
 
 /// The wire's side of one call's sink. It stores a broken rule until the call returns.
-struct Ear<'a> {
+struct HostCall<'a> {
     component: &'a str,
     /// Length of an array that the component may record, and a description of what the array counts.
     length: (usize, &'static str),
-    inputs: Inputs,
     sink: &'a mut dyn Sink,
-    /// The connection of a single rank, for a host that gives none.
-    alone: Connection<'static>,
     names: BTreeSet<String>,
     broken: Option<String>,
 }
 
-impl Ear<'_> {
+impl HostCall<'_> {
+    fn ranks(&self) -> &dyn Ranks {
+        self.sink.ranks().unwrap_or(&OneRank)
+    }
+
     /// True if `name` is within the limits.
     fn takes(&mut self, name: &str) -> bool {
         if name.len() > LONGEST_NAME {
@@ -103,7 +106,7 @@ impl Ear<'_> {
     }
 }
 
-impl HostWire for Ear<'_> {
+impl WireHost for HostCall<'_> {
     fn record(&mut self, name: RStr<'_>, value: f64) {
         if self.takes(name.as_str()) {
             self.sink.record(self.component, name.as_str(), value);
@@ -128,19 +131,31 @@ impl HostWire for Ear<'_> {
         self.sink.warn(self.component, &shortened(text.as_str()));
     }
 
-    fn extension(&mut self, id: RStr<'_>) -> ROption<Extension<'_>> {
-        let on_request = [
-            (ROLLOUT_CONTEXT, Inputs::ROLLOUT_CONTEXT),
-            (SAMPLER_TOP_K, Inputs::SAMPLER_TOP_K),
-            (ALIGNMENT, Inputs::ALIGNMENT),
-        ];
-        let withheld = on_request.iter().any(|(known, flag)| id.as_str() == *known && !self.inputs.contains(*flag));
-        if withheld {
-            return ROption::RNone;
-        }
-        let answer = self.sink.extension(id.as_str());
-        answer.or_else(|| self.alone.extension(id.as_str())).into()
+    fn rank(&self) -> u64 {
+        self.ranks().rank() as u64
     }
+
+    fn ranks(&self) -> u64 {
+        self.ranks().size() as u64
+    }
+
+    fn all_reduce_sum(&self, values: RSliceMut<'_, f64>) -> RResult<(), WireError> {
+        contained(|| self.ranks().all_reduce_sum(values.into_mut_slice()))
+    }
+
+    fn all_gather(&self, values: RSlice<'_, i64>) -> RResult<RVec<RVec<i64>>, WireError> {
+        contained(|| Ok(self.ranks().all_gather(values.as_slice())?.into_iter().map(RVec::from).collect()))
+    }
+
+    fn extension(&mut self, id: RStr<'_>) -> ROption<Extension<'_>> {
+        self.sink.extension(id.as_str()).into()
+    }
+}
+
+/// Catches a panic of the host's code, which must not cross into the component.
+fn contained<T>(call: impl FnOnce() -> Result<T, PluginError>) -> RResult<T, WireError> {
+    let panicked = || Err(PluginError::failed("what connects the ranks panicked (the host is at fault)"));
+    caught(call).unwrap_or_else(panicked).map_err(WireError::from).into()
 }
 
 /// Length of a `[B, T]` array, and a description of what the array counts.
@@ -148,22 +163,21 @@ pub(crate) fn per_token(dims: Dims) -> (usize, &'static str) {
     (dims.len(), "tokens (B · T, padding included)")
 }
 
-/// Runs one call of `method` of a component with inputs `inputs`. Afterwards returns the first rule that the call broke as its error.
+/// Runs one call of `method` of a component. Afterwards returns the first rule that the call broke as its error.
 pub(crate) fn listen(
-    (component, method, inputs): (&str, &'static str, Inputs),
+    (component, method): (&str, &'static str),
     length: (usize, &'static str),
     sink: &mut dyn Sink,
     call: impl FnOnce(&mut HostRef<'_>) -> Result<(), WireError>,
 ) -> Result<(), PluginError> {
     sink.enter(component, method);
-    let mut ear =
-        Ear { component, length, inputs, sink, alone: Connection::alone(), names: BTreeSet::new(), broken: None };
+    let mut heard = HostCall { component, length, sink, names: BTreeSet::new(), broken: None };
     let outcome = {
-        let mut host = HostWire_TO::from_ptr(RMut::new(&mut ear), TD_Opaque);
-        guarded(|| call(&mut host))
+        let mut host = WireHost_TO::from_ptr(RMut::new(&mut heard), TD_Opaque);
+        keeping_arithmetic(|| call(&mut host))
     };
-    ear.sink.leave();
-    let broken = ear.broken.or_else(|| ear.sink.objection());
+    heard.sink.leave();
+    let broken = heard.broken.or_else(|| heard.sink.objection());
     outcome.map_err(PluginError::from)?;
     broken.map_or(Ok(()), |sentence| Err(contract(sentence)))
 }

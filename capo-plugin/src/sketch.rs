@@ -59,15 +59,10 @@ impl Sketch {
     ///
     /// The given error, the error of another rank, or a failed connection between the ranks.
     pub fn take_in(&mut self, ctx: &mut Ctx<'_>, step: Result<Self, PluginError>) -> Result<(), PluginError> {
-        let counts = match ctx.collective()? {
-            None => step?.counts,
-            Some(ranks) => {
-                let mut counts = ranks.agree(step)?.counts;
-                counts.resize(BUCKETS, 0.0);
-                ranks.all_reduce_sum(&mut counts)?;
-                counts
-            }
-        };
+        let ranks = ctx.collective();
+        let mut counts = ranks.agree(step)?.counts;
+        counts.resize(BUCKETS, 0.0);
+        ranks.all_reduce_sum(&mut counts)?;
         if counts.iter().any(|&count| count > 0.0) {
             self.counts.resize(BUCKETS, 0.0);
             for (kept, new) in self.counts.iter_mut().zip(counts) {
@@ -187,7 +182,7 @@ mod tests {
         sketch: Sketch,
     }
 
-    impl PreBackwardMask for Surprise {
+    impl Mask for Surprise {
         fn mask(&mut self, _: &mut Ctx, _: &Batch, _: &mut [u8]) -> Result<(), PluginError> {
             Ok(())
         }
@@ -251,7 +246,7 @@ mod tests {
     #[test]
     fn a_step_counts_less_with_each_that_comes() {
         let mut mask = testing::mask::<Surprise>("").unwrap();
-        let after = |mask: &mut crate::Mask, logp: f32, lengths: &[usize], steps: usize| {
+        let after = |mask: &mut crate::MaskHandle, logp: f32, lengths: &[usize], steps: usize| {
             let fixture = Fixture::new(2, 4).logps(&[logp; 8]).lengths(lengths);
             (0..steps).for_each(|_| fixture.step_end(mask, &[1; 8], true).unwrap());
             Sketch::load(&mask.save().unwrap()).unwrap().0
@@ -267,14 +262,14 @@ mod tests {
     #[test]
     fn ranks_come_to_the_state_of_the_whole() {
         let fixture = Fixture::new(3, 4).lengths(&[4, 2, 3]);
-        let end = |table: &str, seat: Option<&testing::Seat<'_>>| {
+        let end = |table: &str, seat: Option<&testing::ThreadRank<'_>>| {
             let mut mask = testing::mask::<Surprise>(table).unwrap();
             let outcome = match seat {
                 None => fixture.step_end(&mut mask, &[1; 12], true),
                 Some(seat) => {
                     let part = fixture.part(if seat.rank() == 0 { 0..2 } else { 2..3 });
-                    let keep = vec![1; part.batch().dims.len()];
-                    part.step_end_on(seat, &mut mask, &keep, true).map(drop)
+                    let token_mask = vec![1; part.batch().dims.len()];
+                    part.step_end_on(seat, &mut mask, &token_mask, true).map(drop)
                 }
             };
             outcome.map(|()| mask.save().unwrap()).map_err(|error| error.to_string())

@@ -1,15 +1,23 @@
 //! A step control's view of the optimizer's proposed update, and its answer.
 
 use crate::PluginError;
-use crate::abi_step_control::MeasureRef;
+use crate::wire::MeasurementsRef;
 
 /// A part of the model with a scale of its own: the embedding, each block, or the final norm with the output head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ParameterGroup<'a> {
     /// The host's name for the group: `embedding`, `block.0`, ..., `last_layer`.
     pub name: &'a str,
     /// Number of weights in the group.
     pub parameters: u64,
+}
+
+impl<'a> ParameterGroup<'a> {
+    /// A group of `parameters` weights.
+    pub const fn new(name: &'a str, parameters: u64) -> Self {
+        Self { name, parameters }
+    }
 }
 
 /// The update Δ that the optimizer proposes for all weights, with measurements of it on request and the scale to apply.
@@ -38,23 +46,30 @@ pub trait Measurements {
     fn last_layer_kl(&mut self) -> Result<f64, PluginError>;
     /// Mean KL divergence of the whole update on `fraction` of the batch's completions, nats.
     fn measure_kl(&mut self, fraction: f64) -> Result<f64, PluginError>;
+    /// Cosine between the previous step and `−gradient`; `None` where there is none. Asked of a host only if a control's `inputs` name
+    /// [`Inputs::ALIGNMENT`](crate::Inputs::ALIGNMENT).
+    fn alignment(&mut self) -> Result<Option<f64>, PluginError>;
 }
 
-impl Measurements for MeasureRef<'_> {
+impl Measurements for MeasurementsRef<'_> {
     fn norms(&mut self, norms: &mut [f64]) -> Result<(), PluginError> {
-        Ok(MeasureRef::norms(self, norms.into()).into_result()?)
+        Ok(MeasurementsRef::norms(self, norms.into()).into_result()?)
     }
 
     fn fisher(&mut self) -> Result<f64, PluginError> {
-        Ok(MeasureRef::fisher(self).into_result()?)
+        Ok(MeasurementsRef::fisher(self).into_result()?)
     }
 
     fn last_layer_kl(&mut self) -> Result<f64, PluginError> {
-        Ok(MeasureRef::last_layer_kl(self).into_result()?)
+        Ok(MeasurementsRef::last_layer_kl(self).into_result()?)
     }
 
     fn measure_kl(&mut self, fraction: f64) -> Result<f64, PluginError> {
-        Ok(MeasureRef::measure_kl(self, fraction).into_result()?)
+        Ok(MeasurementsRef::measure_kl(self, fraction).into_result()?)
+    }
+
+    fn alignment(&mut self) -> Result<Option<f64>, PluginError> {
+        Ok(MeasurementsRef::alignment(self).into_result()?.into_option())
     }
 }
 
@@ -117,6 +132,17 @@ impl<'a> Update<'a> {
             )));
         }
         self.measure.measure_kl(fraction)
+    }
+
+    /// Cosine between the previous step and the descent direction, `−gradient`, of this step's batch, over all
+    /// weights. A large value means that the last step still descends on new completions. `None` before the second
+    /// step.
+    ///
+    /// # Errors
+    ///
+    /// When the component did not ask for it, with [`Inputs::ALIGNMENT`](crate::Inputs::ALIGNMENT).
+    pub fn alignment(&mut self) -> Result<Option<f64>, PluginError> {
+        self.measure.alignment()
     }
 
     /// Applies `scale` times the update to every group: 0 keeps the old weights, 1 takes the whole step.

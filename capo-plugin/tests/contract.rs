@@ -1,7 +1,8 @@
 //! Treatment by the guard and the handles of components that break the rules, through the real wire.
 
 use capo_plugin::prelude::*;
-use capo_plugin::testing::{self, Fixture, RolloutFixture};
+use capo_plugin::testing::{self, Fixture, Measured, RolloutFixture};
+use capo_plugin::wire::RecipeList;
 use capo_plugin::{ErrorKind, Point};
 
 /// A component that does one wrong thing.
@@ -28,7 +29,7 @@ impl Drop for Sinner {
     }
 }
 
-impl AdvantageEstimator for Sinner {
+impl Advantage for Sinner {
     fn estimate(&mut self, _ctx: &mut Ctx<'_>, _batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError> {
         self.panics("estimate");
         if self.sin == "broken" {
@@ -43,10 +44,10 @@ impl AdvantageEstimator for Sinner {
 }
 
 impl Objective for Sinner {
-    fn evaluate(&mut self, _ctx: &mut Ctx<'_>, _batch: &Batch<'_>, out: PerToken<'_>) -> Result<(), PluginError> {
+    fn evaluate(&mut self, _ctx: &mut Ctx<'_>, _batch: &Batch<'_>, out: TokenLosses<'_>) -> Result<(), PluginError> {
         self.panics("evaluate");
         if self.sin == "broken" {
-            out.loss[0] = f32::INFINITY;
+            out.losses[0] = f32::INFINITY;
         }
         Ok(())
     }
@@ -79,11 +80,11 @@ impl Reward for Sinner {
     }
 }
 
-impl PreBackwardMask for Sinner {
-    fn mask(&mut self, _ctx: &mut Ctx<'_>, _batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
+impl Mask for Sinner {
+    fn mask(&mut self, _ctx: &mut Ctx<'_>, _batch: &Batch<'_>, token_mask: &mut [u8]) -> Result<(), PluginError> {
         self.panics("mask");
         match self.sin.as_str() {
-            "broken" => *keep.last_mut().unwrap() = 1,
+            "broken" => *token_mask.last_mut().unwrap() = 1,
             "error" => return Err("no such luck".into()),
             _ => {}
         }
@@ -138,7 +139,7 @@ fn said(point: Point, sin: &str) -> (ErrorKind, String) {
 #[test]
 fn a_broken_rule_is_named_with_its_place() {
     let broken = [
-        (Point::Mask, "set `keep` to 1 at completion 1, token 2, where it was cleared (a mask may only clear)"),
+        (Point::Mask, "set `token_mask` to 1 at completion 1, token 2, where it was cleared (a mask may only clear)"),
         (Point::Advantage, "the advantage is NaN at completion 0, token 1 (it must be finite)"),
         (Point::Objective, "the loss is inf at completion 0, token 0 (it must be finite)"),
         (
@@ -221,4 +222,39 @@ fn a_reward_hears_what_is_wrong_with_a_row() {
     assert!(reward.load(&[1]).unwrap_err().to_string().ends_with("(it was saved by another one)"));
     let reward = testing::reward::<Sinner>(&sinner("save")).unwrap();
     assert!(reward.save().unwrap_err().to_string().ends_with("panicked in `save`: as told"));
+}
+
+/// Reads the step's alignment, asked for or not.
+#[derive(Deserialize)]
+struct Aligned {
+    asks: bool,
+}
+
+impl StepControl for Aligned {
+    fn control(&mut self, ctx: &mut Ctx<'_>, _: &Batch<'_>, update: &mut Update<'_>) -> Result<(), PluginError> {
+        ctx.record("alignment", update.alignment()?.unwrap());
+        Ok(())
+    }
+
+    fn inputs(&self) -> Inputs {
+        if self.asks { Inputs::ALIGNMENT } else { Inputs::NONE }
+    }
+}
+
+#[test]
+fn an_alignment_is_measured_for_those_that_ask() {
+    let control = |asks: bool| {
+        let mut control = testing::step_control::<Aligned>(&format!("asks = {asks}")).unwrap();
+        fixture().control(&mut control, Measured::default())
+    };
+    assert_eq!(control(true).unwrap().records.number("alignment"), Some(0.1));
+    let error = control(false).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::MISSING_INPUT);
+    assert!(error.to_string().contains("return `Inputs::ALIGNMENT`"), "{error}");
+}
+
+#[test]
+fn a_component_knows_no_extension_yet() {
+    let mut mask = testing::mask::<Sinner>("sin = \"none\"").unwrap();
+    assert!(mask.extension::<RecipeList>("capo.mask-later/1").unwrap().is_none());
 }

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use capo_plugin::prelude::*;
-use capo_plugin::testing::{self, Fixture, Listener, Records};
+use capo_plugin::testing::{self, Fixture, Records};
 use capo_plugin::{Completion, ErrorKind, Sink};
 
 /// Addresses by name; they are below 2^53, so that a number records them exactly.
 type Addresses = BTreeMap<String, usize>;
 
 /// The optional inputs, with the names under which their addresses are recorded.
-const OPTIONAL: [(Inputs, &[&str]); 8] = [
+const OPTIONAL: [(Inputs, &[&str]); 7] = [
     (Inputs::OLD_LOGPS, &["old_logps"]),
     (Inputs::REF_LOGPS, &["ref_logps"]),
     (Inputs::ENTROPY, &["entropy"]),
@@ -19,7 +19,6 @@ const OPTIONAL: [(Inputs, &[&str]); 8] = [
     (Inputs::OPTIMIZER_STATE, &["weight", "exp_avg", "exp_avg_sq"]),
     (Inputs::ROLLOUT_CONTEXT, &["context"]),
     (Inputs::SAMPLER_TOP_K, &["top_k"]),
-    (Inputs::ALIGNMENT, &["alignment"]),
 ];
 
 fn of<T>(values: &[T]) -> usize {
@@ -35,6 +34,8 @@ fn addresses(batch: &Batch<'_>) -> Addresses {
     found.push(("truncated", of(batch.truncated)));
     found.extend(batch.tensors().map(|(name, tensor)| (name, tensor.address() as usize)));
     found.extend(batch.last_layer().ok().map(|layer| ("shape", of(layer.hidden.shape()))));
+    found.extend(batch.rollout_context().ok().map(|context| ("context", of(context.sampler_logps()))));
+    found.extend(batch.sampler_top_k().ok().map(|top_k| ("top_k", of(top_k.ids(0, 0)))));
     named(&found)
 }
 
@@ -56,9 +57,6 @@ impl Witness {
     fn tell(&self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: &[(&str, usize)]) {
         let mut seen = addresses(batch);
         seen.extend(named(out));
-        seen.extend(ctx.rollout_context().ok().map(|context| ("context".into(), of(context.sampler_logps()))));
-        seen.extend(ctx.sampler_top_k().ok().map(|top_k| ("top_k".into(), of(top_k.ids(0, 0)))));
-        seen.extend(ctx.alignment().ok().map(|_| ("alignment".into(), 1)));
         seen.insert("asked".into(), self.asked.load(Ordering::Relaxed) as usize);
         for (name, address) in seen {
             ctx.record(&name, address as f64);
@@ -74,7 +72,7 @@ impl Witness {
     }
 }
 
-impl AdvantageEstimator for Witness {
+impl Advantage for Witness {
     fn estimate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError> {
         self.tell(ctx, batch, &[("out", of(advantages))]);
         Ok(())
@@ -86,8 +84,8 @@ impl AdvantageEstimator for Witness {
 }
 
 impl Objective for Witness {
-    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: PerToken<'_>) -> Result<(), PluginError> {
-        self.tell(ctx, batch, &[("out", of(out.loss)), ("slope", of(out.dloss_dlogp))]);
+    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: TokenLosses<'_>) -> Result<(), PluginError> {
+        self.tell(ctx, batch, &[("out", of(out.losses)), ("slope", of(out.dloss_dlogp))]);
         Ok(())
     }
 
@@ -96,14 +94,20 @@ impl Objective for Witness {
     }
 }
 
-impl PreBackwardMask for Witness {
-    fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
-        self.tell(ctx, batch, &[("out", of(keep))]);
+impl Mask for Witness {
+    fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, token_mask: &mut [u8]) -> Result<(), PluginError> {
+        self.tell(ctx, batch, &[("out", of(token_mask))]);
         Ok(())
     }
 
-    fn step_end(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &[u8], _: bool) -> Result<(), PluginError> {
-        self.tell(ctx, batch, &[("out", of(keep))]);
+    fn step_end(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        token_mask: &[u8],
+        _: bool,
+    ) -> Result<(), PluginError> {
+        self.tell(ctx, batch, &[("out", of(token_mask))]);
         Ok(())
     }
 
@@ -112,23 +116,17 @@ impl PreBackwardMask for Witness {
     }
 }
 
-/// Hears the addresses, and lends what a batch does not hold.
-struct Ears<'a> {
-    heard: Addresses,
-    lender: Listener<'a>,
-}
+/// Hears the addresses.
+#[derive(Default)]
+struct Ears(Addresses);
 
-impl Sink for Ears<'_> {
-    fn behind(&mut self) -> Option<&mut dyn Sink> {
-        Some(&mut self.lender)
-    }
-
+impl Sink for Ears {
     fn record(&mut self, _: &str, name: &str, value: f64) {
-        self.heard.insert(name.to_owned(), value as usize);
+        self.0.insert(name.to_owned(), value as usize);
     }
 
     fn record_tokens(&mut self, _: &str, name: &str, values: &[f32]) {
-        assert_eq!(self.heard.remove(name), Some(of(values)), "{name}");
+        assert_eq!(self.0.remove(name), Some(of(values)), "{name}");
     }
 
     fn warn(&mut self, _: &str, text: &str) {
@@ -139,13 +137,12 @@ impl Sink for Ears<'_> {
 #[test]
 fn every_component_sees_what_it_asked_for_and_the_hosts_own_arrays() {
     let fixture = Fixture::new(3, 5);
-    let (batch, context) = (fixture.batch(), fixture.context());
-    let (mut out, mut slope, mut keep) = ([0.0; 15], [0.0; 15], [1; 15]);
-    let lent = context.lend(0);
+    let context = fixture.context();
+    let batch = fixture.batch_with(&context);
+    let (mut out, mut slope, mut token_mask) = ([0.0; 15], [0.0; 15], [1; 15]);
     let mut all = addresses(&batch);
-    let top_k = of(lent.top_k().unwrap().ids(0, 0));
-    all.extend(named(&[("context", of(lent.sampler_logps())), ("top_k", top_k), ("alignment", 1), ("asked", 1)]));
-    assert_eq!(all.len(), 24, "{all:?}");
+    all.extend(named(&[("asked", 1)]));
+    assert_eq!(all.len(), 23, "{all:?}");
     let seen = |asks: Inputs, out: &[(&str, usize)]| {
         let withheld = |name: &String| {
             OPTIONAL.iter().any(|(flag, names)| names.contains(&name.as_str()) && !asks.contains(*flag))
@@ -154,10 +151,10 @@ fn every_component_sees_what_it_asked_for_and_the_hosts_own_arrays() {
         seen.extend(all.clone().into_iter().filter(|(name, _)| !withheld(name)));
         seen
     };
-    let heard = |call: &mut dyn FnMut(&mut Ears<'_>) -> Result<(), PluginError>| {
-        let mut ears = Ears { heard: Addresses::new(), lender: Listener::new(&context) };
+    let heard = |call: &mut dyn FnMut(&mut Ears) -> Result<(), PluginError>| {
+        let mut ears = Ears::default();
         call(&mut ears).unwrap();
-        ears.heard
+        ears.0
     };
     for asks in (0..=Inputs::KNOWN.0).map(Inputs) {
         let table = format!("asks = {}", asks.0);
@@ -171,10 +168,10 @@ fn every_component_sees_what_it_asked_for_and_the_hosts_own_arrays() {
         assert_eq!(told, seen(asks, &[("out", of(&out)), ("slope", of(&slope))]));
 
         let mut mask = testing::mask::<Witness>(&table).unwrap();
-        let told = heard(&mut |ears| mask.mask(ears, &batch, &mut keep));
-        assert_eq!(told, seen(asks, &[("out", of(&keep))]));
-        let told = heard(&mut |ears| mask.step_end(ears, &batch, &keep, true));
-        assert_eq!(told, seen(asks, &[("out", of(&keep))]));
+        let told = heard(&mut |ears| mask.mask(ears, &batch, &mut token_mask));
+        assert_eq!(told, seen(asks, &[("out", of(&token_mask))]));
+        let told = heard(&mut |ears| mask.step_end(ears, &batch, &token_mask, true));
+        assert_eq!(told, seen(asks, &[("out", of(&token_mask))]));
         assert_eq!([advantage.inputs(), objective.inputs(), mask.inputs()], [asks; 3]);
     }
 }
@@ -185,14 +182,14 @@ fn what_was_not_asked_for_is_named() {
     struct Careless {
         reads_context: bool,
     }
-    impl PreBackwardMask for Careless {
-        fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, _: &mut [u8]) -> Result<(), PluginError> {
-            if self.reads_context { ctx.rollout_context().map(drop) } else { batch.entropy().map(drop) }
+    impl Mask for Careless {
+        fn mask(&mut self, _: &mut Ctx<'_>, batch: &Batch<'_>, _: &mut [u8]) -> Result<(), PluginError> {
+            if self.reads_context { batch.rollout_context().map(drop) } else { batch.entropy().map(drop) }
         }
     }
     let sentences = [
         (false, "`entropy` is not in this batch (return `Inputs::ENTROPY` from `inputs`)"),
-        (true, "the rollout's context is not there (return `Inputs::ROLLOUT_CONTEXT` from `inputs`)"),
+        (true, "`rollout_context` is not in this batch (return `Inputs::ROLLOUT_CONTEXT` from `inputs`)"),
     ];
     for (reads_context, sentence) in sentences {
         let mut mask = testing::mask::<Careless>(&format!("reads_context = {reads_context}")).unwrap();

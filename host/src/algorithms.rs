@@ -29,12 +29,12 @@ macro_rules! keyed {
     };
 }
 
-keyed!(AdvantageEstimator, "grpo.advantage", GroupNormalized, "(reward - group mean) / (group std + epsilon)");
-register!(AdvantageEstimator, GroupCentered, "dr_grpo.advantage", "reward - group mean");
-keyed!(AdvantageEstimator, "rloo.advantage", LeaveOneOut, "reward - mean of the group's other rewards");
-keyed!(AdvantageEstimator, "reinforce.advantage", RewardAsAdvantage, "the reward itself");
+keyed!(Advantage, "grpo.advantage", GroupNormalized, "(reward - group mean) / (group std + epsilon)");
+register!(Advantage, GroupCentered, "dr_grpo.advantage", "reward - group mean");
+keyed!(Advantage, "rloo.advantage", LeaveOneOut, "reward - mean of the group's other rewards");
+keyed!(Advantage, "reinforce.advantage", RewardAsAdvantage, "the reward itself");
 keyed!(
-    AdvantageEstimator,
+    Advantage,
     "reinforce_plus_plus.advantage",
     ReinforcePlusPlus,
     "returns of each token, standardised over all tokens"

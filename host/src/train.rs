@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use anyhow::Result;
 use capo_loader::batch_file;
-use capo_loader::lend::Lender;
 use capo_loader::{mask, weight};
 use capo_plugin::Point;
 
@@ -134,7 +133,7 @@ fn sample(run: &mut Run) -> Result<rollout::SampledRollout> {
 /// Stages 2 to 6 for the batch of one optimizer step.
 fn optimize(
     run: &mut Run,
-    (mut batch, outputs): (SampledBatch, Option<TokenOutputs>),
+    (batch, outputs): (SampledBatch, Option<TokenOutputs>),
     iteration: u64,
     logged: Option<Logged<'_>>,
 ) -> Result<()> {
@@ -147,10 +146,8 @@ fn optimize(
     let loss_factors = &config.train.loss_factors;
     let policy = &policy.in_training(Dropout::of_step(info.seed, info.step)).with_truncation(truncation);
     let completion_mask = batch.completion_mask.clone();
-    let context = batch.context.take();
     let mut sink = StepSink::new(metrics, &completion_mask, Point::Advantage, warned, watchdog);
     sink.arrays = log_tokens.then(Vec::new);
-    sink.context = context.as_ref().map(|context| context.lend(info.step - batch.sampled_at));
 
     let timer = sink.metrics.timer("score");
     let needs = control::needs(*needs, &components.step_controls, measured);
@@ -170,7 +167,7 @@ fn optimize(
         batch_file::write(
             &dir.join(batch_file::name(info.step)),
             &batch.to_host()?.view(&info),
-            sink.context.as_ref(),
+            batch.context.as_ref().map(|context| (context, info.step - batch.sampled_at)),
         )?;
     }
 
@@ -182,10 +179,9 @@ fn optimize(
     let mut factored = None;
     if !loss_factors.is_empty() {
         // The objective's metrics of this batch are already recorded, so this call records none.
-        let lent = context.as_ref().map(|context| context.lend(info.step - batch.sampled_at));
-        let mut silent = Lender { sink: &mut sink.warnings, context: lent, ranks: None };
         let decided = (&accepted, &weighed);
-        factored = objective::factor(&mut components.objective, &mut silent, &batch, &info, loss_factors, decided)?;
+        factored =
+            objective::factor(&mut components.objective, &mut sink.warnings, &batch, &info, loss_factors, decided)?;
     }
     drop(timer);
 

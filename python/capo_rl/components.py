@@ -140,9 +140,9 @@ class Decider(Component):
 
         ``TOKEN_WISE``: each token is decided by itself, so that parts of a step's batch, whole completions each, may be decided one by one before the
         one ``step_end`` with the whole. ``SUMS_RANKS``: with a ``collective``, ``step_end`` on each rank's own rows leaves on all ranks the state that
-        one with the whole batch would. ``NO_OPTIMIZER``: it needs no ``optimizer`` in its batches. Empty for plugins that were built before these could be declared.
+        one with the whole batch would. ``NO_OPTIMIZER``: it needs no ``optimizer`` in its batches.
         """
-        return frozenset(self._registry.traits(self._point, self.id, self._table))
+        return frozenset(self._native.traits)
 
 
 class Mask(Decider):

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use capo_loader::batch_file;
 use capo_loader::{RecordedContext, sound};
 use capo_plugin::{
-    Batch as View, CompletionContext, ContextData, Dims, Inputs, Lending, OptimizerInfo, OptimizerKind, OptimizerState,
+    Batch as View, CompletionContext, ContextData, Dims, Inputs, OptimizerInfo, OptimizerKind, OptimizerState,
     PromptContext, Reduction,
 };
 use pyo3::exceptions::PyValueError;
@@ -122,7 +122,9 @@ impl Batch {
                 "`{name}` lies on `{place}`, and a batch file is written from host memory (give the batch arrays on the CPU)"
             )));
         }
-        let written = py.detach(|| batch_file::write(&path, &self.view(), self.lend().as_ref()));
+        let written = py.detach(|| {
+            batch_file::write(&path, &self.view(), self.context.as_ref().map(|context| (&context.data, context.age)))
+        });
         written.map_err(|error| failed(&error))
     }
 }
@@ -232,12 +234,9 @@ impl Batch {
             .optimizer_state
             .as_ref()
             .map(|[weight, first, second]| OptimizerState::new(weight.tensor(), first.tensor(), second.tensor()));
+        view.rollout_context = self.context.as_ref().map(|context| context.data.lend(context.age));
+        view.sampler_top_k = self.context.as_ref().and_then(|context| context.data.top_k());
         view
-    }
-
-    /// The rollout's context, or `None` where it is not known.
-    pub(crate) fn lend(&self) -> Option<Lending<'_>> {
-        self.context.as_ref().map(|context| context.data.lend(context.age))
     }
 
     fn held(&self) -> Inputs {
@@ -248,7 +247,7 @@ impl Batch {
             (Inputs::LAST_LAYER, self.last_layer.is_some()),
             (Inputs::OPTIMIZER_STATE, self.optimizer_state.is_some()),
             (Inputs::ROLLOUT_CONTEXT, self.context.is_some()),
-            (Inputs::SAMPLER_TOP_K, self.lend().is_some_and(|lent| lent.top_k().is_some())),
+            (Inputs::SAMPLER_TOP_K, self.context.as_ref().is_some_and(|context| context.data.top_k > 0)),
         ];
         there.into_iter().filter(|(_, there)| *there).fold(Inputs::NONE, |held, (input, _)| held | input)
     }

@@ -2,7 +2,6 @@
 
 use std::sync::OnceLock;
 
-use capo_plugin::abi_alignment::Alignment;
 use capo_plugin::{Measurements, PluginError};
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -68,12 +67,6 @@ impl Measure {
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         Callback::new("measure", object, &["norms", "fisher", "last_layer_kl", "measure_kl"]).map(Self)
     }
-
-    /// Result of the object's `alignment()`, which is only needed if a step control asks for it.
-    pub(crate) fn alignment(&self) -> Result<Alignment, PluginError> {
-        let cosine: Option<f64> = self.0.call("alignment", |object| object.call_method0("alignment")?.extract())?;
-        Ok(Alignment { cosine: cosine.unwrap_or(f64::NAN) })
-    }
 }
 
 impl Measurements for &Measure {
@@ -99,5 +92,10 @@ impl Measurements for &Measure {
 
     fn measure_kl(&mut self, fraction: f64) -> Result<f64, PluginError> {
         self.0.call("measure_kl", |object| object.call_method1("measure_kl", (fraction,))?.extract())
+    }
+
+    fn alignment(&mut self) -> Result<Option<f64>, PluginError> {
+        let cosine: Option<f64> = self.0.call("alignment", |object| object.call_method0("alignment")?.extract())?;
+        Ok(cosine.filter(|cosine| cosine.is_finite()))
     }
 }

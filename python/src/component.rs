@@ -1,9 +1,8 @@
 //! A live component: the methods of every point, with Python's lock released during a call.
 
-use capo_loader::lend::Lender;
 use capo_plugin::{
-    Advantage, Completion, Connection, Dims, Inputs, Mask, MaskTraits, ObjectiveFn, ParameterGroup, PluginError,
-    Purpose, RewardFn, Rollout, Sink, StepControlFn, Weight,
+    AdvantageHandle, Completion, Dims, Inputs, MaskHandle, ObjectiveHandle, ParameterGroup, PluginError, Purpose,
+    RewardHandle, Rollout, Sink, StepControlHandle, Traits, WeightHandle,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -19,14 +18,18 @@ use crate::lock::Lock;
 use crate::numpy;
 use crate::records::Records;
 
+/// Declarations that a mask or a weight may make, by name.
+const TRAITS: [(Traits, &str); 3] =
+    [(Traits::TOKEN_WISE, "TOKEN_WISE"), (Traits::SUMS_RANKS, "SUMS_RANKS"), (Traits::NO_OPTIMIZER, "NO_OPTIMIZER")];
+
 /// A component of any point.
 pub(crate) enum Handle {
-    Reward(RewardFn),
-    Advantage(Advantage),
-    Objective(ObjectiveFn),
-    Mask(Mask),
-    Weight(Weight),
-    StepControl(StepControlFn),
+    Reward(RewardHandle),
+    Advantage(AdvantageHandle),
+    Objective(ObjectiveHandle),
+    Mask(MaskHandle),
+    Weight(WeightHandle),
+    StepControl(StepControlHandle),
 }
 
 impl Handle {
@@ -38,6 +41,14 @@ impl Handle {
             Self::Mask(mask) => mask.inputs(),
             Self::Weight(weight) => weight.inputs(),
             Self::StepControl(control) => control.inputs(),
+        }
+    }
+
+    fn traits(&self) -> Traits {
+        match self {
+            Self::Mask(mask) => mask.traits(),
+            Self::Weight(weight) => weight.traits(),
+            _ => Traits::NONE,
         }
     }
 }
@@ -76,6 +87,13 @@ impl Component {
     #[getter]
     fn inputs(&self) -> Vec<&'static str> {
         input_names(self.inputs)
+    }
+
+    /// Names of the declarations of a mask or a weight.
+    #[getter]
+    fn traits(&self, py: Python<'_>) -> PyResult<Vec<&'static str>> {
+        let declared = self.with(py, |handle| handle.traits())?;
+        Ok(TRAITS.iter().filter(|(one, _)| declared.contains(*one)).map(|(_, name)| *name).collect())
     }
 
     /// Rule that reduces an objective's losses to one number; `None` for a rule that this revision cannot name, and at other points.
@@ -164,16 +182,8 @@ impl Component {
         self.check(batch)?;
         let weights = array::floats("weights", self.per_token("weights", batch, weights)?)?;
         let (mut scales, mut measure) = (vec![1.0; groups.len()], &Measure::new(measure)?);
-        let groups: Vec<_> =
-            groups.iter().map(|(name, parameters)| ParameterGroup { name, parameters: *parameters }).collect();
-        let alignment = self
-            .inputs
-            .contains(Inputs::ALIGNMENT)
-            .then(|| measure.alignment())
-            .transpose()
-            .map_err(|error| measure.0.broken(py, &error))?;
-        let heard = Records::lending(alignment);
-        let records = self.call_back(py, batch, None, (heard, Some(&measure.0)), |handle, sink| match handle {
+        let groups: Vec<_> = groups.iter().map(|(name, parameters)| ParameterGroup::new(name, *parameters)).collect();
+        let records = self.call_back(py, batch, None, Some(&measure.0), |handle, sink| match handle {
             Handle::StepControl(control) => {
                 control.control(sink, &batch.view(), weights.get(), &groups, &mut measure, &mut scales)
             }
@@ -239,11 +249,10 @@ impl Component {
 }
 
 impl Component {
-    /// A component whose author made the declarations `declared`.
-    pub(crate) fn new(id: &str, handle: Handle, declared: MaskTraits) -> Self {
+    pub(crate) fn new(id: &str, handle: Handle) -> Self {
         let (inputs, weighs) = (handle.inputs(), matches!(handle, Handle::Weight(_)));
         let reads_optimizer = match handle {
-            Handle::Mask(_) | Handle::Weight(_) => !declared.contains(MaskTraits::NO_OPTIMIZER),
+            Handle::Mask(_) | Handle::Weight(_) => !handle.traits().contains(Traits::NO_OPTIMIZER),
             Handle::StepControl(_) => inputs.contains(Inputs::LAST_LAYER) || inputs.contains(Inputs::OPTIMIZER_STATE),
             _ => false,
         };
@@ -270,7 +279,7 @@ impl Component {
     ) -> PyResult<Bound<'py, PyDict>> {
         let collective = collective.map(Collective::new).transpose()?;
         let back = collective.as_ref().map(|ranks| &ranks.callback);
-        self.call_back(py, batch, collective.as_ref(), (Records::default(), back), call)
+        self.call_back(py, batch, collective.as_ref(), back, call)
     }
 
     /// Runs one call that may use the callback `back`, whose exceptions become the cause of its error. Returns the reports.
@@ -279,14 +288,11 @@ impl Component {
         py: Python<'py>,
         batch: &Batch,
         collective: Option<&Collective>,
-        (mut records, back): (Records, Option<&Callback>),
+        back: Option<&Callback>,
         call: impl FnOnce(&mut Handle, &mut dyn Sink) -> Result<(), PluginError> + Send,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let outcome = self.with(py, |handle| {
-            let ranks = collective.map(Connection::new);
-            let mut sink = Lender { sink: &mut records, context: batch.lend(), ranks };
-            call(handle, &mut sink)
-        })?;
+        let mut records = Records::on(collective);
+        let outcome = self.with(py, |handle| call(handle, &mut records))?;
         let records = records.to_dict(py, &extents(batch.dims()));
         outcome.map_err(|error| back.map_or_else(|| broken(&error), |back| back.broken(py, &error)))?;
         records

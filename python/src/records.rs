@@ -3,24 +3,24 @@
 use std::ffi::CString;
 
 use capo_loader::batch_file::Outcome;
-use capo_plugin::abi_alignment::{ALIGNMENT, Alignment};
-use capo_plugin::{Extension, Sink};
+use capo_plugin::{Ranks, Sink};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::collective::Collective;
 use crate::error::CapoWarning;
 use crate::numpy;
 
 /// Numbers, numbers per token and warnings of one call.
 #[derive(Default)]
-pub(crate) struct Records {
+pub(crate) struct Records<'a> {
     outcome: Outcome,
     warnings: Vec<String>,
-    /// Agreement of the gradient with the previous step, for a step control that asks for it.
-    alignment: Option<Alignment>,
+    /// The ranks of the run; `None` for a single one.
+    ranks: Option<&'a Collective>,
 }
 
-impl Sink for Records {
+impl Sink for Records<'_> {
     fn record(&mut self, component: &str, name: &str, value: f64) {
         self.outcome.numbers.insert(format!("{component}/{name}"), value);
     }
@@ -33,15 +33,15 @@ impl Sink for Records {
         self.warnings.push(format!("component `{component}`: {}", text.replace('\0', "")));
     }
 
-    fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
-        self.alignment.as_ref().filter(|_| id == ALIGNMENT).map(Extension::of)
+    fn ranks(&self) -> Option<&dyn Ranks> {
+        self.ranks.map(|ranks| ranks as &dyn Ranks)
     }
 }
 
-impl Records {
-    /// Empty records of a call that lends `alignment`.
-    pub(crate) fn lending(alignment: Option<Alignment>) -> Self {
-        Self { alignment, ..Self::default() }
+impl<'a> Records<'a> {
+    /// Empty records of a call on one of several ranks.
+    pub(crate) fn on(ranks: Option<&'a Collective>) -> Self {
+        Self { ranks, ..Self::default() }
     }
 
     /// Records as a dict with keys `component/name`; arrays have this shape. Warnings become Python warnings.

@@ -10,7 +10,6 @@ use capo_loader::terminal::escape;
 use capo_loader::trust::Trust;
 use capo_loader::watchdog::Watchdog;
 use capo_loader::{ComponentConfig, find};
-use capo_plugin::{MaskTraits, Point};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -53,27 +52,10 @@ impl Registry {
     /// The component `id` of the point `point`, with its keys as JSON.
     fn component(&self, py: Python<'_>, point: &str, id: &str, keys: &str) -> PyResult<Component> {
         let config = config(id, keys)?;
-        let declared = match point {
-            "mask" | "weight" => self.declared(py, point, &config)?,
-            _ => MaskTraits::NONE,
-        };
         let handle = py.detach(|| self.build(point, &config)).map_err(|error| failed(&error))?;
-        Ok(Component::new(id, handle, declared))
-    }
-
-    /// Names of the declarations that a mask or a weight makes with these keys.
-    fn traits(&self, py: Python<'_>, point: &str, id: &str, keys: &str) -> PyResult<Vec<&'static str>> {
-        let declared = self.declared(py, point, &config(id, keys)?)?;
-        Ok(TRAITS.iter().filter(|(one, _)| declared.contains(*one)).map(|(_, name)| *name).collect())
+        Ok(Component::new(id, handle))
     }
 }
-
-/// Declarations that a mask or a weight may make, by name.
-const TRAITS: [(MaskTraits, &str); 3] = [
-    (MaskTraits::TOKEN_WISE, "TOKEN_WISE"),
-    (MaskTraits::SUMS_RANKS, "SUMS_RANKS"),
-    (MaskTraits::NO_OPTIMIZER, "NO_OPTIMIZER"),
-];
 
 /// The component `id` with its keys as JSON.
 fn config(id: &str, keys: &str) -> PyResult<ComponentConfig> {
@@ -83,12 +65,6 @@ fn config(id: &str, keys: &str) -> PyResult<ComponentConfig> {
 }
 
 impl Registry {
-    fn declared(&self, py: Python<'_>, point: &str, config: &ComponentConfig) -> PyResult<MaskTraits> {
-        let point = if point == "weight" { Point::Weight } else { Point::Mask };
-        let declared = py.detach(|| self.0.mask_traits(point, config, &Watchdog::off()));
-        declared.map_err(|error| failed(&error))
-    }
-
     fn build(&self, point: &str, config: &ComponentConfig) -> Result<Handle> {
         let watchdog = Watchdog::off();
         Ok(match point {

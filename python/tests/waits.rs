@@ -6,7 +6,7 @@ struct Waits {
     folder: String,
 }
 
-impl PreBackwardMask for Waits {
+impl Mask for Waits {
     fn mask(&mut self, _: &mut Ctx, _: &Batch, _: &mut [u8]) -> Result<(), PluginError> {
         let file = |name: &str| std::path::Path::new(&self.folder).join(name);
         std::fs::write(file("started"), "").map_err(|error| PluginError::failed(error.to_string()))?;
@@ -17,4 +17,4 @@ impl PreBackwardMask for Waits {
     }
 }
 
-register!(PreBackwardMask, Waits, "third.waits", "waits for a file");
+register!(Mask, Waits, "third.waits", "waits for a file");

@@ -10,16 +10,12 @@ mod step_control;
 mod weight;
 
 use crate::Extension;
-use crate::abi::{ADVANTAGE_POINT, MASK_POINT, OBJECTIVE_POINT};
-use crate::abi_reward::REWARD_POINT;
-use crate::abi_step_control::STEP_CONTROL_POINT;
-use crate::abi_weight::WEIGHT_POINT;
-pub use advantage::{Advantage, AdvantageEstimator};
-pub use mask::{Mask, PreBackwardMask};
-pub use objective::{Objective, ObjectiveFn, PerToken};
-pub use reward::{Reward, RewardFn};
-pub use step_control::{StepControl, StepControlFn};
-pub use weight::{TokenWeight, Weight};
+pub use advantage::{Advantage, AdvantageHandle};
+pub use mask::{Mask, MaskHandle};
+pub use objective::{Objective, ObjectiveHandle, TokenLosses};
+pub use reward::{Reward, RewardHandle};
+pub use step_control::{StepControl, StepControlHandle};
+pub use weight::{Weight, WeightHandle};
 pub(crate) use {
     advantage::advantage, mask::mask, objective::objective, reward::reward, step_control::step_control, weight::weight,
 };
@@ -29,13 +25,13 @@ pub(crate) use {
 pub enum Point {
     /// [`crate::Reward`].
     Reward,
-    /// [`crate::AdvantageEstimator`].
+    /// [`crate::Advantage`].
     Advantage,
     /// [`crate::Objective`].
     Objective,
-    /// [`crate::PreBackwardMask`].
+    /// [`crate::Mask`].
     Mask,
-    /// [`crate::TokenWeight`].
+    /// [`crate::Weight`].
     Weight,
     /// [`crate::StepControl`].
     StepControl,
@@ -61,12 +57,12 @@ impl Point {
     /// Extension id of the point.
     pub fn extension_id(self) -> &'static str {
         match self {
-            Self::Reward => REWARD_POINT,
-            Self::Advantage => ADVANTAGE_POINT,
-            Self::Objective => OBJECTIVE_POINT,
-            Self::Mask => MASK_POINT,
-            Self::Weight => WEIGHT_POINT,
-            Self::StepControl => STEP_CONTROL_POINT,
+            Self::Reward => "capo.reward/1",
+            Self::Advantage => "capo.advantage/1",
+            Self::Objective => "capo.objective/1",
+            Self::Mask => "capo.mask/1",
+            Self::Weight => "capo.weight/1",
+            Self::StepControl => "capo.step-control/1",
         }
     }
 }

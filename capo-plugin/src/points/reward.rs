@@ -1,12 +1,11 @@
 //! The end of stage 1: from completions to rewards.
 
-use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
+use abi_stable::std_types::{ROption, RResult, RSlice, RSliceMut, RStr, RVec};
 
-use crate::abi::{HostRef, WireError};
-use crate::abi_reward::{RewardBox, RewardPoint, RewardWire, RewardWire_TO, WireCompletion, WireRollout};
 use crate::guard::{Answers, Guarded};
 use crate::sink::{Sink, contract, listen};
-use crate::{Ctx, Inputs, PluginError, Rollout};
+use crate::wire::{HostRef, RewardBox, WireCompletion, WireError, WireReward, WireReward_TO, WireRollout};
+use crate::{Ctx, Extension, Inputs, PluginError, Rollout};
 
 /// Computes rewards from completions. The end of stage 1 of 6.
 ///
@@ -15,28 +14,45 @@ use crate::{Ctx, Inputs, PluginError, Rollout};
 pub trait Reward: Send {
     /// Fills `rewards`, `[B]`, reward units, one for each of `rollout.completions`. The array arrives zeroed. A
     /// reward sees no tokens, so [`Ctx::record_tokens`] takes one number per completion, `[B]`.
-    ///
-    /// # Errors
-    ///
-    /// A message with the reason; the run stops with it and can be resumed.
     fn score(&mut self, ctx: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError>;
 
-    common_methods!();
+    /// Refuses key values that are out of range or contradict each other, with the key, the value and the limit. Asked once, at creation,
+    /// before all else; no run starts after an error.
+    fn validate(&self) -> Result<(), PluginError> {
+        Ok(())
+    }
+
+    /// State for a checkpoint; a resumed run continues bit for bit.
+    fn save(&self) -> Result<Vec<u8>, PluginError> {
+        Ok(Vec::new())
+    }
+
+    /// Restores the state that [`save`](Self::save) wrote. After an error, because the state is another component's, the component is as
+    /// it was.
+    fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+        PluginError::of_stateless(state)
+    }
 }
 
 point! {
-    Reward: Reward, built by reward "a reward",
-    RewardPoint of RewardBox over RewardWire_TO,
-    RewardFn answers |_component| Answers::NONE
+    Reward, built by reward "a reward", as RewardBox over WireReward_TO, held as RewardHandle,
+    _component answers Answers::NONE
 }
 
-impl<T: Reward> RewardWire for Guarded<T> {
-    guarded_fill!(score(rollout: WireRollout, rewards: f32));
+impl<T: Reward> WireReward for Guarded<T> {
+    fn score(
+        &mut self,
+        host: &mut HostRef<'_>,
+        rollout: &WireRollout<'_>,
+        rewards: RSliceMut<'_, f32>,
+    ) -> RResult<(), WireError> {
+        self.call("score", |component| component.score(&mut Ctx::new(host), &rollout.into(), rewards.into_mut_slice()))
+    }
 
-    guarded_state!();
+    guarded_methods!();
 }
 
-impl RewardFn {
+impl RewardHandle {
     /// Calls `score` on zeroed `rewards`, `[B]`.
     ///
     /// # Errors
@@ -54,7 +70,7 @@ impl RewardFn {
         let completions = rollout.completions.iter().map(WireCompletion::from).collect::<Vec<_>>();
         let wire = &mut self.wire;
         let length = (count, "completions (at this point one per completion)");
-        let outcome = listen((&self.id, "score", Inputs::NONE), length, sink, |host| {
+        let outcome = listen((&self.id, "score"), length, sink, |host| {
             wire.score(host, &rollout.to_wire(&completions), RSliceMut::from_mut_slice(rewards)).into_result()
         });
         outcome.map_err(|error| self.named(error))?;

@@ -1,69 +1,12 @@
-//! Code that the points share: common trait methods with their documentation, and the adapters between the two sides.
+//! What the points share: the adapters between an author's trait, the wire, and a host's handle.
 
-/// The method in which a component asks for inputs.
-macro_rules! inputs_method {
+/// The wire's methods that the components of every point have, in a guard.
+macro_rules! guarded_methods {
     () => {
-        /// Inputs that the host must compute for this component. The host asks once, at creation. An input without
-        /// its flag is absent from the component's batches.
         fn inputs(&self) -> Inputs {
-            Inputs::NONE
-        }
-    };
-}
-
-/// The method in which a mask or a weight makes declarations.
-macro_rules! traits_method {
-    () => {
-        /// Facts about the component's decisions on which a host may rely. The host asks an instance that it creates
-        /// only for this question. Declare only facts that hold for every batch; `host check` tests them.
-        fn traits(&self) -> MaskTraits {
-            MaskTraits::NONE
-        }
-    };
-}
-
-/// Methods that any component may override: a check of its table, and saved state.
-macro_rules! common_methods {
-    () => {
-        /// Refuses key values that are out of range or contradict each other. Asked once, at creation, before any other method.
-        ///
-        /// # Errors
-        ///
-        /// A message about the fault in the table: the key, the value, the limit. Its kind always becomes
-        /// [`ErrorKind::CONFIG`](crate::ErrorKind::CONFIG), and no run starts.
-        fn validate(&self) -> Result<(), PluginError> {
-            Ok(())
+            self.answers.inputs
         }
 
-        /// State for a checkpoint; a resumed run continues bit for bit.
-        ///
-        /// # Errors
-        ///
-        /// When the state cannot be serialized.
-        fn save(&self) -> Result<Vec<u8>, PluginError> {
-            Ok(Vec::new())
-        }
-
-        /// Restores the state that [`save`](Self::save) wrote.
-        ///
-        /// # Errors
-        ///
-        /// When `state` comes from another component, configuration or version; the component then stays unchanged.
-        fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
-            if state.is_empty() {
-                return Ok(());
-            }
-            let len = state.len();
-            Err(PluginError::state(format!(
-                "{len} bytes of saved state, but this component keeps none (it was saved by another one)"
-            )))
-        }
-    };
-}
-
-/// The wire's side of [`common_methods`], in a guard.
-macro_rules! guarded_state {
-    () => {
         fn save(&self) -> RResult<RVec<u8>, WireError> {
             self.call_shared("save", |component| component.save().map(RVec::from))
         }
@@ -71,37 +14,20 @@ macro_rules! guarded_state {
         fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError> {
             self.call("load", |component| component.load(state.as_slice()))
         }
-    };
-}
 
-/// The wire's side of [`inputs_method`], in a guard.
-macro_rules! guarded_inputs {
-    () => {
-        fn inputs(&self) -> Inputs {
-            self.answers.inputs
+        fn extension(&mut self, _id: RStr<'_>) -> ROption<Extension<'_>> {
+            ROption::RNone
         }
     };
 }
 
-/// The wire's side of a method that fills one array, in a guard.
-macro_rules! guarded_fill {
-    ($method:ident($input:ident: $view:ident, $out:ident: $entry:ty)) => {
-        fn $method(
-            &mut self,
-            host: &mut HostRef<'_>,
-            $input: &$view<'_>,
-            $out: RSliceMut<'_, $entry>,
-        ) -> RResult<(), WireError> {
-            self.call(stringify!($method), |component| {
-                component.$method(&mut Ctx::new(host), &$input.into(), $out.into_mut_slice())
-            })
-        }
-    };
-}
-
-/// The wire's side of a mask's or a weight's `step_end`, in a guard.
-macro_rules! guarded_step_end {
+/// The wire's methods that masks and weights have besides, in a guard.
+macro_rules! guarded_decision {
     ($decided:ident: $entry:ty) => {
+        fn traits(&self) -> Traits {
+            self.answers.traits
+        }
+
         fn step_end(
             &mut self,
             host: &mut HostRef<'_>,
@@ -116,9 +42,14 @@ macro_rules! guarded_step_end {
     };
 }
 
-/// `step_end` of a mask's or a weight's handle.
-macro_rules! handled_step_end {
+/// The methods that the handles of masks and weights have besides their decision.
+macro_rules! handled_decision {
     ($decided:ident: $entry:ty, $what:literal) => {
+        /// Declarations about the component's decisions, made once, at creation.
+        pub fn traits(&self) -> Traits {
+            keeping_arithmetic(|| self.wire.traits())
+        }
+
         #[doc = concat!("Calls `step_end` with the ", $what, ".")]
         ///
         /// # Errors
@@ -138,28 +69,21 @@ macro_rules! handled_step_end {
     };
 }
 
-/// Both sides of a point. A plugin registers and builds an implementation of `$trait`; a host asks an image for a
-/// `$handle`. `$answers` are the questions asked at creation, and `$traits` is the allowed declaration.
+/// Both sides of a point. A plugin registers an implementation of `$point` and builds it, as an `$object` on the wire; a host asks an
+/// image for a `$handle`. `$answers` are what a component is asked once, at creation.
 macro_rules! point {
     (
-        $point:ident: $trait:ident, built by $name:ident $what:literal,
-        $list:ident of $object:ident over $wire:ident $($inputs:ident)?,
-        $handle:ident answers |$component:ident| $answers:expr
-        $(, declares $traits:ident)?
+        $point:ident, built by $name:ident $what:literal, as $object:ident over $wire:ident, held as $handle:ident,
+        $component:ident answers $answers:expr
     ) => {
-        #[doc = concat!("A live [`", stringify!($trait), "`].")]
+        #[doc = concat!("A live [`", stringify!($point), "`].")]
         pub type $handle = crate::component::Component<$object>;
 
-        impl crate::component::Wired for $object {
+        impl crate::component::WireObject for $object {
             const POINT: crate::Point = crate::Point::$point;
-            type List = $list;
 
-            fn doors(list: &$list) -> crate::component::Doors<Self> {
-                (list.components, list.create)
-            }
-
-            fn inputs(&self) -> crate::batch::Inputs {
-                crate::batch::Inputs::NONE $(| <$object>::$inputs(self))?
+            fn inputs(&self) -> Inputs {
+                <$object>::inputs(self)
             }
 
             fn save(&self) -> RResult<RVec<u8>, WireError> {
@@ -169,10 +93,14 @@ macro_rules! point {
             fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError> {
                 <$object>::load(self, state)
             }
+
+            fn extension(&mut self, id: RStr<'_>) -> ROption<Extension<'_>> {
+                <$object>::extension(self, id)
+            }
         }
 
         /// This image's components at the point.
-        pub(crate) static OWN: $list = $list {
+        pub(crate) static OWN: crate::wire::PointList<$object> = crate::wire::PointList {
             components: crate::described::components::<$object>,
             create: crate::described::create::<$object>,
         };
@@ -180,7 +108,7 @@ macro_rules! point {
         /// Builds a component from its table and puts it behind the wire.
         pub(crate) fn $name<T>(json: &str) -> Result<$object, PluginError>
         where
-            T: $trait + serde::de::DeserializeOwned + 'static,
+            T: $point + serde::de::DeserializeOwned + 'static,
         {
             let component = crate::guard::create(json, T::validate, |$component: &T| $answers)?;
             Ok($wire::from_value(component, abi_stable::sabi_trait::TD_Opaque))
@@ -189,17 +117,12 @@ macro_rules! point {
         impl crate::register::Entry {
             #[doc = concat!("An entry of ", $what, ".")]
             #[allow(non_snake_case, reason = "`register!` is told the trait's name")]
-            pub const fn $trait<T>(names: crate::register::Names, docs: crate::keys::KeyDocs) -> Self
+            pub const fn $point<T>(names: crate::register::Names, docs: crate::keys::KeyDocs) -> Self
             where
-                T: $trait + serde::de::DeserializeOwned + 'static,
+                T: $point + serde::de::DeserializeOwned + 'static,
             {
                 let make: crate::register::Make = |json| Ok(Box::new($name::<T>(json)?));
-                let entry = Self::new::<T>(crate::Point::$point, make, names, docs);
-                $(let entry = entry.declaring(|json| {
-                    let ask = |component: &T| Answers { $traits: component.$traits(), ..Answers::NONE };
-                    Ok(crate::guard::create(json, T::validate, ask)?.answers.$traits)
-                });)?
-                entry
+                Self::new::<T>(crate::Point::$point, make, names, docs)
             }
         }
 

@@ -2,17 +2,16 @@
 
 use abi_stable::sabi_trait::TD_Opaque;
 use abi_stable::sabi_types::RMut;
-use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
+use abi_stable::std_types::{ROption, RResult, RSlice, RSliceMut, RStr, RVec};
 
-use crate::abi::{HostRef, WireBatch, WireError};
-use crate::abi_step_control::{
-    MeasureRef, MeasureWire, MeasureWire_TO, StepControlBox, StepControlPoint, StepControlWire, StepControlWire_TO,
-    WireGroup,
-};
-use crate::call::{Arithmetic, guarded};
+use crate::call::{Arithmetic, keeping_arithmetic};
 use crate::guard::{Answers, Guarded};
 use crate::sink::{Sink, contract};
-use crate::{Batch, Ctx, Inputs, Measurements, ParameterGroup, PluginError, Update};
+use crate::wire::{
+    HostRef, MeasurementsRef, StepControlBox, WireBatch, WireError, WireGroup, WireMeasurements, WireMeasurements_TO,
+    WireStepControl, WireStepControl_TO,
+};
+use crate::{Batch, Ctx, ErrorKind, Extension, Inputs, Measurements, ParameterGroup, PluginError, Update};
 
 /// Decides how much of the optimizer's proposed update is applied. Within stage 6 of 6, between the gradient and the new weights.
 ///
@@ -20,10 +19,6 @@ use crate::{Batch, Ctx, Inputs, Measurements, ParameterGroup, PluginError, Updat
 pub trait StepControl: Send {
     /// Scales `update`, with [`Update::scale`] for the whole model or [`Update::scale_group`] for one group. Each
     /// scale is between 0 and 1, with default 1. The new weights are the old weights plus the scaled update.
-    ///
-    /// # Errors
-    ///
-    /// A message with the reason; the run stops with it and can be resumed.
     fn control(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, update: &mut Update<'_>) -> Result<(), PluginError>;
 
     /// True if the optimizer's moments return to their earlier values when nothing of a step is applied, as if there had been no step.
@@ -32,24 +27,39 @@ pub trait StepControl: Send {
         false
     }
 
-    inputs_method!();
+    /// Optional arrays of the batch that the host must compute for this component; the others are absent. Asked once, at creation.
+    fn inputs(&self) -> Inputs {
+        Inputs::NONE
+    }
 
-    common_methods!();
+    /// Refuses key values that are out of range or contradict each other, with the key, the value and the limit. Asked once, at creation,
+    /// before all else; no run starts after an error.
+    fn validate(&self) -> Result<(), PluginError> {
+        Ok(())
+    }
+
+    /// State for a checkpoint; a resumed run continues bit for bit.
+    fn save(&self) -> Result<Vec<u8>, PluginError> {
+        Ok(Vec::new())
+    }
+
+    /// Restores the state that [`save`](Self::save) wrote. After an error, because the state is another component's, the component is as
+    /// it was.
+    fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+        PluginError::of_stateless(state)
+    }
 }
 
 point! {
-    StepControl: StepControl, built by step_control "a step control",
-    StepControlPoint of StepControlBox over StepControlWire_TO inputs,
-    StepControlFn answers |component| Answers {
+    StepControl, built by step_control "a step control", as StepControlBox over WireStepControl_TO, held as StepControlHandle,
+    component answers Answers {
         inputs: component.inputs(),
         restores_moments: component.restores_moments(),
         ..Answers::NONE
     }
 }
 
-impl<T: StepControl> StepControlWire for Guarded<T> {
-    guarded_inputs!();
-
+impl<T: StepControl> WireStepControl for Guarded<T> {
     fn restores_moments(&self) -> bool {
         self.answers.restores_moments
     }
@@ -57,7 +67,7 @@ impl<T: StepControl> StepControlWire for Guarded<T> {
     fn control(
         &mut self,
         host: &mut HostRef<'_>,
-        measure: &mut MeasureRef<'_>,
+        measurements: &mut MeasurementsRef<'_>,
         batch: &WireBatch<'_>,
         weights: RSlice<'_, f32>,
         groups: RSlice<'_, WireGroup<'_>>,
@@ -65,28 +75,31 @@ impl<T: StepControl> StepControlWire for Guarded<T> {
     ) -> RResult<(), WireError> {
         self.call("control", |component| {
             let groups: Vec<ParameterGroup<'_>> = groups.iter().map(ParameterGroup::from).collect();
-            let mut update = Update::new(measure, &groups, weights.as_slice(), scales.into_mut_slice());
+            let mut update = Update::new(measurements, &groups, weights.as_slice(), scales.into_mut_slice());
             component.control(&mut Ctx::new(host), &batch.into(), &mut update)
         })
     }
 
-    guarded_state!();
+    guarded_methods!();
 }
 
 /// Measurements on the wire, made under the host's own floating-point settings.
-struct Meter<'a>(&'a mut dyn Measurements, Arithmetic);
+struct Meter<'a> {
+    measurements: &'a mut dyn Measurements,
+    arithmetic: Arithmetic,
+    inputs: Inputs,
+}
 
 impl Meter<'_> {
     fn own<R>(
         &mut self,
         measure: impl FnOnce(&mut dyn Measurements) -> Result<R, PluginError>,
     ) -> RResult<R, WireError> {
-        let Self(measurements, arithmetic) = self;
-        arithmetic.during(|| measure(*measurements)).map_err(WireError::from).into()
+        self.arithmetic.during(|| measure(self.measurements)).map_err(WireError::from).into()
     }
 }
 
-impl MeasureWire for Meter<'_> {
+impl WireMeasurements for Meter<'_> {
     fn norms(&mut self, norms: RSliceMut<'_, f64>) -> RResult<(), WireError> {
         self.own(|host| host.norms(norms.into_mut_slice()))
     }
@@ -102,12 +115,20 @@ impl MeasureWire for Meter<'_> {
     fn measure_kl(&mut self, fraction: f64) -> RResult<f64, WireError> {
         self.own(|host| host.measure_kl(fraction))
     }
+
+    fn alignment(&mut self) -> RResult<ROption<f64>, WireError> {
+        if self.inputs.contains(Inputs::ALIGNMENT) {
+            return self.own(|host| Ok(host.alignment()?.into()));
+        }
+        let sentence = "the step's alignment is not there (return `Inputs::ALIGNMENT` from a step control's `inputs`)";
+        RResult::RErr(PluginError::new(ErrorKind::MISSING_INPUT, sentence).into())
+    }
 }
 
-impl StepControlFn {
+impl StepControlHandle {
     /// True if the moments return to their earlier values when nothing of a step is applied.
     pub fn restores_moments(&self) -> bool {
-        guarded(|| self.wire.restores_moments())
+        keeping_arithmetic(|| self.wire.restores_moments())
     }
 
     /// Calls `control` on `scales`, one per group and initially 1; `weights` is `[B, T]`, each token's weight in the gradient.
@@ -128,11 +149,11 @@ impl StepControlFn {
         assert_eq!(scales.len(), groups.len(), "there is a scale for each group");
         scales.fill(1.0);
         let wire_groups: Vec<WireGroup<'_>> = groups.iter().map(WireGroup::from).collect();
-        let mut meter = Meter(measurements, Arithmetic::now());
+        let mut meter = Meter { measurements, arithmetic: Arithmetic::now(), inputs: self.inputs() };
         self.call("control", sink, batch, |wire, host, seen| {
-            let mut measure = MeasureWire_TO::from_ptr(RMut::new(&mut meter), TD_Opaque);
+            let mut measurements = WireMeasurements_TO::from_ptr(RMut::new(&mut meter), TD_Opaque);
             let (weights, groups) = (RSlice::from_slice(weights), RSlice::from_slice(&wire_groups));
-            wire.control(host, &mut measure, seen, weights, groups, RSliceMut::from_mut_slice(scales))
+            wire.control(host, &mut measurements, seen, weights, groups, RSliceMut::from_mut_slice(scales))
         })?;
         let outside = groups.iter().zip(scales).find(|(_, scale)| !(0.0..=1.0).contains(*scale));
         let Some((group, scale)) = outside else { return Ok(()) };

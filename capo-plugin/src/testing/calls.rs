@@ -1,14 +1,14 @@
 //! Components that run on a fixture as in a host.
 
 use super::observed::{Observed, Outputs, narrow};
-use super::{Fixture, Listener, Measured, Records};
-use crate::{Advantage, Mask, ObjectiveFn, PluginError, StepControlFn, Weight};
+use super::{Fixture, Measured, Records};
+use crate::{AdvantageHandle, MaskHandle, ObjectiveHandle, PluginError, StepControlHandle, WeightHandle};
 
 /// Result of a mask on a fixture.
 #[derive(Debug)]
 pub struct Masked {
     /// `[B, T]`: 1 for a token that all masks kept so far.
-    pub keep: Vec<u8>,
+    pub token_mask: Vec<u8>,
     /// The mask's reports.
     pub records: Records,
 }
@@ -35,18 +35,17 @@ pub struct Controlled {
 impl Fixture {
     /// Returns a component's outputs and its reports.
     fn run(&self, component: &mut dyn Observed) -> Result<(Outputs, Records), PluginError> {
-        let context = self.context();
-        let mut listener = Listener::of(self, &context);
-        Ok((component.run(&mut listener, self)?, listener.records))
+        let mut records = Records::default();
+        Ok((component.run(&mut records, self)?, records))
     }
 
     /// Runs an advantage estimator and returns the advantages, `[B, T]`.
-    pub fn estimate(&self, component: &mut Advantage) -> Result<Vec<f32>, PluginError> {
+    pub fn estimate(&self, component: &mut AdvantageHandle) -> Result<Vec<f32>, PluginError> {
         Ok(narrow(&self.run(component)?.0[0].1))
     }
 
     /// Runs an objective and returns the loss and its derivative, `[B, T]` each.
-    pub fn evaluate(&self, component: &mut ObjectiveFn) -> Result<(Vec<f32>, Vec<f32>), PluginError> {
+    pub fn evaluate(&self, component: &mut ObjectiveHandle) -> Result<(Vec<f32>, Vec<f32>), PluginError> {
         let (outputs, _) = self.run(component)?;
         Ok((narrow(&outputs[0].1), narrow(&outputs[1].1)))
     }
@@ -66,10 +65,10 @@ impl Fixture {
     /// struct Squared {}
     ///
     /// impl Objective for Squared {
-    ///     fn evaluate(&mut self, _ctx: &mut Ctx, batch: &Batch, out: PerToken) -> Result<(), PluginError> {
+    ///     fn evaluate(&mut self, _ctx: &mut Ctx, batch: &Batch, out: TokenLosses) -> Result<(), PluginError> {
     ///         for row in (0..batch.dims.completions as usize).map(|b| batch.dims.row(b)) {
     ///             let mean = -batch.logps[row.clone()].iter().sum::<f32>() / row.len() as f32;
-    ///             out.loss[row.clone()].fill(mean * mean);
+    ///             out.losses[row.clone()].fill(mean * mean);
     ///             // Each of the n losses changes by -2 mean / n.
     ///             out.dloss_dlogp[row].fill(-2.0 * mean);
     ///         }
@@ -83,7 +82,7 @@ impl Fixture {
     ///     assert!((slope - measured).abs() < 1e-3);
     /// }
     /// ```
-    pub fn derivative(&self, component: &mut ObjectiveFn, step: f32) -> Result<Vec<f32>, PluginError> {
+    pub fn derivative(&self, component: &mut ObjectiveHandle, step: f32) -> Result<Vec<f32>, PluginError> {
         let (mut moved, mut derivative) = (self.clone(), vec![0.0; self.dims.len()]);
         for row in (0..self.dims.completions as usize).map(|b| self.dims.row(b)) {
             for at in row.clone().filter(|&at| self.mask[at] == 1) {
@@ -102,46 +101,51 @@ impl Fixture {
         Ok(derivative)
     }
 
-    /// Runs a mask on the tokens that [`keep`](Self::keep) leaves of the completion mask.
-    pub fn mask(&self, component: &mut Mask) -> Result<Masked, PluginError> {
+    /// Runs a mask on the tokens that [`token_mask`](Self::token_mask) leaves of the completion mask.
+    pub fn mask(&self, component: &mut MaskHandle) -> Result<Masked, PluginError> {
         let (outputs, records) = self.run(component)?;
-        Ok(Masked { keep: outputs[0].1.iter().map(|&keep| keep as u8).collect(), records })
+        Ok(Masked { token_mask: outputs[0].1.iter().map(|&keep| keep as u8).collect(), records })
     }
 
-    /// Runs a weight on the tokens that [`keep`](Self::keep) leaves of the completion mask.
-    pub fn weigh(&self, component: &mut Weight) -> Result<Weighed, PluginError> {
+    /// Runs a weight on the tokens that [`token_mask`](Self::token_mask) leaves of the completion mask.
+    pub fn weigh(&self, component: &mut WeightHandle) -> Result<Weighed, PluginError> {
         let (outputs, records) = self.run(component)?;
         Ok(Weighed { weights: narrow(&outputs[0].1), records })
     }
 
     /// Ends the step of a weight with the product of all `weights`, as a host does after the optimizer step.
-    pub fn weighed_step_end(&self, component: &mut Weight, weights: &[f32], taken: bool) -> Result<(), PluginError> {
-        component.step_end(&mut Listener::new(&self.context()), &self.batch(), weights, taken)
+    pub fn weighed_step_end(
+        &self,
+        component: &mut WeightHandle,
+        weights: &[f32],
+        taken: bool,
+    ) -> Result<(), PluginError> {
+        component.step_end(&mut Records::default(), &self.batch_with(&self.context()), weights, taken)
     }
 
     /// Runs a step control on `update`, with weight 1 for every kept token.
-    pub fn control(&self, component: &mut StepControlFn, update: Measured) -> Result<Controlled, PluginError> {
+    pub fn control(&self, component: &mut StepControlHandle, update: Measured) -> Result<Controlled, PluginError> {
         let (outputs, records) = Self { update, ..self.clone() }.run(component)?;
         Ok(Controlled { scales: [0, 1, 2].map(|group| outputs[group].1[0]), records })
     }
 
-    /// Ends a mask's step with `keep`, as a host does after the optimizer step.
-    pub fn step_end(&self, component: &mut Mask, keep: &[u8], taken: bool) -> Result<(), PluginError> {
-        component.step_end(&mut Listener::new(&self.context()), &self.batch(), keep, taken)
+    /// Ends a mask's step with `token_mask`, as a host does after the optimizer step.
+    pub fn step_end(&self, component: &mut MaskHandle, token_mask: &[u8], taken: bool) -> Result<(), PluginError> {
+        component.step_end(&mut Records::default(), &self.batch_with(&self.context()), token_mask, taken)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Batch, Ctx, Inputs, LastLayer, PreBackwardMask, Tensor, testing};
+    use crate::{Batch, Ctx, Inputs, LastLayer, Mask, Tensor, testing};
 
     /// Drops every first token, and reports the sum of every optional array that a fixture can set.
     #[derive(serde::Deserialize)]
     struct Sums {}
 
-    impl PreBackwardMask for Sums {
-        fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
+    impl Mask for Sums {
+        fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, token_mask: &mut [u8]) -> Result<(), PluginError> {
             let layer = batch.last_layer()?;
             let arrays = [
                 ("entropy", batch.entropy()?),
@@ -155,8 +159,8 @@ mod tests {
                 ctx.record(&format!("{name}/len"), array.len() as f64);
             }
             ctx.record("ids", f64::from(batch.completion_ids.iter().sum::<u32>()));
-            ctx.record("arrived", f64::from(keep.iter().sum::<u8>()));
-            (0..batch.dims.completions as usize).for_each(|b| keep[batch.dims.row(b).start] = 0);
+            ctx.record("arrived", f64::from(token_mask.iter().sum::<u8>()));
+            (0..batch.dims.completions as usize).for_each(|b| token_mask[batch.dims.row(b).start] = 0);
             Ok(())
         }
 
@@ -177,16 +181,16 @@ mod tests {
             21,
         );
         let fixture = Fixture::new(2, 2).entropy(&[1.0, 2.0, 3.0, 4.0]).completion_ids(&[3, 4, 5, 20]);
-        let fixture = fixture.losses(&[1.0, 1.0, 1.0, 2.0], &[0.5; 4]).last_layer(layer).keep(&[1, 0, 1, 1]);
+        let fixture = fixture.losses(&[1.0, 1.0, 1.0, 2.0], &[0.5; 4]).last_layer(layer).token_mask(&[1, 0, 1, 1]);
         let masked = fixture.mask(&mut testing::mask::<Sums>("").unwrap()).unwrap();
         let number = |name: &str| masked.records.number(name).unwrap();
         let sums = ["entropy", "losses", "slopes", "hidden", "hidden/len", "weight/len", "ids", "arrived"];
         assert_eq!(sums.map(number), [10.0, 5.0, 2.0, 4.0, 8.0, 42.0, 32.0, 3.0]);
-        assert_eq!(masked.keep, [0, 0, 0, 1]);
+        assert_eq!(masked.token_mask, [0, 0, 0, 1]);
         // Padding is never kept, whatever other masks keep. A group that moves takes its entries with it.
         let moved = fixture.groups_of(1).lengths(&[2, 1]).regrouped(&[1, 0]);
         assert_eq!(moved.mask(&mut testing::mask::<Sums>("").unwrap()).unwrap().records.number("arrived"), Some(2.0));
-        assert_eq!((moved.slopes, moved.keep), (vec![0.5, 0.0, 0.5, 0.5], vec![1, 1, 1, 0]));
+        assert_eq!((moved.slopes, moved.token_mask), (vec![0.5, 0.0, 0.5, 0.5], vec![1, 1, 1, 0]));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Batches of any shape, with plausible values.
 
+use std::ops::Range;
+
 use super::layer::LayerData;
 use super::measured::Measured;
 use super::wobble;
-use crate::{Batch, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind};
+use crate::{Batch, ContextData, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind};
 
 /// Sampled tokens, which repeat next to each other and as phrases. From position 30 on they begin again, so that among completions of 5 or
 /// 6 tokens some are equal.
@@ -37,7 +39,7 @@ pub struct Fixture {
     pub(super) entropy: Vec<f32>,
     pub(super) layer: LayerData,
     /// Tokens that other masks kept.
-    pub(super) keep: Vec<u8>,
+    pub(super) token_mask: Vec<u8>,
     /// The proposed update for a step control.
     pub(super) update: Measured,
     /// Inputs that are absent even for a component that asks for them.
@@ -83,7 +85,7 @@ impl Fixture {
             entropy: fill(5, 2.0, 0.0),
             logps,
             layer: LayerData::new(dims, 8, 4, 16),
-            keep: vec![1; n],
+            token_mask: vec![1; n],
             update: Measured::default(),
             withheld: Inputs::NONE,
         };
@@ -105,16 +107,33 @@ impl Fixture {
         assert_eq!(lengths.len(), self.dims.completions as usize, "one length per completion");
         for (b, &length) in lengths.iter().enumerate() {
             assert!(length <= self.dims.tokens as usize, "length {length} exceeds T = {}", self.dims.tokens);
-            for i in self.dims.row(b).skip(length) {
-                self.mask[i] = 0;
-                self.ids[i] = 0;
-                let results = [&mut self.advantages, &mut self.losses, &mut self.slopes];
-                for array in results.into_iter().chain([&mut self.logps, &mut self.old_logps, &mut self.ref_logps]) {
-                    array[i] = 0.0;
-                }
-            }
+            self.dims.row(b).skip(length).for_each(|i| self.clear(i));
         }
         self
+    }
+
+    /// Makes the tokens at `places` of every completion those of others, such as the answer of an environment: no tokens of the policy,
+    /// between such tokens.
+    ///
+    /// # Panics
+    ///
+    /// When the places exceed T.
+    #[must_use]
+    pub fn written_by_others(mut self, places: Range<usize>) -> Self {
+        for b in 0..self.dims.completions as usize {
+            let row = self.dims.row(b).start;
+            places.clone().for_each(|t| self.clear(row + t));
+        }
+        self
+    }
+
+    fn clear(&mut self, i: usize) {
+        self.mask[i] = 0;
+        self.ids[i] = 0;
+        let results = [&mut self.advantages, &mut self.losses, &mut self.slopes];
+        for array in results.into_iter().chain([&mut self.logps, &mut self.old_logps, &mut self.ref_logps]) {
+            array[i] = 0.0;
+        }
     }
 
     /// Splits the completions into groups of `size`.
@@ -172,9 +191,9 @@ impl Fixture {
     ///
     /// When an entry is neither 0 nor 1.
     #[must_use]
-    pub fn keep(mut self, keep: &[u8]) -> Self {
-        assert!(keep.iter().all(|entry| *entry <= 1), "entries of `keep` are 0 or 1");
-        replace(&mut self.keep, keep);
+    pub fn token_mask(mut self, token_mask: &[u8]) -> Self {
+        assert!(token_mask.iter().all(|entry| *entry <= 1), "entries of `token_mask` are 0 or 1");
+        replace(&mut self.token_mask, token_mask);
         self
     }
 
@@ -192,7 +211,14 @@ impl Fixture {
         self
     }
 
-    /// The batch.
+    /// The batch, with the rollout's context `context`, as from [`Self::context`].
+    pub fn batch_with<'a>(&'a self, context: &'a ContextData) -> Batch<'a> {
+        let mut batch = self.batch();
+        (batch.rollout_context, batch.sampler_top_k) = (Some(context.lend(0)), context.top_k());
+        batch.with_only(Inputs(!self.withheld.0))
+    }
+
+    /// The batch without its rollout's context.
     pub fn batch(&self) -> Batch<'_> {
         let mut batch = Batch::new(self.dims, self.optimizer);
         batch.step = self.step;
@@ -214,7 +240,7 @@ impl Fixture {
 
     /// Real tokens that earlier masks kept, `[B, T]`.
     pub(super) fn kept(&self) -> Vec<u8> {
-        self.mask.iter().zip(&self.keep).map(|(mask, keep)| mask & keep).collect()
+        self.mask.iter().zip(&self.token_mask).map(|(mask, keep)| mask & keep).collect()
     }
 }
 

@@ -20,9 +20,9 @@ pub struct Measured {
 impl Measured {
     /// The groups of the model.
     pub const GROUPS: [ParameterGroup<'static>; 3] = [
-        ParameterGroup { name: "embedding", parameters: 1000 },
-        ParameterGroup { name: "block.0", parameters: 4000 },
-        ParameterGroup { name: "last_layer", parameters: 1000 },
+        ParameterGroup::new("embedding", 1000),
+        ParameterGroup::new("block.0", 4000),
+        ParameterGroup::new("last_layer", 1000),
     ];
 }
 
@@ -49,5 +49,9 @@ impl Measurements for Measured {
 
     fn measure_kl(&mut self, _fraction: f64) -> Result<f64, PluginError> {
         Ok(self.kl)
+    }
+
+    fn alignment(&mut self) -> Result<Option<f64>, PluginError> {
+        Ok(Some(self.alignment).filter(|cosine| cosine.is_finite()))
     }
 }

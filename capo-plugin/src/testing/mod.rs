@@ -9,9 +9,9 @@
 //!     max_nats: f32,
 //! }
 //!
-//! impl PreBackwardMask for SurpriseCap {
-//!     fn mask(&mut self, _ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
-//!         for (keep, logp) in keep.iter_mut().zip(batch.logps) {
+//! impl Mask for SurpriseCap {
+//!     fn mask(&mut self, _ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+//!         for (keep, logp) in token_mask.iter_mut().zip(batch.logps) {
 //!             *keep &= u8::from(-logp <= self.max_nats);
 //!         }
 //!         Ok(())
@@ -20,7 +20,7 @@
 //!
 //! let fixture = Fixture::new(2, 3).logps(&[-0.1, -0.2, -9.0, -0.1, -9.0, -0.3]);
 //! let mut mask = testing::mask::<SurpriseCap>("max_nats = 5.0").unwrap();
-//! assert_eq!(fixture.mask(&mut mask).unwrap().keep, [1, 1, 0, 1, 0, 1]);
+//! assert_eq!(fixture.mask(&mut mask).unwrap().token_mask, [1, 1, 0, 1, 0, 1]);
 //! ```
 //!
 //! [`conform`] runs the checks of `host check LIB` on every component of a plugin. [`check_key_docs`] compares the keys described in
@@ -28,9 +28,9 @@
 
 mod calls;
 pub mod check;
+mod context;
 mod fixture;
 mod layer;
-mod listener;
 mod measured;
 mod observed;
 mod random;
@@ -43,10 +43,9 @@ mod variants;
 pub use calls::{Controlled, Masked, Weighed};
 pub use check::conform;
 pub use fixture::Fixture;
-pub use listener::Listener;
 pub use measured::Measured;
 pub use observed::{Answer, Input, Observed};
-pub use ranks::{Seat, on_ranks};
+pub use ranks::{ThreadRank, on_ranks};
 pub use rollout::{RolloutFixture, Scored};
 #[doc(hidden)]
 pub use shapes::odd_context;
@@ -56,8 +55,8 @@ pub use snapshot::{Snapshot, snapshot};
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Advantage, AdvantageEstimator, Image, Mask, Objective, ObjectiveFn, PluginError, Point, PreBackwardMask, Reward,
-    RewardFn, Sink, StepControl, StepControlFn, TokenWeight, Weight, points,
+    Advantage, AdvantageHandle, Image, Mask, MaskHandle, Objective, ObjectiveHandle, PluginError, Point, Reward,
+    RewardHandle, Sink, StepControl, StepControlHandle, Weight, WeightHandle, points,
 };
 
 macro_rules! builders {
@@ -74,12 +73,12 @@ macro_rules! builders {
 }
 
 builders! {
-    reward "a reward": Reward => RewardFn, "test.reward";
-    advantage "an advantage estimator": AdvantageEstimator => Advantage, "test.advantage";
-    objective "an objective": Objective => ObjectiveFn, "test.objective";
-    mask "a mask": PreBackwardMask => Mask, "test.mask";
-    weight "a weight": TokenWeight => Weight, "test.weight";
-    step_control "a step control": StepControl => StepControlFn, "test.step-control";
+    reward "a reward": Reward => RewardHandle, "test.reward";
+    advantage "an advantage estimator": Advantage => AdvantageHandle, "test.advantage";
+    objective "an objective": Objective => ObjectiveHandle, "test.objective";
+    mask "a mask": Mask => MaskHandle, "test.mask";
+    weight "a weight": Weight => WeightHandle, "test.weight";
+    step_control "a step control": StepControl => StepControlHandle, "test.step-control";
 }
 
 /// Checks the key descriptions in this image's `register!`s: they must cover exactly the keys that the types read.
@@ -97,8 +96,8 @@ pub fn check_key_docs() -> Result<(), String> {
     let image = Image::own();
     for point in Point::ALL {
         for component in image.components(point)? {
-            let id = component.id.as_str();
-            image.check_key_docs(point, id).map_err(|sentence| format!("{} `{id}`: {sentence}", point.name()))?;
+            let named = |sentence| format!("{} `{}`: {sentence}", point.name(), component.id);
+            component.check_key_docs().map_err(named)?;
         }
     }
     Ok(())

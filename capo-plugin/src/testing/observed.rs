@@ -1,7 +1,10 @@
 //! A component of any point, called as by a host. All code that depends on the point is here.
 
-use super::{Fixture, Listener, Measured, Records, RolloutFixture, Scored};
-use crate::{Advantage, Batch, Inputs, Mask, ObjectiveFn, PluginError, Point, RewardFn, Sink, StepControlFn, Weight};
+use super::{Fixture, Measured, Records, RolloutFixture, Scored};
+use crate::{
+    AdvantageHandle, Batch, Inputs, MaskHandle, ObjectiveHandle, PluginError, Point, RewardHandle, Sink,
+    StepControlHandle, WeightHandle,
+};
 
 /// A component's input in one step.
 #[derive(Debug, Clone)]
@@ -67,7 +70,7 @@ pub struct Answer {
     pub(super) mask: Vec<u8>,
 }
 
-/// A live component of any point: [`RewardFn`], [`Advantage`], [`ObjectiveFn`], [`Mask`], [`Weight`], [`StepControlFn`].
+/// A live component of any point: [`RewardHandle`], [`AdvantageHandle`], [`ObjectiveHandle`], [`Mask`], [`Weight`], [`StepControlHandle`].
 ///
 /// An error is the component's own message, or the rule that it broke, as training would show it.
 pub trait Observed {
@@ -122,13 +125,12 @@ pub(super) fn step<C: Observed + ?Sized>(
             Ok(Answer { outputs: vec![("reward", wide(rewards))], records, completions, mask })
         }
         Input::Batch(batch) => {
-            let context = batch.context();
-            let mut listener = Listener::of(batch, &context);
-            let outputs = component.run(&mut listener, batch)?;
+            let mut records = Records::default();
+            let outputs = component.run(&mut records, batch)?;
             let decided = &outputs[0].1;
-            component.end(&mut listener, batch, decided, taken.unwrap_or_else(|| counts(decided)))?;
+            component.end(&mut records, batch, decided, taken.unwrap_or_else(|| counts(decided)))?;
             let (completions, mask) = (batch.dims.completions as usize, batch.mask.clone());
-            Ok(Answer { outputs, records: listener.records, completions, mask })
+            Ok(Answer { outputs, records, completions, mask })
         }
     }
 }
@@ -171,7 +173,7 @@ macro_rules! basics {
     };
 }
 
-impl Observed for RewardFn {
+impl Observed for RewardHandle {
     basics!(Reward);
 
     fn scored(&mut self, rollout: &RolloutFixture) -> Result<Scored, PluginError> {
@@ -179,18 +181,19 @@ impl Observed for RewardFn {
     }
 }
 
-impl Observed for Advantage {
+impl Observed for AdvantageHandle {
     basics!(Advantage);
 
     fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
         let (zeros, mut advantages) = (vec![0.0; on.dims.len()], vec![0.0; on.dims.len()]);
-        let batch = Batch { advantages: &zeros, losses: None, dloss_dlogp: None, ..on.batch() };
+        let context = on.context();
+        let batch = Batch { advantages: &zeros, losses: None, dloss_dlogp: None, ..on.batch_with(&context) };
         self.estimate(sink, &batch, &mut advantages)?;
         Ok(vec![("advantage", wide(advantages))])
     }
 }
 
-impl Observed for ObjectiveFn {
+impl Observed for ObjectiveHandle {
     basics!(Objective);
 
     fn check_declared(&self) -> Result<(), PluginError> {
@@ -199,48 +202,50 @@ impl Observed for ObjectiveFn {
 
     fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
         let (mut loss, mut slope) = (vec![0.0; on.dims.len()], vec![0.0; on.dims.len()]);
-        self.evaluate(sink, &Batch { losses: None, dloss_dlogp: None, ..on.batch() }, &mut loss, &mut slope)?;
+        let context = on.context();
+        let batch = Batch { losses: None, dloss_dlogp: None, ..on.batch_with(&context) };
+        self.evaluate(sink, &batch, &mut loss, &mut slope)?;
         Ok(vec![("loss", wide(loss)), ("dloss_dlogp", wide(slope))])
     }
 }
 
-impl Observed for Mask {
+impl Observed for MaskHandle {
     basics!(Mask);
 
     fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
-        let mut keep = on.kept();
-        self.mask(sink, &on.batch(), &mut keep)?;
-        Ok(vec![("keep", wide(keep))])
+        let mut token_mask = on.kept();
+        self.mask(sink, &on.batch_with(&on.context()), &mut token_mask)?;
+        Ok(vec![("token_mask", wide(token_mask))])
     }
 
     fn end(&mut self, sink: &mut dyn Sink, on: &Fixture, decided: &[f64], taken: bool) -> Result<(), PluginError> {
-        let keep: Vec<u8> = decided.iter().map(|&value| u8::from(value > 0.0)).collect();
-        self.step_end(sink, &on.batch(), &keep, taken)
+        let token_mask: Vec<u8> = decided.iter().map(|&value| u8::from(value > 0.0)).collect();
+        self.step_end(sink, &on.batch_with(&on.context()), &token_mask, taken)
     }
 }
 
-impl Observed for Weight {
+impl Observed for WeightHandle {
     basics!(Weight);
 
     fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
         let mut weights = vec![0.0; on.dims.len()];
-        self.weigh(sink, &on.batch(), &on.kept(), &mut weights)?;
+        self.weigh(sink, &on.batch_with(&on.context()), &on.kept(), &mut weights)?;
         Ok(vec![("weight", wide(weights))])
     }
 
     fn end(&mut self, sink: &mut dyn Sink, on: &Fixture, decided: &[f64], taken: bool) -> Result<(), PluginError> {
-        self.step_end(sink, &on.batch(), &narrow(decided), taken)
+        self.step_end(sink, &on.batch_with(&on.context()), &narrow(decided), taken)
     }
 }
 
-impl Observed for StepControlFn {
+impl Observed for StepControlHandle {
     basics!(StepControl);
 
     /// Uses weight 1 for all kept tokens.
     fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
         let weights: Vec<f32> = on.kept().into_iter().map(f32::from).collect();
         let (mut update, mut scales) = (on.update, [1.0; Measured::GROUPS.len()]);
-        self.control(sink, &on.batch(), &weights, &Measured::GROUPS, &mut update, &mut scales)?;
+        self.control(sink, &on.batch_with(&on.context()), &weights, &Measured::GROUPS, &mut update, &mut scales)?;
         let names = ["scale of embedding", "scale of block.0", "scale of last_layer"];
         Ok(names.into_iter().zip(scales.map(|scale| vec![scale])).collect())
     }

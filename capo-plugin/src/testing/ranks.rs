@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::{Fixture, Listener, Records};
-use crate::{Connection, Mask, PluginError, Ranks, Sink, Weight};
+use super::{Fixture, Records};
+use crate::{MaskHandle, PluginError, Ranks, Sink, WeightHandle};
 
 /// Messages of all ranks in one call, each with the call's name.
 type Told = Vec<(&'static str, Vec<u64>)>;
@@ -27,7 +27,7 @@ struct Meeting {
 }
 
 /// One of the ranks, while its work runs.
-pub struct Seat<'a> {
+pub struct ThreadRank<'a> {
     rank: usize,
     table: &'a Table,
 }
@@ -48,13 +48,13 @@ pub struct Seat<'a> {
 /// # Panics
 ///
 /// When `work` panics.
-pub fn on_ranks<T: Send>(size: usize, work: impl Fn(&Seat<'_>) -> T + Sync) -> Vec<T> {
+pub fn on_ranks<T: Send>(size: usize, work: impl Fn(&ThreadRank<'_>) -> T + Sync) -> Vec<T> {
     let meeting = Mutex::new(Meeting { telling: vec![None; size], ..Meeting::default() });
     let table = Table { meeting, changed: Condvar::new(), size };
     std::thread::scope(|scope| {
         let start = |rank| {
             let (table, work) = (&table, &work);
-            scope.spawn(move || work(&Seat { rank, table }))
+            scope.spawn(move || work(&ThreadRank { rank, table }))
         };
         let threads: Vec<_> = (0..size).map(start).collect();
         threads.into_iter().map(|thread| thread.join().expect("a rank's work")).collect()
@@ -67,14 +67,14 @@ impl Table {
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for ThreadRank<'_> {
     fn drop(&mut self) {
         self.table.meeting().left = true;
         self.table.changed.notify_all();
     }
 }
 
-impl Seat<'_> {
+impl ThreadRank<'_> {
     /// Sends `values` to all ranks in the call `name`; returns the messages of all.
     fn tell(&self, name: &'static str, values: Vec<u64>) -> Result<Arc<Told>, PluginError> {
         let mut meeting = self.table.meeting();
@@ -101,7 +101,7 @@ impl Seat<'_> {
     }
 }
 
-impl Ranks for Seat<'_> {
+impl Ranks for ThreadRank<'_> {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -133,42 +133,56 @@ impl Fixture {
     /// Ends the step of a mask on one of several ranks, which holds this batch's completions. Returns the mask's reports.
     pub fn step_end_on(
         &self,
-        seat: &Seat<'_>,
-        component: &mut Mask,
-        keep: &[u8],
+        seat: &ThreadRank<'_>,
+        component: &mut MaskHandle,
+        token_mask: &[u8],
         taken: bool,
     ) -> Result<Records, PluginError> {
-        self.on(seat, |sink| component.step_end(sink, &self.batch(), keep, taken))
+        self.on(seat, |sink| component.step_end(sink, &self.batch_with(&self.context()), token_mask, taken))
     }
 
     /// Ends the step of a weight on one of several ranks, which holds this batch's completions. Returns the weight's reports.
     pub fn weighed_step_end_on(
         &self,
-        seat: &Seat<'_>,
-        component: &mut Weight,
+        seat: &ThreadRank<'_>,
+        component: &mut WeightHandle,
         weights: &[f32],
         taken: bool,
     ) -> Result<Records, PluginError> {
-        self.on(seat, |sink| component.step_end(sink, &self.batch(), weights, taken))
+        self.on(seat, |sink| component.step_end(sink, &self.batch_with(&self.context()), weights, taken))
     }
 
     /// Runs `call` with a sink on one of several ranks, and returns the reports.
     pub(super) fn on(
         &self,
-        seat: &Seat<'_>,
+        seat: &ThreadRank<'_>,
         call: impl FnOnce(&mut dyn Sink) -> Result<(), PluginError>,
     ) -> Result<Records, PluginError> {
-        let context = self.context();
-        let mut listener = Listener { ranks: Some(Connection::new(seat)), ..Listener::new(&context) };
-        call(&mut listener)?;
-        Ok(listener.records)
+        let mut sink = OnRank { records: Records::default(), seat };
+        call(&mut sink)?;
+        Ok(sink.records)
+    }
+}
+
+/// The sink of one of several ranks.
+struct OnRank<'a> {
+    records: Records,
+    seat: &'a ThreadRank<'a>,
+}
+
+impl Sink for OnRank<'_> {
+    fn behind(&mut self) -> Option<&mut dyn Sink> {
+        Some(&mut self.records)
+    }
+
+    fn ranks(&self) -> Option<&dyn Ranks> {
+        Some(self.seat)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi_collective::COLLECTIVE;
     use crate::prelude::*;
     use crate::testing;
 
@@ -176,9 +190,9 @@ mod tests {
     #[derive(Deserialize)]
     struct Asks {}
 
-    impl PreBackwardMask for Asks {
+    impl Mask for Asks {
         fn mask(&mut self, ctx: &mut Ctx, _: &Batch, _: &mut [u8]) -> Result<(), PluginError> {
-            let ranks = ctx.collective()?.expect("an answer");
+            let ranks = ctx.collective();
             let told = (ranks.rank(), ranks.size(), ranks.all_gather(&[7, -8])?);
             assert_eq!(told, (0, 1, vec![vec![7, -8]]));
             let mut sum = [0.5];
@@ -192,8 +206,6 @@ mod tests {
     #[test]
     fn a_host_that_says_nothing_is_one_rank() {
         Fixture::new(2, 3).mask(&mut testing::mask::<Asks>("").unwrap()).unwrap();
-        assert!(Connection::alone().extension("capo.collective/2").is_none());
-        assert!(Connection::alone().extension(COLLECTIVE).is_some());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Completions as text, for tests of rewards.
 
 use super::{Records, assert_permutation};
-use crate::{Completion, PluginError, Purpose, RewardFn, Rollout};
+use crate::{Completion, PluginError, Purpose, RewardHandle, Rollout};
 
 /// Owned completions in one group, with the answer `4` and an empty row.
 ///
@@ -180,7 +180,7 @@ impl RolloutFixture {
     /// # Errors
     ///
     /// The message that a host would show.
-    pub fn score(&self, component: &mut RewardFn) -> Result<Scored, PluginError> {
+    pub fn score(&self, component: &mut RewardHandle) -> Result<Scored, PluginError> {
         let (mut rewards, mut records) = (vec![0.0; self.rows.len()], Records::default());
         component.score(&mut records, &self.rollout(), &mut rewards)?;
         Ok(Scored { rewards, records })

@@ -19,7 +19,7 @@ use crate::Point;
 /// #[derive(Deserialize)]
 /// struct Half {}
 ///
-/// impl AdvantageEstimator for Half {
+/// impl Advantage for Half {
 ///     fn estimate(&mut self, _ctx: &mut Ctx, batch: &Batch, advantages: &mut [f32]) -> Result<(), PluginError> {
 ///         for (i, advantage) in advantages.iter_mut().enumerate().filter(|(i, _)| batch.completion_mask[*i] == 1) {
 ///             *advantage = batch.rewards[i / batch.dims.tokens as usize] / 2.0;
@@ -55,7 +55,7 @@ impl Snapshot {
         Self { digits: digits.max(1), ..self }
     }
 
-    /// Renders only these results and records: `reward`, `advantage`, `loss`, `dloss_dlogp`, `keep`, `weight`, or a recorded name.
+    /// Renders only these results and records: `reward`, `advantage`, `loss`, `dloss_dlogp`, `token_mask`, `weight`, or a recorded name.
     #[must_use]
     pub fn only(self, names: &[&str]) -> Self {
         Self { only: Some(names.iter().map(|name| (*name).to_owned()).collect()), ..self }
@@ -113,7 +113,7 @@ impl Sheet<'_> {
                 let scale = self.number(values[0]);
                 self.line(2, &format!("{name} = {scale}"));
             } else {
-                self.rows(name, &values, &mask, width, name == "keep");
+                self.rows(name, &values, &mask, width, name == "token_mask");
             }
         }
         records.numbers.sort_by(|a, b| a.0.cmp(&b.0));

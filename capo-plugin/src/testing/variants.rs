@@ -34,7 +34,7 @@ impl Fixture {
         let mut other = self.clone();
         let count = self.dims.completions as usize;
         reorder(count, rows, &mut other.mask);
-        reorder(count, rows, &mut other.keep);
+        reorder(count, rows, &mut other.token_mask);
         reorder(count, rows, &mut other.truncated);
         reorder(count, rows, &mut other.ids);
         reorder(count, rows, &mut other.layer.topk_ids);

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use capo_loader::open;
-use capo_plugin::abi::{MaskPoint, RecipePoint};
 use capo_plugin::testing::check::{Verdict, failed, success, warning};
+use capo_plugin::wire::{MaskBox, PointList, RecipeList};
 use capo_plugin::{Image, PluginError, Point};
 
 use super::conduct::cpu_time;
@@ -67,7 +67,7 @@ pub fn unknown_extensions(loaded: &Loaded) -> Verdict {
         ["", "capo.mask", "capo.mask/", "capo.mask/999", "CAPO.MASK/1", "nobody.knows-this/1", "\u{1f980}\n", &long];
     for id in ids {
         let shown: String = id.chars().take(40).collect();
-        match (loaded.image.extension::<MaskPoint>(id), loaded.image.extension::<RecipePoint>(id)) {
+        match (loaded.image.extension::<PointList<MaskBox>>(id), loaded.image.extension::<RecipeList>(id)) {
             (Ok(None), Ok(None)) => {}
             _ => return failed(format!("it answers to extension id {shown:?}, which does not exist")),
         }
@@ -118,19 +118,17 @@ fn is_well_formed(id: &str) -> bool {
 
 /// Checks that recipes hold only what recipes may hold.
 pub fn recipes(loaded: &Loaded) -> Verdict {
-    let (plain, with_settings) = (loaded.image.recipes()?, loaded.image.recipes_with_settings()?);
-    let plain = plain.iter().map(|recipe| (recipe, false));
-    let mut recipes: Vec<_> = plain.chain(with_settings.iter().map(|recipe| (recipe, true))).collect();
+    let mut recipes = loaded.image.recipes()?;
     // The linker decides the order in which an image lists them.
-    recipes.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
-    for (recipe, settings) in &recipes {
+    recipes.sort_by(|a, b| a.name.cmp(&b.name));
+    for recipe in &recipes {
         let merged = Draft::read(None, config::DEFAULT, &[])
-            .and_then(|mut draft| draft.merge_recipe(&recipe.name, &recipe.toml, *settings));
+            .and_then(|mut draft| draft.merge_recipe(&recipe.name, &recipe.toml));
         if let Err(error) = merged {
             return failed(error.to_string());
         }
     }
-    let names: Vec<String> = recipes.iter().map(|(recipe, _)| format!("`{}`", recipe.name)).collect();
+    let names: Vec<String> = recipes.iter().map(|recipe| format!("`{}`", recipe.name)).collect();
     success(if names.is_empty() { "it carries none".into() } else { names.join(", ") })
 }
 

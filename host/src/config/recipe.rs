@@ -45,7 +45,7 @@ pub fn resolve(registry: &Registry, mut draft: Draft) -> Result<Resolved> {
     let mut sources = vec![format!("config     {}", draft.sources())];
     let mut rewarded = draft.given.contains("reward");
     if let Some(recipe) = chosen {
-        let taken = draft.merge_recipe(&recipe.name, &recipe.toml, recipe.settings)?;
+        let taken = draft.merge_recipe(&recipe.name, &recipe.toml)?;
         if !taken.is_empty() {
             sources.push(format!("recipe     {} ({}): {}", recipe.name, recipe.origin.name(), taken.join(", ")));
             sources.push(format!("           {}", recipe.about));
@@ -102,12 +102,11 @@ fn add_loss_factors(config: &mut Config, registry: &Registry, aliases: &[Alias])
 }
 
 impl Draft {
-    /// Fills in from a recipe what the config lacks: component sections and, if `with_settings`, other settings.
+    /// Fills in from a recipe what the config lacks: component sections and other settings.
     ///
     /// Such settings are keys of `[train]`, `[rollout]` and `[[reward]]` that the user did not set. Returns the names of all that it took.
-    pub fn merge_recipe(&mut self, name: &str, text: &str, with_settings: bool) -> Result<Vec<String>> {
+    pub fn merge_recipe(&mut self, name: &str, text: &str) -> Result<Vec<String>> {
         let origin = format!("recipe `{name}`");
-        let defaults: &[&str] = if with_settings { &DEFAULT_SECTIONS } else { &[] };
         let (mut components, mut settings) = (Vec::new(), Vec::new());
         for (section, value) in tables::parse(text, &origin)? {
             if COMPONENT_SECTIONS.contains(&section.as_str()) {
@@ -115,14 +114,14 @@ impl Draft {
                     components.push(section.clone());
                     self.table.insert(section, value);
                 }
-            } else if defaults.contains(&section.as_str()) {
+            } else if DEFAULT_SECTIONS.contains(&section.as_str()) {
                 check_defaults(&section, &value, &origin)?;
                 match value {
                     Value::Table(values) => self.take_values(&section, values, &mut settings),
                     value => self.take_rewards(value, &mut settings),
                 }
             } else {
-                let known = [&COMPONENT_SECTIONS[..], defaults].concat().join("`, `");
+                let known = [&COMPONENT_SECTIONS[..], &DEFAULT_SECTIONS].concat().join("`, `");
                 bail!("{origin} has a section `{section}` (it may hold `{known}`)");
             }
         }
@@ -209,7 +208,7 @@ mod tests {
 
     #[test]
     fn the_second_sets_what_the_user_did_not() {
-        let taken = |sets: &[&str]| draft(sets).merge_recipe("new", TUNED, true).unwrap().join(", ");
+        let taken = |sets: &[&str]| draft(sets).merge_recipe("new", TUNED).unwrap().join(", ");
         assert_eq!(taken(&[]), "advantage, train.learning_rate = 1.0, train.seed = 7");
         assert_eq!(taken(&["train.seed=3"]), "advantage, train.learning_rate = 1.0");
         assert_eq!(taken(&["train={seed=3}"]), "advantage, train.learning_rate = 1.0");

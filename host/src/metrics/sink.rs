@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
-use capo_plugin::abi_alignment::{ALIGNMENT, Alignment};
-use capo_plugin::{Extension, Lending, Point, Sink};
+use capo_plugin::{Point, Sink};
 
 use super::names::{self, metric_name};
 use crate::metrics::Metrics;
@@ -22,10 +21,6 @@ pub struct StepSink<'a> {
     /// The kind of the component that is being called.
     pub point: Point,
     pub warnings: WarningSink<'a>,
-    /// Data of the rollout outside its batch, for the components that asked for them.
-    pub context: Option<Lending<'a>>,
-    /// Agreement of the step's gradient with the previous step, for step controls.
-    pub alignment: Option<Alignment>,
     /// Values that components record for each token, `[B, T]`, by name; `None` if they are not collected.
     pub arrays: Option<Vec<(String, Vec<f32>)>>,
     /// The error about a name in the current call, if any.
@@ -42,16 +37,7 @@ impl<'a> StepSink<'a> {
         watchdog: &'a Watchdog,
     ) -> Self {
         let warnings = WarningSink { warned, watchdog };
-        Self {
-            metrics,
-            completion_mask,
-            point,
-            warnings,
-            context: None,
-            alignment: None,
-            arrays: None,
-            objection: None,
-        }
+        Self { metrics, completion_mask, point, warnings, arrays: None, objection: None }
     }
 }
 
@@ -85,13 +71,6 @@ impl Sink for StepSink<'_> {
             if let Some(arrays) = &mut self.arrays {
                 arrays.push((metric_name(self.point, component, name), values.to_vec()));
             }
-        }
-    }
-
-    fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
-        match &self.alignment {
-            Some(alignment) if id == ALIGNMENT => Some(Extension::of(alignment)),
-            _ => self.context.as_ref()?.extension(id),
         }
     }
 

@@ -82,7 +82,7 @@ impl Report {
     /// Prints the header of a run in `dir`; `sources` are lines about the origin of the settings.
     pub fn opening(&self, resources: &Resources, dir: &Path, sources: &[String]) {
         let Resources { config, policy, dataset, components, .. } = resources;
-        let masks: Vec<&str> = components.masks.iter().map(capo_plugin::Mask::id).collect();
+        let masks: Vec<&str> = components.masks.iter().map(capo_plugin::MaskHandle::id).collect();
         let masks = if masks.is_empty() { "none".to_owned() } else { masks.join(", ") };
         self.say(&format!(
             "model      {} ({} parameters{})\ndata       {}\nadvantage  {}\nobjective  {}\nmasks      {masks}",
@@ -99,8 +99,8 @@ impl Report {
         if let Some(adapter) = policy.adapter() {
             self.adapter(resources, adapter);
         }
-        let weights: Vec<&str> = components.weights.iter().map(capo_plugin::Weight::id).collect();
-        let controls: Vec<&str> = components.step_controls.iter().map(capo_plugin::StepControlFn::id).collect();
+        let weights: Vec<&str> = components.weights.iter().map(capo_plugin::WeightHandle::id).collect();
+        let controls: Vec<&str> = components.step_controls.iter().map(capo_plugin::StepControlHandle::id).collect();
         for (title, list) in [("weights", weights), ("step", controls)].iter().filter(|(_, list)| !list.is_empty()) {
             self.say(&format!("{title:<10} {}", list.join(", ")));
         }

@@ -11,7 +11,7 @@ use anyhow::{Result, bail, ensure};
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
 use capo_loader::{ComponentConfig, component_names};
-use capo_plugin::{RewardFn, Rollout, Sink, nearest};
+use capo_plugin::{RewardHandle, Rollout, Sink, nearest};
 use serde::Serialize;
 use toml::{Table, Value};
 
@@ -102,7 +102,7 @@ impl Scored {
 
 /// The reward components of a run, in the order of their tables.
 pub struct Rewards {
-    components: Vec<(RewardFn, f64)>,
+    components: Vec<(RewardHandle, f64)>,
 }
 
 impl Rewards {
@@ -142,11 +142,11 @@ impl Rewards {
         Ok(Scored { total, per_reward })
     }
 
-    pub fn components(&self) -> impl Iterator<Item = &RewardFn> {
+    pub fn components(&self) -> impl Iterator<Item = &RewardHandle> {
         self.components.iter().map(|(component, _)| component)
     }
 
-    pub fn components_mut(&mut self) -> impl Iterator<Item = &mut RewardFn> {
+    pub fn components_mut(&mut self) -> impl Iterator<Item = &mut RewardHandle> {
         self.components.iter_mut().map(|(component, _)| component)
     }
 }

@@ -8,7 +8,7 @@ use capo_loader::files;
 use capo_loader::manifest::SealedFolder;
 use capo_loader::registry::Components;
 use capo_loader::watchdog::Watchdog;
-use capo_plugin::{Component, RewardFn, Wired};
+use capo_plugin::{Component, RewardHandle, WireObject};
 
 use super::Resources;
 use super::progress::States;
@@ -51,7 +51,7 @@ fn reward_file(number: usize) -> String {
     format!("reward-{number}.bin")
 }
 
-fn save<'a, W: Wired>(
+fn save<'a, W: WireObject>(
     resources: &Resources,
     components: impl IntoIterator<Item = &'a Component<W>>,
 ) -> Result<Vec<(String, Vec<u8>)>> {
@@ -83,7 +83,7 @@ pub fn load(
     rewards: &[String],
 ) -> Result<usize> {
     ensure_same(components, asked(&resources.components).map(|(id, _)| id))?;
-    ensure_same(rewards, resources.rewards.components().map(RewardFn::id))?;
+    ensure_same(rewards, resources.rewards.components().map(RewardHandle::id))?;
     let (watchdog, mut bytes) = (&resources.watchdog, 0);
     let mut state = |file: String| checkpoint.read(&file).inspect(|state| bytes += state.len());
     let mut states = (0..).map(|number| state(component_file(number)));
@@ -98,7 +98,7 @@ pub fn load(
     Ok(bytes)
 }
 
-fn load_each<'a, W: Wired>(
+fn load_each<'a, W: WireObject>(
     components: impl IntoIterator<Item = &'a mut Component<W>>,
     states: &mut impl Iterator<Item = Result<Vec<u8>>>,
     watchdog: &Watchdog,

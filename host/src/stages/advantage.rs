@@ -1,13 +1,13 @@
 //! Stage 2: computes advantages from rewards.
 
 use anyhow::Result;
-use capo_plugin::{Advantage, Sink};
+use capo_plugin::{AdvantageHandle, Sink};
 
 use crate::stages::batch::{BatchWithLogps, StepInfo};
 
 /// Computes the advantages, `[B, T]`, reward units.
 pub fn estimate(
-    estimator: &mut Advantage,
+    estimator: &mut AdvantageHandle,
     sink: &mut dyn Sink,
     batch: &BatchWithLogps,
     info: &StepInfo,

@@ -242,6 +242,8 @@ impl BatchWithLogps {
             (_, lent) => lent.as_ref().map(|lent| lent.view(hidden, topk, tokens)),
         };
         batch.optimizer_state = self.head_state.as_ref().map(HeadState::view);
+        batch.rollout_context = self.context.as_ref().map(|context| context.lend(info.step - self.sampled_at));
+        batch.sampler_top_k = self.context.as_ref().and_then(ContextData::top_k);
         batch
     }
 

@@ -2,8 +2,7 @@
 
 use anyhow::Result;
 use candle_core::DType;
-use capo_plugin::abi_alignment::Alignment;
-use capo_plugin::{Inputs, ParameterGroup, Point, StepControlFn};
+use capo_plugin::{Inputs, ParameterGroup, Point, StepControlHandle};
 
 use super::batch::{StepBatch, StepInfo};
 use super::effect;
@@ -17,8 +16,8 @@ use crate::optim::{Optimizer, StepOutcome};
 /// State before a step, from which the step can be undone. It exists only if a control or a measurement examines the step.
 pub struct Before {
     weights: Params,
-    /// Agreement of the gradient with the previous step; `None` unless a control asks.
-    alignment: Option<Alignment>,
+    /// Agreement of the gradient with the previous step; `None` unless a control asks and there is a previous step.
+    alignment: Option<f64>,
     /// The optimizer before the step; `None` unless a control may restore the moments.
     optimizer: Option<Optimizer>,
 }
@@ -41,14 +40,14 @@ pub struct Taken<'a> {
 }
 
 /// Needs of the log-probability pass, for the components, the step controls and the measurements.
-pub fn needs(needs: Needs, controls: &[StepControlFn], measured: bool) -> Needs {
+pub fn needs(needs: Needs, controls: &[StepControlHandle], measured: bool) -> Needs {
     let needs = needs.with_hidden(measured || !controls.is_empty());
     if measured { needs.with(Inputs::LAST_LAYER) } else { needs }
 }
 
 /// True if one of `controls` may restore the moments.
-pub fn restores_moments(controls: &[StepControlFn]) -> bool {
-    controls.iter().any(StepControlFn::restores_moments)
+pub fn restores_moments(controls: &[StepControlHandle]) -> bool {
+    controls.iter().any(StepControlHandle::restores_moments)
 }
 
 /// Copies the state that the step will change, if a control may shorten the step or it is `measured`.
@@ -56,7 +55,7 @@ pub fn remember(
     policy: &Policy,
     optimizer: &Optimizer,
     gradients: Option<&Gradients>,
-    controls: &[StepControlFn],
+    controls: &[StepControlHandle],
     measured: bool,
 ) -> Result<Option<Before>> {
     if controls.is_empty() && !measured {
@@ -64,7 +63,7 @@ pub fn remember(
     }
     let asked = controls.iter().any(|control| control.inputs().contains(Inputs::ALIGNMENT));
     let alignment = match gradients.filter(|_| asked) {
-        Some(gradients) => Some(Alignment { cosine: optimizer.alignment(gradients)?.unwrap_or(f64::NAN) }),
+        Some(gradients) => optimizer.alignment(gradients)?,
         None => None,
     };
     let optimizer = restores_moments(controls).then(|| optimizer.deep_copy()).transpose()?;
@@ -75,7 +74,7 @@ pub fn remember(
 ///
 /// If nothing of the step remains and a control restores the moments, the outcome is that no step was taken.
 pub fn apply(
-    controls: &mut [StepControlFn],
+    controls: &mut [StepControlHandle],
     sink: &mut StepSink<'_>,
     before: Option<Before>,
     outcome: Option<StepOutcome>,
@@ -89,10 +88,10 @@ pub fn apply(
     let groups = groups(policy.params());
     let mut proposal =
         Proposal::new((policy, &before.weights), optimizer, &groups, batch, (info.seed, info.step), work);
+    proposal.alignment = before.alignment;
     let shown: Vec<ParameterGroup<'_>> =
-        (groups.iter()).map(|group| ParameterGroup { name: &group.name, parameters: group.parameters }).collect();
+        (groups.iter()).map(|group| ParameterGroup::new(&group.name, group.parameters)).collect();
     sink.point = Point::StepControl;
-    sink.alignment = before.alignment;
     let mut left = 1.0;
     for control in &mut *controls {
         let mut scales = vec![1.0; groups.len()];

@@ -3,13 +3,13 @@
 use anyhow::Result;
 use capo_loader::mask::Accepted;
 use capo_loader::weight::Weighed;
-use capo_plugin::{ObjectiveFn, Sink};
+use capo_plugin::{ObjectiveHandle, Sink};
 
 use crate::stages::batch::{BatchWithLogps, Factored, StepBatch, StepInfo, TokenLoss};
 
 /// The batch with its loss; `advantages` is `[B, T]`.
 pub fn evaluate(
-    objective: &mut ObjectiveFn,
+    objective: &mut ObjectiveHandle,
     sink: &mut dyn Sink,
     batch: BatchWithLogps,
     advantages: Vec<f32>,
@@ -20,7 +20,7 @@ pub fn evaluate(
 }
 
 fn ask(
-    objective: &mut ObjectiveFn,
+    objective: &mut ObjectiveHandle,
     sink: &mut dyn Sink,
     batch: &BatchWithLogps,
     advantages: &[f32],
@@ -41,7 +41,7 @@ fn ask(
 ///
 /// A token that another mask rejected earlier has no factor: it counts fully.
 pub fn factor(
-    objective: &mut ObjectiveFn,
+    objective: &mut ObjectiveHandle,
     sink: &mut dyn Sink,
     batch: &StepBatch,
     info: &StepInfo,

@@ -19,7 +19,7 @@ fn max_advantage() -> f32 {
     10.0
 }
 
-impl AdvantageEstimator for LeaveOneOut {
+impl Advantage for LeaveOneOut {
     fn estimate(
         &mut self,
         ctx: &mut Ctx,
@@ -57,7 +57,7 @@ impl AdvantageEstimator for LeaveOneOut {
 }
 
 register!(
-    AdvantageEstimator,
+    Advantage,
     LeaveOneOut,
     "plugin-name.advantage",
     "reward - mean reward of the group's other completions",

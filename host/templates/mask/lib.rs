@@ -19,10 +19,10 @@ fn max_nats() -> f32 {
     6.0
 }
 
-impl PreBackwardMask for SurpriseLimit {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+impl Mask for SurpriseLimit {
+    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
         let surprise: Vec<f32> = batch.logps.iter().map(|logp| -logp).collect();
-        for (keep, surprise) in keep.iter_mut().zip(&surprise) {
+        for (keep, surprise) in token_mask.iter_mut().zip(&surprise) {
             *keep &= u8::from(*surprise <= self.max_nats);
         }
         ctx.record_tokens("surprise", &surprise);
@@ -31,7 +31,7 @@ impl PreBackwardMask for SurpriseLimit {
 }
 
 register!(
-    PreBackwardMask,
+    Mask,
     SurpriseLimit,
     "plugin-name.mask",
     "drops tokens above a surprise limit",

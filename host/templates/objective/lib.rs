@@ -21,13 +21,13 @@ fn max_ratio() -> f32 {
 }
 
 impl Objective for LimitedRatio {
-    fn evaluate(&mut self, ctx: &mut Ctx, batch: &Batch, out: PerToken) -> Result<(), PluginError> {
+    fn evaluate(&mut self, ctx: &mut Ctx, batch: &Batch, out: TokenLosses) -> Result<(), PluginError> {
         let old_logps = batch.old_logps()?;
         let (mut tokens, mut limited) = (0, 0);
         for i in (0..batch.dims.len()).filter(|&i| batch.completion_mask[i] == 1) {
             let ratio = (batch.logps[i] - old_logps[i]).exp();
             let weighted = -ratio.min(self.max_ratio) * batch.advantages[i];
-            out.loss[i] = weighted * batch.logps[i];
+            out.losses[i] = weighted * batch.logps[i];
             out.dloss_dlogp[i] = weighted;
             tokens += 1;
             limited += usize::from(ratio > self.max_ratio);

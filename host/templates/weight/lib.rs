@@ -19,7 +19,7 @@ fn max_nats() -> f32 {
     2.0
 }
 
-impl TokenWeight for SurpriseWeight {
+impl Weight for SurpriseWeight {
     fn weigh(
         &mut self,
         _: &mut Ctx,
@@ -41,7 +41,7 @@ impl TokenWeight for SurpriseWeight {
 }
 
 register!(
-    TokenWeight,
+    Weight,
     SurpriseWeight,
     "plugin-name.plugin-point",
     "lets tokens above a surprise limit count less",

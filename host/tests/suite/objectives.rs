@@ -7,9 +7,9 @@ use capo_loader::mask::Accepted;
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
 use capo_loader::weight::Weighed;
-use capo_plugin::testing::{Listener, Records};
+use capo_plugin::testing::Records;
 use capo_plugin::{
-    CompletionContext, ContextData, Denominator, Dims, ObjectiveFn, OptimizerKind, Point, PromptContext, Reduction,
+    CompletionContext, ContextData, Denominator, Dims, ObjectiveHandle, OptimizerKind, Point, PromptContext, Reduction,
 };
 use host::model::{Sequences, TokenOutputs};
 use host::stages::backward::{Reduced, reduce};
@@ -100,7 +100,7 @@ impl Case {
         ComponentConfig { id: format!("{}.{point}", self.r#use), table: self.keys.clone() }
     }
 
-    fn objective(&self) -> ObjectiveFn {
+    fn objective(&self) -> ObjectiveHandle {
         Registry::open(&[]).unwrap().create(&self.config("objective"), &Watchdog::off()).unwrap()
     }
 }
@@ -113,25 +113,25 @@ impl Scored {
     /// The loss of an objective where the policy, and the one that sampled, give these log-probabilities.
     fn reduced(
         &self,
-        component: &mut ObjectiveFn,
+        component: &mut ObjectiveHandle,
         limit: usize,
         [logps, old_logps]: [&[f32]; 2],
     ) -> (Reduced, Records) {
-        let batch = batch(&self.lengths, self.lengths.len(), vec![0.0; self.lengths.len()]);
+        let mut batch = batch(&self.lengths, self.lengths.len(), vec![0.0; self.lengths.len()]);
         let tokens = batch.dims.tokens as usize;
         let advantages = self.advantages.iter().flat_map(|&advantage| vec![advantage; tokens]).collect();
-        let batch = with_logps(batch, logps, old_logps, &self.ref_logps);
         let info = info(component.reduction(), limit);
         // As far off the policy that sampled, however that is moved.
         let sampler: Vec<f32> = (0..).zip(old_logps).map(|(i, logp)| logp - 0.4 * (i as f32).sin()).collect();
-        let context = context(&self.lengths, self.lengths.len(), &sampler);
-        let mut listener = Listener::new(&context);
-        let batch = objective::evaluate(component, &mut listener, batch, advantages, &info).unwrap();
+        batch.context = Some(context(&self.lengths, self.lengths.len(), &sampler));
+        let batch = with_logps(batch, logps, old_logps, &self.ref_logps);
+        let mut records = Records::default();
+        let batch = objective::evaluate(component, &mut records, batch, advantages, &info).unwrap();
         let mask = batch.completion_mask.clone();
         let token_weights = mask.iter().map(|&accepted| f32::from(accepted)).collect();
         let accepted = Accepted { tokens: batch.completion_tokens(), rejected: Vec::new(), mask };
         let weighed = Weighed { token_weights, given: Vec::new() };
-        (reduce(&batch, &info, &accepted, &weighed, None).unwrap(), listener.records)
+        (reduce(&batch, &info, &accepted, &weighed, None).unwrap(), records)
     }
 }
 
@@ -194,12 +194,13 @@ fn advantages_are_trls_and_verls() {
     let registry = Registry::open(&[]).unwrap();
     for case in &given.cases {
         let mut component = registry.create(&case.config("advantage"), &Watchdog::off()).unwrap();
-        let batch = batch(&given.lengths, golden.group, given.rewards.clone());
-        let batch = with_logps(batch, &given.old_logps, &given.old_logps, &given.ref_logps);
+        let mut batch = batch(&given.lengths, golden.group, given.rewards.clone());
         let mut context = context(&given.lengths, golden.group, &given.old_logps);
         given.rewards_per_func.iter().zip(["a", "b"]).for_each(|(rewards, name)| context.add_reward(name, rewards));
+        batch.context = Some(context);
+        let batch = with_logps(batch, &given.old_logps, &given.old_logps, &given.ref_logps);
         let info = info(Reduction::COMPLETION_MEAN, golden.limit);
-        let advantages = advantage::estimate(&mut component, &mut Listener::new(&context), &batch, &info).unwrap();
+        let advantages = advantage::estimate(&mut component, &mut Records::default(), &batch, &info).unwrap();
         for (i, is) in advantages.iter().enumerate() {
             let b = i / batch.dims.tokens as usize;
             let expected = case.advantages.get(b).or(case.token_advantages.get(i)).unwrap();
@@ -284,7 +285,7 @@ fn every_gradient_is_that_of_its_reduced_loss() {
     }
     let registry = Registry::open(&[]).unwrap();
     for offer in registry.offers().into_iter().filter(|offer| offer.point == Point::Objective) {
-        for doc in registry.key_docs(offer) {
+        for doc in &offer.key_docs {
             let key = format!("{} {}", offer.id, doc.name);
             assert!(used.contains(&key), "no table here uses {key}");
         }
@@ -320,9 +321,9 @@ fn check_slopes(scored: &Scored, case: &Case, limit: usize) -> usize {
 struct Losses<'a> {
     scored: &'a Scored,
     limit: usize,
-    whole: ObjectiveFn,
+    whole: ObjectiveHandle,
     /// The surrogate without a penalty, where it holds ratios constant.
-    held: Option<ObjectiveFn>,
+    held: Option<ObjectiveHandle>,
 }
 
 impl<'a> Losses<'a> {
@@ -337,7 +338,7 @@ impl<'a> Losses<'a> {
         let (mut logps, mut old_logps) = (self.scored.logps.clone(), self.scored.old_logps.clone());
         logps[i] += nudge;
         let (scored, limit) = (self.scored, self.limit);
-        let loss = |of: &mut ObjectiveFn, old_logps: &[f32]| scored.reduced(of, limit, [&logps, old_logps]).0.loss;
+        let loss = |of: &mut ObjectiveHandle, old_logps: &[f32]| scored.reduced(of, limit, [&logps, old_logps]).0.loss;
         let whole = loss(&mut self.whole, &old_logps);
         let Some(held) = &mut self.held else { return whole };
         // The penalty's ratio moves, the surrogate's does not.

@@ -17,7 +17,7 @@ impl Thresholds for Capo {
 type Mask = CurvatureMask<Capo>;
 
 register!(
-    AdvantageEstimator,
+    Advantage,
     GroupNormalized,
     "capo.advantage",
     "(reward - group mean) / (group std + epsilon)",
@@ -30,8 +30,8 @@ register!(
     "clipped surrogate, mean over completions of their means",
     ClippedSurrogate::<ByCompletion>::KEYS
 );
-register!(PreBackwardMask, Mask, "capo.curvature", Mask::ABOUT, Mask::KEYS);
-register!(TokenWeight, CurvatureWeight, "capo.curvature-weight", CurvatureWeight::ABOUT, CurvatureWeight::KEYS);
+register!(Mask, Mask, "capo.curvature", Mask::ABOUT, Mask::KEYS);
+register!(Weight, CurvatureWeight, "capo.curvature-weight", CurvatureWeight::ABOUT, CurvatureWeight::KEYS);
 recipe!(
     "capo",
     "GRPO with the curvature mask, as published; capo-soft holds at rates where it collapses",

@@ -18,23 +18,23 @@ pub(crate) enum Assign {
 }
 
 impl Assign {
-    /// Rejects as many tokens as `keep` does, chosen by this rule among the tokens with 1 in `before`.
-    pub fn rejections(self, batch: &Batch<'_>, before: &[u8], keep: &mut [u8]) {
+    /// Rejects as many tokens as `token_mask` does, chosen by this rule among the tokens with 1 in `before`.
+    pub fn rejections(self, batch: &Batch<'_>, before: &[u8], token_mask: &mut [u8]) {
         if self == Self::Own {
             return;
         }
         let places = places(before);
-        let rejected = places.iter().filter(|&&at| keep[at] == 0).count();
-        keep.copy_from_slice(before);
-        self.order(batch, places).into_iter().take(rejected).for_each(|at| keep[at] = 0);
+        let rejected = places.iter().filter(|&&at| token_mask[at] == 0).count();
+        token_mask.copy_from_slice(before);
+        self.order(batch, places).into_iter().take(rejected).for_each(|at| token_mask[at] = 0);
     }
 
-    /// Permutes the weights of the tokens with 1 in `keep` by this rule.
-    pub fn weights(self, batch: &Batch<'_>, keep: &[u8], weights: &mut [f32]) {
+    /// Permutes the weights of the tokens with 1 in `token_mask` by this rule.
+    pub fn weights(self, batch: &Batch<'_>, token_mask: &[u8], weights: &mut [f32]) {
         if self == Self::Own {
             return;
         }
-        let places = places(keep);
+        let places = places(token_mask);
         let mut values: Vec<f32> = places.iter().map(|&at| weights[at]).collect();
         values.sort_by(f32::total_cmp);
         self.order(batch, places).into_iter().zip(values).for_each(|(at, value)| weights[at] = value);
@@ -68,9 +68,9 @@ mod tests {
         let before = batch.completion_mask.to_vec();
         let found = [0, 1, 1, 0, 1, 0];
         let rejections = |assign: Assign| {
-            let mut keep = found;
-            assign.rejections(&batch, &before, &mut keep);
-            keep
+            let mut token_mask = found;
+            assign.rejections(&batch, &before, &mut token_mask);
+            token_mask
         };
         assert_eq!(rejections(Assign::Own), found);
         assert_eq!(rejections(Assign::LeastProbable), [1, 1, 0, 1, 0, 0]);

@@ -36,26 +36,32 @@ impl<T: Thresholds> TryFrom<MaskTable> for CurvatureMask<T> {
     }
 }
 
-impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
-    fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
+impl<T: Thresholds> Mask for CurvatureMask<T> {
+    fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, token_mask: &mut [u8]) -> Result<(), PluginError> {
         let thresholds = match &self.target {
             Some(target) => target.thresholds(&self.predictor, batch)?,
             None => self.predictor.model.acceptance(),
         };
-        let mut assessment = self.predictor.assess(ctx, batch, keep, &thresholds)?;
-        self.predictor.assign.rejections(batch, keep, &mut assessment.keep);
-        keep.copy_from_slice(&assessment.keep);
+        let mut assessment = self.predictor.assess(ctx, batch, token_mask, &thresholds)?;
+        self.predictor.assign.rejections(batch, token_mask, &mut assessment.keep);
+        token_mask.copy_from_slice(&assessment.keep);
         if self.target.is_some() {
             Target::record(ctx, &thresholds);
         }
         Ok(())
     }
 
-    fn step_end(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &[u8], taken: bool) -> Result<(), PluginError> {
+    fn step_end(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        token_mask: &[u8],
+        taken: bool,
+    ) -> Result<(), PluginError> {
         if let Some(target) = &mut self.target {
             target.step_end(ctx, &self.predictor, batch)?;
         }
-        let weights: Vec<f32> = keep.iter().map(|&keep| f32::from(keep)).collect();
+        let weights: Vec<f32> = token_mask.iter().map(|&keep| f32::from(keep)).collect();
         self.predictor.step_end(ctx, batch, &weights, taken)
     }
 
@@ -63,7 +69,7 @@ impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
         self.predictor.inputs()
     }
 
-    fn traits(&self) -> MaskTraits {
+    fn traits(&self) -> Traits {
         self.predictor.traits(self.target.is_some())
     }
 
@@ -103,14 +109,17 @@ mod tests {
                 let parts: Vec<_> = [0..1, 1..4, 4..5]
                     .map(|rows| fixture.part(rows).mask(&mut mask).unwrap())
                     .into_iter()
-                    .map(|masked| (masked.keep, masked.records.tokens[0].1.clone()))
+                    .map(|masked| (masked.token_mask, masked.records.tokens[0].1.clone()))
                     .collect();
-                let (keep, m_f): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-                assert_eq!((keep.concat(), m_f.concat()), (whole.keep.clone(), whole.records.tokens[0].1.clone()));
-                let rejected = 20 - whole.keep.iter().filter(|&&keep| keep == 1).count();
+                let (token_mask, m_f): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+                assert_eq!(
+                    (token_mask.concat(), m_f.concat()),
+                    (whole.token_mask.clone(), whole.records.tokens[0].1.clone())
+                );
+                let rejected = 20 - whole.token_mask.iter().filter(|&&keep| keep == 1).count();
                 assert_eq!(whole.records.number("rejected_fisher"), Some(rejected as f64 / 20.0), "{table}");
-                assert!(step > 0 || (whole.keep.contains(&0) && whole.keep.contains(&1)), "{table}");
-                fixture.step_end(&mut mask, &whole.keep, true).unwrap();
+                assert!(step > 0 || (whole.token_mask.contains(&0) && whole.token_mask.contains(&1)), "{table}");
+                fixture.step_end(&mut mask, &whole.token_mask, true).unwrap();
             }
         }
     }
@@ -142,7 +151,7 @@ mod tests {
         };
         let (with, without) = (run(""), run("batch_shifts = false"));
         assert!(with.records.number("masked_kl_batch").is_some() && without.records.number("m_f_batch").is_none());
-        assert_eq!((with.keep, with.records.tokens), (without.keep, without.records.tokens));
+        assert_eq!((with.token_mask, with.records.tokens), (without.token_mask, without.records.tokens));
     }
 
     #[test]
@@ -151,12 +160,12 @@ mod tests {
         let run = |table: &str| {
             let table = format!("granularity = \"batch\"\noptimizer = \"adam\"\n{table}");
             let mut mask = testing::mask::<CurvatureMask<Wide>>(&table).unwrap();
-            let keep = fixture.mask(&mut mask).unwrap().keep;
-            let none = vec![0; keep.len()];
+            let token_mask = fixture.mask(&mut mask).unwrap().token_mask;
+            let none = vec![0; token_mask.len()];
             let mut seen = Vec::new();
-            for (keep, taken) in [(&none, false), (&keep, true), (&none, false)] {
+            for (token_mask, taken) in [(&none, false), (&token_mask, true), (&none, false)] {
                 seen.push(fixture.mask(&mut mask).unwrap().records.tokens);
-                fixture.step_end(&mut mask, keep, taken).unwrap();
+                fixture.step_end(&mut mask, token_mask, taken).unwrap();
             }
             seen.push(fixture.mask(&mut mask).unwrap().records.tokens);
             seen
@@ -196,12 +205,12 @@ mod tests {
     /// The trainer's second moment includes rejected tokens, and so does the mask's model. With `optimizer = "adamw"` it does not.
     #[test]
     fn rejected_tokens_enter_the_second_moment_where_they_enter_the_trainers() {
-        let keep: Vec<u8> = (0..24).map(|at| at % 2).collect();
+        let token_mask: Vec<u8> = (0..24).map(|at| at % 2).collect();
         let state = |kind: OptimizerKind, table: &str| {
             let optimizer = OptimizerInfo { kind, ..Fixture::new(4, 6).batch().optimizer };
             let fixture = Fixture::new(4, 6).optimizer(optimizer);
             let mut mask = testing::mask::<CurvatureMask<Wide>>(table).unwrap();
-            fixture.step_end(&mut mask, &keep, true).unwrap();
+            fixture.step_end(&mut mask, &token_mask, true).unwrap();
             mask.save().unwrap()
         };
         let plain = state(OptimizerKind::ADAMW, "");

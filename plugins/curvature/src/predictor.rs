@@ -30,20 +30,20 @@ pub(crate) enum Signal {
 }
 
 impl Predictor {
-    /// Computes the shifts of the tokens with `keep[b * T + t] != 0` and the decisions under `thresholds`, and records all of them.
+    /// Computes the shifts of the tokens with `token_mask[b * T + t] != 0` and the decisions under `thresholds`, and records all of them.
     pub fn assess(
         &self,
         ctx: &mut Ctx<'_>,
         batch: &Batch<'_>,
-        keep: &[u8],
+        token_mask: &[u8],
         thresholds: &Acceptance,
     ) -> Result<Assessment, PluginError> {
-        let assessment = self.shifts(batch, keep, thresholds)?;
+        let assessment = self.shifts(batch, token_mask, thresholds)?;
         if self.batch_shifts {
-            let prepared = self.model.prepare(&step_of(&self.optimizer, batch)?, keep).map_err(failed)?;
-            let shift = |keep: &[u8]| self.model.batch_shift(&prepared, keep).map_err(failed);
-            let before = shift(keep)?;
-            let after = if assessment.keep == *keep { before } else { shift(&assessment.keep)? };
+            let prepared = self.model.prepare(&step_of(&self.optimizer, batch)?, token_mask).map_err(failed)?;
+            let shift = |token_mask: &[u8]| self.model.batch_shift(&prepared, token_mask).map_err(failed);
+            let before = shift(token_mask)?;
+            let after = if assessment.keep == *token_mask { before } else { shift(&assessment.keep)? };
             records::batch_shifts(ctx, &before, &after);
         }
         records::assessment(ctx, &assessment);
@@ -52,7 +52,12 @@ impl Predictor {
     }
 
     /// Like [`assess`](Self::assess), but records nothing.
-    pub fn shifts(&self, batch: &Batch<'_>, keep: &[u8], thresholds: &Acceptance) -> Result<Assessment, PluginError> {
+    pub fn shifts(
+        &self,
+        batch: &Batch<'_>,
+        token_mask: &[u8],
+        thresholds: &Acceptance,
+    ) -> Result<Assessment, PluginError> {
         let step = step_of(&self.optimizer, batch)?;
         let (ones, minus_ones);
         let seen = match self.signal {
@@ -63,7 +68,7 @@ impl Predictor {
                 Step { advantages: &ones, loss: Loss { derivatives: Some(&minus_ones), ..step.loss }, ..step }
             }
         };
-        let prepared = self.model.prepare(&seen, keep).map_err(failed)?;
+        let prepared = self.model.prepare(&seen, token_mask).map_err(failed)?;
         self.model.assess_by(&prepared, thresholds).map_err(failed)
     }
 
@@ -76,7 +81,7 @@ impl Predictor {
         weights: &[f32],
         taken: bool,
     ) -> Result<(), PluginError> {
-        let ranks = TrainerRanks::new(ctx.collective()?);
+        let ranks = TrainerRanks::new(ctx.collective());
         let outcome = self.take_in(&ranks, batch, weights, taken);
         if let Some(bytes) = ranks.bytes() {
             ctx.record("bytes_reduced", bytes as f64);
@@ -101,9 +106,9 @@ impl Predictor {
     /// The data of the tokens that the moments may include.
     fn prepare<'a>(&self, batch: &Batch<'a>, weights: &[f32]) -> Result<Prepared<'a>, PluginError> {
         let step = step_of(&self.optimizer, batch)?;
-        let keep: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
+        let token_mask: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
         let seen = match step.optimizer.second_moment {
-            SecondMoment::Kept => &keep,
+            SecondMoment::Kept => &token_mask,
             SecondMoment::KeptAndRejected => batch.completion_mask,
         };
         self.model.prepare(&step, seen).map_err(failed)
@@ -119,11 +124,11 @@ impl Predictor {
     /// A token's step is predicted from its own data and the moments. Only an `assign` to other tokens reads the rest
     /// of the batch. Moments need row sums, which add up over ranks. Thresholds that follow the run need the shifts
     /// of whole subsets, so each subset must be on one rank.
-    pub fn traits(&self, follows: bool) -> MaskTraits {
+    pub fn traits(&self, follows: bool) -> Traits {
         let granularity = self.model.granularity();
         let alone = granularity == Granularity::Token && self.assign == Assign::Own;
         let whole = matches!(granularity, Granularity::Token | Granularity::Completion);
-        MaskTraits::SUMS_RANKS.only_if(whole || !follows) | MaskTraits::TOKEN_WISE.only_if(alone)
+        Traits::SUMS_RANKS.only_if(whole || !follows) | Traits::TOKEN_WISE.only_if(alone)
     }
 
     pub fn save(&self) -> Result<Vec<u8>, PluginError> {

@@ -6,21 +6,21 @@ use capo_core::Error;
 use capo_plugin::Collective;
 use capo_plugin::prelude::*;
 
-/// The ranks of a run, this one included; without a `collective` there is one.
+/// The ranks of a run, this one included.
 pub(crate) struct TrainerRanks<'a> {
-    collective: Option<&'a Collective>,
+    collective: Collective<'a>,
     /// Bytes that this rank has sent to the others.
     told: Cell<usize>,
 }
 
 impl<'a> TrainerRanks<'a> {
-    pub fn new(collective: Option<&'a Collective>) -> Self {
+    pub fn new(collective: Collective<'a>) -> Self {
         Self { collective, told: Cell::new(0) }
     }
 
     /// Bytes that this rank has sent to the others; `None` in a run with one rank.
     pub fn bytes(&self) -> Option<usize> {
-        self.collective.filter(|collective| collective.size() > 1).map(|_| self.told.get())
+        (self.collective.size() > 1).then(|| self.told.get())
     }
 
     /// Returns this rank's `own` part if all ranks should add the step to their moments. A skipped step counts if no
@@ -46,22 +46,17 @@ impl<'a> TrainerRanks<'a> {
 
 impl capo_core::Ranks for TrainerRanks<'_> {
     fn size(&self) -> usize {
-        self.collective.map_or(1, Collective::size)
+        self.collective.size()
     }
 
     fn sum(&self, values: &mut [f64]) -> Result<(), Error> {
         self.told.set(self.told.get() + size_of_val(values));
-        self.collective
-            .map_or(Ok(()), |ranks| ranks.all_reduce_sum(values))
-            .map_err(|error| Error::new(error.to_string()))
+        self.collective.all_reduce_sum(values).map_err(|error| Error::new(error.to_string()))
     }
 
     fn gather(&self, values: &[i64]) -> Result<Vec<Vec<i64>>, Error> {
         self.told.set(self.told.get() + size_of_val(values));
-        let alone = || Ok(vec![values.to_vec()]);
-        self.collective
-            .map_or_else(alone, |ranks| ranks.all_gather(values))
-            .map_err(|error| Error::new(error.to_string()))
+        self.collective.all_gather(values).map_err(|error| Error::new(error.to_string()))
     }
 }
 

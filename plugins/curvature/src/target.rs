@@ -21,7 +21,7 @@ impl Target {
     /// Thresholds for this step. The first step of a run has none if `batch` may be a part of the step.
     pub fn thresholds(&self, predictor: &Predictor, batch: &Batch<'_>) -> Result<Acceptance, PluginError> {
         let mut times = self.sketch.quantile(1.0 - self.rate);
-        if times.is_none() && !predictor.traits(true).contains(MaskTraits::TOKEN_WISE) {
+        if times.is_none() && !predictor.traits(true).contains(Traits::TOKEN_WISE) {
             times = sketch(predictor, batch)?.quantile(1.0 - self.rate);
         }
         let given = predictor.model.acceptance();
@@ -58,15 +58,15 @@ fn sketch(predictor: &Predictor, batch: &Batch<'_>) -> Result<Sketch, PluginErro
     let given = predictor.model.acceptance();
     // With this threshold every tested token with a nonzero shift fails.
     let all = scaled(given, |_| f64::MIN_POSITIVE);
-    let Assessment { keep, m_f, m_h, .. } = predictor.shifts(batch, batch.completion_mask, &all)?;
+    let Assessment { keep: token_mask, m_f, m_h, .. } = predictor.shifts(batch, batch.completion_mask, &all)?;
     let times =
         |shift: f32, threshold: Option<f64>| threshold.map_or(0.0, |threshold| f64::from(shift.abs()) / threshold);
-    let size = |at: usize| match keep[at] {
+    let size = |at: usize| match token_mask[at] {
         0 if m_f[at].is_nan() => f64::INFINITY,
         0 => times(m_f[at], given.fisher_threshold).max(times(m_h[at], given.hessian_range.map(|[_, high]| high))),
         _ => 0.0,
     };
-    Ok(Sketch::of((0..keep.len()).filter(|&at| batch.completion_mask[at] == 1).map(size)))
+    Ok(Sketch::of((0..token_mask.len()).filter(|&at| batch.completion_mask[at] == 1).map(size)))
 }
 
 #[cfg(test)]
@@ -90,9 +90,9 @@ mod tests {
             let mut mask = testing::mask::<CurvatureMask<Wide>>(table).unwrap();
             let end = |fixture: &Fixture| {
                 let masked = fixture.mask(&mut mask).unwrap();
-                fixture.step_end(&mut mask, &masked.keep, true).unwrap();
+                fixture.step_end(&mut mask, &masked.token_mask, true).unwrap();
                 let real = fixture.batch().completion_mask.iter().filter(|&&mask| mask == 1).count();
-                let kept = masked.keep.iter().filter(|&&keep| keep == 1).count();
+                let kept = masked.token_mask.iter().filter(|&&keep| keep == 1).count();
                 ((real - kept) as f64 / real as f64, masked.records.number("threshold"))
             };
             steps().iter().cycle().take(40).map(end).collect::<Vec<_>>()

@@ -77,20 +77,20 @@ impl TryFrom<WeightTable> for CurvatureWeight {
     }
 }
 
-impl TokenWeight for CurvatureWeight {
+impl Weight for CurvatureWeight {
     fn weigh(
         &mut self,
         ctx: &mut Ctx<'_>,
         batch: &Batch<'_>,
-        keep: &[u8],
+        token_mask: &[u8],
         weights: &mut [f32],
     ) -> Result<(), PluginError> {
         let threshold = self.now();
-        let assessment = self.predictor.assess(ctx, batch, keep, &Acceptance::default())?;
-        for (i, entry) in weights.iter_mut().enumerate().filter(|(i, _)| keep[*i] == 1) {
+        let assessment = self.predictor.assess(ctx, batch, token_mask, &Acceptance::default())?;
+        for (i, entry) in weights.iter_mut().enumerate().filter(|(i, _)| token_mask[*i] == 1) {
             *entry = weight(threshold, assessment.m_f[i]);
         }
-        self.predictor.assign.weights(batch, keep, weights);
+        self.predictor.assign.weights(batch, token_mask, weights);
         ctx.record_tokens("weight", weights);
         if matches!(self.threshold, Threshold::Auto(_)) {
             ctx.record("threshold", threshold);
@@ -115,7 +115,7 @@ impl TokenWeight for CurvatureWeight {
         self.predictor.inputs()
     }
 
-    fn traits(&self) -> MaskTraits {
+    fn traits(&self) -> Traits {
         self.predictor.traits(matches!(self.threshold, Threshold::Auto(_)))
     }
 

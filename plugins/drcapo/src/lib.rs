@@ -17,10 +17,10 @@ impl Thresholds for DrCapo {
 type Mask = CurvatureMask<DrCapo>;
 type Surrogate = ClippedSurrogate<ByFixedLength>;
 
-register!(AdvantageEstimator, GroupCentered, "drcapo.advantage", "reward - group mean");
+register!(Advantage, GroupCentered, "drcapo.advantage", "reward - group mean");
 register!(Objective, Surrogate, "drcapo.objective", "clipped surrogate, sum over a fixed length", Surrogate::KEYS);
-register!(PreBackwardMask, Mask, "drcapo.curvature", Mask::ABOUT, Mask::KEYS);
-register!(TokenWeight, CurvatureWeight, "drcapo.curvature-weight", CurvatureWeight::ABOUT, CurvatureWeight::KEYS);
+register!(Mask, Mask, "drcapo.curvature", Mask::ABOUT, Mask::KEYS);
+register!(Weight, CurvatureWeight, "drcapo.curvature-weight", CurvatureWeight::ABOUT, CurvatureWeight::KEYS);
 recipe!(
     "drcapo",
     "Dr.GRPO with the curvature mask, as published; drcapo-soft holds at rates where it collapses",

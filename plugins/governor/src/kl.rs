@@ -138,7 +138,7 @@ impl StepControl for Kl {
                 if kind == OptimizerKind::SGD && beta1 == 0.0 && steps_taken > 0 {
                     return Err("`target` is \"auto\", but SGD without momentum does not remember its last step (give it a momentum, in host `train.sgd_momentum`, or give `target` nats)".into());
                 }
-                let cosine = ctx.alignment()?;
+                let cosine = update.alignment()?;
                 cosine.into_iter().for_each(|cosine| ctx.record("alignment", cosine));
                 let scale = self.search.take(cosine, kl, learning_rate, entropy(batch));
                 ctx.record("share", self.search.share());
@@ -195,17 +195,17 @@ impl StepControl for Kl {
 
 #[cfg(test)]
 mod tests {
-    use capo_plugin::StepControlFn;
+    use capo_plugin::StepControlHandle;
     use capo_plugin::testing::{self, Controlled, Fixture, Measured};
     use insta::assert_snapshot;
 
     use super::*;
 
-    fn governor(table: &str) -> StepControlFn {
+    fn governor(table: &str) -> StepControlHandle {
         testing::step_control::<Kl>(table).unwrap()
     }
 
-    fn at(step: u64, governor: &mut StepControlFn, kl: f64, fisher: f64) -> Controlled {
+    fn at(step: u64, governor: &mut StepControlHandle, kl: f64, fisher: f64) -> Controlled {
         let update = Measured { kl, fisher, ..Measured::default() };
         Fixture::new(2, 3).step(step).control(governor, update).unwrap()
     }
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn a_target_that_finds_itself_asks_for_the_alignment_and_keeps_its_search() {
         assert_eq!([governor("target = 1e-4").inputs(), governor("").inputs()], [Inputs::NONE, Inputs::ALIGNMENT]);
-        let step = |number: u64, governor: &mut StepControlFn| {
+        let step = |number: u64, governor: &mut StepControlHandle| {
             let update =
                 Measured { kl: 0.5, alignment: if number == 0 { f64::NAN } else { 0.1 }, ..Measured::default() };
             let controlled = Fixture::new(2, 3).step(number).control(governor, update).unwrap();

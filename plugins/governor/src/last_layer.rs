@@ -37,16 +37,17 @@ impl LastLayerGovernor {
         let advantages: Vec<f32> = weighed(step.advantages);
         let slopes: Option<Vec<f32>> = step.loss.derivatives.map(weighed);
         let loss = Loss { derivatives: slopes.as_deref(), ..step.loss };
-        let keep: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
-        let prepared = self.model.prepare(&Step { advantages: &advantages, loss, ..*step }, &keep).map_err(failed)?;
-        Ok(self.model.batch_shift(&prepared, &keep).map_err(failed)?.m_f)
+        let token_mask: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
+        let prepared =
+            self.model.prepare(&Step { advantages: &advantages, loss, ..*step }, &token_mask).map_err(failed)?;
+        Ok(self.model.batch_shift(&prepared, &token_mask).map_err(failed)?.m_f)
     }
 
     /// Adds the trainer's step to the model's own moments, as the trainer's optimizer does.
     fn commit(&mut self, step: &Step, batch: &Batch, weights: &[f32]) -> Result<(), PluginError> {
-        let keep: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
+        let token_mask: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
         let seen = match step.optimizer.second_moment {
-            SecondMoment::Kept => &keep,
+            SecondMoment::Kept => &token_mask,
             SecondMoment::KeptAndRejected => batch.completion_mask,
         };
         let prepared = self.model.prepare(step, seen).map_err(failed)?;
@@ -90,16 +91,16 @@ impl StepControl for LastLayerGovernor {
 #[cfg(test)]
 mod tests {
     use capo_plugin::testing::{self, Fixture, Measured, Snapshot};
-    use capo_plugin::{Reduction, StepControlFn};
+    use capo_plugin::{Reduction, StepControlHandle};
     use insta::assert_snapshot;
 
     use super::*;
 
-    fn governor(table: &str) -> StepControlFn {
+    fn governor(table: &str) -> StepControlHandle {
         testing::step_control::<LastLayerGovernor>(table).unwrap()
     }
 
-    fn predicted(governor: &mut StepControlFn, fixture: &Fixture) -> f64 {
+    fn predicted(governor: &mut StepControlHandle, fixture: &Fixture) -> f64 {
         fixture.control(governor, Measured::default()).unwrap().records.number("predicted_kl").unwrap()
     }
 
@@ -138,7 +139,7 @@ mod tests {
     #[test]
     fn dropped_tokens_move_nothing() {
         let all = Fixture::new(4, 6);
-        let none = Fixture::new(4, 6).keep(&[0; 24]);
+        let none = Fixture::new(4, 6).token_mask(&[0; 24]);
         assert_eq!(predicted(&mut governor(""), &none), 0.0);
         assert!(predicted(&mut governor(""), &all) > 0.0);
     }

@@ -39,9 +39,9 @@ impl ClipCov {
     }
 }
 
-impl PreBackwardMask for ClipCov {
-    fn mask(&mut self, _: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
-        let (left, old) = (tokens::left(keep), batch.old_logps()?);
+impl Mask for ClipCov {
+    fn mask(&mut self, _: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+        let (left, old) = (tokens::left(token_mask), batch.old_logps()?);
         let inside = |covariance: f32| covariance > self.clip_cov_lb && covariance < self.clip_cov_ub;
         let candidates = left.iter().zip(covariances(batch, &left)).filter(|(i, covariance)| {
             inside(*covariance) && !self.clipped(batch.logps[**i] - old[**i], batch.advantages[**i])
@@ -49,7 +49,7 @@ impl PreBackwardMask for ClipCov {
         let mut candidates: Vec<usize> = candidates.map(|(i, _)| *i).collect();
         Draws::new(batch.seed ^ STREAM, batch.step).shuffle(&mut candidates);
         let count = ((self.clip_cov_ratio * left.len() as f64) as usize).max(1);
-        candidates.into_iter().take(count).for_each(|i| keep[i] = 0);
+        candidates.into_iter().take(count).for_each(|i| token_mask[i] = 0);
         Ok(())
     }
 
@@ -64,15 +64,15 @@ impl PreBackwardMask for ClipCov {
         checks::range(("clip_cov_lb", self.clip_cov_lb), ("clip_cov_ub", self.clip_cov_ub))
     }
 
-    fn traits(&self) -> MaskTraits {
-        MaskTraits::NO_OPTIMIZER
+    fn traits(&self) -> Traits {
+        Traits::NO_OPTIMIZER
     }
 }
 
 /// Constant that separates this mask's draws from those of other components.
 const STREAM: u64 = 0xC11F_C0F5;
 
-register!(PreBackwardMask, ClipCov, "masks.clip-cov", "drops a few tokens whose log-probability and advantage go together", {
+register!(Mask, ClipCov, "masks.clip-cov", "drops a few tokens whose log-probability and advantage go together", {
     clip_cov_ratio = ClipCov::default().clip_cov_ratio => "share of all tokens that goes, at least one token"; 1e-5..1.0,
     clip_cov_lb = ClipCov::default().clip_cov_lb => "candidates have a larger covariance",
     clip_cov_ub = ClipCov::default().clip_cov_ub => "candidates have a smaller covariance",

@@ -114,8 +114,8 @@ impl<D: Divergence> Bounded for Dppo<D> {
         (self.target_rejection_rate, self.sides().given())
     }
 
-    fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {
-        let compared = self.policies.compare(ctx, batch)?;
+    fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
+        let compared = self.policies.compare(batch)?;
         let size = |i: usize| {
             let divergence = D::of_token(&compared, i).max(0.0);
             if compared.goes_further(i, batch.advantages[i]) { f64::from(divergence) } else { 0.0 }
@@ -136,14 +136,14 @@ impl<D: Divergence> Bounded for Dppo<D> {
     }
 }
 
-register!(PreBackwardMask, Rated<Dppo<TotalVariation>>, "masks.dppo-tv", "drops tokens that have moved too far and would go further", {
+register!(Mask, Rated<Dppo<TotalVariation>>, "masks.dppo-tv", "drops tokens that have moved too far and would go further", {
     clip_ratio = BOUND => "how far a token's probability may move"; 1e-6..1.0,
     clip_ratio_low = None::<f32> => LOW,
     clip_ratio_high = None::<f32> => HIGH,
     target_rejection_rate = None::<f64> => rated::ABOUT,
     policies = Policies::TrainerSampler => policies::ABOUT,
 });
-register!(PreBackwardMask, Rated<Dppo<Kl>>, "masks.dppo-kl", "drops tokens that diverge too much and would go further", {
+register!(Mask, Rated<Dppo<Kl>>, "masks.dppo-kl", "drops tokens that diverge too much and would go further", {
     clip_ratio = BOUND => "largest divergence of a token, nats"; 1e-9..10.0,
     clip_ratio_low = None::<f32> => LOW,
     clip_ratio_high = None::<f32> => HIGH,

@@ -61,9 +61,9 @@ impl<D: Divergence> Bounded for DppoTopK<D> {
         (self.target_rejection_rate, self.sides().given())
     }
 
-    fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {
-        let compared = Policies::TrainerSampler.compare(ctx, batch)?;
-        let (layer, sampler) = (batch.last_layer()?, ctx.sampler_top_k()?);
+    fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
+        let compared = Policies::TrainerSampler.compare(batch)?;
+        let (layer, sampler) = (batch.last_layer()?, batch.sampler_top_k()?);
         let (ids, logits, logsumexp) =
             (layer.topk_ids.as_u32()?, layer.topk_logits.as_f32()?, layer.logsumexp.as_f32()?);
         let (k, width) = (ids.len() / batch.dims.len().max(1), batch.dims.tokens as usize);
@@ -91,14 +91,14 @@ impl<D: Divergence> Bounded for DppoTopK<D> {
 }
 
 register!(
-    PreBackwardMask,
+    Mask,
     Rated<DppoTopK<TotalVariation>>,
     "masks.dppo-topk-tv",
     "as dppo-tv, over the sampler's most likely tokens",
     DppoTopK::<TotalVariation>::KEYS
 );
 register!(
-    PreBackwardMask,
+    Mask,
     Rated<DppoTopK<Kl>>,
     "masks.dppo-topk-kl",
     "as dppo-kl, over the sampler's most likely tokens",

@@ -25,10 +25,10 @@ fn delta() -> f32 {
     0.2
 }
 
-impl TokenWeight for Drpo {
-    fn weigh(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &[u8], weights: &mut [f32]) -> Result<(), PluginError> {
-        let compared = self.policies.compare(ctx, batch)?;
-        for (i, weight) in weights.iter_mut().enumerate().filter(|(i, _)| keep[*i] == 1) {
+impl Weight for Drpo {
+    fn weigh(&mut self, _: &mut Ctx, batch: &Batch, token_mask: &[u8], weights: &mut [f32]) -> Result<(), PluginError> {
+        let compared = self.policies.compare(batch)?;
+        for (i, weight) in weights.iter_mut().enumerate().filter(|(i, _)| token_mask[*i] == 1) {
             let ((p, q), advantage) = (compared.probabilities(i), batch.advantages[i]);
             let side = if advantage == 0.0 { 0.0 } else { advantage.signum() };
             *weight = (1.0 - side * (p - q) / self.delta).max(0.0);
@@ -40,7 +40,7 @@ impl TokenWeight for Drpo {
         self.policies.inputs()
     }
 
-    fn traits(&self) -> MaskTraits {
+    fn traits(&self) -> Traits {
         tokens::ALONE
     }
 
@@ -49,7 +49,7 @@ impl TokenWeight for Drpo {
     }
 }
 
-register!(TokenWeight, Drpo, "masks.drpo", "lets tokens count the less the further they have moved", {
+register!(Weight, Drpo, "masks.drpo", "lets tokens count the less the further they have moved", {
     delta = delta() => "change of a token's probability at which it counts for nothing"; 1e-4..1.0,
     policies = Policies::TrainerSampler => policies::ABOUT,
 });

@@ -26,12 +26,12 @@ fn quantile(mut values: Vec<f32>, share: f64) -> f32 {
     below + (above - below) * place.fract() as f32
 }
 
-impl PreBackwardMask for EntropyQuantile {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+impl Mask for EntropyQuantile {
+    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
         let entropy = batch.entropy()?;
-        let left = tokens::left(keep).into_iter().map(|i| entropy[i]).collect();
+        let left = tokens::left(token_mask).into_iter().map(|i| entropy[i]).collect();
         let limit = quantile(left, 1.0 - self.top_entropy_quantile);
-        tokens::drop_where(keep, |i| entropy[i] < limit);
+        tokens::drop_where(token_mask, |i| entropy[i] < limit);
         ctx.record("limit_nats", f64::from(limit));
         Ok(())
     }
@@ -44,11 +44,11 @@ impl PreBackwardMask for EntropyQuantile {
         checks::share("top_entropy_quantile", self.top_entropy_quantile)
     }
 
-    fn traits(&self) -> MaskTraits {
-        MaskTraits::NO_OPTIMIZER
+    fn traits(&self) -> Traits {
+        Traits::NO_OPTIMIZER
     }
 }
 
-register!(PreBackwardMask, EntropyQuantile, "masks.entropy-quantile", "keeps the tokens of highest entropy", {
+register!(Mask, EntropyQuantile, "masks.entropy-quantile", "keeps the tokens of highest entropy", {
     top_entropy_quantile = one_fifth() => "share of tokens kept; ties at the limit are kept"; 0.01..1.0,
 });

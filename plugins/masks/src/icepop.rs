@@ -42,8 +42,8 @@ impl Bounded for IcePop {
         (self.target_rejection_rate, self.beta.map(|_| "beta"))
     }
 
-    fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {
-        let log_ratios = self.policies.compare(ctx, batch)?.log_ratios();
+    fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
+        let log_ratios = self.policies.compare(batch)?.log_ratios();
         Ok(log_ratios.into_iter().map(|log_ratio| policies::above_one(log_ratio.exp(), self.alpha)).collect())
     }
 
@@ -65,7 +65,7 @@ impl Bounded for IcePop {
     }
 }
 
-register!(PreBackwardMask, Rated<IcePop>, "masks.icepop", "drops tokens on which trainer and sampler disagree", {
+register!(Mask, Rated<IcePop>, "masks.icepop", "drops tokens on which trainer and sampler disagree", {
     alpha = alpha() => "smallest ratio kept",
     beta = BETA => "largest ratio kept"; 1.00001..1000.0,
     target_rejection_rate = None::<f64> => rated::ABOUT,

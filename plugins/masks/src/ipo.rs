@@ -27,8 +27,8 @@ impl Bounded for Ipo {
         (self.target_rejection_rate, self.ipo_threshold.map(|_| "ipo_threshold"))
     }
 
-    fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {
-        let compared = self.policies.compare(ctx, batch)?;
+    fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
+        let compared = self.policies.compare(batch)?;
         let size = |i: usize| {
             let (p, q) = compared.probabilities(i);
             f64::from((p - q).abs())
@@ -49,7 +49,7 @@ impl Bounded for Ipo {
     }
 }
 
-register!(PreBackwardMask, Rated<Ipo>, "masks.ipo", "drops tokens whose probability has moved too far, either way", {
+register!(Mask, Rated<Ipo>, "masks.ipo", "drops tokens whose probability has moved too far, either way", {
     ipo_threshold = THRESHOLD => "how far a token's probability may have moved"; 1e-6..1.0,
     target_rejection_rate = None::<f64> => rated::ABOUT,
     policies = Policies::TrainerSampler => policies::ABOUT,

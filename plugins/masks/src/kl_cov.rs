@@ -31,13 +31,13 @@ pub(crate) fn covariances(batch: &Batch, places: &[usize]) -> Vec<f32> {
     places.iter().map(|&i| (batch.advantages[i] - advantage) * (batch.logps[i] - logp)).collect()
 }
 
-impl PreBackwardMask for KlCov {
-    fn mask(&mut self, _: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
-        let left = tokens::left(keep);
+impl Mask for KlCov {
+    fn mask(&mut self, _: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+        let left = tokens::left(token_mask);
         let mut ranked: Vec<(usize, f32)> = left.iter().copied().zip(covariances(batch, &left)).collect();
         ranked.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         let count = ((self.kl_cov_ratio * left.len() as f64) as usize).max(1);
-        ranked.into_iter().take(count).for_each(|(i, _)| keep[i] = 0);
+        ranked.into_iter().take(count).for_each(|(i, _)| token_mask[i] = 0);
         Ok(())
     }
 
@@ -45,11 +45,11 @@ impl PreBackwardMask for KlCov {
         checks::share("kl_cov_ratio", self.kl_cov_ratio)
     }
 
-    fn traits(&self) -> MaskTraits {
-        MaskTraits::NO_OPTIMIZER
+    fn traits(&self) -> Traits {
+        Traits::NO_OPTIMIZER
     }
 }
 
-register!(PreBackwardMask, KlCov, "masks.kl-cov", "drops the tokens whose log-probability and advantage go together most", {
+register!(Mask, KlCov, "masks.kl-cov", "drops the tokens whose log-probability and advantage go together most", {
     kl_cov_ratio = ratio() => "share of the tokens that goes, at least one token"; 1e-5..1.0,
 });

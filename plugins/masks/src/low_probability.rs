@@ -21,10 +21,10 @@ fn alpha() -> f64 {
     0.3
 }
 
-impl TokenWeight for LowProbability {
-    fn weigh(&mut self, _: &mut Ctx, batch: &Batch, keep: &[u8], weights: &mut [f32]) -> Result<(), PluginError> {
+impl Weight for LowProbability {
+    fn weigh(&mut self, _: &mut Ctx, batch: &Batch, token_mask: &[u8], weights: &mut [f32]) -> Result<(), PluginError> {
         let old = batch.old_logps()?;
-        for (i, weight) in weights.iter_mut().enumerate().filter(|(i, _)| keep[*i] == 1) {
+        for (i, weight) in weights.iter_mut().enumerate().filter(|(i, _)| token_mask[*i] == 1) {
             *weight = (self.alpha * f64::from(old[i]).exp() + 1.0 - self.alpha) as f32;
         }
         Ok(())
@@ -34,7 +34,7 @@ impl TokenWeight for LowProbability {
         Inputs::OLD_LOGPS
     }
 
-    fn traits(&self) -> MaskTraits {
+    fn traits(&self) -> Traits {
         tokens::ALONE
     }
 
@@ -43,6 +43,6 @@ impl TokenWeight for LowProbability {
     }
 }
 
-register!(TokenWeight, LowProbability, "masks.low-probability", "lets improbable tokens count less", {
+register!(Weight, LowProbability, "masks.low-probability", "lets improbable tokens count less", {
     alpha = alpha() => "0: not at all less; 1: in proportion to their probability"; 0.0..1.0,
 });

@@ -24,17 +24,17 @@ fn threshold() -> f64 {
     0.04
 }
 
-impl PreBackwardMask for M2po {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
-        let log_ratios = self.policies.compare(ctx, batch)?.log_ratios();
+impl Mask for M2po {
+    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+        let log_ratios = self.policies.compare(batch)?.log_ratios();
         let square = |i: usize| f64::from(log_ratios[i]) * f64::from(log_ratios[i]);
-        let mut ranked = tokens::left(keep);
+        let mut ranked = tokens::left(token_mask);
         ranked.sort_by(|&a, &b| square(a).total_cmp(&square(b)));
         let mut sum: f64 = ranked.iter().map(|&i| square(i)).sum();
         while ranked.len() > 1 && sum >= self.m2_threshold * ranked.len() as f64 {
             let Some(i) = ranked.pop() else { break };
             sum -= square(i);
-            keep[i] = 0;
+            token_mask[i] = 0;
         }
         ctx.record("second_moment", sum / ranked.len().max(1) as f64);
         Ok(())
@@ -48,12 +48,12 @@ impl PreBackwardMask for M2po {
         checks::positive("m2_threshold", self.m2_threshold as f32)
     }
 
-    fn traits(&self) -> MaskTraits {
-        MaskTraits::NO_OPTIMIZER
+    fn traits(&self) -> Traits {
+        Traits::NO_OPTIMIZER
     }
 }
 
-register!(PreBackwardMask, M2po, "masks.m2po", "drops the tokens on which trainer and sampler differ most", {
+register!(Mask, M2po, "masks.m2po", "drops the tokens on which trainer and sampler differ most", {
     m2_threshold = threshold() => "the mean square of `ln q - ln p` of what stays is below it, nats²"; 1e-9..10.0,
     policies = Policies::OldSampler => policies::ABOUT,
 });

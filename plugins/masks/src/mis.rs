@@ -43,8 +43,8 @@ impl Bounded for Mis {
         (self.target_rejection_rate, self.clip_max.map(|_| "clip_max"))
     }
 
-    fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {
-        let log_ratios = self.policies.compare(ctx, batch)?.log_ratios();
+    fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
+        let log_ratios = self.policies.compare(batch)?.log_ratios();
         let ratios = self.level.ratios(batch, &log_ratios);
         let mut sizes: Vec<f64> = ratios.into_iter().map(|ratio| policies::above_one(ratio, self.clip_min)).collect();
         if let Some(threshold) = self.veto_threshold {
@@ -70,8 +70,8 @@ impl Bounded for Mis {
         self.policies.inputs()
     }
 
-    fn traits(&self) -> MaskTraits {
-        tokens::ALONE.only_if(self.level == Level::Token && self.veto_threshold.is_none()) | MaskTraits::NO_OPTIMIZER
+    fn traits(&self) -> Traits {
+        tokens::ALONE.only_if(self.level == Level::Token && self.veto_threshold.is_none()) | Traits::NO_OPTIMIZER
     }
 
     fn validate(&self) -> Result<(), PluginError> {
@@ -81,7 +81,7 @@ impl Bounded for Mis {
     }
 }
 
-register!(PreBackwardMask, Rated<Mis>, "masks.mis", "drops tokens or completions by their importance ratio", {
+register!(Mask, Rated<Mis>, "masks.mis", "drops tokens or completions by their importance ratio", {
     level = Level::Sequence => sequence::ABOUT,
     clip_min = 0.0 => "smallest ratio kept",
     clip_max = CLIP_MAX => "largest ratio kept"; 1.00001..1000.0,

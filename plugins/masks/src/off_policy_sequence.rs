@@ -29,8 +29,8 @@ impl Bounded for OffPolicySequence {
         (self.target_rejection_rate, self.off_policy_mask_threshold.map(|_| "off_policy_mask_threshold"))
     }
 
-    fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {
-        let log_ratios = self.policies.compare(ctx, batch)?.log_ratios();
+    fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
+        let log_ratios = self.policies.compare(batch)?.log_ratios();
         let mut sizes = vec![0.0; batch.dims.len()];
         for (row, mean) in sequence::by_completion(batch, &log_ratios, sequence::mean) {
             for (size, advantage) in sizes[row.clone()].iter_mut().zip(&batch.advantages[row]) {
@@ -52,12 +52,12 @@ impl Bounded for OffPolicySequence {
         checks::bound("off_policy_mask_threshold", self.off_policy_mask_threshold.unwrap_or_default())
     }
 
-    fn traits(&self) -> MaskTraits {
-        MaskTraits::NO_OPTIMIZER
+    fn traits(&self) -> Traits {
+        Traits::NO_OPTIMIZER
     }
 }
 
-register!(PreBackwardMask, Rated<OffPolicySequence>, "masks.off-policy-sequence", "drops what went wrong in completions that the policy has left", {
+register!(Mask, Rated<OffPolicySequence>, "masks.off-policy-sequence", "drops what went wrong in completions that the policy has left", {
     off_policy_mask_threshold = THRESHOLD => "largest mean of `ln q - ln p` of a completion that is kept whole, nats"; 1e-6..10.0,
     target_rejection_rate = None::<f64> => rated::ABOUT,
     policies = Policies::TrainerSampler => policies::ABOUT,

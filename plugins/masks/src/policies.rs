@@ -44,11 +44,11 @@ impl Policies {
     }
 
     /// Log-probabilities of all tokens under both policies.
-    pub(crate) fn compare(self, ctx: &mut Ctx, batch: &Batch) -> Result<Compared, PluginError> {
+    pub(crate) fn compare(self, batch: &Batch) -> Result<Compared, PluginError> {
         let of = if self == Self::OldSampler { batch.old_logps()? } else { batch.logps };
         let against = match self {
             Self::TrainerOld => batch.old_logps()?,
-            _ => ctx.rollout_context()?.sampler_logps(),
+            _ => batch.rollout_context()?.sampler_logps(),
         };
         Ok(Compared { of: of.to_vec(), against: against.to_vec() })
     }

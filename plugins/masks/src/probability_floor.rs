@@ -20,7 +20,7 @@ impl Bounded for ProbabilityFloor {
         (self.target_rejection_rate, self.min_probability.map(|_| "min_probability"))
     }
 
-    fn sizes(&self, _: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {
+    fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         Ok(batch.logps.iter().map(|&logp| f64::from(logp).exp().recip()).collect())
     }
 
@@ -41,7 +41,7 @@ impl Bounded for ProbabilityFloor {
     }
 }
 
-register!(PreBackwardMask, Rated<ProbabilityFloor>, "masks.probability-floor", "drops tokens below a probability", {
+register!(Mask, Rated<ProbabilityFloor>, "masks.probability-floor", "drops tokens below a probability", {
     min_probability = FLOOR => "smallest probability kept"; 1e-9..0.9,
     target_rejection_rate = None::<f64> => rated::ABOUT,
 });

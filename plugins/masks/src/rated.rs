@@ -14,7 +14,7 @@ pub(crate) trait Bounded: Send {
     fn given(&self) -> (Option<f64>, Option<&'static str>);
 
     /// `[B, T]`: the bounded quantity; infinite where a token is dropped at any threshold.
-    fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError>;
+    fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError>;
 
     /// Largest quantity that is kept for a token with this advantage, from the table or the defaults.
     fn limit(&self, advantage: f32) -> f64;
@@ -28,7 +28,7 @@ pub(crate) trait Bounded: Send {
     fn inputs(&self) -> Inputs;
 
     /// Declarations of the mask.
-    fn traits(&self) -> MaskTraits {
+    fn traits(&self) -> Traits {
         tokens::ALONE
     }
 
@@ -61,19 +61,19 @@ fn sketch(batch: &Batch, sizes: &[f64]) -> Sketch {
     Sketch::of(sizes.iter().zip(batch.completion_mask).filter(|(_, mask)| **mask == 1).map(|(size, _)| *size))
 }
 
-impl<M: Bounded> PreBackwardMask for Rated<M> {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
-        let sizes = self.mask.sizes(ctx, batch)?;
+impl<M: Bounded> Mask for Rated<M> {
+    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+        let sizes = self.mask.sizes(batch)?;
         let Some(rate) = self.rate() else {
-            tokens::drop_where(keep, |i| sizes[i] > self.mask.limit(batch.advantages[i]));
+            tokens::drop_where(token_mask, |i| sizes[i] > self.mask.limit(batch.advantages[i]));
             return Ok(());
         };
         let mut limit = self.sketch.quantile(1.0 - rate);
-        if limit.is_none() && !self.traits().contains(MaskTraits::TOKEN_WISE) {
+        if limit.is_none() && !self.traits().contains(Traits::TOKEN_WISE) {
             limit = sketch(batch, &sizes).quantile(1.0 - rate);
         }
         if let Some(limit) = limit {
-            tokens::drop_where(keep, |i| sizes[i] > limit);
+            tokens::drop_where(token_mask, |i| sizes[i] > limit);
             ctx.record("threshold", self.mask.as_key(limit));
         }
         Ok(())
@@ -83,7 +83,7 @@ impl<M: Bounded> PreBackwardMask for Rated<M> {
         if self.rate().is_none() {
             return Ok(());
         }
-        let step = self.mask.sizes(ctx, batch).map(|sizes| sketch(batch, &sizes));
+        let step = self.mask.sizes(batch).map(|sizes| sketch(batch, &sizes));
         self.sketch.take_in(ctx, step)
     }
 
@@ -91,7 +91,7 @@ impl<M: Bounded> PreBackwardMask for Rated<M> {
         self.mask.inputs()
     }
 
-    fn traits(&self) -> MaskTraits {
+    fn traits(&self) -> Traits {
         self.mask.traits()
     }
 

@@ -34,8 +34,8 @@ impl Bounded for RatioRange {
         (self.target_rejection_rate, self.high.map(|_| "high"))
     }
 
-    fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {
-        let log_ratios = self.policies.compare(ctx, batch)?.log_ratios();
+    fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
+        let log_ratios = self.policies.compare(batch)?.log_ratios();
         let size = |log_ratio: f32| match self.low {
             Some(low) => policies::above_one(log_ratio.exp(), low),
             None => policies::above_one(log_ratio.exp(), f32::NEG_INFINITY).abs(),
@@ -61,7 +61,7 @@ impl Bounded for RatioRange {
     }
 }
 
-register!(PreBackwardMask, Rated<RatioRange>, "masks.ratio-range", "drops tokens whose ratio lies outside a range", {
+register!(Mask, Rated<RatioRange>, "masks.ratio-range", "drops tokens whose ratio lies outside a range", {
     high = HIGH => "largest ratio kept"; 1.00001..100.0,
     low = None::<f32> => "smallest ratio kept; as far below 1 as `high` is above it when absent",
     target_rejection_rate = None::<f64> => rated::ABOUT,

@@ -46,12 +46,12 @@ fn share() -> f64 {
     0.02
 }
 
-impl<O: Order> PreBackwardMask for Share<O> {
-    fn mask(&mut self, _: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
-        let mut left = tokens::left(keep);
+impl<O: Order> Mask for Share<O> {
+    fn mask(&mut self, _: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+        let mut left = tokens::left(token_mask);
         O::sort(batch, &mut left);
         let count = (self.share * left.len() as f64).round() as usize;
-        left.into_iter().take(count).for_each(|i| keep[i] = 0);
+        left.into_iter().take(count).for_each(|i| token_mask[i] = 0);
         Ok(())
     }
 
@@ -59,14 +59,14 @@ impl<O: Order> PreBackwardMask for Share<O> {
         checks::share("share", self.share)
     }
 
-    fn traits(&self) -> MaskTraits {
-        MaskTraits::NO_OPTIMIZER
+    fn traits(&self) -> Traits {
+        Traits::NO_OPTIMIZER
     }
 }
 
-register!(PreBackwardMask, Share<Random>, "masks.random", "drops random tokens, drawn from the run's seed and the step", {
+register!(Mask, Share<Random>, "masks.random", "drops random tokens, drawn from the run's seed and the step", {
     share = share() => "share of the tokens that goes"; 1e-4..1.0,
 });
-register!(PreBackwardMask, Share<LeastProbable>, "masks.probability-quantile", "drops the least probable tokens", {
+register!(Mask, Share<LeastProbable>, "masks.probability-quantile", "drops the least probable tokens", {
     share = share() => "share of the tokens that goes"; 1e-4..1.0,
 });

@@ -56,9 +56,9 @@ impl Tis {
     }
 
     /// Mean weight over tokens, or over completions of the means over their tokens, as in verl.
-    fn mean(&self, batch: &Batch, keep: &[u8], weights: &[f32]) -> f64 {
+    fn mean(&self, batch: &Batch, token_mask: &[u8], weights: &[f32]) -> f64 {
         let left =
-            |row: std::ops::Range<usize>| row.filter(|&i| keep[i] == 1).map(|i| weights[i]).collect::<Vec<f32>>();
+            |row: std::ops::Range<usize>| row.filter(|&i| token_mask[i] == 1).map(|i| weights[i]).collect::<Vec<f32>>();
         if self.rollout_is == Level::Token {
             return sequence::mean(&left(0..weights.len()));
         }
@@ -68,15 +68,15 @@ impl Tis {
     }
 }
 
-impl TokenWeight for Tis {
-    fn weigh(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &[u8], weights: &mut [f32]) -> Result<(), PluginError> {
-        let log_ratios = self.policies.compare(ctx, batch)?.log_ratios();
+impl Weight for Tis {
+    fn weigh(&mut self, _: &mut Ctx, batch: &Batch, token_mask: &[u8], weights: &mut [f32]) -> Result<(), PluginError> {
+        let log_ratios = self.policies.compare(batch)?.log_ratios();
         let ratios = self.rollout_is.ratios(batch, &log_ratios);
         let limited: Vec<f32> = ratios.into_iter().map(|ratio| self.limited(ratio)).collect();
-        let mean = if self.rollout_is_batch_normalize { self.mean(batch, keep, &limited) } else { 1.0 };
+        let mean = if self.rollout_is_batch_normalize { self.mean(batch, token_mask, &limited) } else { 1.0 };
         // As in verl, near-zero weights are not divided.
         let by = if mean > 1e-8 { mean } else { 1.0 };
-        for (i, weight) in weights.iter_mut().enumerate().filter(|(i, _)| keep[*i] == 1) {
+        for (i, weight) in weights.iter_mut().enumerate().filter(|(i, _)| token_mask[*i] == 1) {
             *weight = (f64::from(limited[i]) / by) as f32;
         }
         Ok(())
@@ -86,9 +86,9 @@ impl TokenWeight for Tis {
         self.policies.inputs()
     }
 
-    fn traits(&self) -> MaskTraits {
+    fn traits(&self) -> Traits {
         tokens::ALONE.only_if(self.rollout_is == Level::Token && !self.rollout_is_batch_normalize)
-            | MaskTraits::NO_OPTIMIZER
+            | Traits::NO_OPTIMIZER
     }
 
     fn validate(&self) -> Result<(), PluginError> {
@@ -99,7 +99,7 @@ impl TokenWeight for Tis {
     }
 }
 
-register!(TokenWeight, Tis, "masks.tis", "weighs tokens by the ratio of trainer to sampler, within limits", {
+register!(Weight, Tis, "masks.tis", "weighs tokens by the ratio of trainer to sampler, within limits", {
     rollout_is = Level::Token => sequence::ABOUT,
     rollout_is_threshold = threshold() => "largest ratio that is a weight as it is"; 1.0..100.0,
     rollout_is_threshold_lower = None::<f32> => "smallest one; no such limit when absent",

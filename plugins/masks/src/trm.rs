@@ -50,8 +50,8 @@ impl Bounded for Trm {
         (self.target_rejection_rate, self.rollout_rs_threshold.map(|_| "rollout_rs_threshold"))
     }
 
-    fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {
-        let log_ratios = self.policies.compare(ctx, batch)?.log_ratios();
+    fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
+        let log_ratios = self.policies.compare(batch)?.log_ratios();
         let estimates: Vec<f32> =
             log_ratios.iter().map(|&log_ratio| self.rollout_rs.estimate.of(safe(log_ratio))).collect();
         let mut sizes: Vec<f64> = estimates.iter().map(|&estimate| self.size(f64::from(estimate))).collect();
@@ -79,8 +79,8 @@ impl Bounded for Trm {
         self.policies.inputs()
     }
 
-    fn traits(&self) -> MaskTraits {
-        tokens::ALONE.only_if(self.rollout_rs.over == Over::Token) | MaskTraits::NO_OPTIMIZER
+    fn traits(&self) -> Traits {
+        tokens::ALONE.only_if(self.rollout_rs.over == Over::Token) | Traits::NO_OPTIMIZER
     }
 
     fn validate(&self) -> Result<(), PluginError> {
@@ -111,7 +111,7 @@ impl Bounded for Trm {
     }
 }
 
-register!(PreBackwardMask, Rated<Trm>, "masks.trm", "drops completions that diverge too far from the sampler", {
+register!(Mask, Rated<Trm>, "masks.trm", "drops completions that diverge too far from the sampler", {
     rollout_rs = "seq_mean_k3" => "`token`, `seq_sum`, `seq_mean` or `seq_max`, then `_k1`, `_k2` or `_k3`",
     rollout_rs_threshold = THRESHOLD => "largest divergence kept, nats; of k1 the largest ratio"; 1e-9..100.0,
     rollout_rs_threshold_lower = None::<f32> => "smallest ratio kept, of k1 alone; one by the largest when absent",

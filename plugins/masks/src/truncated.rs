@@ -11,17 +11,17 @@ use crate::tokens;
 #[serde(deny_unknown_fields)]
 struct Truncated {}
 
-impl PreBackwardMask for Truncated {
-    fn mask(&mut self, _: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+impl Mask for Truncated {
+    fn mask(&mut self, _: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
         for (b, _) in batch.truncated.iter().enumerate().filter(|(_, truncated)| **truncated == 1) {
-            keep[batch.dims.row(b)].fill(0);
+            token_mask[batch.dims.row(b)].fill(0);
         }
         Ok(())
     }
 
-    fn traits(&self) -> MaskTraits {
+    fn traits(&self) -> Traits {
         tokens::ALONE
     }
 }
 
-register!(PreBackwardMask, Truncated, "masks.truncated", "drops completions that the length limit cut off");
+register!(Mask, Truncated, "masks.truncated", "drops completions that the length limit cut off");

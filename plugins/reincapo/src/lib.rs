@@ -16,7 +16,7 @@ impl Thresholds for ReinCapo {
 
 type Mask = CurvatureMask<ReinCapo>;
 
-register!(AdvantageEstimator, RewardAsAdvantage, "reincapo.advantage", "the reward itself", RewardAsAdvantage::KEYS);
+register!(Advantage, RewardAsAdvantage, "reincapo.advantage", "the reward itself", RewardAsAdvantage::KEYS);
 register!(
     Objective,
     PolicyGradient,
@@ -24,8 +24,8 @@ register!(
     "policy gradient, mean over completions of their means",
     PolicyGradient::KEYS
 );
-register!(PreBackwardMask, Mask, "reincapo.curvature", Mask::ABOUT, Mask::KEYS);
-register!(TokenWeight, CurvatureWeight, "reincapo.curvature-weight", CurvatureWeight::ABOUT, CurvatureWeight::KEYS);
+register!(Mask, Mask, "reincapo.curvature", Mask::ABOUT, Mask::KEYS);
+register!(Weight, CurvatureWeight, "reincapo.curvature-weight", CurvatureWeight::ABOUT, CurvatureWeight::KEYS);
 recipe!(
     "reincapo",
     "REINFORCE with the curvature mask, as published; a governor holds at rates where it collapses",

@@ -99,10 +99,10 @@ fn it_knows_how_old_it_is_and_which_prompts_it_is_of() {
 fn who_has_not_asked_gets_nothing() {
     let folder = Folder::new();
     let outcome = folder.attempt("run", &settings("peek_context", ""));
-    assert_snapshot!(outcome.failed().split_once("): ").unwrap().1, @"component `misbehave.mask`: the rollout's context is not there (return `Inputs::ROLLOUT_CONTEXT` from `inputs`)");
+    assert_snapshot!(outcome.failed().split_once("): ").unwrap().1, @"component `misbehave.mask`: `rollout_context` is not in this batch (return `Inputs::ROLLOUT_CONTEXT` from `inputs`)");
     folder.train("dumped", &settings("none", "--dump-batches dump"));
     let replayed = folder.host(&replay("peek_context", "dump/batch-000000.safetensors"));
-    assert_snapshot!(replayed.refused(), @"component `misbehave.mask`: the rollout's context is not there (return `Inputs::ROLLOUT_CONTEXT` from `inputs`)");
+    assert_snapshot!(replayed.refused(), @"component `misbehave.mask`: `rollout_context` is not in this batch (return `Inputs::ROLLOUT_CONTEXT` from `inputs`)");
 }
 
 fn replay(sin: &str, batches: &str) -> String {
@@ -145,7 +145,7 @@ fn the_samplers_top_tokens() {
     let batch = batch_file::read(&folder.path().join(dumped(1).trim())).unwrap();
     let mut context = batch.context.clone().unwrap();
     context.data.set_top_k(0, Vec::new(), Vec::new());
-    batch_file::write(&folder.path().join("old.safetensors"), &batch.view(), Some(&context.data.lend(0))).unwrap();
+    batch_file::write(&folder.path().join("old.safetensors"), &batch.view(), Some((&context.data, 0))).unwrap();
     assert_snapshot!(folder.refused(&replay("top_k", "old.safetensors")), @"batch file `old.safetensors`: component `misbehave.mask` asks for the sampler's top tokens, which it does not hold (record batches in a run with this component)");
 }
 

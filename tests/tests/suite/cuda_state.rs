@@ -6,7 +6,7 @@ use capo_loader::replay::{Deciders, replay_step};
 use capo_loader::upload::{Device, Dtype};
 use capo_loader::{batch_file, open};
 use capo_plugin::testing::{Measured, Records};
-use capo_plugin::{Batch, StepControlFn};
+use capo_plugin::{Batch, StepControlHandle};
 use tests::{artifacts, device};
 
 use crate::replay::{batches, case};
@@ -62,7 +62,7 @@ fn crosses_between_cpu_and_device() {
 }
 
 /// Scale and predicted divergence of a step on a batch, whose loss is the policy gradient's on policy, and whose tokens all weigh 1.
-fn scale(governor: &mut StepControlFn, batch: &Batch<'_>) -> (f64, f64) {
+fn scale(governor: &mut StepControlHandle, batch: &Batch<'_>) -> (f64, f64) {
     let slopes: Vec<f32> = batch.advantages.iter().map(|advantage| -advantage).collect();
     let mut batch = *batch;
     batch.dloss_dlogp = Some(&slopes);

@@ -54,7 +54,7 @@ fn no_library_of_a_plugin_is_of_a_driver_or_toolkit() {
     }
 }
 
-/// A plugin of the days when all batches lay in host memory.
+/// A plugin that knows nothing of devices.
 #[test]
 fn a_plugin_that_reads_host_memory_only() {
     let Some(emulator) = device::emulator() else { return };

@@ -152,7 +152,6 @@ fn the_json_says_what_keys_mean_what_is_asked_for_and_what_was_loaded() {
     });
     assert_eq!(pins, String::from_utf8(hashes.stdout).unwrap());
     let capo = list(&all, "recipes").iter().find(|recipe| recipe["name"] == "capo-soft").unwrap();
-    assert_eq!(capo["sets_defaults"], json!(true));
     assert_eq!(text(capo, "toml"), tests::text(&artifacts::workspace().join("plugins/capo/soft.toml")));
     assert_eq!(capo["origin"]["sha256"], all["plugins"][0]["sha256"]);
     assert_eq!(folder.host(&format!("plugins --json --hash {ALL}")).code, Some(2));

@@ -1,4 +1,4 @@
-//! A plugin of the first day, built on `capo-plugin` 1.0.0 as it was, in today's `host`.
+//! A plugin built on the released `capo-plugin` 1.0.0, in today's `host`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +28,7 @@ fn sources() -> &'static Path {
     })
 }
 
-/// The plugin on the `capo-plugin` of its day.
+/// The plugin on the `capo-plugin` that was released.
 pub fn frozen() -> PathBuf {
     artifacts::build(&sources().join("plugin/Cargo.toml"), "frozen", "dev")
 }
@@ -63,18 +63,15 @@ fn the_sources_are_as_they_were() {
 }
 
 #[test]
-fn it_offers_what_there_was_and_no_reward() {
+fn it_offers_what_it_registers() {
     let (folder, library) = (Folder::new(), frozen());
-    let listed = folder.said(&format!("plugins --plugin {}", library.display()));
-    let lines: Vec<&str> = listed.lines().filter(|line| line.trim_start().starts_with("frozen")).collect();
-    assert_snapshot!(lines.join("\n").replace(library.to_str().unwrap(), "LIBRARY"), @"
-    frozen.advantage         reward minus the mean of its group
-    frozen.objective         the policy gradient
-    frozen.mask              drops tokens far above the usual surprise
-    frozen                   what a plugin of the first day does (`LIBRARY`)
-    ");
-    let reward = format!("train --plugin {} --set reward=[{{use=\"frozen.reward\"}}]", library.display());
-    assert_snapshot!(folder.refused(&reward), @"`[[reward]]` names `frozen.reward`, which no loaded image offers (known here: `command`, `exact_match`, `format`, `math`, `number`, `regex`, `reward_model`, `soft_overlong`; a plugin's components need its `--plugin`)");
+    let listed = folder.said(&format!("--verbose plugins --plugin {}", library.display()));
+    let mut lines = listed.lines().skip_while(|line| !line.contains("frozen.mask"));
+    let mask: Vec<&str> = lines.by_ref().take(5).collect();
+    assert_snapshot!(mask.join("\n").replace(library.to_str().unwrap(), "LIBRARY"), @"");
+    for id in ["reward", "advantage", "objective", "weight", "step-control"] {
+        assert!(listed.contains(&format!("  frozen.{id} ")), "{id}: {listed}");
+    }
     let mask = format!("train --plugin {} --set mask=[{{use=\"frozen.mask\",facto=1}}]", library.display());
     assert_snapshot!(folder.refused(&mask), @r#"`[[mask]]` with `use = "frozen.mask"`: unknown key `facto` (did you mean `factor`?)"#);
 }
@@ -90,6 +87,11 @@ fn it_trains_and_resumes_as_if_built_today() {
     assert!(whole.metric("frozen.mask/rejection_rate").iter().any(|&rate| rate > 0.0));
     assert_eq!(whole.metric("frozen.mask/steps"), [0.0, 1.0, 2.0, 3.0]);
     assert!(whole.metric("largest_ratio")[3] > 1.0 && whole.metric("frozen.mask/learning_rate")[2] > 0.0);
+    assert!(whole.metric("frozen.weight/text_bytes")[3] > 0.0 && whole.metric("frozen.weight/sampler_logps")[3] < 0.0);
+    for name in ["norm", "fisher", "last_layer_kl", "kl", "weights"] {
+        assert!(whole.metric(&format!("frozen.step-control/{name}"))[3] > 0.0, "{name}");
+    }
+    assert_ne!(whole.metric("frozen.step-control/alignment")[3], 1.0);
     folder.train("today", &args(&today())).assert_same_files(&whole);
     // One of them takes up what the other left.
     folder.train("changed", &format!("{} --stop-after 2", args(&frozen())));

@@ -4,7 +4,7 @@
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
 use capo_loader::{mask, weight};
-use capo_plugin::testing::{Fixture, Listener};
+use capo_plugin::testing::{Fixture, Records};
 use capo_plugin::{CompletionContext, ContextData, PromptContext};
 use host::config::{self, Draft};
 use host::model::{Sequences, TokenOutputs};
@@ -71,6 +71,7 @@ impl Arrays {
         let truncated = self.lengths.iter().map(|&length| u8::from(length == tokens)).collect();
         let mut batch = SampledBatch::new(sequences, &ids, truncated, vec![0.0; rows], group_size, 0);
         batch.old_logps = Some(self.old_logps.clone());
+        batch.context = Some(self.context([group_size, tokens]));
         if let Some(mask) = &self.mask {
             batch.completion_mask.clone_from(mask);
         }
@@ -99,8 +100,7 @@ fn reduced(registry: &Registry, sets: &[String], shape: [usize; 2], arrays: &Arr
     let mut components = registry.build(config.choice(), &watchdog).unwrap();
     let optimizer = Fixture::new(1, 1).batch().optimizer;
     let info = step_info(&config, 0, 0, components.objective.reduction(), optimizer);
-    let context = arrays.context(shape);
-    let mut sink = Listener::new(&context);
+    let mut sink = Records::default();
     let (batch, advantages) = (arrays.batch(shape), arrays.advantages.clone());
     let batch = objective::evaluate(&mut components.objective, &mut sink, batch, advantages, &info).unwrap();
     let view = batch.view(&info);

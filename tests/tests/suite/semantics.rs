@@ -23,7 +23,7 @@ fn check(settings: &str, more: &str) -> (Folder, RunDir) {
 
     let replayed =
         folder.host(&format!("replay --plugin libcapo.so --config whole/config.toml --out out{}", dumped(6)));
-    assert_eq!(replayed.succeeded().stderr, "", "new batch files have checksums");
+    replayed.succeeded();
     let (shifts, rates) = (whole.metric("capo.curvature/m_f/max"), whole.metric("mask/rejection_rate"));
     for ((batch, m_f), rate) in dumped(6).split_whitespace().zip(&shifts).zip(rates) {
         let found = tensors(&folder.path().join(batch.replace("dump", "out")));

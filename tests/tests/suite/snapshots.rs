@@ -31,7 +31,7 @@ fn shipped(name: &str) -> String {
     loaded_and_linked(&artifacts::file(&format!("lib{name}.so")), |image| {
         let advantage = snapshot(&mut image.advantage(&format!("{name}.advantage"), "{}").unwrap());
         let objective = snapshot(&mut image.objective(&format!("{name}.objective"), "{}").unwrap());
-        let curvature = Snapshot::default().digits(3).only(&["keep", "m_f", "m_h"]);
+        let curvature = Snapshot::default().digits(3).only(&["token_mask", "m_f", "m_h"]);
         let mask = curvature.of(&mut image.mask(&format!("{name}.curvature"), "{}").unwrap());
         format!("# advantage\n{advantage}\n# objective\n{objective}\n# mask\n{mask}")
     })

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::outcome::{Verdict, failed, skipped, success, warning};
 use super::subject::{Live, Subject};
 use crate::testing::observed::counts;
-use crate::testing::{Answer, Fixture, Input, Listener, Seat, on_ranks};
-use crate::{MaskTraits, PluginError, Ranks};
+use crate::testing::{Answer, Fixture, Input, Records, ThreadRank, on_ranks};
+use crate::{PluginError, Ranks, Traits};
 
 /// Allowed relative difference between sums in different orders.
 const ROUNDING: f32 = 1e-4;
@@ -59,7 +59,7 @@ fn restored(mut answer: Answer, order: &[usize]) -> Answer {
 
 /// Checks a component that declares `TOKEN_WISE`: a batch in parts must give the same decisions as the whole batch, step by step.
 pub(super) fn token_wise(subject: &Subject<'_>) -> Verdict {
-    if !subject.traits()?.contains(MaskTraits::TOKEN_WISE) {
+    if !subject.traits()?.contains(Traits::TOKEN_WISE) {
         return success("it does not say that it decides token by token");
     }
     let [mut whole, mut split] = [subject.create()?, subject.create()?];
@@ -88,7 +88,7 @@ pub(super) fn token_wise(subject: &Subject<'_>) -> Verdict {
 
 /// Decisions on all of `batch` at once.
 fn decide(instance: &mut Live, batch: &Fixture) -> Result<Vec<f64>, PluginError> {
-    Ok(instance.run(&mut Listener::new(&batch.context()), batch)?.remove(0).1)
+    Ok(instance.run(&mut Records::default(), batch)?.remove(0).1)
 }
 
 /// Decisions on parts of `size` completions each, concatenated.
@@ -100,7 +100,7 @@ fn decide_parts(instance: &mut Live, batch: &Fixture, size: usize) -> Result<Vec
 }
 
 fn end(instance: &mut Live, batch: &Fixture, decided: &[f64]) -> Result<(), PluginError> {
-    instance.end(&mut Listener::new(&batch.context()), batch, decided, counts(decided))
+    instance.end(&mut Records::default(), batch, decided, counts(decided))
 }
 
 pub(super) fn padding_content(subject: &Subject<'_>) -> Verdict {
@@ -129,7 +129,7 @@ const ROWS: [Range<usize>; 3] = [0..1, 1..5, 5..9];
 /// Checks a component that declares `SUMS_RANKS`. Ranks end their steps with their own completions, and must reach
 /// the state of an instance that sees all completions.
 pub(super) fn sums_ranks(subject: &Subject<'_>) -> Verdict {
-    if !subject.traits()?.contains(MaskTraits::SUMS_RANKS) {
+    if !subject.traits()?.contains(Traits::SUMS_RANKS) {
         return success("it does not say that ranks come to one state");
     }
     let mut whole = subject.create()?;
@@ -169,7 +169,7 @@ pub(super) fn sums_ranks(subject: &Subject<'_>) -> Verdict {
 /// A rank's state after each step, and its later decisions on the first batch.
 type Told = (Vec<Vec<u8>>, Vec<f64>);
 
-fn rank(subject: &Subject<'_>, seat: &Seat<'_>, steps: &[(Box<Fixture>, Vec<f64>)]) -> Result<Told, PluginError> {
+fn rank(subject: &Subject<'_>, seat: &ThreadRank<'_>, steps: &[(Box<Fixture>, Vec<f64>)]) -> Result<Told, PluginError> {
     let (mut instance, rows) = (subject.create()?, ROWS[seat.rank()].clone());
     let mut states = Vec::new();
     for (batch, decided) in steps {

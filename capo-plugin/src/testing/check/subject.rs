@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::testing::rollout::Row;
 use crate::testing::{Fixture, Input, Observed, RolloutFixture, batches};
-use crate::{ErrorKind, Image, MaskTraits, PluginError, Point, Purpose};
+use crate::{ErrorKind, Image, PluginError, Point, Purpose, Traits};
 
 /// A live component.
 pub type Live = Box<dyn Observed>;
@@ -36,8 +36,12 @@ impl Subject<'_> {
     }
 
     /// The component's declarations about its decisions.
-    pub(super) fn traits(&self) -> Result<MaskTraits, PluginError> {
-        self.image.mask_traits(self.point, self.id, &self.json())
+    pub(super) fn traits(&self) -> Result<Traits, PluginError> {
+        match self.point {
+            Point::Mask => Ok(self.image.mask(self.id, &self.json())?.traits()),
+            Point::Weight => Ok(self.image.weight(self.id, &self.json())?.traits()),
+            _ => Ok(Traits::NONE),
+        }
     }
 
     /// The component's table as JSON text.
@@ -135,6 +139,8 @@ impl Subject<'_> {
             inputs.extend([self.groups_of_one(), self.one_completion(), self.held_out(4)]);
         } else {
             inputs.extend(batches().into_iter().map(|(_, batch)| batch.into()));
+            let turns = Fixture::new(4, 6).groups_of(2).lengths(&[6, 5, 6, 4]).written_by_others(2..4);
+            inputs.push(turns.step(5).into());
         }
         inputs
     }

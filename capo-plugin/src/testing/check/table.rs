@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::outcome::{Outcome, Verdict, failed, skipped, success};
 use super::subject::{Live, Subject, is_panic};
-use crate::abi_sweep::SweepRange;
+use crate::wire::{ComponentInfo, KeyDoc};
 use crate::{ErrorKind, PluginError};
 
 /// Checks that the component can be built. If it lacks required keys, the other checks are skipped.
@@ -45,12 +45,13 @@ pub(super) fn unknown_key(subject: &Subject<'_>) -> Verdict {
 }
 
 pub(super) fn key_docs(subject: &Subject<'_>) -> Verdict {
-    let described = subject.image.check_key_docs(subject.point, subject.id);
-    if let Some(sentence) = described.err().or_else(|| refused_end(subject)) {
+    let component = subject.image.component(subject.point, subject.id)?;
+    let described = component.as_ref().map_or(Ok(()), ComponentInfo::check_key_docs);
+    let docs = component.map(|component| component.key_docs.into_vec()).unwrap_or_default();
+    if let Some(sentence) = described.err().or_else(|| refused_end(subject, &docs)) {
         return failed(sentence);
     }
-    let said = !subject.image.key_docs(subject.point, subject.id)?.is_empty();
-    success(if said || subject.keys.is_empty() {
+    success(if !docs.is_empty() || subject.keys.is_empty() {
         "every key is described"
     } else {
         "no key is described (`register!` takes a list, for `host plugins --verbose`)"
@@ -59,14 +60,14 @@ pub(super) fn key_docs(subject: &Subject<'_>) -> Verdict {
 
 /// Message about an end of a key's range that the component refuses although it accepts its table. The end is tried
 /// beside the table's other keys and alone, because a key of the table may exclude it.
-fn refused_end(subject: &Subject<'_>) -> Option<String> {
+fn refused_end(subject: &Subject<'_>, docs: &[KeyDoc]) -> Option<String> {
     subject.create().ok()?;
-    let ranges = subject.image.sweeps(subject.point, subject.id).ok()?;
-    let ends = ranges.iter().flat_map(|range| [(range, range.low), (range, range.high)]);
-    ends.into_iter().find_map(|(SweepRange { key, whole, .. }, end)| {
-        let value = if *whole { json!(end as i64) } else { json!(end) };
+    let ranges = docs.iter().filter_map(|doc| Some((doc.name.as_str(), doc.range.into_option()?)));
+    let ends = ranges.flat_map(|(key, range)| [range.low, range.high].map(|end| (key, range.whole, end)));
+    ends.into_iter().find_map(|(key, whole, end)| {
+        let value = if whole { json!(end as i64) } else { json!(end) };
         let error = subject.create_from(&subject.table_with(key, value.clone())).err()?;
-        subject.create_from(&json!({ key.as_str(): value }).to_string()).err()?;
+        subject.create_from(&json!({ key: value }).to_string()).err()?;
         Some(format!("the range of key `{key}` ends at {value}, which it does not take: {error} (narrow the range)"))
     })
 }

@@ -71,7 +71,7 @@ fn infinite(records: &Records) -> Option<&str> {
 pub(super) fn after_another(subject: &Subject<'_>) -> Verdict {
     for input in subject.ordinary().into_iter().chain([without_tokens()]) {
         let Input::Batch(mut batch) = input else { return skipped("it sees no tokens") };
-        batch.keep.iter_mut().step_by(2).for_each(|keep| *keep = 0);
+        batch.token_mask.iter_mut().step_by(2).for_each(|keep| *keep = 0);
         subject.create()?.step(&Input::Batch(batch))?;
     }
     success(match subject.point {

@@ -8,8 +8,8 @@ use capo_loader::registry::Registry;
 use capo_loader::replay::check_held;
 use capo_loader::watchdog::Watchdog;
 use capo_loader::{ComponentConfig, RecordedBatch, component_names};
-use capo_plugin::abi_sweep::SweepRange;
-use capo_plugin::{Mask, Point};
+use capo_plugin::wire::KeyRange;
+use capo_plugin::{MaskHandle, Point};
 
 use super::super::args::CompareArgs;
 use super::super::sweep::Range;
@@ -20,7 +20,7 @@ pub struct Contender {
     pub name: String,
     pub config: ComponentConfig,
     /// The key that decides how many tokens it rejects, if its author names one.
-    pub key: Option<SweepRange>,
+    pub key: Option<(String, KeyRange)>,
 }
 
 impl Contender {
@@ -32,12 +32,12 @@ impl Contender {
     }
 
     /// The key that a search varies; `None` if the author names none, or the table already has a value.
-    pub fn open_key(&self) -> Option<&SweepRange> {
-        self.key.as_ref().filter(|range| !self.config.table.contains_key(range.key.as_str()))
+    pub fn open_key(&self) -> Option<&(String, KeyRange)> {
+        self.key.as_ref().filter(|(key, _)| !self.config.table.contains_key(key))
     }
 
     /// Builds the mask with a fresh state.
-    pub fn build(&self, registry: &Registry, watchdog: &Watchdog) -> Result<Mask> {
+    pub fn build(&self, registry: &Registry, watchdog: &Watchdog) -> Result<MaskHandle> {
         Ok(registry.create(&self.config, watchdog)?.renamed(&self.name))
     }
 }
@@ -52,7 +52,7 @@ pub struct Lineup {
     /// True if open keys are searched, so that they need no value.
     searched: bool,
     /// The built masks by name, to ask for their inputs.
-    built: BTreeMap<String, Mask>,
+    built: BTreeMap<String, MaskHandle>,
 }
 
 impl Lineup {
@@ -75,7 +75,7 @@ impl Lineup {
         let configs = masks(&args.set, ids)?;
         let key = |id: &str| {
             let offer = offered().find(|offer| offer.id == id)?;
-            registry.sweeps(offer).into_iter().next()
+            offer.key_docs.iter().find_map(|doc| Some((doc.name.to_string(), doc.range.into_option()?)))
         };
         let contender = |(config, name): (ComponentConfig, String)| Contender { name, key: key(&config.id), config };
         let names = component_names(&configs);
@@ -92,10 +92,10 @@ impl Lineup {
         let searched = self.searched;
         let build = |contender: &Contender| match contender.open_key().filter(|_| searched) {
             None => contender.build(registry, watchdog),
-            Some(key) => {
-                let range = Range::from(key);
-                let end = |end: f64| contender.with(&key.key, range.toml(end)).build(registry, watchdog);
-                end(key.low).and_then(|_| end(key.high))
+            Some((key, ends)) => {
+                let range = Range::of_author(key, *ends);
+                let end = |end: f64| contender.with(key, range.toml(end)).build(registry, watchdog);
+                end(ends.low).and_then(|_| end(ends.high))
             }
         };
         let mut built = BTreeMap::new();

@@ -40,17 +40,17 @@ pub fn decide(
     replays: &mut Replays<'_>,
 ) -> Result<(Contender, Setting)> {
     let Some(target) = target else { return Ok((contender, Setting::Own)) };
-    let Some(key) = contender.key.clone() else { return Ok((contender, Setting::NoKey)) };
-    if let Some(value) = contender.config.table.get(key.key.as_str()) {
-        let setting = Setting::Given { key: key.key.to_string(), value: value.to_string() };
+    let Some((key, ends)) = contender.key.clone() else { return Ok((contender, Setting::NoKey)) };
+    if let Some(value) = contender.config.table.get(&key) {
+        let setting = Setting::Given { value: value.to_string(), key };
         return Ok((contender, setting));
     }
-    let range = Range::from(&key);
-    let at = |value: f64| contender.with(&key.key, range.toml(value));
+    let range = Range::of_author(&key, ends);
+    let at = |value: f64| contender.with(&key, range.toml(value));
     let mut count = |value: f64| replays.run(&at(value)).map(|rejected| rejected.count());
     let (value, remark) = nearest(&range, target, &mut count)?;
     let (rejected, contender) = (count(value)?.rejected, at(value));
-    let (key, text) = (key.key.to_string(), range.text(value));
+    let text = range.text(value);
     let (quiet, apart) = replays.run_without_rounding(&contender)?;
     let idle = match rejected {
         0 => !apart.moved && replays.compares_policies(&contender)?,

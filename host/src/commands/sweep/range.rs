@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use anyhow::{Error, Result, anyhow, ensure};
-use capo_plugin::abi_sweep::SweepRange;
+use capo_plugin::wire::KeyRange;
 
 /// Default number of values in a sweep.
 const POINTS: usize = 9;
@@ -49,15 +49,13 @@ impl FromStr for Range {
     }
 }
 
-impl From<&SweepRange> for Range {
-    /// The range that a component's author gives for a key.
-    fn from(SweepRange { key, low, high, whole }: &SweepRange) -> Self {
-        let advice = "the range is the author's: `host replay --sweep` takes others";
-        Self { key: key.to_string(), low: *low, high: *high, points: POINTS, whole: *whole, advice }
-    }
-}
-
 impl Range {
+    /// The range that a component's author gives for `key`.
+    pub fn of_author(key: &str, KeyRange { low, high, whole }: KeyRange) -> Self {
+        let advice = "the range is the author's: `host replay --sweep` takes others";
+        Self { key: key.to_owned(), low, high, points: POINTS, whole, advice }
+    }
+
     fn parse(text: &str) -> Option<Self> {
         let (key, range) = text.split_once('=')?;
         let (range, points) = match range.split_once(':') {

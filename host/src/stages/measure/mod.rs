@@ -23,6 +23,8 @@ pub struct Proposal<'a> {
     order: Vec<usize>,
     work: Work,
     known: Known,
+    /// Cosine between the previous step and this step's `−gradient`, where it is known.
+    pub alignment: Option<f64>,
 }
 
 /// Cached measurements of the step at its current length.
@@ -46,7 +48,7 @@ impl<'a> Proposal<'a> {
         work: Work,
     ) -> Self {
         let order = rng::permutation(&mut rng::stream(seed, "step.measure", &[step]), batch.dims.completions as usize);
-        Self { policy, before, optimizer, groups, batch, order, work, known: Known::default() }
+        Self { policy, before, optimizer, groups, batch, order, work, known: Known::default(), alignment: None }
     }
 
     /// Scales the step by `scales`, one per group. Returns the share of its length that remains.
@@ -201,6 +203,10 @@ impl Measurements for Proposal<'_> {
 
     fn measure_kl(&mut self, fraction: f64) -> Result<f64, PluginError> {
         self.kl(fraction).map_err(failed)
+    }
+
+    fn alignment(&mut self) -> Result<Option<f64>, PluginError> {
+        Ok(self.alignment.filter(|cosine| cosine.is_finite()))
     }
 }
 

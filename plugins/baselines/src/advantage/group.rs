@@ -77,8 +77,8 @@ impl GroupNormalized {
     }
 
     /// Weighted sum of all rewards, each normalised within its group.
-    fn sum_of_normalized(&self, ctx: &mut Ctx<'_>, batch: &Batch<'_>) -> Result<Vec<f64>, PluginError> {
-        let context = ctx.rollout_context()?;
+    fn sum_of_normalized(&self, batch: &Batch<'_>) -> Result<Vec<f64>, PluginError> {
+        let context = batch.rollout_context()?;
         let count = context.reward_names().count();
         let weights = self.reward_weights.clone().unwrap_or_else(|| vec![1.0; count]);
         if weights.len() != count {
@@ -97,8 +97,8 @@ impl GroupNormalized {
     }
 }
 
-impl AdvantageEstimator for GroupNormalized {
-    fn estimate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError> {
+impl Advantage for GroupNormalized {
+    fn estimate(&mut self, _: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError> {
         let values = match self.multi_objective_aggregation {
             Aggregation::SumThenNormalize => {
                 let mut values = rewards(batch);
@@ -106,7 +106,7 @@ impl AdvantageEstimator for GroupNormalized {
                 values
             }
             Aggregation::NormalizeThenSum => {
-                let mut values = self.sum_of_normalized(ctx, batch)?;
+                let mut values = self.sum_of_normalized(batch)?;
                 standardize(&mut values);
                 values
             }
@@ -147,7 +147,7 @@ impl AdvantageEstimator for GroupNormalized {
 #[serde(deny_unknown_fields)]
 pub struct GroupCentered {}
 
-impl AdvantageEstimator for GroupCentered {
+impl Advantage for GroupCentered {
     fn estimate(&mut self, _ctx: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError> {
         let mut values = rewards(batch);
         center(&mut values, batch.dims.groups());

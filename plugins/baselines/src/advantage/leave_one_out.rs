@@ -28,7 +28,7 @@ impl LeaveOneOut {
     };
 }
 
-impl AdvantageEstimator for LeaveOneOut {
+impl Advantage for LeaveOneOut {
     fn estimate(&mut self, _ctx: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError> {
         let mut values = rewards(batch);
         if let Some([low, high]) = self.reward_clip_range {

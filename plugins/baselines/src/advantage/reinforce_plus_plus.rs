@@ -87,7 +87,7 @@ fn center_sums(batch: &Batch<'_>, values: &mut [f64]) {
     }
 }
 
-impl AdvantageEstimator for ReinforcePlusPlus {
+impl Advantage for ReinforcePlusPlus {
     fn estimate(&mut self, _ctx: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError> {
         let mut values = self.token_rewards(batch)?;
         match self.baseline {

@@ -52,7 +52,7 @@ impl Cispo {
 }
 
 impl Objective for Cispo {
-    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: PerToken<'_>) -> Result<(), PluginError> {
+    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: TokenLosses<'_>) -> Result<(), PluginError> {
         let clips = evaluate(self.importance_sampling_level, self.penalty(), ctx, batch, out, |token| {
             let weight = -token.ratio.min(self.epsilon_high) * token.advantage;
             let above = token.ratio > self.epsilon_high && token.advantage > 0.0;

@@ -76,7 +76,7 @@ impl<D: Defaults> ClippedSurrogate<D> {
 }
 
 impl<D: Defaults> Objective for ClippedSurrogate<D> {
-    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: PerToken<'_>) -> Result<(), PluginError> {
+    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: TokenLosses<'_>) -> Result<(), PluginError> {
         let level = self.importance_sampling_level.unwrap_or(D::LEVEL);
         evaluate(level, self.penalty(), ctx, batch, out, |token| self.term(token))?.record(ctx);
         Ok(())

@@ -39,10 +39,10 @@ pub(super) fn clip_max() -> f32 {
 
 impl Correction {
     /// `[B]`, nats: logarithm of each completion's ratio.
-    pub fn log_ratios(self, ctx: &mut Ctx<'_>, batch: &Batch<'_>) -> Result<Vec<f64>, PluginError> {
+    pub fn log_ratios(self, batch: &Batch<'_>) -> Result<Vec<f64>, PluginError> {
         let completions = batch.dims.completions as usize;
         let Some(mode) = self.mode else { return Ok(vec![0.0; completions]) };
-        let (old_logps, sampler_logps) = (batch.old_logps()?, ctx.rollout_context()?.sampler_logps());
+        let (old_logps, sampler_logps) = (batch.old_logps()?, batch.rollout_context()?.sampler_logps());
         let of_token = |i: usize| f64::from(old_logps[i]) - f64::from(sampler_logps[i]);
         let of_completion = |b: usize| {
             let tokens = batch.dims.row(b).filter(|&i| batch.completion_mask[i] == 1).map(of_token);

@@ -13,7 +13,7 @@ pub(super) fn evaluate(
     penalty: Penalty,
     ctx: &mut Ctx<'_>,
     batch: &Batch<'_>,
-    out: PerToken<'_>,
+    out: TokenLosses<'_>,
     term: impl Fn(&Token) -> Term,
 ) -> Result<Clips, PluginError> {
     let (old_logps, ref_logps) = (batch.old_logps()?, penalty.ref_logps(batch)?);
@@ -29,7 +29,7 @@ pub(super) fn evaluate(
             if let Some(ref_logps) = ref_logps {
                 kl.add(penalty.apply(&mut term, ratio, token.logp, ref_logps[i]));
             }
-            (out.loss[i], out.dloss_dlogp[i]) = (term.loss, term.by_logp);
+            (out.losses[i], out.dloss_dlogp[i]) = (term.loss, term.by_logp);
             by_ratio.push(term.by_ratio);
         }
         clips.end_completion();

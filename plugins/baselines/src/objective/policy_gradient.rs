@@ -33,7 +33,7 @@ impl PolicyGradient {
 }
 
 impl Objective for PolicyGradient {
-    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: PerToken<'_>) -> Result<(), PluginError> {
+    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: TokenLosses<'_>) -> Result<(), PluginError> {
         let (ref_logps, mut kl) = (self.penalty().ref_logps(batch)?, MeanKl::default());
         for i in (0..batch.dims.len()).filter(|&i| batch.completion_mask[i] == 1) {
             let (advantage, logp) = (batch.advantages[i], batch.logps[i]);
@@ -41,7 +41,7 @@ impl Objective for PolicyGradient {
             if let Some(ref_logps) = ref_logps {
                 kl.add(self.penalty().apply(&mut term, 1.0, logp, ref_logps[i]));
             }
-            (out.loss[i], out.dloss_dlogp[i]) = (term.loss, term.by_logp);
+            (out.losses[i], out.dloss_dlogp[i]) = (term.loss, term.by_logp);
         }
         kl.record(ctx);
         Ok(())

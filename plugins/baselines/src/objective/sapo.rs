@@ -68,7 +68,7 @@ impl Sapo {
 }
 
 impl Objective for Sapo {
-    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: PerToken<'_>) -> Result<(), PluginError> {
+    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: TokenLosses<'_>) -> Result<(), PluginError> {
         evaluate(self.importance_sampling_level, self.penalty(), ctx, batch, out, |token| self.term(token))?;
         Ok(())
     }

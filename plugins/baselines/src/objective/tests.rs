@@ -21,12 +21,12 @@ fn a_ratio_beyond_all_bounds_counts_where_a_limit_holds() {
 
 #[test]
 fn ids_differ_in_their_defaults() {
-    let reduction = |component: capo_plugin::ObjectiveFn| component.reduction();
+    let reduction = |component: capo_plugin::ObjectiveHandle| component.reduction();
     assert_eq!(reduction(objective::<ClippedSurrogate<Dapo>>("").unwrap()), Reduction::TOKEN_MEAN);
     assert_eq!(reduction(objective::<ClippedSurrogate<Luspo>>("").unwrap()), Reduction::COMPLETION_SUM);
     // A ratio of 1.25 is below DAPO's upper clip and above GRPO's.
     let up = Fixture::new(1, 1).logps(&[-1.0]).old_logps(&[-1.0 - 1.25_f32.ln()]).advantages(&[1.0]);
-    let slope = |mut component: capo_plugin::ObjectiveFn| up.evaluate(&mut component).unwrap().1[0];
+    let slope = |mut component: capo_plugin::ObjectiveHandle| up.evaluate(&mut component).unwrap().1[0];
     assert!(slope(objective::<ClippedSurrogate<Dapo>>("").unwrap()) < -1.0);
     assert!(slope(objective::<ClippedSurrogate<Dapo>>("epsilon_high = 0.2").unwrap()) == 0.0);
     assert!(slope(objective::<ClippedSurrogate<ByToken>>("").unwrap()) == 0.0);

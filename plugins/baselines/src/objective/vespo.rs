@@ -99,8 +99,8 @@ fn log_ratios(batch: &Batch<'_>, corrections: &[f64]) -> Result<Vec<f64>, Plugin
 }
 
 impl Objective for Vespo {
-    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: PerToken<'_>) -> Result<(), PluginError> {
-        let corrections = self.correction().log_ratios(ctx, batch)?;
+    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: TokenLosses<'_>) -> Result<(), PluginError> {
+        let corrections = self.correction().log_ratios(batch)?;
         let log_ratios = log_ratios(batch, &corrections)?;
         evaluate(Level::Token, self.penalty(), ctx, batch, out, |&Token { completion, advantage, logp, .. }| {
             let weight = -self.weight(log_ratios[completion], advantage) * advantage;

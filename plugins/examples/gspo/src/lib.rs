@@ -21,7 +21,7 @@ fn epsilon() -> f64 {
 }
 
 impl Objective for Gspo {
-    fn evaluate(&mut self, ctx: &mut Ctx, batch: &Batch, out: PerToken) -> Result<(), PluginError> {
+    fn evaluate(&mut self, ctx: &mut Ctx, batch: &Batch, out: TokenLosses) -> Result<(), PluginError> {
         let old_logps = batch.old_logps()?;
         let (low, high) = (1.0 - self.epsilon, 1.0 + self.epsilon_high.unwrap_or(self.epsilon));
         let (mut below, mut above) = (0, 0);
@@ -34,7 +34,7 @@ impl Objective for Gspo {
             for &i in &row {
                 let advantage = f64::from(batch.advantages[i]);
                 let (free, bounded) = (ratio * advantage, ratio.clamp(low, high) * advantage);
-                out.loss[i] = -free.min(bounded) as f32;
+                out.losses[i] = -free.min(bounded) as f32;
                 clipped |= bounded < free;
                 slope -= if bounded < free { 0.0 } else { free };
             }

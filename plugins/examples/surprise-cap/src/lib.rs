@@ -12,10 +12,10 @@ struct SurpriseCap {
     max_nats: f32,
 }
 
-impl PreBackwardMask for SurpriseCap {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+impl Mask for SurpriseCap {
+    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
         let mut largest = 0.0_f32;
-        for (keep, logp) in keep.iter_mut().zip(batch.logps) {
+        for (keep, logp) in token_mask.iter_mut().zip(batch.logps) {
             if *keep == 1 {
                 largest = largest.max(-logp);
                 *keep = u8::from(-logp <= self.max_nats);
@@ -25,12 +25,12 @@ impl PreBackwardMask for SurpriseCap {
         Ok(())
     }
 
-    fn traits(&self) -> MaskTraits {
-        MaskTraits::TOKEN_WISE | MaskTraits::NO_OPTIMIZER
+    fn traits(&self) -> Traits {
+        Traits::TOKEN_WISE | Traits::NO_OPTIMIZER
     }
 }
 
-register!(PreBackwardMask, SurpriseCap, "example.surprise-cap", "drops tokens above a surprise limit", {
+register!(Mask, SurpriseCap, "example.surprise-cap", "drops tokens above a surprise limit", {
     max_nats => "largest surprise kept, nats"; 1e-3..50.0,
 });
 
@@ -44,7 +44,7 @@ mod tests {
         let fixture = Fixture::new(2, 3).logps(&[-0.1, -0.2, -9.0, -0.1, -9.0, -0.3]).lengths(&[3, 2]);
         let mut mask = testing::mask::<SurpriseCap>("max_nats = 5.0").unwrap();
         let masked = fixture.mask(&mut mask).unwrap();
-        assert_eq!(masked.keep, [1, 1, 0, 1, 0, 0]);
+        assert_eq!(masked.token_mask, [1, 1, 0, 1, 0, 0]);
         assert_eq!(masked.records.number("largest_nats"), Some(9.0));
     }
 

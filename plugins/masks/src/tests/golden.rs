@@ -1,6 +1,6 @@
 //! Decisions of the public implementations on equal batches, written by `golden/make.py`.
 
-use capo_plugin::testing::{Fixture, Listener};
+use capo_plugin::testing::{Fixture, Records};
 use capo_plugin::{ContextData, LastLayer, Tensor};
 use serde::Deserialize;
 use serde_json::Value;
@@ -12,7 +12,7 @@ struct Golden {
     group_size: usize,
     top: usize,
     batches: Vec<Arrays>,
-    /// Each `keep` as text of zeros and ones.
+    /// Each `token_mask` as text of zeros and ones.
     masks: Vec<Case<String>>,
     weights: Vec<Case<Vec<f32>>>,
 }
@@ -98,8 +98,8 @@ impl Golden {
     }
 }
 
-fn text(keep: &[u8]) -> String {
-    keep.iter().map(|keep| char::from(b'0' + keep)).collect()
+fn text(token_mask: &[u8]) -> String {
+    token_mask.iter().map(|keep| char::from(b'0' + keep)).collect()
 }
 
 #[test]
@@ -109,11 +109,11 @@ fn masks_decide_as_their_sources() {
         let mut mask = super::mask(&case.id, &case.table.to_string());
         let batches = golden.fixtures().into_iter().zip(golden.contexts());
         for (number, ((fixture, context), expected)) in batches.zip(&case.results).enumerate() {
-            let (batch, mut sink) = (fixture.batch(), Listener::new(&context));
-            let mut keep = batch.completion_mask.to_vec();
-            mask.mask(&mut sink, &batch, &mut keep).unwrap();
+            let (batch, mut sink) = (fixture.batch_with(&context), Records::default());
+            let mut token_mask = batch.completion_mask.to_vec();
+            mask.mask(&mut sink, &batch, &mut token_mask).unwrap();
             let name = format!("{} {} against {}, batch {number}", case.id, case.table, case.source);
-            assert_eq!(text(&keep), *expected, "{name}");
+            assert_eq!(text(&token_mask), *expected, "{name}");
         }
     }
 }
@@ -141,10 +141,10 @@ fn clip_cov_drops_a_share_of_its_candidates() {
     let candidates = golden.masks.iter().find(|case| case.id == "masks.clip-cov").unwrap();
     let mut few = super::mask("masks.clip-cov", r#"{"clip_cov_ratio": 0.1, "clip_cov_lb": 0.2}"#);
     for (fixture, all) in golden.fixtures().iter().zip(&candidates.results) {
-        let mut drawn = |step| text(&fixture.clone().step(step).mask(&mut few).unwrap().keep);
+        let mut drawn = |step| text(&fixture.clone().step(step).mask(&mut few).unwrap().token_mask);
         let [first, again, other] = [drawn(3), drawn(3), drawn(4)];
-        let dropped = |keep: &str| {
-            keep.matches('0').count() - fixture.batch().completion_mask.iter().filter(|m| **m == 0).count()
+        let dropped = |token_mask: &str| {
+            token_mask.matches('0').count() - fixture.batch().completion_mask.iter().filter(|m| **m == 0).count()
         };
         let tokens = fixture.batch().completion_mask.iter().filter(|mask| **mask == 1).count();
         assert_eq!(dropped(&first), tokens / 10, "verl: int(ratio * tokens)");

@@ -6,14 +6,14 @@ mod rates;
 mod snapshots;
 mod traits;
 
-use capo_plugin::{Image, Mask, Weight};
+use capo_plugin::{Image, MaskHandle, WeightHandle};
 
 /// The mask `id` with a table in JSON.
-fn mask(id: &str, json: &str) -> Mask {
+fn mask(id: &str, json: &str) -> MaskHandle {
     Image::own().mask(id, json).unwrap_or_else(|error| panic!("{id}: {error}"))
 }
 
 /// The weight `id` with a table in JSON.
-fn weight(id: &str, json: &str) -> Weight {
+fn weight(id: &str, json: &str) -> WeightHandle {
     Image::own().weight(id, json).unwrap_or_else(|error| panic!("{id}: {error}"))
 }

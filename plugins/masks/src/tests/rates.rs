@@ -1,7 +1,7 @@
 //! Tests of thresholds that follow the run.
 
+use capo_plugin::Traits;
 use capo_plugin::testing::{self, Fixture, Masked};
-use capo_plugin::{Image, MaskTraits, Point};
 
 use super::mask;
 
@@ -33,7 +33,7 @@ fn fixture() -> Fixture {
 }
 
 fn rejected(masked: &Masked) -> f64 {
-    masked.keep.iter().filter(|&&keep| keep == 0).count() as f64 / masked.keep.len() as f64
+    masked.token_mask.iter().filter(|&&keep| keep == 0).count() as f64 / masked.token_mask.len() as f64
 }
 
 /// After the first step, the threshold of earlier steps decides. A table with this threshold gives the same decisions.
@@ -44,13 +44,13 @@ fn a_rate_is_met_by_a_threshold_that_a_table_could_give() {
         let json = format!("{{{keys}\"target_rejection_rate\": {RATE}}}");
         let mut rated = mask(id, &json);
         let first = fixture.mask(&mut rated).unwrap();
-        let alone = Image::own().mask_traits(Point::Mask, id, &json).unwrap().contains(MaskTraits::TOKEN_WISE);
+        let alone = rated.traits().contains(Traits::TOKEN_WISE);
         assert_eq!(rejected(&first) > 0.0, !alone, "{id} {keys}");
-        fixture.step_end(&mut rated, &first.keep, true).unwrap();
+        fixture.step_end(&mut rated, &first.token_mask, true).unwrap();
         let second = fixture.mask(&mut rated).unwrap();
         let found = second.records.number("threshold").unwrap();
         let given = fixture.mask(&mut mask(id, &format!("{{{keys}\"{threshold}\": {found}}}"))).unwrap();
-        assert_eq!(given.keep, second.keep, "{id} {keys}at {found}");
+        assert_eq!(given.token_mask, second.token_mask, "{id} {keys}at {found}");
         let rate = rejected(&second);
         let most = if id.contains("topk") { RATE } else { RATE + 0.03 };
         assert!(rate > 0.0 && rate <= most || id.contains("topk"), "{id} {keys}: {rate}");

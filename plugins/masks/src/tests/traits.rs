@@ -1,7 +1,7 @@
 //! Declarations of masks and weights about their decisions, and tests that the declarations hold.
 
 use capo_plugin::testing::{Fixture, batches};
-use capo_plugin::{Image, MaskTraits, Point};
+use capo_plugin::{Image, Point, Traits};
 
 use super::{mask, weight};
 
@@ -43,13 +43,13 @@ const TOGETHER: [(Point, &str, &str); 13] = [
     (Point::Weight, "masks.tis", r#"{"rollout_is_batch_normalize": true}"#),
 ];
 
-fn declared((point, id, json): (Point, &str, &str)) -> MaskTraits {
-    Image::own().mask_traits(point, id, json).unwrap_or_else(|error| panic!("{id}: {error}"))
+fn declared((point, id, json): (Point, &str, &str)) -> Traits {
+    if point == Point::Mask { mask(id, json).traits() } else { weight(id, json).traits() }
 }
 
 fn decided((point, id, json): (Point, &str, &str), batch: &Fixture) -> Vec<f32> {
     match point {
-        Point::Mask => batch.mask(&mut mask(id, json)).expect(id).keep.into_iter().map(f32::from).collect(),
+        Point::Mask => batch.mask(&mut mask(id, json)).expect(id).token_mask.into_iter().map(f32::from).collect(),
         _ => batch.weigh(&mut weight(id, json)).expect(id).weights,
     }
 }
@@ -57,11 +57,11 @@ fn decided((point, id, json): (Point, &str, &str), batch: &Fixture) -> Vec<f32> 
 #[test]
 fn every_component_says_whether_it_decides_token_by_token() {
     for one in ALONE {
-        let all = MaskTraits::TOKEN_WISE | MaskTraits::SUMS_RANKS | MaskTraits::NO_OPTIMIZER;
+        let all = Traits::TOKEN_WISE | Traits::SUMS_RANKS | Traits::NO_OPTIMIZER;
         assert_eq!(declared(one), all, "{one:?}");
     }
     for one in TOGETHER {
-        assert_eq!(declared(one), MaskTraits::NO_OPTIMIZER, "{one:?}");
+        assert_eq!(declared(one), Traits::NO_OPTIMIZER, "{one:?}");
     }
     for point in [Point::Mask, Point::Weight] {
         for component in Image::own().components(point).unwrap() {

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use capo_plugin::RewardFn;
+use capo_plugin::RewardHandle;
 use capo_plugin::testing::{self, RolloutFixture};
 use insta::assert_snapshot;
 
 use super::*;
 
 /// A reward with a script of `sh` and further keys.
-fn shell(script: &str, keys: &str) -> RewardFn {
+fn shell(script: &str, keys: &str) -> RewardHandle {
     let command = serde_json::to_string(&["sh", "-c", script]).unwrap();
     testing::reward::<External>(&format!("command = {command}\n{keys}")).unwrap()
 }

@@ -3,11 +3,11 @@
 mod agreement;
 mod golden;
 
-use capo_plugin::{Image, Point, RewardFn, testing};
+use capo_plugin::{Image, Point, RewardHandle, testing};
 use insta::assert_snapshot;
 
 /// The reward `id` with a table in JSON.
-fn reward(id: &str, json: &str) -> RewardFn {
+fn reward(id: &str, json: &str) -> RewardHandle {
     Image::own().reward(id, json).unwrap_or_else(|error| panic!("{id}: {error}"))
 }
 

@@ -1,15 +1,33 @@
-//! A plugin of the first day: one component at each point there was, a mask with state, a recipe.
+//! A plugin of the first release: a component at each point, described keys, a state, a recipe.
 
 #![forbid(unsafe_code)]
 
 use capo_plugin::prelude::*;
+
+/// A point for each letter of the answer that the completion repeats.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Letters {}
+
+impl Reward for Letters {
+    fn score(&mut self, ctx: &mut Ctx, rollout: &Rollout, rewards: &mut [f32]) -> Result<(), PluginError> {
+        for (reward, completion) in rewards.iter_mut().zip(&rollout.completions) {
+            let pairs = completion.text.chars().rev().zip(completion.answer.chars().rev());
+            *reward = pairs.take_while(|(said, right)| said == right).count() as f32;
+        }
+        if rollout.purpose == Purpose::TRAINING {
+            ctx.record_tokens("letters", rewards);
+        }
+        Ok(())
+    }
+}
 
 /// Reward minus the mean of its group.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Centred {}
 
-impl AdvantageEstimator for Centred {
+impl Advantage for Centred {
     fn estimate(&mut self, _: &mut Ctx, batch: &Batch, advantages: &mut [f32]) -> Result<(), PluginError> {
         for group in batch.dims.groups() {
             let mean = batch.rewards[group.clone()].iter().sum::<f32>() / group.len() as f32;
@@ -29,14 +47,14 @@ impl AdvantageEstimator for Centred {
 struct Gradient {}
 
 impl Objective for Gradient {
-    fn evaluate(&mut self, ctx: &mut Ctx, batch: &Batch, out: PerToken) -> Result<(), PluginError> {
+    fn evaluate(&mut self, ctx: &mut Ctx, batch: &Batch, out: TokenLosses) -> Result<(), PluginError> {
         let old_logps = batch.old_logps()?;
         let mut largest = 0.0_f32;
         for i in (0..batch.dims.len()).filter(|&i| batch.completion_mask[i] == 1) {
             let ratio = (batch.logps[i] - old_logps[i]).exp();
             largest = largest.max(ratio);
-            out.loss[i] = -batch.advantages[i] * ratio;
-            out.dloss_dlogp[i] = out.loss[i];
+            out.losses[i] = -batch.advantages[i] * ratio;
+            out.dloss_dlogp[i] = out.losses[i];
         }
         ctx.record("largest_ratio", f64::from(largest));
         Ok(())
@@ -51,7 +69,7 @@ impl Objective for Gradient {
     }
 }
 
-/// Drops tokens more surprising than `factor` times the mean of the steps before, and looks at everything a mask may ask for.
+/// Drops tokens more surprising than `factor` times the mean of the steps before, and looks at the last layer.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Follower {
@@ -62,15 +80,15 @@ struct Follower {
     steps: u32,
 }
 
-impl PreBackwardMask for Follower {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
-        let (layer, entropy) = (batch.last_layer()?, batch.entropy()?);
+impl Mask for Follower {
+    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
         let surprise: Vec<f32> = batch.logps.iter().map(|logp| -logp).collect();
         if self.steps > 0 {
-            for (keep, surprise) in keep.iter_mut().zip(&surprise) {
+            for (keep, surprise) in token_mask.iter_mut().zip(&surprise) {
                 *keep &= u8::from(*surprise <= self.factor * self.mean);
             }
         }
+        let (layer, entropy) = (batch.last_layer()?, batch.entropy()?);
         ctx.record_tokens("surprise", &surprise);
         ctx.record("entropy", f64::from(entropy.iter().sum::<f32>()));
         ctx.record("hidden", f64::from(layer.hidden.as_f32()?.iter().sum::<f32>()));
@@ -80,11 +98,13 @@ impl PreBackwardMask for Follower {
         Ok(())
     }
 
-    fn step_end(&mut self, _: &mut Ctx, batch: &Batch, keep: &[u8], taken: bool) -> Result<(), PluginError> {
-        let kept = batch.logps.iter().zip(keep).filter(|(_, keep)| **keep == 1);
-        let (sum, count) = kept.fold((0.0, 0.0_f32), |(sum, count), (logp, _)| (sum - logp, count + 1.0));
+    fn step_end(&mut self, ctx: &mut Ctx, batch: &Batch, token_mask: &[u8], taken: bool) -> Result<(), PluginError> {
+        let kept = batch.logps.iter().zip(token_mask).filter(|(_, keep)| **keep == 1);
+        let mut sums = [0.0, 0.0];
+        kept.for_each(|(logp, _)| sums = [sums[0] - f64::from(*logp), sums[1] + 1.0]);
+        ctx.collective().all_reduce_sum(&mut sums)?;
         if taken {
-            self.mean = 0.5 * self.mean + 0.5 * sum / count.max(1.0);
+            self.mean = 0.5 * self.mean + 0.5 * (sums[0] / sums[1].max(1.0)) as f32;
             self.steps += 1;
         }
         Ok(())
@@ -92,6 +112,14 @@ impl PreBackwardMask for Follower {
 
     fn inputs(&self) -> Inputs {
         Inputs::LAST_LAYER | Inputs::ENTROPY
+    }
+
+    fn traits(&self) -> Traits {
+        Traits::TOKEN_WISE | Traits::SUMS_RANKS | Traits::NO_OPTIMIZER.only_if(false)
+    }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        (self.factor > 0.0).then_some(()).ok_or("`factor` must be above 0".into())
     }
 
     fn save(&self) -> Result<Vec<u8>, PluginError> {
@@ -107,13 +135,70 @@ impl PreBackwardMask for Follower {
     }
 }
 
-register!(AdvantageEstimator, Centred, "frozen.advantage", "reward minus the mean of its group");
+/// Counts every other token half, and looks at the rollout.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Halves {}
+
+impl Weight for Halves {
+    fn weigh(
+        &mut self,
+        ctx: &mut Ctx,
+        batch: &Batch,
+        token_mask: &[u8],
+        weights: &mut [f32],
+    ) -> Result<(), PluginError> {
+        let (context, top_k) = (batch.rollout_context()?, batch.sampler_top_k()?);
+        ctx.record("text_bytes", (0..4).map(|b| context.text(b).len()).sum::<usize>() as f64);
+        ctx.record("sampler_logps", f64::from(context.sampler_logps().iter().sum::<f32>()));
+        ctx.record("sampler_first", f64::from(top_k.logps(0, 0)[0]));
+        for i in (1..weights.len()).step_by(2) {
+            weights[i] = 0.5 * f32::from(token_mask[i]);
+        }
+        Ok(())
+    }
+
+    fn inputs(&self) -> Inputs {
+        Inputs::ROLLOUT_CONTEXT | Inputs::SAMPLER_TOP_K
+    }
+}
+
+/// Shortens a step by its agreement with the last one, and measures all that there is to measure.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Careful {}
+
+impl StepControl for Careful {
+    fn control(&mut self, ctx: &mut Ctx, _: &Batch, update: &mut Update) -> Result<(), PluginError> {
+        ctx.record("norm", update.norm()?);
+        ctx.record("fisher", update.fisher()?);
+        ctx.record("last_layer_kl", update.last_layer_kl()?);
+        ctx.record("kl", update.measure_kl(0.5)?);
+        ctx.record("weights", f64::from(update.weights().iter().sum::<f32>()));
+        let alignment = update.alignment()?.unwrap_or(1.0);
+        ctx.record("alignment", alignment);
+        update.scale(0.5 + 0.25 * alignment.clamp(0.0, 1.0));
+        update.scale_group(update.groups().len() - 1, 1.0);
+        Ok(())
+    }
+
+    fn inputs(&self) -> Inputs {
+        Inputs::ALIGNMENT
+    }
+}
+
+register!(Reward, Letters, "frozen.reward", "letters that agree from the end");
+register!(Advantage, Centred, "frozen.advantage", "reward minus the mean of its group");
 register!(Objective, Gradient, "frozen.objective", "the policy gradient");
-register!(PreBackwardMask, Follower, "frozen.mask", "drops tokens far above the usual surprise");
+register!(Mask, Follower, "frozen.mask", "drops tokens far above the usual surprise", {
+    factor => "largest surprise kept, in means of the steps before"; 1.0..50.0,
+});
+register!(Weight, Halves, "frozen.weight", "counts every other token half");
+register!(StepControl, Careful, "frozen.step-control", "shortens steps that turn back");
 
 recipe!(
     "frozen",
-    "what a plugin of the first day does",
+    "what a plugin of the first release does",
     r#"
 [advantage]
 use = "frozen.advantage"
@@ -124,5 +209,17 @@ use = "frozen.objective"
 [[mask]]
 use = "frozen.mask"
 factor = 20.0
+
+[[weight]]
+use = "frozen.weight"
+
+[[step_control]]
+use = "frozen.step-control"
+
+[[reward]]
+use = "frozen.reward"
+
+[train]
+last_layer_top_k = 4
 "#
 );

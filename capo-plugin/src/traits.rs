@@ -1,33 +1,17 @@
-//! Wire types for the declarations of masks and weights, frozen at revision 1. The extension came after the points,
-//! under a separate id. The rules of [`crate::abi`] hold here too.
+//! What masks and weights declare about their decisions.
 
 use std::ops::BitOr;
 
 use abi_stable::StableAbi;
-use abi_stable::std_types::{RResult, RStr};
-
-use crate::abi::WireError;
-
-/// Extension id of [`TraitsPoint`].
-pub const TRAITS_POINT: &str = "capo.mask-traits/1";
-
-/// Type behind [`TRAITS_POINT`].
-#[repr(C)]
-#[derive(StableAbi)]
-pub struct TraitsPoint {
-    /// Declarations of mask or weight `id` at the point with extension id `point`; the component is built from its
-    /// table as JSON text. `NONE` where the component does not exist.
-    pub traits: extern "C" fn(point: RStr<'_>, id: RStr<'_>, config: RStr<'_>) -> RResult<MaskTraits, WireError>,
-}
 
 /// Facts about a mask or a weight with a given table: a set of flags, which may grow.
 ///
 /// A host may rely on a declared fact, but need not rely on any. It ignores flags that it does not know.
 #[repr(transparent)]
 #[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MaskTraits(pub u32);
+pub struct Traits(pub u64);
 
-impl MaskTraits {
+impl Traits {
     /// No declaration.
     pub const NONE: Self = Self(0);
     /// The decision about a token depends only on the token's own entries of the batch, its completion's `rewards` and `truncated`,
@@ -53,7 +37,7 @@ impl MaskTraits {
     }
 }
 
-impl BitOr for MaskTraits {
+impl BitOr for Traits {
     type Output = Self;
     fn bitor(self, other: Self) -> Self {
         Self(self.0 | other.0)

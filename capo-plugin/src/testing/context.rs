@@ -1,46 +1,7 @@
-//! A host's side of a fixture's calls: the recorded reports, and the rollout's context.
+//! The context of a fixture's rollout.
 
-use super::{Fixture, Measured, Records};
-use crate::abi_alignment::{ALIGNMENT, Alignment};
-use crate::{CompletionContext, Connection, ContextData, Extension, Lending, PromptContext, Sink};
-
-/// A sink that stores reports and lends a [`ContextData`].
-#[derive(Debug)]
-pub struct Listener<'a> {
-    /// The recorded reports.
-    pub records: Records,
-    pub(super) context: Lending<'a>,
-    pub(super) alignment: Alignment,
-    /// Connection with the other ranks, on one of several ranks.
-    pub(super) ranks: Option<Connection<'a>>,
-}
-
-impl<'a> Listener<'a> {
-    /// A sink without reports, on a batch with the context `context`, as from [`Fixture::context`].
-    pub fn new(context: &'a ContextData) -> Self {
-        let alignment = Alignment { cosine: Measured::default().alignment };
-        Self { records: Records::default(), context: context.lend(0), alignment, ranks: None }
-    }
-
-    /// A sink on `batch`, whose proposed update it knows.
-    pub(super) fn of(batch: &Fixture, context: &'a ContextData) -> Self {
-        Self { alignment: Alignment { cosine: batch.update.alignment }, ..Self::new(context) }
-    }
-}
-
-impl Sink for Listener<'_> {
-    fn behind(&mut self) -> Option<&mut dyn Sink> {
-        Some(&mut self.records)
-    }
-
-    fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
-        if id == ALIGNMENT {
-            return Some(Extension::of(&self.alignment));
-        }
-        let ranks = self.ranks.as_mut().and_then(|ranks| ranks.extension(id));
-        ranks.or_else(|| self.context.extension(id))
-    }
-}
+use super::Fixture;
+use crate::{CompletionContext, ContextData, PromptContext};
 
 impl Fixture {
     /// A context that fits the batch. Texts have one letter per token, prompts have three tokens, and the rewards
@@ -48,7 +9,7 @@ impl Fixture {
     /// are the drawn token and the next id, which has the remaining probability.
     pub fn context(&self) -> ContextData {
         let rows: Vec<_> = (0..self.dims.completions as usize).map(|b| self.dims.row(b)).collect();
-        let length = |b: usize| rows[b].clone().filter(|&i| self.mask[i] == 1).count();
+        let length = |b: usize| rows[b].clone().rposition(|i| self.mask[i] == 1).map_or(0, |last| last + 1);
         let texts: Vec<String> = (0..rows.len())
             .map(|b| rows[b].clone().take(length(b)).map(|i| char::from(b'a' + (self.ids[i] % 26) as u8)).collect())
             .collect();
