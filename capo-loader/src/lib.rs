@@ -11,6 +11,7 @@ mod arrays;
 pub mod batch_file;
 pub mod contain;
 mod context;
+pub mod decision;
 mod elf;
 pub mod files;
 pub mod find;

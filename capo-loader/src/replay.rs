@@ -7,12 +7,13 @@ use anyhow::{Context, Result, bail, ensure};
 use capo_plugin::{Inputs, MaskHandle, OptimizerKind, Sink, WeightHandle};
 
 use crate::batch_file::{self, Outcome};
-use crate::mask::{self, Accepted};
+use crate::decision::Decision;
+use crate::mask;
 use crate::recorded::RecordedBatch;
 use crate::upload::Device;
 use crate::warning::WarningSink;
 use crate::watchdog::Watchdog;
-use crate::weight::{self, Weighed};
+use crate::weight;
 
 /// Built masks and weights: the components that decide over tokens.
 pub struct Deciders {
@@ -143,9 +144,9 @@ pub fn replay(
         let batch = optimizer.read(path)?;
         let mut sink =
             Collector { outcome: Outcome::default(), warnings: WarningSink { warned: &mut warned, watchdog } };
-        let (accepted, weighed) = replay_step(deciders, &mut sink, path, device, &batch)?;
-        let weights = (!deciders.weights.is_empty()).then_some(weighed.token_weights);
-        let outcome = Outcome { keep: accepted.mask, weights, ..sink.outcome };
+        let decision = replay_step(deciders, &mut sink, path, device, &batch)?;
+        let weights = (!deciders.weights.is_empty()).then_some(decision.token_weights);
+        let outcome = Outcome { keep: decision.token_mask, weights, ..sink.outcome };
         if let (Some(target), Some(out)) = (target, out) {
             // The folder is made only when there is a result: a file that is no batch leaves nothing.
             std::fs::create_dir_all(out).with_context(|| format!("cannot make `{}`", out.display()))?;
@@ -181,7 +182,7 @@ pub fn replay_step(
     path: &Path,
     device: Option<&Device>,
     batch: &RecordedBatch,
-) -> Result<(Accepted, Weighed)> {
+) -> Result<Decision> {
     let view = batch.view();
     let Deciders { masks, weights } = deciders;
     let asked = masks.iter().map(|mask| (mask.id(), mask.inputs()));
@@ -189,12 +190,16 @@ pub fn replay_step(
         .with_context(|| format!("batch file `{}`", path.display()))?;
     let upload = device.map(|device| device.upload(&view)).transpose()?;
     let view = upload.as_ref().map_or(view, |upload| upload.view(view));
-    let mut accepted = mask::apply(masks, sink, &view)?;
-    let weighed = weight::apply(weights, sink, &view, &mut accepted)?;
-    let taken = accepted.tokens > 0;
-    mask::step_end(masks, sink, &view, &accepted.mask, taken)?;
-    weight::step_end(weights, sink, &view, &weighed, taken)?;
-    Ok((accepted, weighed))
+    let mut decision = mask::apply(masks, sink, &view)?;
+    weight::apply(weights, sink, &view, &mut decision)?;
+    let taken = decision.tokens() > 0;
+    for mask in masks {
+        mask.step_end(sink, &view, &decision.token_mask, taken)?;
+    }
+    for weight in weights {
+        weight.step_end(sink, &view, &decision.token_weights, taken)?;
+    }
+    Ok(decision)
 }
 
 fn target(path: &Path, out: &Path) -> Result<PathBuf> {

@@ -1,11 +1,11 @@
 //! Components' tables in a config, and their names in reports.
 
 use anyhow::{Result, bail};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 /// A component's table: `use` and its own keys.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ComponentConfig {
     /// The component's id.
     #[serde(rename = "use")]

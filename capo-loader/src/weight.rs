@@ -3,29 +3,9 @@
 use anyhow::{Result, bail};
 use capo_plugin::{Batch, Sink, WeightHandle};
 
-use crate::mask::Accepted;
+use crate::decision::{Decision, Factors};
 
-/// Weights of the tokens that the masks kept.
-#[derive(Debug)]
-pub struct Weighed {
-    /// `[B, T]`: the product of all weights; 0 for rejected tokens and padding.
-    pub token_weights: Vec<f32>,
-    /// The factors of each weight component, in order.
-    pub given: Vec<Given>,
-}
-
-/// The factors of one weight component, for the tokens that reached it.
-#[derive(Debug)]
-pub struct Given {
-    /// The weight's name in reports.
-    pub weight: String,
-    /// `[B, T]`: factor of each token.
-    pub factors: Vec<f32>,
-    /// `[B, T]`: 1 for the tokens that reached it.
-    pub reached: Vec<u8>,
-}
-
-/// Applies the weights in order to the tokens that are `left` and multiplies them; weight 0 rejects a token as a mask does.
+/// Applies the weights in order to the tokens of the masks' `decision` and multiplies them; weight 0 rejects a token as a mask does.
 ///
 /// # Errors
 ///
@@ -34,45 +14,25 @@ pub fn apply(
     weights: &mut [WeightHandle],
     sink: &mut dyn Sink,
     batch: &Batch<'_>,
-    left: &mut Accepted,
-) -> Result<Weighed> {
-    let mut product: Vec<f32> = left.mask.iter().map(|&accepted| f32::from(accepted)).collect();
-    let mut given = Vec::with_capacity(weights.len());
+    decision: &mut Decision,
+) -> Result<()> {
+    let Decision { token_mask, token_weights, factors, .. } = decision;
     for weight in weights {
-        let (mut own, reached) = (vec![0.0; product.len()], left.mask.clone());
-        weight.weigh(sink, batch, &left.mask, &mut own)?;
-        for ((product, own), accepted) in product.iter_mut().zip(&own).zip(&mut left.mask) {
+        let (mut own, reached) = (vec![0.0; token_weights.len()], token_mask.clone());
+        weight.weigh(sink, batch, token_mask, &mut own)?;
+        for ((product, own), token) in token_weights.iter_mut().zip(&own).zip(&mut *token_mask) {
             *product *= own;
-            *accepted &= u8::from(*product != 0.0);
+            *token &= u8::from(*product != 0.0);
         }
-        given.push(Given { weight: weight.id().to_owned(), factors: own, reached });
+        factors.push(Factors { by: weight.id().to_owned(), factors: own, token_mask: reached });
     }
-    if let Some(at) = product.iter().position(|weight| !weight.is_finite()) {
+    if let Some(at) = token_weights.iter().position(|weight| !weight.is_finite()) {
         let tokens = batch.dims.tokens.max(1) as usize;
         let (completion, token) = (at / tokens, at % tokens);
         bail!(
             "the weights of completion {completion}, token {token} multiply to more than {:e} (lower one of them)",
             f32::MAX
         );
-    }
-    left.tokens = left.mask.iter().map(|&accepted| u64::from(accepted)).sum();
-    Ok(Weighed { token_weights: product, given })
-}
-
-/// Tells every weight how the step ended.
-///
-/// # Errors
-///
-/// A weight's own error.
-pub fn step_end(
-    weights: &mut [WeightHandle],
-    sink: &mut dyn Sink,
-    batch: &Batch<'_>,
-    weighed: &Weighed,
-    taken: bool,
-) -> Result<()> {
-    for weight in weights {
-        weight.step_end(sink, batch, &weighed.token_weights, taken)?;
     }
     Ok(())
 }

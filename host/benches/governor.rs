@@ -4,13 +4,11 @@
 //! `STEPS` (default 10) steps are timed after a first one; `BATCH` (default 16) is the number of completions, of 64 tokens each.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use anyhow::{Context, Result};
 use capo_loader::registry::Registry;
 use capo_plugin::prelude::*;
 use host::config::{self, Draft};
-use host::report::Report;
 use host::run::{METRICS_FILE, Run};
 
 #[global_allocator]
@@ -106,8 +104,7 @@ fn run(registry: &Registry, model: &Path, controls: &str) -> Result<Vec<(f64, f6
     let dir = model.join(format!("run-{}", controls.len()));
     config.train.output_dir = Some(dir.clone());
     let mut run = Run::start(config, registry)?;
-    let mut report = Report::new(Instant::now(), run.config.train.max_steps, run.progress.step);
-    host::train::train(&mut run, &mut report, None, &false.into())?;
+    host::train::train(&mut run, &mut (), None, &false.into())?;
     let text = std::fs::read_to_string(dir.join(METRICS_FILE))?;
     let lines = text.lines().map(serde_json::from_str).collect::<Result<Vec<serde_json::Value>, _>>()?;
     let seconds = |line: &serde_json::Value, name: &str| line[name].as_f64().unwrap_or_default();

@@ -1,35 +1,48 @@
 //! Evaluation of a run's model during training: rewards and accuracy of greedy answers to held-out prompts, and benchmarks.
 
+use std::time::Instant;
+
 use anyhow::Result;
 use capo_loader::warning::WarningSink;
 
 use crate::benchmark::{self, Outcome};
-use crate::exam::{Exam, Grader, Right, grade, mean_rewards, share_right};
+use crate::exam::{Exam, Grader, RightAnswer, grade, mean_rewards, share_right};
 use crate::metrics::Values;
 use crate::run::{Resources, Run};
 
 /// True if an evaluation is due after the last step: every `eval.eval_steps`, and after the final step.
 pub fn is_due(run: &Run) -> bool {
-    let (step, every) = (run.progress.step, run.config.eval.eval_steps);
-    let between_rollouts = step.is_multiple_of(run.config.sizes.steps_per_rollout);
-    let is_last = step >= run.config.train.max_steps || (between_rollouts && run.has_its_completions());
-    is_last || (every > 0 && step.is_multiple_of(every))
+    let (config, step) = (run.config(), run.progress.step);
+    let between_rollouts = step.is_multiple_of(config.sizes.steps_per_rollout);
+    let is_last = step >= config.train.max_steps || (between_rollouts && run.has_its_completions());
+    is_last || (config.eval.eval_steps > 0 && step.is_multiple_of(config.eval.eval_steps))
+}
+
+/// Evaluates the run's model now.
+pub fn evaluate(run: &mut Run) -> Result<()> {
+    let started = Instant::now();
+    let values = measure(run)?;
+    let value = |name: &str| values.iter().find(|(found, _)| found == name).map(|(_, value)| *value);
+    (run.progress.accuracy, run.progress.held_out_reward) = (value("eval_accuracy"), value("eval_reward"));
+    if !values.is_empty() {
+        run.observers.metrics.add_time("eval", started);
+    }
+    run.observers.metrics.extend(values)
 }
 
 /// Metrics of the run's held-out prompts, of its benchmarks, and the mean over benchmarks.
 ///
 /// Held-out prompts give `eval_reward`, `eval_rewards/NAME/mean`, and `eval_accuracy` if right answers are known.
 fn measure(run: &mut Run) -> Result<Values> {
-    let Run { resources, metrics, warned, progress, .. } = run;
+    let Run { resources, warned, progress, .. } = run;
     let Resources { config, policy, tokenizer, held_out, benchmarks, rewards, watchdog, .. } = resources;
     let mut values = Values::new();
     if held_out.is_empty() && benchmarks.is_empty() {
         return Ok(values);
     }
-    let _timer = metrics.timer("eval");
     let exam = Exam::of(config, progress.step);
     let mut sink = WarningSink { warned, watchdog };
-    let right = Right::of(config);
+    let right = RightAnswer::of(config);
     let mut grader = Grader { rewards, sink: &mut sink, right: &right };
     if !held_out.is_empty() {
         let graded = grade(policy, tokenizer, &mut grader, held_out, &exam)?;
@@ -49,20 +62,4 @@ fn measure(run: &mut Run) -> Result<Values> {
     let mean = benchmark::mean(&all);
     values.extend(all.into_iter().flat_map(|(_, values)| values).chain(mean));
     Ok(values)
-}
-
-/// Records the evaluation before training.
-pub fn record_before(run: &mut Run) -> Result<()> {
-    record(run)?;
-    run.progress.accuracy_before = run.progress.accuracy.take();
-    run.progress.held_out_reward_before = run.progress.held_out_reward.take();
-    Ok(())
-}
-
-pub fn record(run: &mut Run) -> Result<()> {
-    let values = measure(run)?;
-    let value = |name: &str| values.iter().find(|(found, _)| found == name).map(|(_, value)| *value);
-    (run.progress.accuracy, run.progress.held_out_reward) = (value("eval_accuracy"), value("eval_reward"));
-    run.metrics.extend(values);
-    Ok(())
 }

@@ -61,16 +61,16 @@ pub fn mean_rewards<'a>(earned: impl Iterator<Item = &'a Earned>) -> Values {
 
 /// Rule that decides if an answer is right.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Right {
+pub enum RightAnswer {
     /// Right if the reward of this name is above 0.
     By(String),
     /// Right if the only reward is above 0. The rule needs rewards of exactly -1, 0 or 1: other values decide nothing.
     Only(String),
     /// Undecided: there are several rewards, and none is known to decide it.
-    Unsaid,
+    Undecided,
 }
 
-impl Right {
+impl RightAnswer {
     /// The rule for the rewards of `config`: the reward that `eval.reward` names, else the only comparing reward, else the only reward.
     pub fn of(config: &Config) -> Self {
         let names = reward::names(&config.reward);
@@ -80,7 +80,7 @@ impl Right {
             (Some(name), _, _) => Self::By(name.clone()),
             (None, [name], _) => Self::By((*name).clone()),
             (None, _, [name]) => Self::Only(name.clone()),
-            _ => Self::Unsaid,
+            _ => Self::Undecided,
         }
     }
 
@@ -90,19 +90,19 @@ impl Right {
             Self::Only(name) => {
                 earned.rewards.get(name).filter(|reward| [-1.0, 0.0, 1.0].contains(*reward)).map(|reward| *reward > 0.0)
             }
-            Self::Unsaid => None,
+            Self::Undecided => None,
         }
     }
 }
 
-impl fmt::Display for Right {
+impl fmt::Display for RightAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::By(name) => write!(f, "`{name}` above 0"),
             Self::Only(name) => {
                 write!(f, "`{name}` above 0, as long as it gives -1, 0 and 1 alone (else name it with `eval.reward`)")
             }
-            Self::Unsaid => f.write_str("no reward says it (name one with `eval.reward`)"),
+            Self::Undecided => f.write_str("no reward says it (name one with `eval.reward`)"),
         }
     }
 }
@@ -162,7 +162,7 @@ pub struct Grader<'a> {
     /// Sink for reports of the reward components.
     pub sink: &'a mut dyn Sink,
     /// Rule that decides if an answer is right.
-    pub right: &'a Right,
+    pub right: &'a RightAnswer,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -227,9 +227,9 @@ mod tests {
             (0.25, None, true),
             (2.0, None, true),
         ] {
-            assert_eq!(Right::Only("grade".into()).judge(&earned(reward)), only, "{reward}");
-            assert_eq!(Right::By("grade".into()).judge(&earned(reward)), Some(by), "{reward}");
-            assert_eq!(Right::Unsaid.judge(&earned(reward)), None);
+            assert_eq!(RightAnswer::Only("grade".into()).judge(&earned(reward)), only, "{reward}");
+            assert_eq!(RightAnswer::By("grade".into()).judge(&earned(reward)), Some(by), "{reward}");
+            assert_eq!(RightAnswer::Undecided.judge(&earned(reward)), None);
         }
     }
 }

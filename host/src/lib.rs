@@ -22,6 +22,7 @@ pub mod run;
 pub mod score;
 pub mod sft;
 pub mod stages;
+pub mod terminal;
 pub mod train;
 pub mod warnings;
 

@@ -13,13 +13,12 @@ use serde::Deserialize;
 use crate::adamw::AdamWConfig;
 use crate::config::{ANSWERS_AT_ONCE, DataConfig, Draft, check, limits};
 use crate::data::{Dataset, Example, Purpose, Tokenizer};
-use crate::exam::{self, Exam, Grader, Right};
+use crate::exam::{self, Exam, Grader, RightAnswer};
 use crate::folder;
 use crate::model::device::{self, CPU, Dtype};
 use crate::model::embedded;
 use crate::model::{Gradients, ModelFiles, Policy, Shape, Wants};
 use crate::optim::{Optimizer, OptimizerConfig};
-use crate::report::terminal::say;
 use crate::reward::{RewardConfig, Rewards};
 use crate::schedule::{Schedule, ScheduleKind};
 use crate::stages::rollout::{encode, join};
@@ -184,8 +183,8 @@ impl Sft {
         Ok(Self { settings, policy, tokenizer, files, dataset, held_out, optimizer, schedule, output, largest_step })
     }
 
-    /// Trains, reports on the terminal, and writes the model.
-    pub fn run(&mut self) -> Result<()> {
+    /// Trains, reports to `say` line by line, and writes the model.
+    pub fn run(&mut self, say: impl Fn(&str)) -> Result<()> {
         say(&format!("model      {} parameters", self.policy.params().element_count()));
         let (max_steps, every) = (self.settings.train.max_steps, self.settings.eval.eval_steps);
         let (mut loss, mut steps) = (0.0, 0);
@@ -279,7 +278,8 @@ impl Sft {
         let watchdog = Watchdog::off();
         let mut rewards = Rewards::build(&Registry::open(&[])?, &[RewardConfig::exact_match()], CPU, &watchdog)?;
         let mut sink = WarningSink { warned: &mut BTreeSet::new(), watchdog: &watchdog };
-        let mut grader = Grader { rewards: &mut rewards, sink: &mut sink, right: &Right::By("exact_match".into()) };
+        let mut grader =
+            Grader { rewards: &mut rewards, sink: &mut sink, right: &RightAnswer::By("exact_match".into()) };
         let graded = exam::grade(&self.policy, &self.tokenizer, &mut grader, &self.held_out, &exam)?;
         Ok(exam::share_right(&graded))
     }

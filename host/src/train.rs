@@ -4,25 +4,42 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::Result;
-use capo_loader::batch_file;
-use capo_loader::{mask, weight};
+use capo_loader::registry::Components;
+use capo_loader::{batch_file, terminal};
 use capo_plugin::Point;
 
 use crate::eval;
-use crate::metrics::Timer;
-use crate::metrics::sink::StepSink;
-use crate::model::{Capture, Dropout, Policy, TokenOutputs};
-use crate::report::{Logged, Report, log_completions};
+use crate::metrics::Line;
+use crate::model::{Capture, Dropout};
 use crate::run::{Resources, Run, best, checkpoint, recovery_point};
 use crate::stages::backward::StepGradients;
-use crate::stages::batch::SampledBatch;
-use crate::stages::rollout::{self, Sampler};
-use crate::stages::{advantage, backward, control, effect, logps, objective};
+use crate::stages::record::StepRecord;
+use crate::stages::recorder::Recorder;
+use crate::stages::rollout::{self, Part, SampledRollout, Sampler};
+use crate::stages::{advantage, backward, control, decision, effect, logps, objective};
+
+/// Follows a run while it trains, as the program's terminal does. `()` shows warnings alone.
+pub trait Observer {
+    /// Is told the line of a step, or that of the evaluation before training, whose step is 0.
+    fn line(&mut self, _run: &Run, _line: &Line) {}
+
+    fn warn(&mut self, warning: &str) {
+        terminal::warn(warning);
+    }
+}
+
+impl Observer for () {}
 
 /// Trains until the last step. Earlier it ends at the end of a rollout, if `stop` is set or `stop_after` steps are done.
-pub fn train(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &AtomicBool) -> Result<()> {
-    run.watchdog.place().at(run.progress.step);
-    let outcome = rollouts(run, report, stop_after, stop);
+pub fn train(run: &mut Run, observer: &mut dyn Observer, stop_after: Option<u64>, stop: &AtomicBool) -> Result<()> {
+    let started = Instant::now();
+    let max_time = run.config().train.max_time;
+    let stops = |step: u64| {
+        let is_late = max_time > 0.0 && started.elapsed().as_secs_f64() >= max_time;
+        is_late || stop.load(Ordering::Relaxed) || stop_after.is_some_and(|limit| step >= limit)
+    };
+    run.resources.watchdog.place().at(run.progress.step);
+    let outcome = rollouts(run, observer, stops);
     if outcome.is_err() {
         // The run's own error is returned, not an error of this save. Without this checkpoint, a resume continues from the previous one.
         let _ = checkpoint::save_last(run);
@@ -30,57 +47,34 @@ pub fn train(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: 
     outcome
 }
 
-fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &AtomicBool) -> Result<()> {
-    let (max_steps, max_time) = (run.config.train.max_steps, run.config.train.max_time);
-    let started = Instant::now();
-    let mut saved = started;
+fn rollouts(run: &mut Run, observer: &mut dyn Observer, stops: impl Fn(u64) -> bool) -> Result<()> {
+    let mut saved = Instant::now();
     if run.progress.step == 0 {
-        eval::record_before(run)?;
-        best::check(run)?;
-        report.started(run)?;
+        evaluate_before(run, observer)?;
     }
-    while run.progress.step < max_steps && best::ending(run).is_none() {
+    while !best::is_done(run) {
         let begun = Instant::now();
         recovery_point::remember(run);
         let mut rollout = sample(run)?;
-        let mut outputs = rollout.outputs.take();
-        let mut untold = false;
-        for iteration in 0..run.config.train.num_iterations as u64 {
-            for (batch, part) in rollout.parts(run.config.sizes.step).zip(0..) {
-                if run.progress.step < max_steps {
-                    if untold {
-                        report.step(run)?;
-                    }
-                    let is_logged = iteration == 0 && run.completions.is_due(batch.sampled_at);
-                    let logged = is_logged.then_some(Logged { rollout: &rollout, part });
-                    optimize(run, (batch, outputs.take()), iteration, logged)?;
-                    untold = true;
-                }
+        let (sizes, train) = (run.config().sizes, &run.config().train);
+        let left = (train.max_steps - run.progress.step) as usize;
+        let mut parts = rollout.parts(sizes.step, train.num_iterations as u64).take(left).peekable();
+        while let Some(part) = parts.next() {
+            step(run, &mut rollout, part)?;
+            if parts.peek().is_some() {
+                tell(run, observer)?;
             }
         }
-        let out_of_time = max_time > 0.0 && started.elapsed().as_secs_f64() >= max_time;
-        let stopped =
-            stop.load(Ordering::Relaxed) || stop_after.is_some_and(|limit| run.progress.step >= limit) || out_of_time;
-        let lasts = stopped || checkpoint::is_due(run) || best::ending(run).is_some();
+        let stopped = stops(run.progress.step);
         // The next rollout is taken to last as long as this one: after it, more than the promised time would be at risk.
-        let by_time = !lasts && checkpoint::is_due_by_time(run, saved.elapsed() + begun.elapsed());
-        // The checkpoint precedes the report of the step, which includes the time for writing it.
-        let written = if lasts || by_time {
-            let _timer = run.metrics.timer("checkpoint");
-            checkpoint::write(run, by_time)
-        } else {
-            Ok(None)
-        };
-        report.step(run)?;
-        let kept = match written {
-            Ok(Some(written)) => checkpoint::appear(run, &written),
-            written => written.map(drop),
-        };
-        match kept {
-            Err(error) if by_time => report.warn(&format!("no checkpoint after step {}: {error:#}", run.progress.step)),
-            kept => kept?,
+        let due = checkpoint::due(run, stopped, saved.elapsed() + begun.elapsed());
+        // The checkpoint precedes the line of the step, which includes the time for writing it, and appears after it.
+        let written = checkpoint::write(run, due);
+        tell(run, observer)?;
+        if let Some(warning) = checkpoint::finish(run, due, written)? {
+            observer.warn(&warning);
         }
-        if lasts || by_time {
+        if due.is_some() {
             saved = Instant::now();
         }
         if stopped {
@@ -90,159 +84,132 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
     Ok(())
 }
 
+/// The evaluation before training. Without one there is no line of step 0.
+fn evaluate_before(run: &mut Run, observer: &mut dyn Observer) -> Result<()> {
+    eval::evaluate(run)?;
+    best::check(run)?;
+    run.progress.accuracy_before = run.progress.accuracy.take();
+    run.progress.held_out_reward_before = run.progress.held_out_reward.take();
+    let is_evaluated = run.observers.metrics.names().next().is_some();
+    if is_evaluated { tell(run, observer) } else { Ok(()) }
+}
+
+/// Ends a step for those who observe the run.
+fn tell(run: &mut Run, observer: &mut dyn Observer) -> Result<()> {
+    let (progress, completions) = (&run.progress, run.completions_sampled());
+    let mut line = run.observers.metrics.line(progress.step, progress.num_tokens, completions);
+    let warnings = run.observers.line(&mut line)?;
+    warnings.iter().for_each(|warning| observer.warn(warning));
+    observer.line(run, &line);
+    Ok(())
+}
+
+/// One optimizer step, and the evaluation after it.
+fn step(run: &mut Run, rollout: &mut SampledRollout, part: Part) -> Result<()> {
+    let record = optimize(run, rollout, part)?;
+    run.progress.step(&record);
+    run.observers.metrics.step(&record, run.progress.rejected_share())?;
+    run.observers.completions.step(&record, &rollout.record, &run.resources.tokenizer)?;
+    run.resources.watchdog.place().at(run.progress.step);
+    if eval::is_due(run) {
+        eval::evaluate(run)?;
+        best::consider(run)?;
+    }
+    Ok(())
+}
+
 /// Stage 1, and the log-probabilities under the sampling policy.
-fn sample(run: &mut Run) -> Result<rollout::SampledRollout> {
+fn sample(run: &mut Run) -> Result<SampledRollout> {
+    let started = Instant::now();
     let work = run.work();
-    let measured = effect::is_due(run.progress.step, run.config.train.measure_step);
-    let needs = control::needs(run.needs, &run.components.step_controls, measured);
-    let capture = Capture { wants: needs.wants(), loss_temperature: work.loss_temperature };
-    let Run { resources, progress, metrics, warned, .. } = run;
-    let Resources { config, policy, dataset, tokenizer, rewards, needs, watchdog, .. } = resources;
-    let timer = metrics.timer("rollout");
-    let completions = vec![1; config.sizes.rollout];
-    let mut sink = StepSink::new(metrics, &completions, Point::Reward, warned, watchdog);
+    let Run { resources, progress, observers, warned, .. } = run;
+    let Resources { config, policy, dataset, tokenizer, rewards, inputs, components, watchdog, .. } = resources;
+    let measured = effect::is_due(progress.step, config.train.measure_step);
+    let capture =
+        Capture { wants: inputs.outputs(&components.step_controls, measured), loss_temperature: work.loss_temperature };
+    let owners = &mut observers.metrics.owners;
+    let mut recorder = Recorder::new(vec![1; config.sizes.rollout], owners, warned, watchdog);
+    let mut sink = recorder.at(Point::Reward);
     let sampler = Sampler {
         config,
         step: progress.step,
-        context: needs.context(),
+        inputs: *inputs,
         capture: config.train.score_at_sampling.then_some(capture),
-        sampler_logps: config.sampler_differs() || policy.drops_out(),
-        top_k: needs.sampler_top_k(),
         tokenizer,
         rewards,
         sink: &mut sink,
     };
     let drawn_by = policy.share().with_dtype(config.sampler_dtype().into());
     let mut rollout = rollout::sample(&drawn_by, dataset, progress.prompts, sampler)?;
-    progress.prompts += rollout.prompts;
+    drop(sink);
     if config.sizes.steps_per_rollout > 1 {
         // As in TRL, the training policy computes the log-probabilities of its completions.
         let dropout = Dropout::of_rollout(config.train.seed, progress.step);
         let policy = policy.in_training(dropout).with_truncation(config.loss_truncation());
         rollout.batch.old_logps = Some(logps::detached(&policy, &rollout.batch, work)?);
     }
-    drop(timer);
-    crate::report::record_rollout(run, &rollout);
-    if let Some(filtered) = &rollout.filtered {
-        filtered.record(&mut run.metrics);
-    }
-    run.metrics.hold();
+    rollout.record.recorded = recorder.recorded;
+    rollout.record.recorded.times.insert("rollout", started.elapsed());
+    progress.rollout(&rollout.record);
+    observers.metrics.rollout(&rollout.record)?;
     Ok(rollout)
 }
 
 /// Stages 2 to 6 for the batch of one optimizer step.
-fn optimize(
-    run: &mut Run,
-    (batch, outputs): (SampledBatch, Option<TokenOutputs>),
-    iteration: u64,
-    logged: Option<Logged<'_>>,
-) -> Result<()> {
+fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows }: Part) -> Result<StepRecord> {
     let (info, work) = (run.step_info(iteration), run.work());
-    let log_tokens = logged.is_some() && run.config.logging.log_tokens;
-    let measured = effect::is_due(info.step, run.config.train.measure_step);
-    let (entropy_coef, truncation) = (run.config.train.entropy_coef, run.config.loss_truncation());
-    let Run { resources, metrics, warned, dump, recovery, .. } = run;
-    let Resources { config, policy, reference, components, needs, optimizer, watchdog, .. } = resources;
-    let loss_factors = &config.train.loss_factors;
-    let policy = &policy.in_training(Dropout::of_step(info.seed, info.step)).with_truncation(truncation);
-    let completion_mask = batch.completion_mask.clone();
-    let mut sink = StepSink::new(metrics, &completion_mask, Point::Advantage, warned, watchdog);
-    sink.arrays = log_tokens.then(Vec::new);
+    let Run { resources, observers, warned, dump, recovery, .. } = run;
+    let Resources { config, policy, reference, components, inputs, optimizer, watchdog, .. } = resources;
+    let policy = &policy.in_training(Dropout::of_step(info.seed, info.step)).with_truncation(config.loss_truncation());
+    let measured = effect::is_due(info.step, config.train.measure_step);
+    let wants = inputs.outputs(&components.step_controls, measured);
+    let batch = rollout.batch.part(rows.clone());
+    let mut recorder = Recorder::new(batch.completion_mask.clone(), &mut observers.metrics.owners, warned, watchdog);
+    recorder.collects_arrays = observers.completions.takes_arrays(batch.sampled_at, iteration);
 
-    let timer = sink.metrics.timer("score");
-    let needs = control::needs(*needs, &components.step_controls, measured);
-    let (batch, forwards) = logps::of_batch(policy, reference.as_ref(), optimizer, (batch, outputs), &needs, work)?;
-    end(timer, policy)?;
-
-    let timer = sink.metrics.timer("advantage");
-    let advantages = advantage::estimate(&mut components.advantage, &mut sink, &batch, &info)?;
-    drop(timer);
-
-    sink.point = Point::Objective;
-    let timer = sink.metrics.timer("objective");
-    let batch = objective::evaluate(&mut components.objective, &mut sink, batch, advantages, &info)?;
-    drop(timer);
-
+    let sampled = (batch, rollout.outputs.take());
+    let (batch, forwards) = recorder.timed("score", policy, || {
+        logps::of_batch(policy, reference.as_ref(), optimizer, sampled, (*inputs, &wants), work)
+    })?;
+    let Components { advantage, objective, .. } = components;
+    let advantages = advantage::estimate(advantage, &mut recorder.at(Point::Advantage), &batch, &info)?;
+    let batch = objective::evaluate(objective, &mut recorder.at(Point::Objective), batch, advantages, &info)?;
     if let Some(dir) = dump {
-        batch_file::write(
-            &dir.join(batch_file::name(info.step)),
-            &batch.to_host()?.view(&info),
-            batch.context.as_ref().map(|context| (context, info.step - batch.sampled_at)),
-        )?;
+        let path = dir.join(batch_file::name(info.step));
+        let context = batch.sampled().context.as_ref();
+        let context = context.map(|context| (context, info.step - batch.sampled().sampled_at));
+        batch_file::write(&path, &batch.to_host()?.view(&info), context)?;
     }
+    let (decision, factored) = decision::decide(components, &mut recorder, &batch, &info, &config.train.loss_factors)?;
 
-    sink.point = Point::Mask;
-    let timer = sink.metrics.timer("mask");
-    let mut accepted = mask::apply(&mut components.masks, &mut sink, &batch.view(&info))?;
-    sink.point = Point::Weight;
-    let weighed = weight::apply(&mut components.weights, &mut sink, &batch.view(&info), &mut accepted)?;
-    let mut factored = None;
-    if !loss_factors.is_empty() {
-        // The objective's metrics of this batch are already recorded, so this call records none.
-        let decided = (&accepted, &weighed);
-        factored =
-            objective::factor(&mut components.objective, &mut sink.warnings, &batch, &info, loss_factors, decided)?;
-    }
-    drop(timer);
-
-    let timer = sink.metrics.timer("backward");
-    let mut reduced = backward::reduce(&batch, &info, &accepted, &weighed, factored.as_ref())?;
-    if entropy_coef > 0.0 {
-        sink.metrics.record("policy_loss", reduced.loss);
-        reduced.add_entropy_bonus(&batch, &accepted, entropy_coef);
-    }
-    let gradients = match accepted.tokens {
-        0 => None,
-        _ => Some(backward::accumulate(policy, forwards, &batch, &reduced, work)?),
-    };
-    if let Some(StepGradients { rejected: Some(_), second_pass, .. }) = &gradients {
-        sink.metrics.record("timing_s/second_moment", second_pass.as_secs_f64());
-    }
-    end(timer, policy)?;
+    let (reduced, gradients) = recorder.timed("backward", policy, || {
+        let mut reduced = backward::reduce(&batch, &info, &decision, factored.as_ref())?;
+        if config.train.entropy_coef > 0.0 {
+            reduced.add_entropy_bonus(&batch, &decision, config.train.entropy_coef);
+        }
+        let is_empty = decision.tokens() == 0;
+        let gradients = (!is_empty).then(|| backward::accumulate(policy, forwards, batch.sampled(), &reduced, work));
+        Ok((reduced, gradients.transpose()?))
+    })?;
 
     // The weights are about to change, which invalidates the recovery point.
     *recovery = None;
-    let timer = sink.metrics.timer("step");
-    let gradient = gradients.as_ref().map(|gradients| &gradients.accepted);
-    let before = control::remember(policy, optimizer, gradient, &components.step_controls, measured)?;
-    let (rate, limit) = (info.optimizer.learning_rate, info.optimizer.max_grad_norm);
-    let outcome = match gradients {
-        Some(StepGradients { accepted, rejected, .. }) => {
-            Some(optimizer.step(policy.params(), &accepted, rejected.as_ref(), rate, limit)?)
-        }
-        None => None,
-    };
-    end(timer, policy)?;
-
-    let token_weights = &weighed.token_weights;
+    let (before, outcome) = recorder.timed("step", policy, || {
+        let kept = gradients.as_ref().map(|gradients| &gradients.kept);
+        let before = control::remember(policy, optimizer, kept, &components.step_controls, measured)?;
+        let (rate, limit) = (info.optimizer.learning_rate, info.optimizer.max_grad_norm);
+        let outcome = gradients.as_ref().map(|StepGradients { kept, rejected, .. }| {
+            optimizer.step(policy.params(), kept, rejected.as_ref(), rate, limit)
+        });
+        Ok((before, outcome.transpose()?))
+    })?;
+    let second_pass = gradients.and_then(|gradients| gradients.rejected.map(|_| gradients.second_pass));
+    let token_weights = &decision.token_weights;
     let step = control::Taken { policy, optimizer, batch: &batch, info: &info, token_weights, work, measured };
-    let outcome = control::apply(&mut components.step_controls, &mut sink, before, outcome, step)?;
+    let applied = control::apply(&mut components.step_controls, &mut recorder, before, outcome, step)?;
+    decision::step_end(components, &mut recorder, &batch, &info, &decision, applied.taken)?;
 
-    let taken = outcome.is_some_and(|outcome| outcome.taken);
-    let timer = sink.metrics.timer("mask");
-    sink.point = Point::Mask;
-    mask::step_end(&mut components.masks, &mut sink, &batch.view(&info), &accepted.mask, taken)?;
-    sink.point = Point::Weight;
-    weight::step_end(&mut components.weights, &mut sink, &batch.view(&info), &weighed, taken)?;
-    drop(timer);
-
-    let arrays = sink.arrays.take().unwrap_or_default();
-    crate::report::record_step(run, &batch, (&accepted, &weighed), &reduced, outcome);
-    if let Some(logged) = logged {
-        log_completions(run, &batch, &logged, (&accepted, &weighed), &arrays)?;
-    }
-    run.progress.step += 1;
-    run.watchdog.place().at(run.progress.step);
-    if eval::is_due(run) {
-        eval::record(run)?;
-        best::consider(run)?;
-    }
-    Ok(())
-}
-
-/// Ends the timer of a stage after the device has finished its work, which would otherwise count in the next stage.
-fn end(timer: Timer, policy: &Policy) -> Result<()> {
-    policy.device().synchronize()?;
-    drop(timer);
-    Ok(())
+    let passes = policy.tokens_of_passes(&batch.sampled().sequences, work.micro_batch);
+    let recorded = recorder.recorded;
+    Ok(StepRecord { info, rows, batch, decision, reduced, second_pass, applied, passes, recorded })
 }

@@ -6,8 +6,9 @@ use anyhow::{Result, bail};
 use capo_plugin::testing::check::{CHECKS, Check, Subject, Verdict, failed, success};
 
 use super::conduct;
+use super::host_metrics;
 use super::library::{self, Loaded};
-use crate::metrics::names;
+use crate::stages::owners::{metric_name, of_tokens, reserved};
 
 /// The check that lists a library's components; all other checks need its result.
 pub const ENTRY_POINT: &str = "entry-point";
@@ -43,10 +44,12 @@ fn record_names(subject: &Subject<'_>) -> Verdict {
     for input in subject.ordinary() {
         let records = instance.step(&input)?.records;
         names.extend(records.numbers.into_iter().map(|(name, _)| name));
-        names.extend(records.tokens.iter().flat_map(|(name, _)| names::of_tokens(name)));
+        names.extend(records.tokens.iter().flat_map(|(name, _)| of_tokens(name)));
     }
-    match names.iter().find(|name| names::is_reserved(subject.point, name)) {
-        Some(name) => failed(names::reserved(name)),
+    // Metrics have the names that components have in reports.
+    const ID: &str = "vendor.name";
+    match names.iter().find(|name| host_metrics::has(subject.point, &metric_name(subject.point, ID, name))) {
+        Some(name) => failed(reserved(name)),
         None => success(format!("none of {} names is the host's", names.len())),
     }
 }

@@ -7,6 +7,7 @@
 mod catalog;
 mod conduct;
 mod fuzz;
+pub mod host_metrics;
 mod library;
 mod process;
 mod report;
@@ -24,7 +25,7 @@ pub use conduct::cpu_time;
 pub use settings::CheckArgs;
 
 use crate::data;
-use crate::report::terminal::{self, say};
+use crate::terminal::{self, say};
 use catalog::{ENTRY_POINT, FUZZ, LIBRARY, of_components};
 use conduct::{CALL_TIME, STDOUT_QUIET, THREADS};
 use fuzz::Cases;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::task::Component;
-use crate::report::terminal::say;
+use crate::terminal::say;
 
 /// One check and its outcome.
 #[derive(Debug, Serialize)]

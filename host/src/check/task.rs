@@ -70,7 +70,7 @@ pub fn perform(json: &str) -> Result<()> {
     remember_threads();
     let loaded = Loaded::by(task.library.as_deref());
     match &loaded {
-        Err(error) => task.write(&Reply::Refused(crate::report::terminal::sentence(error, task.verbose))),
+        Err(error) => task.write(&Reply::Refused(crate::terminal::sentence(error, task.verbose))),
         Ok(loaded) => task.checks.iter().try_for_each(|check| task.write(&task.answer(check, loaded)?)),
     }
 }

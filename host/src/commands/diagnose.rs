@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::args::DiagnoseArgs;
 use super::runs::found;
 use crate::report::found::{Diagnosis, FoundRun, REWARDS, Summary, diagnose};
-use crate::report::terminal::{percent, say, warn};
+use crate::terminal::{percent, say, warn};
 
 #[derive(Serialize)]
 struct Verdict {

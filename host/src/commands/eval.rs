@@ -16,13 +16,13 @@ use super::output;
 use crate::benchmark::{self, Benchmark, HELD_OUT, Outcome};
 use crate::config::{self, BenchmarkConfig, Config, Draft};
 use crate::data::{Purpose, Tokenizer};
-use crate::exam::{Exam, Grader, Right};
+use crate::exam::{Exam, Grader, RightAnswer};
 use crate::metrics::Values;
 use crate::model::{Policy, device, embedded, hub};
-use crate::report::Answered;
-use crate::report::terminal::say;
 use crate::reward::Rewards;
 use crate::run::{CONFIG_FILE, checkpoint};
+use crate::terminal::Answered;
+use crate::terminal::say;
 
 /// Prefix of the names of models in this executable.
 const EMBEDDED: &str = "embedded:";
@@ -117,7 +117,7 @@ fn open(args: &EvalArgs) -> Result<Open> {
 /// Measures every benchmark; prints a line for each and for their mean.
 fn measure(mut open: Open, mut answers: Option<Answers>) -> Result<()> {
     let mut sink = WarningSink { warned: &mut BTreeSet::new(), watchdog: &open.watchdog };
-    let right = Right::of(&open.config);
+    let right = RightAnswer::of(&open.config);
     let mut grader = Grader { rewards: &mut open.rewards, sink: &mut sink, right: &right };
     let exam = Exam::of(&open.config, 0);
     say(&format!("right      {right}"));

@@ -9,8 +9,8 @@ use super::card;
 use super::failure::Failure;
 use crate::folder;
 use crate::model::{Policy, device, embedded};
-use crate::report::terminal::{grouped, say};
 use crate::run::checkpoint;
+use crate::terminal::{grouped, say};
 
 /// Writes a model as a Hugging Face folder. An adapter's product is added to its base, and a run's model gets a card.
 pub(super) fn run(args: &ExportArgs) -> Result<(), Failure> {

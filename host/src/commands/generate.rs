@@ -15,7 +15,7 @@ use super::inference_args::GenerateArgs;
 use super::output::{self, unwritable};
 use crate::data::{Chat, Messages, Tokenizer, lenient};
 use crate::model::{Generation, ModelFiles, Policy, SampledTokens, SamplingParams};
-use crate::report::terminal::{self, say};
+use crate::terminal::{self, say};
 
 struct Prompt {
     text: String,

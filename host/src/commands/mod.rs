@@ -37,8 +37,8 @@ use args::{Cli, Command, SftArgs};
 use failure::Failure;
 
 use crate::model::device;
-use crate::report::terminal::{self, sentence};
 use crate::sft::Sft;
+use crate::terminal::{self, sentence};
 use crate::{check, data};
 
 /// Runs the command line. The exit code is 0, 2 for bad input, or 1 for a run that failed or whose output could not be written.
@@ -132,5 +132,5 @@ fn not_run(error: &clap::Error) -> i32 {
 
 fn run_sft(args: &SftArgs) -> Result<(), Failure> {
     let sft = Sft::open(args.config.as_deref(), &args.set, args.device.as_deref(), &args.output_dir);
-    sft.map_err(Failure::Input)?.run().map_err(Failure::Run)
+    sft.map_err(Failure::Input)?.run(terminal::say).map_err(Failure::Run)
 }

@@ -11,7 +11,7 @@ use capo_plugin::Point;
 
 use super::args::{NewPluginArgs, flag_name};
 use super::vendor;
-use crate::report::terminal::say;
+use crate::terminal::say;
 
 /// Names that cargo or rustc would refuse, or that would hide a dependency, with spaces between them.
 const TAKEN: &str = "as async await break const continue crate dyn else enum extern false fn for gen if impl in let loop \

@@ -4,7 +4,7 @@ use anyhow::Result;
 use capo_loader::listing;
 
 use super::args::ListArgs;
-use crate::report::terminal::say;
+use crate::terminal::say;
 
 /// Lists components and recipes as lines or JSON, or prints the plugins' pins.
 pub(super) fn run(args: &ListArgs, verbose: bool) -> Result<()> {

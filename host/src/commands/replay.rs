@@ -9,7 +9,7 @@ use super::args::ReplayArgs;
 use super::batches::Batches;
 use super::sweep::{Chosen, Range, Sweep};
 use crate::config::{self, Draft, replayed_settings};
-use crate::report::terminal::say;
+use crate::terminal::say;
 
 /// Runs masks and weights over recorded batches.
 pub(super) fn run(args: &ReplayArgs) -> Result<()> {

@@ -7,7 +7,7 @@ use super::args::ReportArgs;
 use super::output;
 use super::runs::found;
 use crate::report::page;
-use crate::report::terminal::{say, warn};
+use crate::terminal::{say, warn};
 
 pub(super) fn run(args: &ReportArgs) -> Result<()> {
     let out = &args.out;

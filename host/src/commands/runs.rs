@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use super::args::RunsArgs;
 use crate::report::found::{FoundRun, Summary};
-use crate::report::terminal::{duration, percent, say, warn};
+use crate::terminal::{duration, percent, say, warn};
 
 pub(super) fn run(args: &RunsArgs) -> Result<()> {
     let runs: Vec<Summary> = found(&args.dirs)?.iter().map(Summary::of).collect();

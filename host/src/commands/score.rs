@@ -10,8 +10,8 @@ use super::failure::Failure;
 use super::inference_args::ScoreArgs;
 use super::output::{self, unwritable};
 use crate::data::{Limits, Pairs};
-use crate::report::terminal::{grouped, say};
 use crate::score::score;
+use crate::terminal::{grouped, say};
 
 /// Computes log-probabilities for the completions of a file, with one output line each.
 pub(super) fn run(args: &ScoreArgs) -> Result<(), Failure> {

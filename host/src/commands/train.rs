@@ -13,9 +13,9 @@ use super::args::TrainArgs;
 use super::failure::Failure;
 use crate::config::{self, Config, Draft, Resolved};
 use crate::model::device;
-use crate::report::{Report, terminal};
 use crate::run::estimate::{self, Estimate};
-use crate::run::{AbsentWeights, CONFIG_FILE, Resources, Run, best, directory, pace, provenance};
+use crate::run::{AbsentWeights, CONFIG_FILE, Resources, Run, best, directory, provenance};
+use crate::terminal::{self, ProgressLines};
 use crate::train::train;
 
 pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
@@ -24,32 +24,33 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
     }
     let (mut run, sources) = open_run(args).map_err(Failure::Input)?;
     run.dump_batches(args.dump_batches.as_deref()).map_err(Failure::Input)?;
-    let mut report = Report::new(started, run.config.train.max_steps, run.progress.step);
-    report.opening(&run, &run.dir, &sources);
+    let max_steps = run.config().train.max_steps;
+    let mut progress = ProgressLines::new(started, max_steps, run.progress.step);
+    progress.opening(&run.resources, &run.dir, &sources);
     if args.resume.is_some() {
-        report.resuming(&run);
+        progress.resuming(&run);
     }
-    if run.progress.step >= run.config.train.max_steps {
-        report.say("this run has done all its steps");
+    if run.progress.step >= max_steps {
+        progress.say("this run has done all its steps");
         return Ok(());
     }
     if let Some(ending) = best::ending(&run) {
-        report.say(&format!("this run has ended: {ending}"));
+        progress.say(&format!("this run has ended: {ending}"));
         return Ok(());
     }
     if let Some(limit) = args.stop_after.filter(|limit| run.progress.step > 0 && run.progress.step >= *limit) {
-        report.say(&format!("this run has done {} steps (`--stop-after` is {limit})", run.progress.step));
+        progress.say(&format!("this run has done {} steps (`--stop-after` is {limit})", run.progress.step));
         return Ok(());
     }
     let stop = Arc::new(AtomicBool::new(false));
-    watch_interrupts(&stop, run.watchdog.place()).map_err(Failure::Run)?;
-    let outcome = train(&mut run, &mut report, args.stop_after, &stop);
+    watch_interrupts(&stop, run.resources.watchdog.place()).map_err(Failure::Run)?;
+    let outcome = train(&mut run, &mut progress, args.stop_after, &stop);
     if let Err(error) = outcome {
-        let stopped = run.watchdog.place().stopped().unwrap_or_default();
+        let stopped = run.resources.watchdog.place().stopped().unwrap_or_default();
         let expected = || Some(Estimate::of(&mut run.resources).ok()?.bytes());
         return Err(Failure::Run(device::with_estimate(error, expected).context(stopped)));
     }
-    report.closing(&run);
+    progress.closing(&run);
     Ok(())
 }
 
@@ -81,13 +82,13 @@ fn dry_run(args: &TrainArgs, started: Instant) -> Result<()> {
     let (config, registry, sources) = settings(args)?;
     let (mut resources, dir) = Run::prepare(config, &registry, AbsentWeights::Counted)?;
     let estimate = Estimate::of(&mut resources)?;
-    let lines = [estimate.lines(&resources), pace::lines(&mut resources, &estimate)].concat();
+    let lines = [estimate.lines(&resources), terminal::pace(&mut resources, &estimate)].concat();
     let dir = dir.unwrap_or_else(|| directory::free(&resources.name()));
-    let report = Report::new(started, resources.config.train.max_steps, 0);
-    report.opening(&resources, &dir, &sources);
-    lines.iter().for_each(|line| report.say(line));
-    report.say("\nits settings, in full:\n");
-    report.say(&resources.config.in_full()?);
+    let progress = ProgressLines::new(started, resources.config.train.max_steps, 0);
+    progress.opening(&resources, &dir, &sources);
+    lines.iter().for_each(|line| progress.say(line));
+    progress.say("\nits settings, in full:\n");
+    progress.say(&resources.config.in_full()?);
     check_memory(args, &mut resources)
 }
 

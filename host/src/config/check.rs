@@ -8,7 +8,7 @@ use super::{Config, DataConfig, Format, LossDistribution, RolloutConfig, Sizes, 
 use crate::adamw::SecondMoment;
 use crate::algorithms::GROUP_ADVANTAGES;
 use crate::data::{Arithmetic, Filter};
-use crate::exam::Right;
+use crate::exam::RightAnswer;
 use crate::model::device::{CPU, Dtype};
 use crate::optim::OptimizerName;
 use crate::schedule::ScheduleKind;
@@ -139,7 +139,7 @@ fn best_model(config: &Config, sizes: &Sizes) -> Result<()> {
         "`train.metric_for_best_model` is `{metric}`, but `eval.num_prompts` is 0 (set it)"
     );
     ensure!(
-        Right::of(config) != Right::Unsaid || !(metric == "eval_accuracy" || metric.contains('@')),
+        RightAnswer::of(config) != RightAnswer::Undecided || !(metric == "eval_accuracy" || metric.contains('@')),
         "`train.metric_for_best_model` is `{metric}`, but of several rewards none says which answers are right (name it with `eval.reward`)"
     );
     let benchmark = metric.strip_prefix("eval/").map(|rest| rest.split('/').next().unwrap_or(rest));

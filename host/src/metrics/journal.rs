@@ -1,12 +1,43 @@
 //! JSON Lines files that a run appends to, and continues after a resume: `metrics.jsonl`, `completions.jsonl`.
 
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, ErrorKind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use capo_loader::{files, terminal};
 use serde::Deserialize;
+
+use super::line::Line;
+
+/// Name of the metrics file in a run's directory.
+pub const METRICS_FILE: &str = "metrics.jsonl";
+
+/// `metrics.jsonl`, to which a line is appended per step.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    /// Names with a warning in this process.
+    warned: BTreeSet<String>,
+}
+
+impl Journal {
+    /// The file at `path`.
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, warned: BTreeSet::new() }
+    }
+
+    /// Appends `line`. Values that are not finite become null; returns one warning for each such name.
+    pub fn append(&mut self, line: &Line) -> Result<Vec<String>> {
+        files::append_line(&self.path, &serde_json::to_string(line)?)?;
+        let nulls = line.values.iter().filter(|(_, value)| !value.is_finite());
+        let new = nulls.filter(|(name, _)| self.warned.insert((*name).clone()));
+        let step = line.step;
+        let warn = |(name, value)| format!("metric `{name}` is {value} at step {step}: written as null (told once)");
+        Ok(new.map(warn).collect())
+    }
+}
 
 /// Cuts the file at `path` back to `step`, and reports the number of removed lines. Removal starts at the first line that is torn or of a
 /// later step. Step 0 removes all lines. A missing file is no error.
@@ -53,6 +84,23 @@ fn is_later(line: &[u8], step: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_that_are_not_finite_become_null_with_one_warning_each() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics.jsonl");
+        let mut journal = Journal::new(path.clone());
+        let mut append = |step, values: &[(&str, f64)]| {
+            let values = values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+            journal.append(&Line { step, values }).unwrap()
+        };
+        let warnings = append(1, &[("loss", f64::INFINITY), ("kl", f64::NAN), ("reward", 0.5)]);
+        assert_eq!(warnings.len(), 2);
+        assert_eq!(warnings[0], "metric `kl` is NaN at step 1: written as null (told once)");
+        assert!(append(2, &[("kl", f64::NEG_INFINITY)]).is_empty());
+        let expected = "{\"step\":1,\"kl\":null,\"loss\":null,\"reward\":0.5}\n{\"step\":2,\"kl\":null}\n";
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
+    }
 
     #[test]
     fn later_lines_go_wherever_the_last_was_torn() {

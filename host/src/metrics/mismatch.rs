@@ -5,7 +5,7 @@
 
 use capo_plugin::Dims;
 
-use super::Values;
+use super::line::Values;
 
 /// Bound on a log-ratio before the ratio is squared, as in verl.
 const BOUND: f64 = 20.0;

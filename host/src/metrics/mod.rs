@@ -1,261 +1,185 @@
-//! Metrics of a run: one JSON object per step in `metrics.jsonl`, under TRL's names.
+//! Metrics of a run, under TRL's names: the records of a rollout, its steps and evaluations become one line per step.
 
 pub mod completions;
 pub mod journal;
+mod line;
+pub mod lines;
 mod mismatch;
 pub mod names;
 mod rollout;
-pub mod sink;
+mod step;
 mod tensorboard;
-mod timer;
 
+pub use line::{Line, Values};
 pub use mismatch::mismatch;
-pub use rollout::{lengths, rewards};
-pub use tensorboard::EventFile;
-pub use timer::Timer;
+pub use tensorboard::Tensorboard;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::time::Instant;
 
-use anyhow::Result;
-use capo_loader::files;
-use serde::Serialize;
+use anyhow::{Result, bail};
 
-use crate::warnings::Watch;
-use timer::Timers;
+use crate::stages::owners::{Owner, Owners, reserved};
+use crate::stages::record::StepRecord;
+use crate::stages::recorder::{Recorded, Times};
+use crate::stages::rollout::RolloutRecord;
 
-/// Metric names and values, as the functions of this module return them for [`Metrics::extend`].
-pub type Values = Vec<(String, f64)>;
+/// Sum and number of the values of each name. Several values of a step are written as their mean, as in TRL.
+type Sums = BTreeMap<String, (f64, u32)>;
 
-/// Collects the values of one step at a time and writes them to `metrics.jsonl`.
+fn add(sums: &mut Sums, name: String, value: f64) {
+    let sum = sums.entry(name).or_default();
+    *sum = (sum.0 + value, sum.1 + 1);
+}
+
+fn add_times(to: &mut Times, from: &Times) {
+    from.iter().for_each(|(stage, time)| *to.entry(stage).or_default() += *time);
+}
+
+fn mean((sum, count): &(f64, u32)) -> f64 {
+    sum / f64::from(*count)
+}
+
+/// Collects the metrics of one step at a time.
 #[derive(Debug)]
 pub struct Metrics {
-    path: PathBuf,
-    /// TensorBoard's event file, if the user asks for it.
-    pub events: Option<EventFile>,
-    /// Masks, weights and step controls of which trackers are told the main metrics alone.
-    pub brief: Vec<String>,
-    /// Checks of every step for warnings, if the metrics belong to a run.
-    pub watch: Option<Watch>,
-    /// Sum and number of the values recorded for each name since the last flush.
-    values: BTreeMap<String, (f64, u32)>,
-    /// Values of the rollout, which are written in the line of every step that uses it.
-    held: BTreeMap<String, (f64, u32)>,
-    /// The component that recorded each name.
-    owners: BTreeMap<String, String>,
-    timers: Timers,
-    /// Number of prompt and completion tokens processed since step 0, which is written with every step (TRL), and in checkpoints.
-    pub num_tokens: u64,
-    warnings: Vec<String>,
-    /// Names with a warning in this process.
-    warned: BTreeSet<String>,
+    pub owners: Owners,
+    /// Values of the rollout, which are in the line of every step that uses it.
+    rollout: Sums,
+    /// Values of the step since the last line.
+    step: Sums,
+    /// Times since the last line, and before it in this process.
+    times: [Times; 2],
+    last_line: Instant,
 }
 
-/// The JSON object of one step: `step` comes first, then the values in the order of their names. Values that are not finite become null.
-#[derive(Serialize)]
-struct Line<'a> {
-    step: u64,
-    #[serde(flatten)]
-    values: &'a BTreeMap<String, f64>,
-}
-
-/// The written line of one step, and its warnings.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Flushed {
-    /// All values of the step. A value that is not finite is null in the file.
-    pub values: BTreeMap<String, f64>,
-    /// Warnings for the user, each shown once per process.
-    pub warnings: Vec<String>,
+impl Default for Metrics {
+    fn default() -> Self {
+        let (owners, [rollout, step]) = (Owners::default(), [const { BTreeMap::new() }; 2]);
+        Self { owners, rollout, step, times: Default::default(), last_line: Instant::now() }
+    }
 }
 
 impl Metrics {
-    /// Metrics that append to the file at `path`; `num_tokens` is the checkpointed [`Metrics::num_tokens`].
-    pub fn new(path: PathBuf, num_tokens: u64) -> Self {
-        Metrics {
-            path,
-            events: None,
-            brief: Vec::new(),
-            watch: None,
-            values: BTreeMap::new(),
-            held: BTreeMap::new(),
-            owners: BTreeMap::new(),
-            timers: Timers::default(),
-            num_tokens,
-            warnings: Vec::new(),
-            warned: BTreeSet::new(),
-        }
-    }
-
-    /// Marks the values since the last flush as the rollout's. They are written in every line until the next rollout.
-    pub fn hold(&mut self) {
-        self.held = std::mem::take(&mut self.values);
-    }
-
-    /// Records one value of `component` under `name`.
-    pub fn record_of(&mut self, component: &str, name: &str, value: f64) -> Result<(), String> {
-        let owner = self.owners.entry(name.to_owned()).or_insert_with(|| component.to_owned());
-        if owner != component {
-            return Err(format!("recorded `{name}`, as component `{owner}` does (rename one of them)"));
-        }
-        self.record(name, value);
+    /// Adds a rollout, in place of the last one.
+    ///
+    /// # Errors
+    ///
+    /// When a component uses a name of the host, in this function and in `step`.
+    pub fn rollout(&mut self, record: &RolloutRecord) -> Result<()> {
+        self.rollout = self.merged(rollout::rollout(record), &record.recorded)?;
         Ok(())
     }
 
-    /// Records one value under `name`. Several values in one step are written as their mean, as in TRL.
-    pub fn record(&mut self, name: &str, value: f64) {
-        let entry = self.values.entry(name.to_string()).or_insert((0.0, 0));
-        *entry = (entry.0 + value, entry.1 + 1);
+    /// Adds a step; `rejected_so_far` is the rejected share of the run's tokens.
+    pub fn step(&mut self, record: &StepRecord, rejected_so_far: f64) -> Result<()> {
+        self.step = self.merged(step::step(record, rejected_so_far), &record.recorded)?;
+        Ok(())
     }
 
-    /// Records each pair of `values`.
-    pub fn extend(&mut self, values: Values) {
-        for (name, value) in values {
-            self.record(&name, value);
-        }
+    /// Adds values of the host, as of an evaluation.
+    pub fn extend(&mut self, values: Values) -> Result<()> {
+        let values = self.merged(values, &Recorded::default())?;
+        self.step.extend(values);
+        Ok(())
     }
 
-    /// Mean of the values recorded under `name` for the current step; `None` without a value.
-    pub fn value(&self, name: &str) -> Option<f64> {
-        let (sum, count) = self.values.get(name).or_else(|| self.held.get(name))?;
-        Some(sum / f64::from(*count))
+    pub fn add_time(&mut self, stage: &'static str, since: Instant) {
+        *self.times[0].entry(stage).or_default() += since.elapsed();
     }
 
-    /// Names of the values recorded for the current step.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.values.keys().chain(self.held.keys()).map(String::as_str)
-    }
-
-    /// Times `stage` until the returned guard is dropped. The metric `timing_s/<stage>` is in seconds, summed over the step.
-    #[must_use = "the time ends when the guard is dropped"]
-    pub fn timer(&self, stage: &'static str) -> Timer {
-        self.timers.start(stage)
-    }
-
-    /// Total time per stage in this process, for the closing summary.
-    pub fn total_times(&self) -> BTreeMap<&'static str, Duration> {
-        self.timers.totals()
-    }
-
-    /// Writes everything recorded since the last flush as one line, `step` first, and starts the next step.
-    ///
-    /// Values that are not finite are written as null, with one warning per name. Findings of the run's watch also become warnings, and
-    /// have their own metric in the line. A failed write is an error.
-    pub fn flush(&mut self, step: u64) -> Result<Flushed> {
-        let step_values = std::mem::take(&mut self.values);
-        let mut values: BTreeMap<String, f64> = (self.held.clone().into_iter())
-            .chain(step_values)
-            .map(|(name, (sum, count))| (name, sum / f64::from(count)))
-            .collect();
-        values.insert("num_tokens".into(), self.num_tokens as f64);
-        for (stage, time) in self.timers.take_step() {
-            values.insert(format!("timing_s/{stage}"), time.as_secs_f64());
-        }
-        for (name, value) in values.iter().filter(|(_, value)| !value.is_finite()) {
-            if self.warned.insert(name.clone()) {
-                self.warnings.push(format!("metric `{name}` is {value} at step {step}: written as null (told once)"));
+    /// The host's `values` beside those that components recorded: sum and number of the values of each name.
+    fn merged(&mut self, values: Values, recorded: &Recorded) -> Result<Sums> {
+        add_times(&mut self.times[0], &recorded.times);
+        for (name, _) in &values {
+            if let Err(Owner::Component(component)) = self.owners.claim(name, Owner::Host) {
+                bail!("component `{component}`: {}", reserved(name));
             }
         }
-        let found = self.watch.as_mut().map_or_else(Vec::new, |watch| watch.step(step, &values));
-        for finding in found {
-            values.insert(finding.metric(), 1.0);
-            self.warnings.push(format!("step {step}: {}", finding.line()));
+        let mut merged = Sums::new();
+        recorded.numbers.iter().cloned().chain(values).for_each(|(name, value)| add(&mut merged, name, value));
+        Ok(merged)
+    }
+
+    /// Value of `name` for the current step; `None` without one.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        self.step.get(name).or_else(|| self.rollout.get(name)).map(mean)
+    }
+
+    /// Names of the values for the current step.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.step.keys().chain(self.rollout.keys()).map(String::as_str)
+    }
+
+    /// Total time per stage in this process.
+    pub fn total_times(&self) -> Times {
+        let [now, mut all] = self.times.clone();
+        add_times(&mut all, &now);
+        all
+    }
+
+    /// The line of `step`, which ends it. Before the step, `num_tokens` tokens were processed and `num_completions` sampled.
+    pub fn line(&mut self, step: u64, num_tokens: u64, num_completions: u64) -> Line {
+        let mut own = std::mem::take(&mut self.step);
+        let mut record = |name: &str, value: f64| add(&mut own, name.to_owned(), value);
+        record("num_tokens", num_tokens as f64);
+        record("num_completions", num_completions as f64);
+        if step > 0 {
+            record("step_time", self.last_line.elapsed().as_secs_f64());
+            self.last_line = Instant::now();
         }
-        files::append_line(&self.path, &serde_json::to_string(&Line { step, values: &values })?)?;
-        let told = values.iter().filter(|(name, _)| names::is_main(name, &self.brief));
-        self.events.as_mut().map_or(Ok(()), |events| events.write(step, told))?;
-        Ok(Flushed { values, warnings: std::mem::take(&mut self.warnings) })
+        let times = std::mem::take(&mut self.times[0]);
+        times.iter().for_each(|(stage, time)| record(&format!("timing_s/{stage}"), time.as_secs_f64()));
+        add_times(&mut self.times[1], &times);
+        let values = self.rollout.iter().chain(&own).map(|(name, sum)| (name.clone(), mean(sum)));
+        Line { step, values: values.collect() }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tempfile::TempDir;
+    use std::time::Duration;
 
     use super::*;
+    use crate::reward::Scored;
 
-    /// Metrics, and the folder of their file.
-    fn metrics() -> (Metrics, TempDir) {
-        let folder = tempfile::tempdir().unwrap();
-        (Metrics::new(folder.path().join("metrics.jsonl"), 0), folder)
-    }
-
-    fn lines(metrics: &Metrics) -> Vec<String> {
-        std::fs::read_to_string(&metrics.path).unwrap().lines().map(String::from).collect()
-    }
-
-    #[test]
-    fn a_step_is_one_ordered_line() {
-        let (mut metrics, _folder) = metrics();
-        metrics.record("reward", 0.5);
-        metrics.extend(vec![("loss".into(), 1.0), ("loss".into(), 2.0)]);
-        metrics.num_tokens += 7;
-        let flushed = metrics.flush(1).unwrap();
-        assert_eq!(flushed.values["loss"], 1.5);
-        metrics.num_tokens += 3;
-        metrics.flush(2).unwrap();
-        assert_eq!(
-            lines(&metrics),
-            ["{\"step\":1,\"loss\":1.5,\"num_tokens\":7.0,\"reward\":0.5}", "{\"step\":2,\"num_tokens\":10.0}"]
-        );
+    fn rollout(reward: f32, numbers: &[(&str, f64)]) -> RolloutRecord {
+        let rewards = Scored { total: vec![reward], per_reward: Vec::new() };
+        let times = [("rollout", Duration::from_millis(7))].into();
+        let numbers = numbers.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        let (lengths, truncated, recorded) = (vec![1], vec![0], Recorded { numbers, arrays: Vec::new(), times });
+        RolloutRecord { lengths, truncated, group_size: 1, rewards, recorded, ..RolloutRecord::default() }
     }
 
     #[test]
-    fn values_that_are_not_finite_become_null_with_one_warning_each() {
-        let (mut metrics, _folder) = metrics();
-        metrics.record("kl", f64::NAN);
-        metrics.record("loss", f64::INFINITY);
-        let warnings = metrics.flush(1).unwrap().warnings;
-        assert_eq!(warnings.len(), 2);
-        assert_eq!(warnings[0], "metric `kl` is NaN at step 1: written as null (told once)");
-        assert_eq!(lines(&metrics), ["{\"step\":1,\"kl\":null,\"loss\":null,\"num_tokens\":0.0}"]);
-        metrics.record("kl", f64::NEG_INFINITY);
-        assert!(metrics.flush(2).unwrap().warnings.is_empty());
+    fn a_rollouts_values_stand_in_every_line_that_uses_it_and_its_time_in_the_first() {
+        let mut metrics = Metrics::default();
+        for reward in [0.5, 0.25] {
+            metrics.rollout(&rollout(reward, &[("spread", 1.0), ("spread", 2.0)])).unwrap();
+            for step in 1..=2 {
+                metrics.extend(vec![("loss".into(), 1.0)]).unwrap();
+                assert_eq!(metrics.value("reward"), Some(f64::from(reward)));
+                let line = metrics.line(step, 7, 1);
+                let values = ["reward", "spread", "loss", "num_tokens"].map(|name| line.values[name]);
+                assert_eq!(values, [reward.into(), 1.5, 1.0, 7.0]);
+                assert_eq!(line.value("timing_s/rollout"), (step == 1).then_some(0.007));
+                assert!(serde_json::to_string(&line).unwrap().starts_with(&format!("{{\"step\":{step},\"compl")));
+            }
+            assert_eq!(metrics.line(3, 7, 1).value("loss"), None);
+        }
+        assert_eq!(metrics.total_times()["rollout"], Duration::from_millis(14));
     }
 
     #[test]
     fn a_name_has_one_owner() {
-        let mut metrics = Metrics::new(PathBuf::from("metrics.jsonl"), 0);
-        for _ in 0..2 {
-            metrics.record_of("a.advantage", "spread", 1.0).unwrap();
-            let refused = metrics.record_of("b.objective", "spread", 3.0).unwrap_err();
-            assert_eq!(refused, "recorded `spread`, as component `a.advantage` does (rename one of them)");
-        }
-        metrics.record_of("b.objective", "kl", 3.0).unwrap();
-        assert_eq!(metrics.values["spread"], (2.0, 2));
-    }
-
-    #[test]
-    fn timers_sum_within_a_step_and_over_the_run() {
-        let (mut metrics, _folder) = metrics();
-        let mut seconds = Vec::new();
-        for step in 1..=2 {
-            for _ in 0..2 {
-                let timer = metrics.timer("rollout");
-                metrics.record("inside", 1.0);
-                drop(metrics.timer("reward"));
-                drop(timer);
-            }
-            assert_eq!(metrics.total_times().len(), 2, "the open step counts");
-            seconds.push(metrics.flush(step).unwrap().values["timing_s/rollout"]);
-        }
-        let total = metrics.total_times()["rollout"].as_secs_f64();
-        assert!((total - seconds.iter().sum::<f64>()).abs() < 1e-9);
-        assert!(metrics.total_times()["reward"] <= metrics.total_times()["rollout"]);
-        assert!(!metrics.flush(3).unwrap().values.contains_key("timing_s/rollout"));
-    }
-
-    #[test]
-    fn a_rollouts_values_stand_in_every_line_that_uses_it() {
-        let (mut metrics, _folder) = metrics();
-        for reward in [0.5, 0.25] {
-            metrics.record("reward", reward);
-            metrics.hold();
-            for step in 0..2 {
-                metrics.record("loss", 1.0);
-                let values = metrics.flush(step).unwrap().values;
-                assert_eq!((values["reward"], values["loss"]), (reward, 1.0));
-            }
-        }
+        let component = |name: &str| Owner::Component(name.to_owned());
+        let mut metrics = Metrics::default();
+        assert_eq!(metrics.owners.claim("reward", component("a.reward")), Ok(()));
+        assert_eq!(metrics.owners.claim("reward", component("b.objective")), Err(component("a.reward")));
+        let error = metrics.rollout(&rollout(1.0, &[])).unwrap_err().to_string();
+        assert!(error.starts_with("component `a.reward`: recorded `reward`, which is the host's own"), "{error}");
+        let mut metrics = Metrics::default();
+        metrics.rollout(&rollout(1.0, &[])).unwrap();
+        assert_eq!(metrics.owners.claim("reward", component("a.reward")), Err(Owner::Host));
     }
 }

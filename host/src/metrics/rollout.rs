@@ -1,17 +1,36 @@
 //! Metrics of sampled completions and their rewards (TRL: `GRPOTrainer._generate` and `_generate_and_score_completions`).
 
-use super::Values;
+use super::line::Values;
 use crate::reward::Scored;
+use crate::stages::dynamic_sampling::Filtered;
+use crate::stages::rollout::RolloutRecord;
 
 /// Largest standard deviation of a group whose rewards count as constant (`torch.isclose` to 0).
 const ZERO_STD: f64 = 1e-8;
+
+/// The host's metrics of a rollout.
+pub(super) fn rollout(record: &RolloutRecord) -> Values {
+    let mut values = lengths(&record.lengths, &record.truncated);
+    values.extend(rewards(&record.rewards, record.group_size));
+    values.extend(record.filtered.iter().flat_map(|filtered| {
+        let Filtered { batches, dropped, without_difference, reward } = *filtered;
+        let values = [
+            ("num_gen_batches", batches as f64),
+            ("dropped_groups", dropped as f64),
+            ("groups_without_difference", without_difference as f64),
+            ("reward", reward),
+        ];
+        values.map(|(name, value)| (format!("dynamic_sampling/{name}"), value))
+    }));
+    values
+}
 
 /// Lengths of B completions in tokens, including the end token. `completions/{mean,min,max}_length` covers all completions.
 /// `completions/{mean,min,max}_terminated_length` covers the completions that ended by themselves (0 without any).
 /// `completions/clipped_ratio` is the share of the other completions.
 ///
 /// `lengths` and `truncated` are `[B]`, at least one.
-pub fn lengths(lengths: &[usize], truncated: &[u8]) -> Values {
+fn lengths(lengths: &[usize], truncated: &[u8]) -> Values {
     let all: Vec<f64> = lengths.iter().map(|length| *length as f64).collect();
     let mut terminated: Vec<f64> =
         all.iter().zip(truncated).filter(|(_, cut)| **cut == 0).map(|(length, _)| *length).collect();
@@ -34,7 +53,7 @@ pub fn lengths(lengths: &[usize], truncated: &[u8]) -> Values {
 /// 2025; before, the mean of the groups' deviations). `rewards/<function>/{mean,std}` are the same for each function before
 /// weighting. `frac_reward_zero_std` is the share of completions in groups with equal rewards, which carry no signal.
 /// Deviations are unbiased (divided by n − 1), and 0 for a single completion. The batch holds whole groups, at least one.
-pub fn rewards(scored: &Scored, group_size: usize) -> Values {
+fn rewards(scored: &Scored, group_size: usize) -> Values {
     let total = widen(&scored.total);
     let groups = total.chunks(group_size);
     let constant = groups.filter(|group| std(group) <= ZERO_STD).count();

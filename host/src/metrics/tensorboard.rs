@@ -9,38 +9,61 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use capo_loader::component_names;
+
+use super::line::Line;
+use super::names::{APPLIED, MEAN_WEIGHT, REJECTION_RATE};
+use crate::config::{ComponentMetrics, Config, Tracker};
 
 /// Prefix by which TensorBoard recognizes an event file. The rest of the name orders the files.
 const PREFIX: &str = "events.out.tfevents.";
 
+/// Metrics that show at a glance what a mask, a weight or a step control does: rejected tokens or the mean weight, the threshold, the mean
+/// predicted shift, what was applied of a step, and its KL divergence.
+const MAIN: [&str; 7] = [REJECTION_RATE, MEAN_WEIGHT, "threshold", "m_f/mean", APPLIED, "kl", "kl/mean"];
+
+/// The event file of a run.
 #[derive(Debug)]
-pub struct EventFile {
+pub struct Tensorboard {
     path: PathBuf,
     file: File,
+    /// Masks, weights and step controls of which only the [`MAIN`] metrics are written.
+    brief: Vec<String>,
 }
 
-impl EventFile {
-    /// Begins a file in the run's directory `dir`, for steps from `first` on. TensorBoard then ignores these steps in earlier
-    /// files.
-    pub fn begin(dir: &Path, first: u64) -> Result<Self> {
+impl Tensorboard {
+    /// Begins a file in the run's directory `dir` if the config asks for one, for steps from `first` on. TensorBoard then ignores these
+    /// steps in earlier files.
+    pub fn begin(dir: &Path, first: u64, config: &Config) -> Result<Option<Self>> {
+        if !config.logging.report_to.contains(&Tracker::Tensorboard) {
+            return Ok(None);
+        }
         let (path, file) = create(dir).with_context(|| format!("cannot make an event file in `{}`", dir.display()))?;
-        let mut events = Self { path, file };
+        let Config { mask, weight, step_control, .. } = config;
+        let components = [mask, weight, step_control].into_iter().flat_map(|list| component_names(list));
+        let brief = components.filter(|_| config.logging.component_metrics == ComponentMetrics::Main).collect();
+        let mut events = Self { path, file, brief };
         events.append(&event(0, &message(3, b"brain.Event:2")))?;
         if first > 0 {
             // Marks the start of a session: its status is 1.
             events.append(&event(first, &message(7, &number(1, 1))))?;
         }
-        Ok(events)
+        Ok(Some(events))
     }
 
     /// Writes the values of a step, except those that are not finite.
-    pub fn write<'a>(&mut self, step: u64, values: impl Iterator<Item = (&'a String, &'a f64)>) -> Result<()> {
+    pub fn write(&mut self, line: &Line) -> Result<()> {
+        let is_main = |metric: &str| {
+            let mut of = self.brief.iter().filter_map(|component| metric.strip_prefix(component)?.strip_prefix('/'));
+            of.all(|name| MAIN.contains(&name))
+        };
         let value = |(name, value): (&String, &f64)| {
             let scalar = [&message(1, name.as_bytes())[..], &[2 << 3 | 5], &(*value as f32).to_le_bytes()].concat();
             message(1, &scalar)
         };
-        let summary: Vec<u8> = values.filter(|(_, value)| value.is_finite()).flat_map(value).collect();
-        self.append(&event(step, &message(5, &summary)))
+        let values = line.values.iter().filter(|(name, value)| value.is_finite() && is_main(name));
+        let summary: Vec<u8> = values.flat_map(value).collect();
+        self.append(&event(line.step, &message(5, &summary)))
     }
 
     /// Appends a record in one write. If the process is killed, at most the last record is torn.
@@ -139,7 +162,7 @@ mod tests {
     #[test]
     fn a_later_file_has_a_later_name() {
         let directory = tempfile::tempdir().unwrap();
-        let names: Vec<PathBuf> = (0..3).map(|first| EventFile::begin(directory.path(), first).unwrap().path).collect();
+        let names: Vec<PathBuf> = (0..3).map(|_| create(directory.path()).unwrap().0).collect();
         assert!(names.is_sorted() && names[0] != names[1] && names[1] != names[2], "{names:?}");
     }
 }

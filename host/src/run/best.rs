@@ -13,27 +13,29 @@ use crate::config::TrainConfig;
 ///
 /// When no step so far has had the metric.
 pub fn consider(run: &mut Run) -> Result<()> {
-    let Some(metric) = run.config.train.metric_for_best_model.as_deref() else { return Ok(()) };
-    let value = run.metrics.value(metric);
+    let Some(metric) = run.config().train.metric_for_best_model.as_deref() else { return Ok(()) };
+    let value = run.observers.metrics.value(metric);
     if value.is_none() && run.progress.best.is_none() {
         refuse(run, metric)?;
     }
     // A step whose metric is missing or NaN is never the best.
     let value = value.unwrap_or(f64::NAN);
-    run.progress.best = compared(run.progress.best, run.progress.step, value, &run.config.train);
+    run.progress.best = compared(run.progress.best, run.progress.step, value, &run.config().train);
     Ok(())
 }
 
 /// Refuses a metric of evaluations that the one before training does not have.
 pub fn check(run: &Run) -> Result<()> {
-    match run.config.train.metric_for_best_model.as_deref() {
-        Some(metric) if metric.starts_with("eval_") && run.metrics.value(metric).is_none() => refuse(run, metric),
+    match run.config().train.metric_for_best_model.as_deref() {
+        Some(metric) if metric.starts_with("eval_") && run.observers.metrics.value(metric).is_none() => {
+            refuse(run, metric)
+        }
         _ => Ok(()),
     }
 }
 
 fn refuse(run: &Run, metric: &str) -> Result<()> {
-    let hint = match nearest(metric, run.metrics.names()) {
+    let hint = match nearest(metric, run.observers.metrics.names()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "a line of `metrics.jsonl` has the names".to_owned(),
     };
@@ -50,9 +52,14 @@ fn compared(before: Option<Best>, step: u64, value: f64, train: &TrainConfig) ->
     Some(Best { step, value, without_improvement })
 }
 
+/// True if the run has done its last step, or ends before it.
+pub fn is_done(run: &Run) -> bool {
+    run.progress.step >= run.config().train.max_steps || ending(run).is_some()
+}
+
 /// The reason why the run ends before its last step; `None` if it continues.
 pub fn ending(run: &Run) -> Option<String> {
-    let train = &run.config.train;
+    let train = &run.config().train;
     if run.has_its_completions() {
         let sampled = run.completions_sampled();
         return Some(format!(

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::Tensor;
@@ -17,8 +17,7 @@ use capo_loader::manifest::SealedFolder;
 use serde::{Deserialize, Serialize};
 
 use super::progress::{Progress, RecoveryPoint, States};
-use super::states;
-use super::{Resources, Run};
+use super::{Resources, Run, best, states};
 use crate::config::Config;
 use crate::data::{Tokenizer, fingerprint};
 use crate::folder;
@@ -49,17 +48,25 @@ struct Saved {
     measured: BTreeMap<String, String>,
 }
 
-/// True if a checkpoint is due after the last step: every `train.save_steps`, at the end, and at the best evaluation.
-pub fn is_due(run: &Run) -> bool {
-    let (step, every) = (run.progress.step, run.config.train.save_steps);
-    let is_best = run.progress.best.is_some_and(|best| best.step == step);
-    step >= run.config.train.max_steps || (every > 0 && step.is_multiple_of(every)) || is_best
+/// A kind of checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Due {
+    Lasting,
+    /// Replaced by the next checkpoint.
+    ByTime,
 }
 
-/// True if a checkpoint by time is due, when a kill could cost the work of `at_risk`.
-pub fn is_due_by_time(run: &Run, at_risk: Duration) -> bool {
-    let minutes = run.config.train.save_minutes;
-    minutes > 0.0 && at_risk.as_secs_f64() >= 60.0 * minutes
+/// The checkpoint that is due at the end of a rollout: every `train.save_steps`, at the end of the run or of this process, and at the best
+/// evaluation; or by time, when a kill could cost the work of `at_risk`.
+pub fn due(run: &Run, stopped: bool, at_risk: Duration) -> Option<Due> {
+    let (step, train) = (run.progress.step, &run.config().train);
+    let is_best = run.progress.best.is_some_and(|best| best.step == step);
+    let is_regular = train.save_steps > 0 && step.is_multiple_of(train.save_steps);
+    if stopped || is_regular || is_best || best::is_done(run) {
+        return Some(Due::Lasting);
+    }
+    let is_late = train.save_minutes > 0.0 && at_risk.as_secs_f64() >= 60.0 * train.save_minutes;
+    is_late.then_some(Due::ByTime)
 }
 
 /// Directory of the checkpoint for the current step.
@@ -92,25 +99,37 @@ pub struct Written {
     new: NewFolder,
 }
 
-/// Writes the files of a checkpoint of the current step, at the end of a rollout; `None` if this checkpoint exists. One `by_time` is refused
-/// if it takes the room of the checkpoint at the end of the run.
-pub fn write(run: &Run, by_time: bool) -> Result<Option<Written>> {
-    if dir(run).exists() {
-        return Ok(None);
-    }
+/// Writes the files of the checkpoint that is due at the current step; `None` if there is none, or it exists. One by time is refused if it
+/// takes the room of the checkpoint at the end of the run.
+pub fn write(run: &mut Run, due: Option<Due>) -> Result<Option<Written>> {
+    let Some(due) = due.filter(|_| !dir(run).exists()) else { return Ok(None) };
+    let (started, by_time) = (Instant::now(), due == Due::ByTime);
     if by_time {
         // An earlier one is deleted after this one is in place.
         let replaces = steps(&run.dir)?.into_iter().any(|step| is_by_time(&run.dir, step));
-        folder::check_room(&run.dir, run.checkpoint_bytes(), if replaces { 1 } else { 2 })?;
+        folder::check_room(&run.dir, run.resources.checkpoint_bytes(), if replaces { 1 } else { 2 })?;
     }
-    write_point(run, &RecoveryPoint::of(run), &States::save(run)?, by_time).map(Some)
+    let written = write_point(run, &RecoveryPoint::of(run), &States::save(&run.resources)?, by_time)?;
+    run.observers.metrics.add_time("checkpoint", started);
+    Ok(Some(written))
+}
+
+/// Moves what was `written` into place. The failure of a checkpoint by time is a warning.
+pub fn finish(run: &Run, due: Option<Due>, written: Result<Option<Written>>) -> Result<Option<String>> {
+    let done = written.and_then(|written| written.map_or(Ok(()), |written| appear(run, &written)));
+    match done {
+        Err(error) if due == Some(Due::ByTime) => {
+            Ok(Some(format!("no checkpoint after step {}: {error:#}", run.progress.step)))
+        }
+        done => done.map(|()| None),
+    }
 }
 
 /// Writes a checkpoint of the recovery point, if the components' states at that point are still available.
 pub fn save_last(run: &mut Run) -> Result<()> {
     let Some(mut point) = run.recovery.take() else { return Ok(()) };
     let states = match point.states.take() {
-        None if run.watchdog.calls() == point.calls => Some(States::save(run)?),
+        None if run.resources.watchdog.calls() == point.calls => Some(States::save(&run.resources)?),
         states => states,
     };
     match states {
@@ -131,21 +150,28 @@ fn write_point(run: &Run, point: &RecoveryPoint, states: &States, by_time: bool)
 }
 
 /// Moves the checkpoint into place, then deletes those that it replaces and those beyond `train.save_total_limit`.
-pub fn appear(run: &Run, Written { step, new }: &Written) -> Result<()> {
+fn appear(run: &Run, Written { step, new }: &Written) -> Result<()> {
     let cannot = || format!("cannot rename a checkpoint to `{}`", path(&run.dir, *step).display());
     new.appear_as(Path::new(&name(*step))).with_context(cannot)?;
-    run.watchdog.place().saved(*step);
-    prune(&run.dir, &run.config, &run.progress)
+    run.resources.watchdog.place().saved(*step);
+    prune(&run.dir, &run.resources.config, &run.progress)
 }
 
 fn fill(run: &Run, point: &RecoveryPoint, states: &States, by_time: bool, dir: &Path) -> Result<()> {
-    folder::fill(dir, &run.policy, &run.model_files)?;
-    save_tensors(&dir.join(OPTIMIZER_FILE), run.optimizer.state()?, None)?;
+    folder::fill(dir, &run.resources.policy, &run.resources.model_files)?;
+    save_tensors(&dir.join(OPTIMIZER_FILE), run.resources.optimizer.state()?, None)?;
     states.write(dir)?;
     let ids = |states: &[(String, Vec<u8>)]| states.iter().map(|(id, _)| id.clone()).collect();
     let (components, rewards) = (ids(&states.components), ids(&states.rewards));
-    let data = run.dataset.fingerprint().map(str::to_owned);
-    let saved = Saved { progress: point.progress.clone(), components, rewards, by_time, data, measured: measured(run) };
+    let data = run.resources.dataset.fingerprint().map(str::to_owned);
+    let saved = Saved {
+        progress: point.progress.clone(),
+        components,
+        rewards,
+        by_time,
+        data,
+        measured: measured(&run.resources),
+    };
     files::write_atomic(&dir.join(PROGRESS_FILE), &serde_json::to_vec_pretty(&saved)?)?;
     SealedFolder::seal(dir)
 }

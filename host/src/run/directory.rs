@@ -165,7 +165,8 @@ impl Run {
     pub fn dump_batches(&mut self, dir: Option<&Path>) -> Result<()> {
         if let Some(dir) = dir {
             ready_for_batches(dir, self.progress.step)?;
-            self.needs = self.needs.with(Inputs::LAST_LAYER | Inputs::ROLLOUT_CONTEXT | Inputs::SAMPLER_TOP_K);
+            let inputs = &mut self.resources.inputs;
+            *inputs = inputs.with(Inputs::LAST_LAYER | Inputs::ROLLOUT_CONTEXT | Inputs::SAMPLER_TOP_K);
             self.dump = Some(dir.to_owned());
         }
         Ok(())

@@ -30,7 +30,7 @@ impl Estimate {
     /// Estimate of the memory that a run takes.
     pub fn of(resources: &mut Resources) -> Result<Self> {
         let prompt = longest_prompt(resources)?;
-        let Resources { config, policy, optimizer, reference, needs, components, .. } = resources;
+        let Resources { config, policy, optimizer, reference, inputs, components, .. } = resources;
         let controls = &components.step_controls;
         let (train, sizes) = (&config.train, &config.sizes);
         let rows_of_prompt = if policy.drops_out() { 1 } else { config.rollout.num_generations };
@@ -46,12 +46,14 @@ impl Estimate {
             let all = *activations * (sizes.step / micro) as u128;
             *activations = all.min(*activations + (u128::from(train.activation_budget) << 20));
         }
-        let needs = control::needs(*needs, controls, train.measure_step > 0);
+        let outputs = inputs.outputs(controls, train.measure_step > 0);
         let tokens = (sizes.step * config.rollout.max_completion_length) as u128;
-        let features = policy.config().hidden_size * policy.dtype().size_in_bytes();
-        let features = if needs.wants().hidden { features as u128 } else { 0 };
-        let layer = needs.last_layer_bytes(policy.config()) + features;
-        training.push(("the last layer, for components", tokens * layer));
+        let model = policy.config();
+        let features = if outputs.hidden { model.hidden_size * policy.dtype().size_in_bytes() } else { 0 };
+        // On the policy's device, and in the copy for components.
+        let layer = |k: usize| 2 * 4 * (model.hidden_size + 2 * k.min(model.vocab_size) + 3);
+        let layer = features + outputs.last_layer_k.map_or(0, layer);
+        training.push(("the last layer, for components", tokens * layer as u128));
         let sampling = policy.sampling_bytes(shape(config.cached_completions()));
         let whole = |parts: &[(&str, u128)]| parts.iter().map(|(_, bytes)| bytes).sum::<u128>();
         let all = policy.weights().element_count();

@@ -6,6 +6,7 @@ pub mod checkpoint;
 pub mod directory;
 pub mod estimate;
 mod lock;
+mod observers;
 mod open;
 pub mod pace;
 mod progress;
@@ -16,33 +17,28 @@ pub mod settings;
 mod states;
 
 use std::collections::BTreeSet;
-use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 
-use crate::metrics::Metrics;
-use crate::metrics::completions::Completions;
+use crate::config::Config;
+pub use crate::metrics::journal::METRICS_FILE;
 use crate::stages::batch::{StepInfo, step_info};
 use crate::stages::logps::Work;
 use lock::Lock;
 pub use lock::is_at_work;
+pub use observers::Observers;
 pub use progress::Progress;
 use progress::RecoveryPoint;
 pub use resources::{AbsentWeights, Resources};
 
 /// Name of the settings file in a run's directory.
 pub const CONFIG_FILE: &str = "config.toml";
-/// Name of the metrics file in a run's directory.
-pub const METRICS_FILE: &str = "metrics.jsonl";
 
 /// A run, ready for its next step.
 pub struct Run {
     pub resources: Resources,
     pub dir: PathBuf,
     pub progress: Progress,
-    /// Metrics of the current step.
-    pub metrics: Metrics,
-    /// Log of completions and their rewards, if the config asks for it.
-    pub completions: Completions,
+    pub observers: Observers,
     /// Descriptions of settings that changed at the resume.
     pub changed: Vec<String>,
     /// State between the last two rollouts, as long as it can still be saved.
@@ -57,42 +53,33 @@ pub struct Run {
     _lock: Lock,
 }
 
-impl Deref for Run {
-    type Target = Resources;
-
-    fn deref(&self) -> &Resources {
-        &self.resources
-    }
-}
-
-impl DerefMut for Run {
-    fn deref_mut(&mut self) -> &mut Resources {
-        &mut self.resources
-    }
-}
-
 impl Run {
+    /// The run's settings.
+    pub fn config(&self) -> &Config {
+        &self.resources.config
+    }
+
     /// Settings of the coming step; its rollout has had `iteration` earlier uses.
     pub fn step_info(&self, iteration: u64) -> StepInfo {
-        let learning_rate = self.schedule.learning_rate(self.progress.step);
-        let optimizer = self.optimizer.info(learning_rate, self.config.train.max_grad_norm);
-        step_info(&self.config, self.progress.step, iteration, self.components.objective.reduction(), optimizer)
+        let Resources { config, schedule, optimizer, components, .. } = &self.resources;
+        let optimizer = optimizer.info(schedule.learning_rate(self.progress.step), config.train.max_grad_norm);
+        step_info(config, self.progress.step, iteration, components.objective.reduction(), optimizer)
     }
 
     /// Number of completions sampled so far.
     pub fn completions_sampled(&self) -> u64 {
-        self.progress.prompts.saturating_mul(self.config.rollout.num_generations as u64)
+        self.progress.prompts.saturating_mul(self.config().rollout.num_generations as u64)
     }
 
     /// True if `train.max_completions` completions have been sampled.
     pub fn has_its_completions(&self) -> bool {
-        let most = self.config.train.max_completions;
+        let most = self.config().train.max_completions;
         most > 0 && self.completions_sampled() >= most
     }
 
     /// Split of forward and backward passes into micro-batches.
     pub fn work(&self) -> Work {
-        let train = &self.config.train;
+        let train = &self.config().train;
         Work {
             micro_batch: train.per_device_train_batch_size,
             activation_budget: train.activation_budget.saturating_mul(1 << 20),

@@ -6,18 +6,16 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use capo_loader::component_names;
 use capo_loader::files;
 use capo_loader::registry::Registry;
 
 use super::checkpoint::Loaded;
 use super::lock::Lock;
-use super::{AbsentWeights, CONFIG_FILE, METRICS_FILE, Resources, Run, checkpoint, directory, provenance, settings};
-use crate::config::{ComponentMetrics, Config, Tracker};
-use crate::metrics::completions::{COMPLETIONS_FILE, Completions};
-use crate::metrics::{EventFile, Metrics, journal};
-use crate::report::found::Lines;
-use crate::warnings::{Setup, Watch};
+use super::{
+    AbsentWeights, CONFIG_FILE, METRICS_FILE, Observers, Resources, Run, checkpoint, directory, provenance, settings,
+};
+use crate::config::Config;
+use crate::metrics::completions::COMPLETIONS_FILE;
 
 impl Run {
     /// Starts a run in its own directory.
@@ -77,35 +75,15 @@ impl Run {
         Self::at(resources, (dir.to_owned(), lock), Loaded { changed, ..loaded }, step + 1)
     }
 
-    /// A run of `resources` in the directory `dir`, at the point that was `loaded`. Begins metrics and completions, or continues them after
-    /// that point. `first` is the first step that trackers are told.
+    /// A run of `resources` in the directory `dir`, at the point that was `loaded`. `first` is the first step that trackers are told.
     fn at(resources: Resources, (dir, lock): (PathBuf, Lock), loaded: Loaded, first: u64) -> Result<Self> {
         let Loaded { progress, remembers, changed } = loaded;
-        let config = &resources.config;
-        let path = dir.join(METRICS_FILE);
-        journal::cut(&path, progress.step)?;
-        let completions = Completions::new(&dir, &config.logging, config.sizes.steps_per_rollout);
-        completions.cut(progress.step)?;
-        let mut watch = Watch::new(Setup::of(&settings::keys(&toml::to_string(config)?)?, provenance::latest(&dir)?));
-        // If the lines cannot be read, a warning may appear twice.
-        let lines = Lines::read(&path).unwrap_or_default();
-        lines.rows().for_each(|(step, values)| watch.recall(step, &values));
-        let mut metrics = Metrics::new(path, progress.num_tokens);
-        metrics.watch = Some(watch);
-        if config.logging.report_to.contains(&Tracker::Tensorboard) {
-            metrics.events = Some(EventFile::begin(&dir, first)?);
-            if config.logging.component_metrics == ComponentMetrics::Main {
-                let Config { mask, weight, step_control, .. } = config;
-                metrics.brief =
-                    [mask, weight, step_control].into_iter().flat_map(|list| component_names(list)).collect();
-            }
-        }
+        let observers = Observers::open(&dir, &resources.config, provenance::latest(&dir)?, progress.step, first)?;
         Ok(Self {
             resources,
             dir,
             progress,
-            metrics,
-            completions,
+            observers,
             changed,
             recovery: None,
             remembers,

@@ -1,4 +1,4 @@
-//! Estimates how long a run takes, from a small rollout and a small training pass of its model on this machine.
+//! Measures how long a run takes, by a small rollout and a small training pass of its model on this machine.
 
 use std::time::Instant;
 
@@ -9,8 +9,6 @@ use super::Resources;
 use super::estimate::{self, Estimate};
 use crate::benchmark::Benchmark;
 use crate::model::{Generation, Gradients, SamplingParams, Sequences, Shape};
-use crate::report::terminal::{duration, grouped};
-use crate::stages::control;
 
 /// Number of weights × tokens of a measured pass: one to two seconds of two cores. What a pass costs whatever its length, such as the writing
 /// of all gradients, is then a small part.
@@ -20,41 +18,12 @@ const FEWEST: [usize; 2] = [16, 64];
 /// Least duration of the measurement, seconds.
 const LEAST: f64 = 0.3;
 
-/// Lines for the run's header: the time of the whole run, and of each part of a step.
-pub fn lines(resources: &mut Resources, estimate: &Estimate) -> Vec<String> {
-    let (parts, evaluation) = match measure(resources, estimate) {
-        Ok(measured) => measured,
-        Err(error) => return vec![format!("time       not measured: {error:#}")],
-    };
-    let (config, steps) = (&resources.config, resources.config.train.max_steps);
-    let step: f64 = parts.iter().map(|(_, seconds)| seconds).sum();
-    let (mut all, mut evaluated) = (step * steps as f64, String::new());
-    if evaluation > 0.0 {
-        // The first comes before training.
-        let count = 1 + config.evaluations(0..steps);
-        all += evaluation * count as f64;
-        evaluated = format!(" and {count} evaluations of {}", shown(evaluation));
-    }
-    let tokens = config.sizes.step * (estimate.prompt_tokens + config.rollout.max_completion_length);
-    let (all, step, tokens) = (duration(all), shown(step), grouped(tokens as u64));
-    let first = format!(
-        "time       about {all} if every completion has its full length ({tokens} tokens a step): {steps} steps of {step}{evaluated}"
-    );
-    let parts = parts.iter().map(|(name, seconds)| format!("  {name:<32} {:>10}", shown(*seconds)));
-    std::iter::once(first).chain(parts).collect()
-}
-
-/// A duration of any length; a small model's steps take milliseconds.
-fn shown(seconds: f64) -> String {
-    if seconds < 1.0 { format!("{:.0} ms", 1000.0 * seconds) } else { duration(seconds) }
-}
-
 /// Seconds of each part of a step, and of an evaluation, if every completion has its full length. The optimizer takes steps of rate 0, so the
 /// weights stay as they are.
-fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<([(&'static str, f64); 4], f64)> {
+pub fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<([(&'static str, f64); 4], f64)> {
     ensure!(!resources.policy.is_counted(), "the model has no weights here");
     ensure!(estimate::free(resources).is_none_or(|free| estimate.bytes() <= free), "a step does not fit into memory");
-    let Resources { config, policy, optimizer, needs, components, reference, held_out, benchmarks, .. } = resources;
+    let Resources { config, policy, optimizer, inputs, components, reference, held_out, benchmarks, .. } = resources;
     let (train, rollout, sizes) = (&config.train, &config.rollout, config.sizes);
     let (prompt, tokens) = (estimate.prompt_tokens, rollout.max_completion_length);
     let (length, micro) = (prompt + tokens, train.per_device_train_batch_size.min(sizes.step));
@@ -70,7 +39,7 @@ fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<([(&'static
     let (prompt_len, lengths) = (short - completion_len, vec![completion_len; rows]);
     let sequences = Sequences { ids, starts, prompt_len, completion_len, lengths, numbers };
     let d_logps = vec![1e-3; rows * completion_len];
-    let wants = control::needs(*needs, &components.step_controls, train.measure_step > 0).wants();
+    let wants = inputs.outputs(&components.step_controls, train.measure_step > 0);
     // As many rows as the run samples at once, for a few tokens in the middle of their completions.
     let drawn = config.cached_completions().min(most[1]);
     let few = (most[1] / drawn).clamp(1, tokens.max(3) - 2);

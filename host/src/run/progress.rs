@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::stages::record::StepRecord;
+use crate::stages::rollout::RolloutRecord;
+
 /// Progress of a run: the contents of a checkpoint besides weights and components' states.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -34,6 +37,20 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Counts a rollout.
+    pub fn rollout(&mut self, record: &RolloutRecord) {
+        self.prompts += record.prompts;
+        self.num_tokens += record.tokens;
+    }
+
+    /// Counts a step.
+    pub fn step(&mut self, record: &StepRecord) {
+        self.step += 1;
+        self.completion_tokens += record.batch.sampled().completion_tokens();
+        self.rejected_tokens += record.rejected_tokens();
+        self.skipped_steps += u64::from(!record.applied.taken);
+    }
+
     /// Share of all completion tokens so far that masks rejected.
     pub fn rejected_share(&self) -> f64 {
         self.rejected_tokens as f64 / self.completion_tokens.max(1) as f64

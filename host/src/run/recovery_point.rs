@@ -4,7 +4,7 @@
 //! are therefore copied. Larger states keep the point valid only until the first call of a component.
 
 use super::Run;
-use super::progress::{Progress, RecoveryPoint, States};
+use super::progress::{RecoveryPoint, States};
 
 /// Largest total size of all components' states that is copied at every rollout, bytes.
 const SMALL: usize = 1 << 20;
@@ -12,8 +12,7 @@ const SMALL: usize = 1 << 20;
 impl RecoveryPoint {
     /// The recovery point of the current state, without components' states.
     pub fn of(run: &Run) -> Self {
-        let progress = Progress { num_tokens: run.metrics.num_tokens, ..run.progress.clone() };
-        Self { progress, calls: run.watchdog.calls(), states: None }
+        Self { progress: run.progress.clone(), calls: run.resources.watchdog.calls(), states: None }
     }
 
     /// True if states of `bytes` bytes are copied.
@@ -25,11 +24,12 @@ impl RecoveryPoint {
 /// Records a recovery point now. The run's beginning and a saved state need none: a resume finds them anyway.
 pub fn remember(run: &mut Run) {
     run.recovery = None;
-    if run.watchdog.place().is_saved() {
+    if run.resources.watchdog.place().is_saved() {
         return;
     }
     // A failure to save is no error here, because the state may never be needed.
-    let states = if run.remembers { States::save(run).ok().filter(|states| states.bytes() <= SMALL) } else { None };
+    let states =
+        if run.remembers { States::save(&run.resources).ok().filter(|states| states.bytes() <= SMALL) } else { None };
     run.remembers = states.is_some();
     run.recovery = Some(RecoveryPoint { states, ..RecoveryPoint::of(run) });
 }

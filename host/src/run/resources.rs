@@ -15,7 +15,7 @@ use crate::optim::{Optimizer, OptimizerConfig, OptimizerName};
 use crate::reward::Rewards;
 use crate::schedule::Schedule;
 use crate::sgd::SgdConfig;
-use crate::stages::logps::Needs;
+use crate::stages::logps::ComponentInputs;
 
 /// Treatment of a model directory that has no weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,8 +44,8 @@ pub struct Resources {
     pub rewards: Rewards,
     /// Advantage estimator, objective, masks, weights and step controls.
     pub components: Components,
-    /// Inputs that the components asked for.
-    pub needs: Needs,
+    /// Inputs that the components ask for.
+    pub inputs: ComponentInputs,
     pub optimizer: Optimizer,
     pub schedule: Schedule,
     /// Ends the process if a component does not return.
@@ -86,12 +86,12 @@ impl Resources {
             (0, top_k) => top_k,
             (k, _) => k,
         };
-        let needs = Needs::new(&components, &policy, config.train.optimizer, k)?;
+        let inputs = ComponentInputs::new(&components, &policy, config.train.optimizer, k)?;
         let train = &config.train;
         let optimizer = Optimizer::new(policy.params(), optimizer_config(train))?;
         let schedule =
             Schedule::new(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.max_steps)?;
-        let reference = reference(&config, &needs, &policy, &model_files)?;
+        let reference = reference(&config, &inputs, &policy, &model_files)?;
         Ok(Self {
             config,
             policy,
@@ -103,7 +103,7 @@ impl Resources {
             benchmarks,
             rewards,
             components,
-            needs,
+            inputs,
             optimizer,
             schedule,
             watchdog,
@@ -139,19 +139,24 @@ fn open_policy(config: &Config, files: &ModelFiles, absent: AbsentWeights) -> Re
 }
 
 /// The reference model, if a component asks for it: the model that the config names, else a frozen copy of the current policy.
-fn reference(config: &Config, needs: &Needs, policy: &Policy, files: &ModelFiles) -> Result<Option<Reference>> {
+fn reference(
+    config: &Config,
+    inputs: &ComponentInputs,
+    policy: &Policy,
+    files: &ModelFiles,
+) -> Result<Option<Reference>> {
     ensure!(
-        !needs.reference() || config.train.loss_distribution == LossDistribution::Full,
+        !inputs.reference() || config.train.loss_distribution == LossDistribution::Full,
         "`train.loss_distribution` is `sampler`, but a component compares with a reference, whose most likely tokens are others (set `beta` to 0, or `train.loss_distribution` to `full`)"
     );
     let named = config.model.ref_model_name_or_path.as_deref();
-    let Some(name) = named.filter(|_| needs.reference()) else {
+    let Some(name) = named.filter(|_| inputs.reference()) else {
         if let Some(name) = named {
             bail!(
                 "`model.ref_model_name_or_path` is `{name}`, but no component of this run compares with a reference (set the objective's `beta` above 0, or remove it)"
             );
         }
-        return if needs.reference() { Ok(Some(Reference::of(policy.reference()?))) } else { Ok(None) };
+        return if inputs.reference() { Ok(Some(Reference::of(policy.reference()?))) } else { Ok(None) };
     };
     let theirs = embedded::model_files(name)?;
     same_tokens(files, &theirs)?;

@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 /// Differences between two settings texts, one entry per key.
 pub fn changes(before: &str, now: &str) -> Result<Vec<String>> {
-    let (before, now) = (keys(before)?, keys(now)?);
+    let (before, now) = (keys(&read(before)?), keys(&read(now)?));
     let all: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
     let shown =
         |values: &BTreeMap<String, String>, key: &str| values.get(key).cloned().unwrap_or_else(|| "not set".to_owned());
@@ -15,11 +15,16 @@ pub fn changes(before: &str, now: &str) -> Result<Vec<String>> {
     Ok(changed.map(|key| format!("`{key}`: {} -> {}", shown(&before, key), shown(&now, key))).collect())
 }
 
+/// The settings in `text`.
+pub fn read(text: &str) -> Result<Table> {
+    text.parse().context("settings are not TOML")
+}
+
 /// Every value by its dotted key, in the form of `--set`.
-pub fn keys(text: &str) -> Result<BTreeMap<String, String>> {
+pub fn keys(settings: &Table) -> BTreeMap<String, String> {
     let mut keys = BTreeMap::new();
-    collect(String::new(), &Value::Table(text.parse::<Table>().context("settings are not TOML")?), &mut keys);
-    Ok(keys)
+    settings.iter().for_each(|(key, value)| collect(key.clone(), value, &mut keys));
+    keys
 }
 
 fn collect(key: String, value: &Value, keys: &mut BTreeMap<String, String>) {

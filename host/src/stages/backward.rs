@@ -1,20 +1,21 @@
-//! Stage 5: the gradient of the reduced loss over the accepted tokens, one micro-batch at a time.
+//! Stage 5: the gradient of the reduced loss over the kept tokens, one micro-batch at a time.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use capo_loader::mask::{Accepted, Rejected};
-use capo_loader::weight::{Given, Weighed};
+use capo_loader::decision::{Decision, Factors, Rejected};
 use capo_plugin::{Denominator, Dims, OptimizerKind, Reduction};
 
 use crate::model::{Forward, Gradients, Policy};
-use crate::stages::batch::{Factored, StepBatch, StepInfo};
+use crate::stages::batch::{Factored, SampledBatch, StepBatch, StepInfo};
 use crate::stages::logps::Work;
 
 /// A loss reduced to one number, with its derivatives.
 #[derive(Debug)]
 pub struct Reduced {
     pub loss: f64,
+    /// The loss without the entropy bonus; `None` without [`Reduced::add_entropy_bonus`].
+    pub policy_loss: Option<f64>,
     /// `[B, T]`: derivative of the loss by each token's log-probability; zero for rejected tokens.
     pub d_logps: Vec<f32>,
     /// `[B, T]`: derivative of the loss without rejection, minus `d_logps`. `None` if the optimizer does not ask for it or no token was
@@ -33,35 +34,32 @@ pub struct Reduced {
 /// The gradients of one optimizer step.
 #[derive(Debug)]
 pub struct StepGradients {
-    /// Gradients of the reduced loss, over the accepted tokens.
-    pub accepted: Gradients,
+    /// Gradients of the reduced loss, over the kept tokens.
+    pub kept: Gradients,
     /// Gradients of the rejected part, [`Reduced::rest`]; `None` if no token was rejected, or the optimizer does not ask.
     pub rejected: Option<Gradients>,
     /// Duration of the backward passes for `rejected`.
     pub second_pass: Duration,
 }
 
-/// Reduces the whole batch's loss over the accepted tokens, each times its weight. Micro-batches therefore only split the work.
+/// Reduces the whole batch's loss over the kept tokens, each times its weight. Micro-batches therefore only split the work.
 ///
-/// Weights do not change the token count: an accepted token counts as one. If there is a `factored` loss, it is reduced instead, with
+/// Weights do not change the token count: a kept token counts as one. If there is a `factored` loss, it is reduced instead, with
 /// its own weights.
-pub fn reduce(
-    batch: &StepBatch,
-    info: &StepInfo,
-    accepted: &Accepted,
-    weighed: &Weighed,
-    factored: Option<&Factored>,
-) -> Result<Reduced> {
-    let (reduced, factors) = match factored {
-        None => (&batch.loss, &weighed.token_weights),
+pub fn reduce(batch: &StepBatch, info: &StepInfo, decision: &Decision, factored: Option<&Factored>) -> Result<Reduced> {
+    let (reduced, token_weights) = match factored {
+        None => (&batch.loss, &decision.token_weights),
         Some(factored) => (&factored.loss, &factored.token_weights),
     };
-    let counted = if info.denominator == Denominator::KEPT { &accepted.mask } else { &batch.completion_mask };
-    let scales = scales(batch, info, counted)?;
-    let (mut loss, mut d_logps) = (0.0, vec![0.0; batch.dims.len()]);
+    let SampledBatch { dims, completion_mask, .. } = batch.sampled();
+    let scales = match info.denominator {
+        Denominator::KEPT => scales(*dims, info, &decision.token_mask)?,
+        _ => scales(*dims, info, completion_mask)?,
+    };
+    let (mut loss, mut d_logps) = (0.0, vec![0.0; dims.len()]);
     for (b, scale) in scales.into_iter().enumerate() {
-        for i in batch.dims.row(b).filter(|&i| factors[i] != 0.0) {
-            let scale = scale * f64::from(factors[i]);
+        for i in dims.row(b).filter(|&i| token_weights[i] != 0.0) {
+            let scale = scale * f64::from(token_weights[i]);
             loss += scale * f64::from(reduced.loss[i]);
             d_logps[i] = (scale * f64::from(reduced.dloss_dlogp[i])) as f32;
         }
@@ -71,14 +69,13 @@ pub fn reduce(
     let all: f64 = squares.iter().sum();
     let share = |part: f64| if all > 0.0 { part / all } else { 0.0 };
     let of_mask = |rejected: &Rejected| share(rejected.tokens.iter().map(|&i| squares[i]).sum());
-    let of_weight = |given: &Given| {
-        let left = given.factors.iter().zip(&given.reached).zip(&squares).filter(|((_, reached), _)| **reached == 1);
-        share(left.map(|((weight, _), square)| (1.0 - f64::from(*weight).powi(2)) * square).sum())
+    let of_weight = |weight: &Factors| {
+        share(weight.of_tokens().map(|(i, factor)| (1.0 - f64::from(factor).powi(2)) * squares[i]).sum())
     };
-    let rejected = accepted.rejected.iter().map(of_mask).collect();
-    let weighted_away = weighed.given.iter().map(of_weight).collect();
+    let rejected = decision.rejected.iter().map(of_mask).collect();
+    let weighted_away = decision.factors.iter().map(of_weight).collect();
     let rest = rest(batch, info, &d_logps, dloss_dlogp)?;
-    Ok(Reduced { loss, d_logps, rest, d_entropy: None, rejected, weighted_away })
+    Ok(Reduced { loss, policy_loss: None, d_logps, rest, d_entropy: None, rejected, weighted_away })
 }
 
 /// Computes [`Reduced::rest`].
@@ -86,9 +83,10 @@ fn rest(batch: &StepBatch, info: &StepInfo, d_logps: &[f32], dloss_dlogp: &[f32]
     if info.optimizer.kind != OptimizerKind::ADAMW_KEPT_AND_REJECTED {
         return Ok(None);
     }
-    let mut rest = vec![0.0; batch.dims.len()];
-    for (b, scale) in scales(batch, info, &batch.completion_mask)?.into_iter().enumerate() {
-        for i in batch.dims.row(b).filter(|&i| batch.completion_mask[i] == 1) {
+    let SampledBatch { dims, completion_mask, .. } = batch.sampled();
+    let mut rest = vec![0.0; dims.len()];
+    for (b, scale) in scales(*dims, info, completion_mask)?.into_iter().enumerate() {
+        for i in dims.row(b).filter(|&i| completion_mask[i] == 1) {
             rest[i] = (scale * f64::from(dloss_dlogp[i])) as f32 - d_logps[i];
         }
     }
@@ -96,12 +94,13 @@ fn rest(batch: &StepBatch, info: &StepInfo, d_logps: &[f32], dloss_dlogp: &[f32]
 }
 
 impl Reduced {
-    /// Subtracts `coefficient` times the mean entropy of the accepted tokens from the loss, for every reduction (TRL `entropy_coef`).
-    pub fn add_entropy_bonus(&mut self, batch: &StepBatch, accepted: &Accepted, coefficient: f64) {
-        let scale = coefficient / accepted.tokens.max(1) as f64;
-        let own = || batch.entropy.iter().zip(&accepted.mask).filter(|(_, accepted)| **accepted == 1);
-        self.loss -= scale * own().map(|(entropy, _)| f64::from(*entropy)).sum::<f64>();
-        self.d_entropy = Some(accepted.mask.iter().map(|&accepted| -(scale as f32) * f32::from(accepted)).collect());
+    /// Subtracts `coefficient` times the mean entropy of the kept tokens from the loss, for every reduction (TRL `entropy_coef`).
+    pub fn add_entropy_bonus(&mut self, batch: &StepBatch, decision: &Decision, coefficient: f64) {
+        let (scale, token_mask) = (coefficient / decision.tokens().max(1) as f64, &decision.token_mask);
+        let kept = batch.scored.entropy.iter().zip(token_mask).filter(|(_, token)| **token == 1);
+        self.policy_loss = Some(self.loss);
+        self.loss -= scale * kept.map(|(entropy, _)| f64::from(*entropy)).sum::<f64>();
+        self.d_entropy = Some(token_mask.iter().map(|&token| -(scale as f32) * f32::from(token)).collect());
     }
 
     /// Number of completions with a nonzero entry in `rest`.
@@ -112,21 +111,21 @@ impl Reduced {
     }
 }
 
-fn scales(batch: &StepBatch, info: &StepInfo, counted: &[u8]) -> Result<Vec<f64>> {
-    reduction_scales(batch.dims, info.reduction, info.max_completion_length, counted)
+fn scales(dims: Dims, info: &StepInfo, token_mask: &[u8]) -> Result<Vec<f64>> {
+    reduction_scales(dims, info.reduction, info.max_completion_length, token_mask)
 }
 
-/// Scale of each completion's tokens in the reduced loss, `[B]`. `counted`, `[B, T]`, is 1 for tokens that count.
+/// Scale of each completion's tokens in the reduced loss, `[B]`. `token_mask`, `[B, T]`, is 1 for the tokens of the denominator.
 pub fn reduction_scales(
     dims: Dims,
     reduction: Reduction,
     max_completion_length: usize,
-    counted: &[u8],
+    token_mask: &[u8],
 ) -> Result<Vec<f64>> {
     let count = |tokens: &[u8]| tokens.iter().map(|&token| u64::from(token)).sum::<u64>().max(1) as f64;
-    let (completions, all) = (dims.completions as f64, count(counted));
+    let (completions, all) = (dims.completions as f64, count(token_mask));
     let scale = |b: usize| match reduction {
-        Reduction::COMPLETION_MEAN => Ok(1.0 / (completions * count(&counted[dims.row(b)]))),
+        Reduction::COMPLETION_MEAN => Ok(1.0 / (completions * count(&token_mask[dims.row(b)]))),
         Reduction::FIXED_LENGTH => Ok(1.0 / (completions * max_completion_length as f64)),
         Reduction::TOKEN_MEAN => Ok(1.0 / all),
         Reduction::COMPLETION_SUM => Ok(1.0 / completions),
@@ -139,13 +138,14 @@ pub fn reduction_scales(
 
 /// `[B, T]`: the squared derivatives behind [`Reduced::rejected`]; 0 on padding.
 fn squares(batch: &StepBatch, info: &StepInfo, dloss_dlogp: &[f32]) -> Result<Vec<f64>> {
-    let scales = scales(batch, info, &batch.completion_mask)?;
+    let SampledBatch { dims, completion_mask, .. } = batch.sampled();
+    let scales = scales(*dims, info, completion_mask)?;
     let square = |i: usize| {
-        let scale = scales[i / batch.dims.tokens as usize] * f64::from(batch.completion_mask[i]);
-        let by_logit = scale * f64::from(dloss_dlogp[i]) * -f64::from(batch.logps[i]).exp_m1();
+        let scale = scales[i / dims.tokens as usize] * f64::from(completion_mask[i]);
+        let by_logit = scale * f64::from(dloss_dlogp[i]) * -f64::from(batch.scored.logps[i]).exp_m1();
         by_logit * by_logit
     };
-    Ok((0..batch.dims.len()).map(square).collect())
+    Ok((0..dims.len()).map(square).collect())
 }
 
 /// The gradients of the reduced loss and of its rejected part. `forwards` holds the micro-batches' log-probability passes that stored
@@ -153,17 +153,17 @@ fn squares(batch: &StepBatch, info: &StepInfo, dloss_dlogp: &[f32]) -> Result<Ve
 pub fn accumulate(
     policy: &Policy,
     forwards: Vec<Option<Forward>>,
-    batch: &StepBatch,
+    SampledBatch { sequences, dims, .. }: &SampledBatch,
     reduced: &Reduced,
     work: Work,
 ) -> Result<StepGradients> {
-    let tokens = batch.dims.tokens as usize;
-    let mut total = StepGradients { accepted: Gradients::default(), rejected: None, second_pass: Duration::ZERO };
-    for (rows, forward) in work.micro_batches(batch.dims.completions as usize).zip(forwards) {
+    let tokens = dims.tokens as usize;
+    let mut total = StepGradients { kept: Gradients::default(), rejected: None, second_pass: Duration::ZERO };
+    for (rows, forward) in work.micro_batches(dims.completions as usize).zip(forwards) {
         let own = rows.start * tokens..rows.end * tokens;
         let forward = match forward {
             Some(forward) => forward,
-            None => policy.forward(&batch.sequences.slice(rows), work.loss_temperature)?,
+            None => policy.forward(&sequences.slice(rows), work.loss_temperature)?,
         };
         if let Some(rest) = &reduced.rest {
             policy.device().synchronize()?;
@@ -177,7 +177,7 @@ pub fn accumulate(
             total.second_pass += started.elapsed();
         }
         let d_entropy = reduced.d_entropy.as_ref().map(|d_entropy| &d_entropy[own.clone()]);
-        forward.finish(&reduced.d_logps[own], d_entropy, &mut total.accepted)?;
+        forward.finish(&reduced.d_logps[own], d_entropy, &mut total.kept)?;
     }
     Ok(total)
 }

@@ -1,7 +1,7 @@
 //! The batch of one optimizer step: its data, which the stages fill in, and the view of it that components get.
 
 use std::borrow::Cow;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 
 use anyhow::{Context, Result};
 use capo_plugin::{Batch, ContextData, Denominator, Dims, OptimizerInfo, Reduction, Tensor};
@@ -68,7 +68,7 @@ pub struct SampledBatch {
 /// A sampled batch after the forward passes of policy and reference model: input of the advantage estimator.
 #[derive(Debug, Clone)]
 pub struct BatchWithLogps {
-    sampled: SampledBatch,
+    pub sampled: SampledBatch,
     /// `[B, T]`, nats: log-probabilities under the current policy.
     pub logps: Vec<f32>,
     /// `[B, T]`, nats: log-probabilities under the policy that sampled.
@@ -91,27 +91,11 @@ pub struct BatchWithLogps {
 #[derive(Debug, Clone)]
 pub struct StepBatch {
     /// The batch before advantages and loss.
-    pub batch: BatchWithLogps,
+    pub scored: BatchWithLogps,
     /// `[B, T]`: advantage of each token, reward units.
     pub advantages: Vec<f32>,
     /// The objective's loss per token.
     pub loss: TokenLoss,
-}
-
-impl Deref for BatchWithLogps {
-    type Target = SampledBatch;
-
-    fn deref(&self) -> &SampledBatch {
-        &self.sampled
-    }
-}
-
-impl Deref for StepBatch {
-    type Target = BatchWithLogps;
-
-    fn deref(&self) -> &BatchWithLogps {
-        &self.batch
-    }
 }
 
 /// A loss per token, before masking and reduction.
@@ -226,11 +210,12 @@ impl BatchWithLogps {
     /// The batch as components see it, with the given `advantages`, `[B, T]`.
     pub(super) fn view<'a>(&'a self, info: &StepInfo, advantages: &'a [f32]) -> Batch<'a> {
         let mut batch: Batch<'a> = *info;
-        batch.dims = self.dims;
-        batch.completion_ids = &self.completion_ids;
-        batch.completion_mask = &self.completion_mask;
-        batch.truncated = &self.truncated;
-        batch.rewards = &self.rewards;
+        let sampled = &self.sampled;
+        batch.dims = sampled.dims;
+        batch.completion_ids = &sampled.completion_ids;
+        batch.completion_mask = &sampled.completion_mask;
+        batch.truncated = &sampled.truncated;
+        batch.rewards = &sampled.rewards;
         batch.advantages = advantages;
         batch.logps = &self.logps;
         batch.old_logps = Some(&self.old_logps);
@@ -242,8 +227,8 @@ impl BatchWithLogps {
             (_, lent) => lent.as_ref().map(|lent| lent.view(hidden, topk, tokens)),
         };
         batch.optimizer_state = self.head_state.as_ref().map(HeadState::view);
-        batch.rollout_context = self.context.as_ref().map(|context| context.lend(info.step - self.sampled_at));
-        batch.sampler_top_k = self.context.as_ref().and_then(ContextData::top_k);
+        batch.rollout_context = sampled.context.as_ref().map(|context| context.lend(info.step - sampled.sampled_at));
+        batch.sampler_top_k = sampled.context.as_ref().and_then(ContextData::top_k);
         batch
     }
 
@@ -260,24 +245,30 @@ impl BatchWithLogps {
 }
 
 impl StepBatch {
+    /// The sampled completions.
+    pub fn sampled(&self) -> &SampledBatch {
+        &self.scored.sampled
+    }
+
     /// The batch with every array in host memory.
     pub fn to_host(&self) -> Result<Cow<'_, Self>> {
-        let on_host = self.lent.is_none() && self.head_state.as_ref().is_none_or(HeadState::is_on_host);
+        let BatchWithLogps { lent, last_layer, head_state, .. } = &self.scored;
+        let on_host = lent.is_none() && head_state.as_ref().is_none_or(HeadState::is_on_host);
         if on_host {
             return Ok(Cow::Borrowed(self));
         }
         let mut copy = self.clone();
-        copy.batch.lent = None;
-        if let Some(last) = &self.last_layer {
-            copy.batch.last_layer = Some(LastLayerOutputs::Host(last.to_host()?.into_owned()));
+        copy.scored.lent = None;
+        if let Some(last) = last_layer {
+            copy.scored.last_layer = Some(LastLayerOutputs::Host(last.to_host()?.into_owned()));
         }
-        copy.batch.head_state = self.head_state.as_ref().map(HeadState::to_host).transpose()?;
+        copy.scored.head_state = head_state.as_ref().map(HeadState::to_host).transpose()?;
         Ok(Cow::Owned(copy))
     }
 
     /// The batch as components see it.
     pub fn view(&self, info: &StepInfo) -> Batch<'_> {
-        let mut batch = self.batch.view(info, &self.advantages);
+        let mut batch = self.scored.view(info, &self.advantages);
         batch.losses = Some(&self.loss.loss);
         batch.dloss_dlogp = Some(&self.loss.dloss_dlogp);
         batch

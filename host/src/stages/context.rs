@@ -68,7 +68,7 @@ pub(super) fn gather(groups: &[Group], tokenizer: &Tokenizer) -> Result<ContextD
 }
 
 /// Concatenates `rows`, each padded with `padding` to `length`.
-fn padded<'a, T: Clone + 'a>(rows: impl Iterator<Item = &'a [T]>, length: usize, padding: T) -> Vec<T> {
+pub(super) fn padded<'a, T: Clone + 'a>(rows: impl Iterator<Item = &'a [T]>, length: usize, padding: T) -> Vec<T> {
     let mut all = Vec::new();
     for (number, row) in rows.enumerate() {
         all.extend_from_slice(row);

@@ -5,11 +5,10 @@ use candle_core::DType;
 use capo_plugin::{Inputs, ParameterGroup, Point, StepControlHandle};
 
 use super::batch::{StepBatch, StepInfo};
-use super::effect;
-use super::logps::{Needs, Work};
+use super::effect::{self, Effect};
+use super::logps::Work;
 use super::measure::Proposal;
-use crate::metrics::names::{APPLIED, metric_name};
-use crate::metrics::sink::StepSink;
+use super::recorder::Recorder;
 use crate::model::{Gradients, Params, Policy, groups};
 use crate::optim::{Optimizer, StepOutcome};
 
@@ -39,10 +38,24 @@ pub struct Taken<'a> {
     pub measured: bool,
 }
 
-/// Needs of the log-probability pass, for the components, the step controls and the measurements.
-pub fn needs(needs: Needs, controls: &[StepControlHandle], measured: bool) -> Needs {
-    let needs = needs.with_hidden(measured || !controls.is_empty());
-    if measured { needs.with(Inputs::LAST_LAYER) } else { needs }
+/// The part of a step that was applied.
+#[derive(Debug, Clone, Default)]
+pub struct Applied {
+    /// Norms of the gradient; `None` if every token was rejected.
+    pub outcome: Option<StepOutcome>,
+    /// True if the weights changed.
+    pub taken: bool,
+    /// Share of the step's length that each control left, by its name in reports.
+    pub shares: Vec<(String, f64)>,
+    /// The measured effect of the step; `None` unless it was taken and is measured.
+    pub effect: Option<Effect>,
+}
+
+impl Applied {
+    /// Share of the step's length that all controls together left.
+    pub fn share(&self) -> f64 {
+        self.shares.iter().map(|(_, share)| share).product()
+    }
 }
 
 /// True if one of `controls` may restore the moments.
@@ -72,48 +85,37 @@ pub fn remember(
 
 /// Each control in order sees the step as the earlier controls left it, and shortens it. The remaining step is then measured.
 ///
-/// If nothing of the step remains and a control restores the moments, the outcome is that no step was taken.
+/// If nothing of the step remains and a control restores the moments, no step was taken.
 pub fn apply(
     controls: &mut [StepControlHandle],
-    sink: &mut StepSink<'_>,
+    recorder: &mut Recorder<'_>,
     before: Option<Before>,
     outcome: Option<StepOutcome>,
     step: Taken<'_>,
-) -> Result<Option<StepOutcome>> {
-    let (Some(before), Some(outcome)) = (before, outcome.filter(|outcome| outcome.taken)) else {
-        return Ok(outcome);
-    };
+) -> Result<Applied> {
+    let taken = outcome.is_some_and(|outcome| outcome.taken);
+    let mut done = Applied { outcome, taken, ..Applied::default() };
+    let Some(before) = before.filter(|_| taken) else { return Ok(done) };
+    let mut sink = recorder.at(Point::StepControl);
     let Taken { policy, optimizer, batch, info, token_weights, work, measured } = step;
-    let timer = sink.metrics.timer("step_control");
     let groups = groups(policy.params());
     let mut proposal =
-        Proposal::new((policy, &before.weights), optimizer, &groups, batch, (info.seed, info.step), work);
+        Proposal::new((policy, &before.weights), optimizer, &groups, &batch.scored, (info.seed, info.step), work);
     proposal.alignment = before.alignment;
     let shown: Vec<ParameterGroup<'_>> =
         (groups.iter()).map(|group| ParameterGroup::new(&group.name, group.parameters)).collect();
-    sink.point = Point::StepControl;
-    let mut left = 1.0;
-    for control in &mut *controls {
+    for control in controls {
         let mut scales = vec![1.0; groups.len()];
-        control.control(sink, &batch.view(info), token_weights, &shown, &mut proposal, &mut scales)?;
-        let applied = proposal.scale(&scales)?;
-        sink.metrics.record(&metric_name(Point::StepControl, control.id(), APPLIED), applied);
-        left *= applied;
-    }
-    if !controls.is_empty() {
-        sink.metrics.record(&format!("step_control/{APPLIED}"), left);
+        control.control(&mut sink, &batch.view(info), token_weights, &shown, &mut proposal, &mut scales)?;
+        done.shares.push((control.id().to_owned(), proposal.scale(&scales)?));
     }
     if measured {
-        effect::record(sink.metrics, &mut proposal, batch, token_weights)?;
+        done.effect = Some(effect::measure(&mut proposal, batch, token_weights)?);
     }
-    let taken = match before.optimizer {
-        Some(moments) if left == 0.0 => {
-            *optimizer = moments;
-            false
-        }
-        _ => true,
-    };
+    if let Some(moments) = before.optimizer.filter(|_| done.share() == 0.0) {
+        *optimizer = moments;
+        done.taken = false;
+    }
     policy.device().synchronize()?;
-    drop(timer);
-    Ok(Some(StepOutcome { taken, ..outcome }))
+    Ok(done)
 }

@@ -3,7 +3,6 @@
 use anyhow::Result;
 
 use super::context::Group;
-use crate::metrics::Metrics;
 
 /// The groups of a rollout, and the cost of sampling them.
 pub(super) struct Filled {
@@ -13,7 +12,7 @@ pub(super) struct Filled {
     pub filtered: Filtered,
 }
 
-/// Metrics of the dynamic sampling of one rollout.
+/// What dynamic sampling did in one rollout.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Filtered {
     /// Number of calls that sampled completions.
@@ -55,16 +54,6 @@ pub(super) fn fill(
     filtered.dropped = dropped.len() as u64;
     groups.extend(others);
     Ok(Filled { groups, tokens, filtered })
-}
-
-impl Filtered {
-    /// Records the metrics `dynamic_sampling/...`.
-    pub fn record(&self, metrics: &mut Metrics) {
-        metrics.record("dynamic_sampling/num_gen_batches", self.batches as f64);
-        metrics.record("dynamic_sampling/dropped_groups", self.dropped as f64);
-        metrics.record("dynamic_sampling/groups_without_difference", self.without_difference as f64);
-        metrics.record("dynamic_sampling/reward", self.reward);
-    }
 }
 
 #[cfg(test)]

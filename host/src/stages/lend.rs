@@ -82,36 +82,24 @@ fn place(tensor: &Tensor) -> Result<(u64, i32, usize)> {
 /// Data of the last layer in device memory, for components to read.
 #[derive(Debug, Clone)]
 pub(crate) struct LentLayer {
-    hidden: Lent,
-    topk_ids: Lent,
-    topk_logits: Lent,
-    logsumexp: Lent,
-    action_logits: Lent,
+    /// Hidden states, the top tokens' ids and logits, `logsumexp` and the sampled tokens' logits.
+    tensors: [Lent; 5],
     vocab_size: usize,
 }
 
 impl LentLayer {
-    pub(crate) fn new(tensors: &LastLayerTensors) -> Result<Self> {
-        Ok(Self {
-            hidden: Lent::new(&tensors.hidden)?,
-            topk_ids: Lent::new(&tensors.topk_ids)?,
-            topk_logits: Lent::new(&tensors.topk_logits)?,
-            logsumexp: Lent::new(&tensors.logsumexp)?,
-            action_logits: Lent::new(&tensors.action_logits)?,
-            vocab_size: tensors.vocab_size,
-        })
+    pub(crate) fn new(layer: &LastLayerTensors) -> Result<Self> {
+        let LastLayerTensors { hidden, topk_ids, topk_logits, logsumexp, action_logits, vocab_size, .. } = layer;
+        let [hidden, topk_ids, topk_logits] = [Lent::new(hidden)?, Lent::new(topk_ids)?, Lent::new(topk_logits)?];
+        let tensors = [hidden, topk_ids, topk_logits, Lent::new(logsumexp)?, Lent::new(action_logits)?];
+        Ok(Self { tensors, vocab_size: *vocab_size })
     }
 
     /// The data as components see them, with the extents `[B, T, D]`, `[B, T, K]` and `[B, T]`.
     pub(crate) fn view<'a>(&'a self, hidden: &'a [i64], topk: &'a [i64], tokens: &'a [i64]) -> LastLayer<'a> {
-        LastLayer::new(
-            self.hidden.view(hidden),
-            self.topk_ids.view(topk),
-            self.topk_logits.view(topk),
-            self.logsumexp.view(tokens),
-            self.action_logits.view(tokens),
-            self.vocab_size,
-        )
+        let shapes = [hidden, topk, topk, tokens, tokens];
+        let [hidden, ids, logits, logsumexp, action] = std::array::from_fn(|i| self.tensors[i].view(shapes[i]));
+        LastLayer::new(hidden, ids, logits, logsumexp, action, self.vocab_size)
     }
 }
 

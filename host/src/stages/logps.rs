@@ -4,21 +4,19 @@ use std::ops::Range;
 
 use anyhow::{Result, ensure};
 use capo_loader::registry::Components;
-use capo_plugin::Inputs;
+use capo_plugin::{Inputs, StepControlHandle};
 
 use crate::model::frozen::Reference;
-use crate::model::{Config, Forward, HEAD, Policy, Sequences, TokenOutputs, Wants};
+use crate::model::{Forward, HEAD, Policy, Sequences, TokenOutputs, Wants};
 use crate::optim::{Optimizer, OptimizerName};
 use crate::stages::batch::{BatchWithLogps, SampledBatch};
 use crate::stages::lend::HeadState;
 
 /// Inputs that the components of a run ask for.
 #[derive(Debug, Clone, Copy)]
-pub struct Needs {
+pub struct ComponentInputs {
     inputs: Inputs,
     last_layer_k: usize,
-    /// True if the features are stored, for measurements of a step.
-    hidden: bool,
 }
 
 /// The ids of a run's components, each with the inputs that it asks for: advantage, objective, masks, weights, step controls.
@@ -49,8 +47,8 @@ impl Work {
     }
 }
 
-impl Needs {
-    /// Collects all inputs that the components need, of which the top logits are `last_layer_k`.
+impl ComponentInputs {
+    /// Collects all inputs that the components ask for, of which the top logits are `last_layer_k`.
     pub fn new(
         components: &Components,
         policy: &Policy,
@@ -81,23 +79,19 @@ impl Needs {
             }
             inputs = inputs | wanted;
         }
-        Ok(Self { inputs, last_layer_k, hidden: false })
+        Ok(Self { inputs, last_layer_k })
     }
 
-    /// These needs with the additional inputs `more`.
+    /// These inputs and those in `more`.
     pub fn with(self, more: Inputs) -> Self {
         Self { inputs: self.inputs | more, ..self }
     }
 
-    /// These needs, with the features of every token if `hidden` is true.
-    pub fn with_hidden(self, hidden: bool) -> Self {
-        Self { hidden, ..self }
-    }
-
-    /// Outputs to compute for every token besides its log-probability.
-    pub fn wants(&self) -> Wants {
-        let last_layer_k = self.inputs.contains(Inputs::LAST_LAYER).then_some(self.last_layer_k);
-        Wants { entropy: true, hidden: self.hidden, last_layer_k }
+    /// Outputs of a step's forward passes for every token besides its log-probability. Step controls and a `measured` step need the
+    /// features too.
+    pub fn outputs(&self, controls: &[StepControlHandle], measured: bool) -> Wants {
+        let last_layer_k = (measured || self.inputs.contains(Inputs::LAST_LAYER)).then_some(self.last_layer_k);
+        Wants { entropy: true, hidden: measured || !controls.is_empty(), last_layer_k }
     }
 
     /// True if rollout data outside the batch are needed.
@@ -108,12 +102,6 @@ impl Needs {
     /// Number of the sampler's most likely tokens that are needed.
     pub fn sampler_top_k(&self) -> usize {
         if self.inputs.contains(Inputs::SAMPLER_TOP_K) { self.last_layer_k } else { 0 }
-    }
-
-    /// Bytes per token of the last layer's data, on the policy's device and in the copy for components; 0 if no component asks.
-    pub fn last_layer_bytes(&self, model: &Config) -> u128 {
-        let k = self.last_layer_k.min(model.vocab_size);
-        if self.inputs.contains(Inputs::LAST_LAYER) { 2 * 4 * (model.hidden_size + 2 * k + 3) as u128 } else { 0 }
     }
 
     pub fn reference(&self) -> bool {
@@ -130,19 +118,19 @@ pub fn of_batch(
     reference: Option<&Reference>,
     optimizer: &Optimizer,
     (batch, outputs): (SampledBatch, Option<TokenOutputs>),
-    needs: &Needs,
+    (inputs, wants): (ComponentInputs, &Wants),
     work: Work,
 ) -> Result<(BatchWithLogps, Vec<Option<Forward>>)> {
     let (outputs, forwards) = match outputs {
         Some(outputs) => (outputs, work.micro_batches(batch.dims.completions as usize).map(|_| None).collect()),
-        None => of_policy(policy, &batch, &needs.wants(), work)?,
+        None => of_policy(policy, &batch, wants, work)?,
     };
     let mut batch = BatchWithLogps::new(batch, outputs)?;
     if let Some(reference) = reference {
         let forward = |rows: &Sequences| Ok((reference.forward(rows, work.loss_temperature)?, false));
-        batch.ref_logps = Some(in_parts(&batch, &Wants::default(), work, forward)?.0.logps);
+        batch.ref_logps = Some(in_parts(&batch.sampled, &Wants::default(), work, forward)?.0.logps);
     }
-    if needs.inputs.contains(Inputs::OPTIMIZER_STATE) {
+    if inputs.inputs.contains(Inputs::OPTIMIZER_STATE) {
         let (exp_avg, exp_avg_sq) = optimizer.moments(HEAD)?;
         batch.head_state = Some(HeadState::new(policy.params().get(HEAD)?.as_tensor(), exp_avg, exp_avg_sq)?);
     }

@@ -1,8 +1,7 @@
 //! Stage 3: computes a loss per token and its derivative, from advantages and log-probabilities.
 
 use anyhow::Result;
-use capo_loader::mask::Accepted;
-use capo_loader::weight::Weighed;
+use capo_loader::decision::Decision;
 use capo_plugin::{ObjectiveHandle, Sink};
 
 use crate::stages::batch::{BatchWithLogps, Factored, StepBatch, StepInfo, TokenLoss};
@@ -16,7 +15,7 @@ pub fn evaluate(
     info: &StepInfo,
 ) -> Result<StepBatch> {
     let loss = ask(objective, sink, &batch, &advantages, info)?;
-    Ok(StepBatch { batch, advantages, loss })
+    Ok(StepBatch { scored: batch, advantages, loss })
 }
 
 fn ask(
@@ -26,7 +25,7 @@ fn ask(
     advantages: &[f32],
     info: &StepInfo,
 ) -> Result<TokenLoss> {
-    let n = batch.dims.len();
+    let n = batch.sampled.dims.len();
     let mut out = TokenLoss { loss: vec![0.0; n], dloss_dlogp: vec![0.0; n] };
     objective.evaluate(sink, &batch.view(info, advantages), &mut out.loss, &mut out.dloss_dlogp)?;
     Ok(out)
@@ -46,25 +45,24 @@ pub fn factor(
     batch: &StepBatch,
     info: &StepInfo,
     names: &[String],
-    (accepted, weighed): (&Accepted, &Weighed),
+    decision: &Decision,
 ) -> Result<Option<Factored>> {
-    let mut of_loss = vec![1.0; batch.dims.len()];
-    let mut of_gradient: Vec<f32> = batch.completion_mask.iter().map(|&mask| f32::from(mask)).collect();
-    for rejected in &accepted.rejected {
+    let completion_mask = &batch.sampled().completion_mask;
+    let mut of_loss = vec![1.0; completion_mask.len()];
+    let mut of_gradient: Vec<f32> = completion_mask.iter().map(|&mask| f32::from(mask)).collect();
+    for rejected in &decision.rejected {
         let factors = if names.contains(&rejected.by) { &mut of_loss } else { &mut of_gradient };
         rejected.tokens.iter().for_each(|&i| factors[i] = 0.0);
     }
-    for given in &weighed.given {
-        let factors = if names.contains(&given.weight) { &mut of_loss } else { &mut of_gradient };
-        let weights = given.factors.iter().zip(&given.reached);
-        let reached = factors.iter_mut().zip(weights).filter(|(_, (_, reached))| **reached == 1);
-        reached.for_each(|(factor, (weight, _))| *factor *= weight);
+    for weight in &decision.factors {
+        let factors = if names.contains(&weight.by) { &mut of_loss } else { &mut of_gradient };
+        weight.of_tokens().for_each(|(i, factor)| factors[i] *= factor);
     }
     if of_loss.iter().all(|&factor| factor == 1.0) {
         return Ok(None);
     }
     let advantages: Vec<f32> =
         batch.advantages.iter().zip(&of_loss).map(|(advantage, factor)| advantage * factor).collect();
-    let loss = ask(objective, sink, &batch.batch, &advantages, info)?;
+    let loss = ask(objective, sink, &batch.scored, &advantages, info)?;
     Ok(Some(Factored { loss, token_weights: of_gradient }))
 }

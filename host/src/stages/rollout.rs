@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result};
-use capo_plugin::{Dims, Sink};
+use capo_plugin::Sink;
 use host_ops::rng;
 
 use crate::config::Config;
@@ -13,6 +13,8 @@ use crate::reward::{Rewards, Scored};
 use crate::stages::batch::SampledBatch;
 use crate::stages::context::{self, Group, SampledText};
 use crate::stages::dynamic_sampling::{self, Filtered};
+use crate::stages::logps::ComponentInputs;
+use crate::stages::recorder::Recorded;
 
 /// Settings and components for sampling, besides the policy.
 pub struct Sampler<'a> {
@@ -20,14 +22,10 @@ pub struct Sampler<'a> {
     pub config: &'a Config,
     /// Number of completed optimizer steps.
     pub step: u64,
-    /// True if a component asks for rollout data outside the batch.
-    pub context: bool,
-    /// True if the sampler's log-probabilities are stored even when no component asks.
-    pub sampler_logps: bool,
+    /// What the run's components ask for.
+    pub inputs: ComponentInputs,
     /// Outputs to collect in the sampler's passes, for a step that uses the whole rollout. If `None`, that step runs its own forward pass.
     pub capture: Option<Capture>,
-    /// Number of most likely tokens to store at each position in the context; 0 stores none.
-    pub top_k: usize,
     /// Converts text to token ids and back.
     pub tokenizer: &'a Tokenizer,
     /// The reward components, with their weights.
@@ -40,18 +38,41 @@ pub struct Sampler<'a> {
 pub struct SampledRollout {
     /// All completions, without the policy's log-probabilities.
     pub batch: SampledBatch,
+    /// Outputs of the sampler's own passes, until a step takes them; `None` unless asked for.
+    pub outputs: Option<TokenOutputs>,
+    pub record: RolloutRecord,
+}
+
+/// What a rollout sampled. Metrics, the completions' log and the run's progress observe this record.
+#[derive(Debug, Default)]
+pub struct RolloutRecord {
+    /// Length of each completion, tokens.
+    pub lengths: Vec<usize>,
+    /// `[B]`: 1 where the length limit cut the completion off.
+    pub truncated: Vec<u8>,
+    /// Number of completions of each prompt.
+    pub group_size: usize,
     /// Rewards, in total and per function.
     pub rewards: Scored,
     /// Prompt, completion text and answer of each completion.
     pub texts: Vec<SampledText>,
-    /// Outputs of the sampler's own passes; `None` unless asked for.
-    pub outputs: Option<TokenOutputs>,
     /// Number of prompt and completion tokens, including those of dropped groups.
     pub tokens: u64,
     /// Number of prompts used, including those of dropped groups.
     pub prompts: u64,
-    /// Metrics of dynamic sampling; `None` unless groups without a difference in reward are dropped.
+    /// Dynamic sampling; `None` unless groups without a difference in reward are dropped.
     pub filtered: Option<Filtered>,
+    /// What the rewards recorded, and the rollout's time.
+    pub recorded: Recorded,
+}
+
+/// The part of a rollout that one optimizer step uses.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// Number of earlier uses of the part.
+    pub iteration: u64,
+    /// Indices of the completions in the rollout.
+    pub rows: Range<usize>,
 }
 
 /// Samples `num_generations` completions for each of the next prompts, and scores them with the rewards.
@@ -62,7 +83,7 @@ pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, mut sampler: 
     let prompts = (size / config.num_generations) as u64;
     if !config.filter_groups {
         let (groups, outputs) = draw(policy, dataset, cursor..cursor + prompts, &mut sampler)?;
-        return Ok(SampledRollout { outputs, prompts, ..assemble(groups, &sampler)? });
+        return Ok(SampledRollout { outputs, ..assemble(groups, &sampler)? });
     }
     let mut next = cursor;
     let sampled = dynamic_sampling::fill(prompts, config.max_num_gen_batches, |count| {
@@ -70,8 +91,11 @@ pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, mut sampler: 
         next = numbers.end;
         Ok(draw(policy, dataset, numbers, &mut sampler)?.0)
     })?;
-    let rollout = assemble(sampled.groups, &sampler)?;
-    Ok(SampledRollout { tokens: sampled.tokens, prompts: next - cursor, filtered: Some(sampled.filtered), ..rollout })
+    let mut rollout = assemble(sampled.groups, &sampler)?;
+    rollout.record.tokens = sampled.tokens;
+    rollout.record.prompts = next - cursor;
+    rollout.record.filtered = Some(sampled.filtered);
+    Ok(rollout)
 }
 
 /// Samples and rewards completions for the prompts with the given numbers.
@@ -99,8 +123,8 @@ fn draw(
         max_completion_length: config.max_completion_length,
         eos_ids: sampler.tokenizer.eos_ids().to_vec(),
         logps: false,
-        sampler_logps: sampler.context || sampler.sampler_logps,
-        top_k: sampler.top_k,
+        sampler_logps: sampler.inputs.context() || sampler.config.sampler_differs() || policy.drops_out(),
+        top_k: sampler.inputs.sampler_top_k(),
         max_num_seqs: config.max_num_seqs,
     };
     let (completions, outputs) = policy.generate_with_outputs(&prompt_ids, &generation, sampler.capture, &mut rngs)?;
@@ -129,7 +153,8 @@ fn draw(
 /// Assembles a rollout from `groups`.
 fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<SampledRollout> {
     let (tokens, prompts) = (groups.iter().map(Group::tokens).sum(), groups.len() as u64);
-    let mut context = sampler.context.then(|| context::gather(&groups, sampler.tokenizer)).transpose()?;
+    let group_size = sampler.config.rollout.num_generations;
+    let mut context = sampler.inputs.context().then(|| context::gather(&groups, sampler.tokenizer)).transpose()?;
     let (mut prompt_ids, mut completions) = (Vec::new(), Vec::new());
     let (mut texts, mut rewards) = (Vec::new(), Scored::default());
     for group in groups {
@@ -148,23 +173,19 @@ fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<SampledRollout>
         &ids,
         completions.iter().map(|completion| u8::from(completion.truncated)).collect(),
         rewards.total.clone(),
-        sampler.config.rollout.num_generations,
+        group_size,
         pad,
     );
     batch.sampled_at = sampler.step;
     batch.context = context;
-    batch.sampler_logps = padded(&completions, batch.dims);
-    Ok(SampledRollout { batch, rewards, texts, outputs: None, tokens, prompts, filtered: None })
-}
-
-/// `[B, T]`: log-probabilities with which tokens were drawn, 0 on padding; `None` unless they were asked for.
-fn padded(completions: &[SampledTokens], dims: Dims) -> Option<Vec<f32>> {
-    let asked = completions.iter().all(|completion| completion.sampler_logps.len() == completion.ids.len());
-    let mut padded = vec![0.0; dims.len()];
-    for (b, SampledTokens { sampler_logps, .. }) in completions.iter().enumerate() {
-        padded[dims.row(b)][..sampler_logps.len()].copy_from_slice(sampler_logps);
-    }
-    asked.then_some(padded)
+    // They are empty unless they were asked for.
+    let sampler_logps = || completions.iter().map(|completion| completion.sampler_logps.as_slice());
+    let asked = sampler_logps().zip(&ids).all(|(logps, ids)| logps.len() == ids.len());
+    batch.sampler_logps = asked.then(|| context::padded(sampler_logps(), batch.dims.tokens as usize, 0.0));
+    let (lengths, truncated) = (ids.iter().map(|ids| ids.len()).collect(), batch.truncated.clone());
+    let record =
+        RolloutRecord { lengths, truncated, group_size, rewards, texts, tokens, prompts, ..RolloutRecord::default() };
+    Ok(SampledRollout { batch, outputs: None, record })
 }
 
 /// Token ids of the prompts. A prompt beyond `limit` tokens is an error.
@@ -215,9 +236,10 @@ pub(crate) fn join(prompts: &[Vec<u32>], completions: &[&[u32]], pad: u32) -> Se
 }
 
 impl SampledRollout {
-    /// Splits the rollout into batches of `size` completions, one per optimizer step, in order.
-    pub fn parts(&self, size: usize) -> impl Iterator<Item = SampledBatch> {
+    /// The parts of `size` completions, one per optimizer step, in order; all of them come `iterations` times.
+    pub fn parts(&self, size: usize, iterations: u64) -> impl Iterator<Item = Part> + use<> {
         let completions = self.batch.dims.completions as usize;
-        (0..completions).step_by(size).map(move |start| self.batch.part(start..start + size))
+        let parts = move || (0..completions).step_by(size).map(move |start| start..start + size);
+        (0..iterations).flat_map(move |iteration| parts().map(move |rows| Part { iteration, rows }))
     }
 }

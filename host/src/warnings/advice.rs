@@ -1,6 +1,10 @@
 //! The advice of checks. A test applies every way out to a run that was advised to take it.
 
+use toml::Value;
+
 use super::setup::Setup;
+use crate::config::TrainConfig;
+use crate::optim::OptimizerName;
 
 /// Lists the ways out, each with its words. Braces stand for what a run's settings fill in.
 macro_rules! ways {
@@ -63,15 +67,19 @@ pub(super) fn raise_rate(setup: &Setup) -> Option<Advice> {
 /// A governor for a run that has no step control.
 pub(super) fn govern(setup: &Setup) -> Option<Advice> {
     // An optimizer without a momentum does not remember its last step, by which a target finds itself.
-    let forgets = setup.is("train.optimizer", "sgd") && setup.number("train.sgd_momentum").is_none_or(|m| m == 0.0);
+    let forgets = setup
+        .settings
+        .train
+        .as_ref()
+        .is_some_and(|train| train.optimizer == OptimizerName::Sgd && train.sgd_momentum == 0.0);
     let target = if forgets { " --set step_control.governor.kl.target=1e-4" } else { "" };
-    let is_free = setup.learning_rate().is_some() && setup.names("step_control").is_empty();
+    let is_free = setup.learning_rate().is_some() && setup.settings.step_control.is_empty();
     advise(Way::Govern, [&with_recipe(setup), target]).filter(|_| is_free)
 }
 
 /// The run's recipe for its command, to which a plugin brings others.
 fn with_recipe(setup: &Setup) -> String {
-    setup.text("recipe").map_or_else(String::new, |recipe| format!(" --set recipe={recipe}"))
+    setup.settings.recipe.as_ref().map_or_else(String::new, |recipe| format!(" --set recipe={recipe}"))
 }
 
 /// Has the component `name` of `[[section]]` do less by a bound ten times as wide.
@@ -94,11 +102,11 @@ fn turn(setup: &Setup, section: &str, name: &str, [bound_word, word]: [&str; 2],
         _ => ("", None),
     };
     let (path, given) = (format!("{section}.{name}"), |key: &str| setup.key(section, name, key));
-    if let Some(bound) = given(key).map_or(default, |bound| bound.parse().ok()) {
+    if let Some(bound) = given(key).map_or(default, number) {
         return advise(Way::Bound, [bound_word, &format!("{path}.{key}"), &short(factor * bound)]);
     }
     let bounds = ["fisher_threshold", "hessian_threshold", "hessian_range", "hessian_interval"];
-    let has_defaults = given("use").is_some() && bounds.iter().all(|key| given(key).is_none());
+    let has_defaults = setup.component(section, name).is_some() && bounds.iter().all(|key| given(key).is_none());
     if has_defaults && id.ends_with(".curvature") {
         return advise(Way::Rate, [&path]);
     }
@@ -107,7 +115,8 @@ fn turn(setup: &Setup, section: &str, name: &str, [bound_word, word]: [&str; 2],
 
 /// A bound for a weight that does too much.
 pub(super) fn weight_bound(setup: &Setup, name: &str) -> Option<Advice> {
-    if setup.is("model.use_peft", "true") && id(name).ends_with(".curvature-weight") {
+    let is_adapter = setup.settings.model.as_ref().is_some_and(|model| model.use_peft == Some(true));
+    if is_adapter && id(name).ends_with(".curvature-weight") {
         return advise(Way::Auto, [&format!("weight.{name}.fisher_threshold")]);
     }
     loosen(setup, "weight", name)
@@ -120,39 +129,50 @@ pub(super) fn less_rejection(setup: &Setup, mask: &str) -> Option<Advice> {
 
 /// Completions twice as long, as far as the model has positions.
 pub(super) fn longer(setup: &Setup) -> Option<Advice> {
-    let now = setup.number("rollout.max_completion_length")?;
-    let room = setup.positions.map_or(f64::MAX, |all| all - setup.number("data.max_prompt_length").unwrap_or(0.0));
+    let now = setup.settings.rollout.as_ref()?.max_completion_length as f64;
+    let prompt = setup.settings.data.as_ref().map_or(0.0, |data| data.max_prompt_length as f64);
+    let room = setup.positions.map_or(f64::MAX, |all| all - prompt);
     let longest = room.min(2.0 * now);
     advise(Way::Longer, [&longest.to_string()]).filter(|_| longest > now)
 }
 
 /// A mask of completions that were cut off, for a run without it.
 pub(super) fn drop_truncated(setup: &Setup) -> Option<Advice> {
-    let drops = setup.names("mask").iter().any(|mask| id(mask) == TRUNCATED);
+    let drops = setup.settings.mask.iter().any(|mask| mask.id == TRUNCATED);
     advise(Way::Drop, [&with_recipe(setup)]).filter(|_| !drops)
 }
 
 /// Twice as many answers to each prompt; of twice as many completions in a step, where they would not be whole groups.
 pub(super) fn answers(setup: &Setup) -> Option<Advice> {
-    let answers = 2.0 * setup.number("rollout.num_generations")?;
-    let size = |key: &str| setup.number(&format!("train.{key}")).filter(|size| *size > 0.0);
-    let step: f64 =
-        ["per_device_train_batch_size", "gradient_accumulation_steps"].into_iter().filter_map(size).product();
-    let doubled = ["gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"];
-    let double = |key: &str| Some(format!(" --set train.{key}={}", 2.0 * size(key)?));
-    let more: String = doubled.into_iter().filter(|_| step % answers != 0.0).filter_map(double).collect();
+    let answers = setup.settings.rollout.as_ref()?.num_generations.saturating_mul(2);
+    let doubled = |train: &TrainConfig| {
+        let step = train.per_device_train_batch_size.saturating_mul(train.gradient_accumulation_steps);
+        let sizes = [
+            ("gradient_accumulation_steps", train.gradient_accumulation_steps),
+            ("steps_per_generation", train.steps_per_generation),
+            ("generation_batch_size", train.generation_batch_size),
+        ];
+        let sizes = sizes.into_iter().filter(|(_, size)| *size > 0 && !step.is_multiple_of(answers));
+        sizes.map(|(key, size)| format!(" --set train.{key}={}", size.saturating_mul(2))).collect::<String>()
+    };
+    let more = setup.settings.train.as_ref().map_or_else(String::new, doubled);
     advise(Way::Answers, [&answers.to_string(), &more])
 }
 
 /// Other prompts for those whose answers earn alike.
 pub(super) fn resample(setup: &Setup) -> Option<Advice> {
-    let on = ["rollout.filter_groups", "train.score_at_sampling"].iter().any(|key| setup.is(key, "true"));
-    advise(Way::Resample, []).filter(|_| !on && setup.number("rollout.num_generations").is_some_and(|n| n > 1.0))
+    setup.settings.rollout.as_ref().filter(|rollout| !rollout.filter_groups && rollout.num_generations > 1)?;
+    let is_scored = setup.settings.train.as_ref().is_some_and(|train| train.score_at_sampling);
+    advise(Way::Resample, []).filter(|_| !is_scored)
 }
 
 pub(super) fn explore(setup: &Setup) -> Option<Advice> {
-    let now = setup.number("train.entropy_coef").filter(|coefficient| *coefficient > 0.0);
+    let now = setup.settings.train.as_ref().map(|train| train.entropy_coef).filter(|coefficient| *coefficient > 0.0);
     advise(Way::Explore, [&short(now.map_or(0.01, |coefficient| 3.0 * coefficient))])
+}
+
+fn number(value: &Value) -> Option<f64> {
+    value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64))
 }
 
 /// Id of the component that reports call `name`.

@@ -5,7 +5,9 @@ use serde::{Serialize, Serializer};
 use super::advice::{self, Advice, Way, advise, id};
 use super::setup::Setup;
 use super::window::{REWARDS, Window, mean};
+use crate::adamw::SecondMoment;
 use crate::metrics::names::{APPLIED, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE, WEIGHTED_AWAY, ZERO_ADVANTAGE};
+use crate::optim::OptimizerName;
 
 /// The finding of a check after a step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -144,7 +146,7 @@ const MEANT: [&str; 4] = ["masks.entropy-quantile", "masks.probability-quantile"
 
 /// The fall of the mean reward or of the held-out accuracy, in words.
 fn fall(window: &Window, setup: &Setup) -> Option<String> {
-    let limit = Some(setup.limits.reward_fall).filter(|limit| *limit > 0.0)?;
+    let limit = Some(setup.settings.warnings.reward_fall).filter(|limit| *limit > 0.0)?;
     let is_fall = |best: f64, now: f64, error: f64| {
         let fall = best - now;
         best > 0.0 && fall > limit * best && fall > ERRORS * error
@@ -158,7 +160,7 @@ fn fall(window: &Window, setup: &Setup) -> Option<String> {
         ));
     }
     let [best, now] = window.accuracies?;
-    let held_out = setup.number("eval.num_prompts").filter(|prompts| *prompts > 0.0)?;
+    let held_out = setup.settings.eval.as_ref().map(|eval| eval.num_prompts as f64).filter(|prompts| *prompts > 0.0)?;
     // Of a share of right answers among as many.
     let variance = |share: f64| share * (1.0 - share) / held_out;
     let error = (variance(best.accuracy) + variance(now.accuracy)).sqrt();
@@ -178,7 +180,9 @@ fn reward_fell(window: &Window, setup: &Setup) -> Vec<Sign> {
 }
 
 fn mask_undone(window: &Window, setup: &Setup) -> Vec<Sign> {
-    let forgets = !setup.is("train.optimizer", "sgd") && !setup.is("train.second_moment", "kept_and_rejected");
+    let forgets = setup.settings.train.as_ref().is_none_or(|train| {
+        train.optimizer != OptimizerName::Sgd && train.second_moment != SecondMoment::KeptAndRejected
+    });
     let share = window.mean(&format!("mask/{REJECTED_GRADIENT}"), MEANS);
     let Some(share) = share.filter(|share| forgets && *share > MOST_OF_THE_GRADIENT) else { return Vec::new() };
     let what = format!(
@@ -204,7 +208,7 @@ fn entropy_gone(window: &Window, setup: &Setup) -> Vec<Sign> {
     let (entropy, alike) = (window.mean("entropy", MEANS), window.mean(ZERO_ADVANTAGE, MEANS));
     let (Some(entropy), Some(alike)) = (entropy, alike) else { return Vec::new() };
     // A confident policy whose answers still differ continues to learn.
-    if entropy >= setup.limits.entropy || alike < 0.5 {
+    if entropy >= setup.settings.warnings.entropy || alike < 0.5 {
         return Vec::new();
     }
     let what = format!(
@@ -216,7 +220,7 @@ fn entropy_gone(window: &Window, setup: &Setup) -> Vec<Sign> {
 
 fn cut_off(window: &Window, setup: &Setup) -> Vec<Sign> {
     let share = window.mean("completions/clipped_ratio", MEANS);
-    let limit = setup.limits.clipped_ratio;
+    let limit = setup.settings.warnings.clipped_ratio;
     let Some(share) = share.filter(|share| limit > 0.0 && *share > limit) else { return Vec::new() };
     let what = format!(
         "the length limit cut off {:.0}% of the completions of the last {MEANS} steps, which end without an answer",
@@ -226,7 +230,7 @@ fn cut_off(window: &Window, setup: &Setup) -> Vec<Sign> {
 }
 
 fn no_signal(window: &Window, setup: &Setup) -> Vec<Sign> {
-    let steps = setup.limits.no_signal_steps;
+    let steps = setup.settings.warnings.no_signal_steps;
     let (shares, reward) = (window.last(ZERO_ADVANTAGE, steps), window.mean("reward", steps));
     let (Some(shares), Some(reward), Some(first)) = (shares.filter(|_| steps > 0), reward, window.first) else {
         return Vec::new();
@@ -247,12 +251,12 @@ fn kl_jump(window: &Window, setup: &Setup) -> Vec<Sign> {
     let measured: Vec<(f64, f64)> = measured.into_iter().filter(|(_, rate)| *rate > 0.0).collect();
     let (Some((kl, rate)), true) = (measured.last(), window.now("step/kl").is_some()) else { return Vec::new() };
     let mut before: Vec<f64> = measured[..measured.len() - 1].iter().map(|(kl, rate)| kl / rate.powi(2)).collect();
-    if before.len() < MEASURED || *kl < SMALL_KL || setup.limits.kl_ratio == 0.0 {
+    if before.len() < MEASURED || *kl < SMALL_KL || setup.settings.warnings.kl_ratio == 0.0 {
         return Vec::new();
     }
     before.sort_unstable_by(f64::total_cmp);
     let ratio = kl / rate.powi(2) / before[before.len() / 2];
-    if ratio <= setup.limits.kl_ratio {
+    if ratio <= setup.settings.warnings.kl_ratio {
         return Vec::new();
     }
     let what = format!(
@@ -262,7 +266,7 @@ fn kl_jump(window: &Window, setup: &Setup) -> Vec<Sign> {
 }
 
 fn mask_rejects_much(window: &Window, setup: &Setup) -> Vec<Sign> {
-    let limit = setup.limits.rejection_rate;
+    let limit = setup.settings.warnings.rejection_rate;
     of_each(window.components(REJECTION_RATE), |mask| {
         let rates = window.last(&format!("{mask}/{REJECTION_RATE}"), REJECTIONS)?;
         let meant = MEANT.contains(&id(mask)) || finds_its_threshold(window, mask);
@@ -281,7 +285,7 @@ fn weights_small(window: &Window, setup: &Setup) -> Vec<Sign> {
         let what = format!(
             "`{weight}` let tokens count {mean:.2} on average in the last {WEIGHTS} steps, so that little is learned"
         );
-        let is_small = mean < setup.limits.weight_mean && !finds_its_threshold(window, weight);
+        let is_small = mean < setup.settings.warnings.weight_mean && !finds_its_threshold(window, weight);
         is_small.then(|| (what, known([advice::weight_bound(setup, weight)])))
     })
 }
@@ -290,7 +294,7 @@ fn steps_held_back(window: &Window, setup: &Setup) -> Vec<Sign> {
     of_each(window.components(APPLIED), |control| {
         let applied = window.last(&format!("{control}/{APPLIED}"), CONTROLS)?;
         // Its learning rate is meant to be too high.
-        if finds_its_share(window, control) || applied.iter().any(|share| *share >= setup.limits.applied) {
+        if finds_its_share(window, control) || applied.iter().any(|share| *share >= setup.settings.warnings.applied) {
             return None;
         }
         let left =
@@ -308,22 +312,22 @@ fn steps_held_back(window: &Window, setup: &Setup) -> Vec<Sign> {
 }
 
 fn mask_idle(window: &Window, setup: &Setup) -> Vec<Sign> {
-    let masks = idle(window, REJECTION_RATE, setup.limits.idle_mask_steps);
+    let masks = idle(window, REJECTION_RATE, setup.settings.warnings.idle_mask_steps);
     of_each(masks, |mask| {
         let what = format!(
             "`{mask}` has rejected no token in {} steps: the run is as without it",
-            setup.limits.idle_mask_steps
+            setup.settings.warnings.idle_mask_steps
         );
         Some((what, known([advice::tighten(setup, "mask", mask), advise(Way::LeaveOut, [])])))
     })
 }
 
 fn control_idle(window: &Window, setup: &Setup) -> Vec<Sign> {
-    let controls = idle(window, APPLIED, setup.limits.idle_control_steps);
+    let controls = idle(window, APPLIED, setup.settings.warnings.idle_control_steps);
     of_each(controls, |control| {
         let what = format!(
             "`{control}` has shortened no step in {}: the run is as without it",
-            setup.limits.idle_control_steps
+            setup.settings.warnings.idle_control_steps
         );
         let advice = match finds_its_share(window, control) {
             true => advice::raise_rate(setup),

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use advice::{Advice, Way};
 pub use checks::Finding;
-pub use setup::Setup;
+pub use setup::{Settings, Setup};
 
 use checks::CHECKS;
 use window::Window;
@@ -74,9 +74,8 @@ pub fn rank(check: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn watch(settings: &[(&str, &str)]) -> Watch {
-        let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        Watch::new(Setup::of(&settings, Vec::new()))
+    fn watch(settings: &str) -> Watch {
+        Watch::new(Setup::of(toml::from_str(settings).unwrap(), Vec::new()))
     }
 
     fn values(numbers: &[(&str, f64)]) -> BTreeMap<String, f64> {
@@ -100,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_summary_names_masks_that_never_rejected() {
-        let mut watch = watch(&[]);
+        let mut watch = watch("");
         assert_eq!(watch.closing(), None, "no step, no verdict");
         let untaught = || values(&[("frac_advantage_zero", 1.0), ("a.mask/rejection_rate", 0.0)]);
         assert!(told(&mut watch, [untaught(), untaught()]).is_empty());
@@ -115,13 +114,13 @@ mod tests {
     fn a_warm_up_is_no_jump_and_no_idleness() {
         let step =
             |rate: f64, kl: f64| values(&[("learning_rate", rate), ("step/kl", kl), ("a.mask/rejection_rate", 0.0)]);
-        let mut watch = watch(&[("train.learning_rate", "1.0")]);
+        let mut watch = watch("train.learning_rate = 1.0");
         let rising = (1..=40).map(|number| f64::from(number) / 40.0).map(|rate| step(rate, 0.1 * rate * rate));
         // The mask had a chance from step 20 on.
         assert_eq!(told(&mut watch, rising), ["39 mask_idle"]);
         assert_eq!(told(&mut watch, [step(1.0, 2.9), step(0.5, 0.8), step(1.0, 4.0)]), ["2 kl_jump"]);
         // Many times a tiny value is still small.
-        let mut watch = self::watch(&[("train.learning_rate", "1.0")]);
+        let mut watch = self::watch("train.learning_rate = 1.0");
         let small = (0..19).map(|number| step(1.0, if number < 18 { 1e-6 } else { 9e-3 }));
         assert!(told(&mut watch, small).is_empty());
     }
@@ -129,7 +128,7 @@ mod tests {
     #[test]
     fn a_line_that_told_is_not_told_again() {
         let untaught = || values(&[("frac_advantage_zero", 1.0), ("reward", 0.0)]);
-        let mut before = watch(&[]);
+        let mut before = watch("");
         let lines: Vec<_> = (1..=12)
             .map(|step| {
                 let mut line = untaught();
@@ -139,7 +138,7 @@ mod tests {
             })
             .collect();
         for resumed_at in 0..12 {
-            let mut after = watch(&[]);
+            let mut after = watch("");
             (1..).zip(&lines[..resumed_at]).for_each(|(step, line)| after.recall(step, line));
             let rest = told(&mut after, lines[resumed_at..].iter().map(|_| untaught()));
             let expected = if resumed_at < 10 { vec![format!("{} no_signal", 10 - resumed_at)] } else { Vec::new() };

@@ -1,67 +1,73 @@
 //! Facts about a run besides its metrics, for checks and their advice.
 
-use std::collections::BTreeMap;
-
 use capo_loader::find::find;
 use capo_loader::{ComponentConfig, LoadedPlugin, component_names};
-use toml::Table;
+use serde::Deserialize;
+use toml::Value;
 
-use crate::config::WarningsConfig;
-use crate::model::{Config, embedded};
+use crate::config::{Config, DataConfig, EvalConfig, ModelConfig, RolloutConfig, TrainConfig, WarningsConfig};
+use crate::model::{self, embedded};
 
 /// Facts about a run besides its metrics.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// Section `[warnings]`.
-    pub(super) limits: WarningsConfig,
+    pub(super) settings: Settings,
     /// Number of the model's positions; `None` if it is unknown.
     pub(super) positions: Option<f64>,
-    settings: BTreeMap<String, String>,
     plugins: Vec<LoadedPlugin>,
 }
 
+/// The settings that checks and their advice read. There is no advice on a section that is not known.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Settings {
+    pub(super) recipe: Option<String>,
+    pub(super) model: Option<ModelConfig>,
+    pub(super) data: Option<DataConfig>,
+    pub(super) rollout: Option<RolloutConfig>,
+    pub(super) train: Option<TrainConfig>,
+    pub(super) eval: Option<EvalConfig>,
+    pub(super) warnings: WarningsConfig,
+    pub mask: Vec<ComponentConfig>,
+    pub weight: Vec<ComponentConfig>,
+    pub step_control: Vec<ComponentConfig>,
+}
+
+impl From<&Config> for Settings {
+    fn from(config: &Config) -> Self {
+        let Config { recipe, model, data, rollout, train, eval, warnings, mask, weight, step_control, .. } =
+            config.clone();
+        let (model, data, rollout, train, eval) = (Some(model), Some(data), Some(rollout), Some(train), Some(eval));
+        Self { recipe, model, data, rollout, train, eval, warnings, mask, weight, step_control }
+    }
+}
+
 impl Setup {
-    /// Facts about a run with these settings, by dotted keys with values as in TOML, and these plugins.
-    pub fn of(settings: &BTreeMap<String, String>, plugins: Vec<LoadedPlugin>) -> Self {
-        let limits = settings.iter().filter_map(|(key, value)| Some((key.strip_prefix("warnings.")?, value)));
-        let limits: String = limits.map(|(key, value)| format!("{key} = {value}\n")).collect();
-        let limits = toml::from_str(&limits).unwrap_or_default();
-        let setup = Self { limits, positions: None, settings: settings.clone(), plugins };
+    /// Facts about a run with these settings and plugins.
+    pub fn of(settings: Settings, plugins: Vec<LoadedPlugin>) -> Self {
         // A model that cannot be read has its own error.
-        let files = setup.text("model.model_name_or_path").and_then(|model| embedded::model_files(model).ok());
-        let model = files.and_then(|files| Config::load(&files).ok());
-        Self { positions: model.map(|model| model.max_position_embeddings as f64), ..setup }
+        let files = settings.model.as_ref().and_then(|model| embedded::model_files(&model.model_name_or_path).ok());
+        let model = files.and_then(|files| model::Config::load(&files).ok());
+        Self { settings, positions: model.map(|model| model.max_position_embeddings as f64), plugins }
     }
 
     /// `train.learning_rate`; `None` if it is unknown or 0.
     pub(super) fn learning_rate(&self) -> Option<f64> {
-        self.number("train.learning_rate").filter(|rate| *rate > 0.0)
+        self.settings.train.as_ref().map(|train| train.learning_rate).filter(|rate| *rate > 0.0)
     }
 
-    pub(super) fn number(&self, key: &str) -> Option<f64> {
-        self.settings.get(key)?.parse().ok()
+    /// Value of `key` of the component that reports call `name`, in `[[section]]`.
+    pub(super) fn key(&self, section: &str, name: &str, key: &str) -> Option<&Value> {
+        self.component(section, name)?.table.get(key)
     }
 
-    /// Value of the setting `key` without quotes.
-    pub(super) fn text(&self, key: &str) -> Option<&str> {
-        self.settings.get(key).map(|value| value.trim_matches('"'))
-    }
-
-    pub(super) fn is(&self, key: &str, value: &str) -> bool {
-        self.text(key) == Some(value)
-    }
-
-    /// Names in reports of the components of `[[section]]`.
-    pub(super) fn names(&self, section: &str) -> Vec<String> {
-        let id = |number: u32| self.text(&format!("{section}.{number}.use")).map(str::to_owned);
-        let list = (0..).map_while(id).map(|id| ComponentConfig { id, table: Table::new() });
-        component_names(&list.collect::<Vec<_>>())
-    }
-
-    /// Value of a component's `key`, as in TOML.
-    pub(super) fn key(&self, section: &str, name: &str, key: &str) -> Option<&str> {
-        let number = self.names(section).iter().position(|known| known == name)?;
-        self.settings.get(&format!("{section}.{number}.{key}")).map(String::as_str)
+    pub(super) fn component(&self, section: &str, name: &str) -> Option<&ComponentConfig> {
+        let list = match section {
+            "mask" => &self.settings.mask,
+            "weight" => &self.settings.weight,
+            _ => &self.settings.step_control,
+        };
+        list.get(component_names(list).iter().position(|known| known == name)?)
     }
 
     /// The plugin with the component `id`, as `--plugin` takes it.

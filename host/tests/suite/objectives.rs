@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use capo_loader::ComponentConfig;
-use capo_loader::mask::Accepted;
+use capo_loader::decision::Decision;
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
-use capo_loader::weight::Weighed;
 use capo_plugin::testing::Records;
 use capo_plugin::{
     CompletionContext, ContextData, Denominator, Dims, ObjectiveHandle, OptimizerKind, Point, PromptContext, Reduction,
@@ -127,11 +126,8 @@ impl Scored {
         let batch = with_logps(batch, logps, old_logps, &self.ref_logps);
         let mut records = Records::default();
         let batch = objective::evaluate(component, &mut records, batch, advantages, &info).unwrap();
-        let mask = batch.completion_mask.clone();
-        let token_weights = mask.iter().map(|&accepted| f32::from(accepted)).collect();
-        let accepted = Accepted { tokens: batch.completion_tokens(), rejected: Vec::new(), mask };
-        let weighed = Weighed { token_weights, given: Vec::new() };
-        (reduce(&batch, &info, &accepted, &weighed, None).unwrap(), records)
+        let decision = Decision::of(batch.sampled().completion_mask.clone());
+        (reduce(&batch, &info, &decision, None).unwrap(), records)
     }
 }
 
@@ -202,9 +198,9 @@ fn advantages_are_trls_and_verls() {
         let info = info(Reduction::COMPLETION_MEAN, golden.limit);
         let advantages = advantage::estimate(&mut component, &mut Records::default(), &batch, &info).unwrap();
         for (i, is) in advantages.iter().enumerate() {
-            let b = i / batch.dims.tokens as usize;
+            let b = i / batch.sampled.dims.tokens as usize;
             let expected = case.advantages.get(b).or(case.token_advantages.get(i)).unwrap();
-            let (is, expected) = (f64::from(*is), expected * f64::from(batch.completion_mask[i]));
+            let (is, expected) = (f64::from(*is), expected * f64::from(batch.sampled.completion_mask[i]));
             let at = format!("{}.advantage with {:?}, completion {b}", case.r#use, case.keys);
             assert!(agree(is, expected, 1e-5, 0.1), "{at}: {is} against {expected}");
         }

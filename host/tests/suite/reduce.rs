@@ -1,7 +1,6 @@
 //! Derivatives that a reduction gives to the backward passes.
 
-use capo_loader::mask::Accepted;
-use capo_loader::weight::Weighed;
+use capo_loader::decision::Decision;
 use capo_plugin::{Denominator, OptimizerKind, Reduction};
 use host::model::TokenOutputs;
 use host::stages::backward::{Reduced, reduce};
@@ -20,22 +19,19 @@ fn batch() -> StepBatch {
     let wave = |at: usize| (at as f32 * 0.7).sin() + 0.1;
     let (loss, dloss_dlogp) = (0..PLACES).map(|at| (wave(at), wave(at + 20))).unzip();
     let batch = BatchWithLogps::new(objectives::batch(&LENGTHS, 3, vec![0.0; 3]), outputs).unwrap();
-    StepBatch { batch, advantages: vec![0.0; PLACES], loss: TokenLoss { loss, dloss_dlogp } }
+    StepBatch { scored: batch, advantages: vec![0.0; PLACES], loss: TokenLoss { loss, dloss_dlogp } }
 }
 
-fn accepted(batch: &StepBatch, rejected: &[usize]) -> Accepted {
-    let mut mask = batch.completion_mask.clone();
-    rejected.iter().for_each(|&at| mask[at] = 0);
-    let tokens = mask.iter().map(|&accepted| u64::from(accepted)).sum();
-    Accepted { mask, rejected: Vec::new(), tokens }
+fn decision(batch: &StepBatch, rejected: &[usize]) -> Decision {
+    let mut token_mask = batch.sampled().completion_mask.clone();
+    rejected.iter().for_each(|&at| token_mask[at] = 0);
+    Decision::of(token_mask)
 }
 
 fn reduced(kind: OptimizerKind, reduction: Reduction, denominator: Denominator, rejected: &[usize]) -> Reduced {
     let info = first_step(kind, reduction, denominator, 6);
     let batch = batch();
-    let accepted = accepted(&batch, rejected);
-    let token_weights = accepted.mask.iter().map(|&accepted| f32::from(accepted)).collect();
-    reduce(&batch, &info, &accepted, &Weighed { token_weights, given: Vec::new() }, None).unwrap()
+    reduce(&batch, &info, &decision(&batch, rejected), None).unwrap()
 }
 
 const BOTH: OptimizerKind = OptimizerKind::ADAMW_KEPT_AND_REJECTED;
@@ -48,7 +44,7 @@ fn d_logps_and_rest_are_the_d_logps_with_nothing_rejected() {
             let some = reduced(BOTH, reduction, denominator, &[1, 2, 8]);
             let rest = some.rest.as_ref().expect("tokens are rejected");
             let whole = reduced(BOTH, reduction, denominator, &[]);
-            assert!(whole.rest.is_none() && whole.completions_with_rest(&batch().dims) == 0);
+            assert!(whole.rest.is_none() && whole.completions_with_rest(&batch().sampled().dims) == 0);
             for (at, expected) in whole.d_logps.iter().enumerate() {
                 assert!(
                     (some.d_logps[at] + rest[at] - expected).abs() < 1e-7,
@@ -59,7 +55,7 @@ fn d_logps_and_rest_are_the_d_logps_with_nothing_rejected() {
             let more_in_its_completion = denominator == Denominator::KEPT && !constant.contains(&reduction);
             assert_eq!(rest[0] != 0.0, more_in_its_completion);
             let everywhere = denominator == Denominator::KEPT && reduction == Reduction::TOKEN_MEAN;
-            assert_eq!(some.completions_with_rest(&batch().dims), if everywhere { 3 } else { 2 });
+            assert_eq!(some.completions_with_rest(&batch().sampled().dims), if everywhere { 3 } else { 2 });
         }
     }
 }
@@ -72,18 +68,19 @@ fn no_rest_is_computed_that_the_optimizer_does_not_ask_for() {
 }
 
 #[test]
-fn an_entropy_bonus_is_a_mean_over_accepted_tokens() {
+fn an_entropy_bonus_is_a_mean_over_kept_tokens() {
     let batch = batch();
     // Of the nine tokens two are rejected; places 6, 7 and 11 are padding.
-    let accepted = accepted(&batch, &[0, 8]);
+    let decision = decision(&batch, &[0, 8]);
     let mean = [1, 2, 3, 4, 5, 9, 10].iter().map(|&at| 0.1 + f64::from(at)).sum::<f64>() / 7.0;
     let mut reduced = reduced(OptimizerKind::ADAMW, Reduction::FIXED_LENGTH, Denominator::ORIGINAL, &[0, 8]);
     let before = reduced.loss;
     assert!(reduced.d_entropy.is_none());
-    reduced.add_entropy_bonus(&batch, &accepted, 0.3);
+    reduced.add_entropy_bonus(&batch, &decision, 0.3);
+    assert_eq!(reduced.policy_loss, Some(before));
     assert!((before - reduced.loss - 0.3 * mean).abs() < 1e-6, "{before} {} {mean}", reduced.loss);
     for (at, derivative) in reduced.d_entropy.unwrap().iter().enumerate() {
-        let expected = if accepted.mask[at] == 1 { -0.3 / 7.0 } else { 0.0 };
+        let expected = if decision.token_mask[at] == 1 { -0.3 / 7.0 } else { 0.0 };
         assert!((derivative - expected).abs() < 1e-8, "token {at}: {derivative}");
     }
 }

@@ -116,7 +116,7 @@ fn a_dry_run_says_what_a_run_takes_and_writes_nothing() {
     let settings = told.split_once("its settings, in full:\n\n").unwrap().1;
     let _ran = folder.train("run", args.strip_prefix("train ").unwrap());
     let written = folder.text("run/config.toml");
-    let [told, written] = [settings, &written].map(|text| host::run::settings::keys(text).unwrap());
+    let [told, written] = [settings, &written].map(|text| host::run::settings::keys(&text.parse().unwrap()));
     assert!(written.iter().all(|(key, value)| told.get(key) == Some(value)), "{told:?}\n{written:?}");
     for key in capo_plugin::known_keys::<host::config::TrainConfig>().unwrap() {
         assert!(told.contains_key(&format!("train.{key}")) || settings.contains(&format!("train.{key},")), "no {key}");

@@ -31,8 +31,8 @@ fn mask() -> Deciders {
 fn step(mask: &mut Deciders, path: &Path, device: Option<&Device>) -> Vec<f32> {
     let batch = batch_file::read(path).unwrap();
     let mut records = Records::default();
-    let (accepted, _) = replay_step(mask, &mut records, path, device, &batch).unwrap();
-    assert!(accepted.tokens > 0);
+    let decision = replay_step(mask, &mut records, path, device, &batch).unwrap();
+    assert!(decision.tokens() > 0);
     let named = |wanted: &str| records.tokens.iter().find(|(name, _)| name == wanted).unwrap().1.clone();
     [named("m_f"), named("m_h")].concat()
 }

@@ -3,11 +3,8 @@
 // Linked into this executable, so that its components are built in here.
 use capo as _;
 
-use std::time::Instant;
-
 use capo_loader::registry::Registry;
 use host::config::{self, Draft};
-use host::report::Report;
 use host::run::Run;
 use tests::Folder;
 
@@ -49,8 +46,7 @@ fn linked_is_loaded() {
     let mut config = config::resolve(&registry, Draft::read(None, config::DEFAULT, &sets).unwrap()).unwrap().config;
     config.train.output_dir = Some(folder.path().join("linked"));
     let mut run = Run::start(config, &registry).unwrap();
-    let mut report = Report::new(Instant::now(), run.config.train.max_steps, run.progress.step);
-    host::train::train(&mut run, &mut report, None, &false.into()).unwrap();
+    host::train::train(&mut run, &mut (), None, &false.into()).unwrap();
     loaded.assert_same_files(&folder.run_dir("linked"));
 }
 

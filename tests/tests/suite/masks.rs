@@ -104,12 +104,11 @@ fn reduced(registry: &Registry, sets: &[String], shape: [usize; 2], arrays: &Arr
     let (batch, advantages) = (arrays.batch(shape), arrays.advantages.clone());
     let batch = objective::evaluate(&mut components.objective, &mut sink, batch, advantages, &info).unwrap();
     let view = batch.view(&info);
-    let mut keep = mask::apply(&mut components.masks, &mut sink, &view).unwrap();
-    let weighed = weight::apply(&mut components.weights, &mut sink, &view, &mut keep).unwrap();
+    let mut decision = mask::apply(&mut components.masks, &mut sink, &view).unwrap();
+    weight::apply(&mut components.weights, &mut sink, &view, &mut decision).unwrap();
     let factors = &config.train.loss_factors;
-    let decided = (&keep, &weighed);
-    let factored = objective::factor(&mut components.objective, &mut sink, &batch, &info, factors, decided).unwrap();
-    backward::reduce(&batch, &info, &keep, &weighed, factored.as_ref()).unwrap()
+    let factored = objective::factor(&mut components.objective, &mut sink, &batch, &info, factors, &decision).unwrap();
+    backward::reduce(&batch, &info, &decision, factored.as_ref()).unwrap()
 }
 
 /// `host/tests/data/objectives-golden/corrections.json`.

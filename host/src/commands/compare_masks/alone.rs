@@ -79,9 +79,9 @@ impl Replays<'_> {
             .each(|path, batch| {
                 let changed = change(batch);
                 let batch = changed.as_ref().unwrap_or(batch);
-                let (accepted, _) = replay_step(&mut deciders, &mut sink, path, None, batch)?;
-                let completion = accepted.mask.iter().zip(&batch.completion_mask).filter(|(_, mask)| **mask == 1);
-                tokens.extend(completion.map(|(accepted, _)| *accepted == 0));
+                let decision = replay_step(&mut deciders, &mut sink, path, None, batch)?;
+                let completion = decision.token_mask.iter().zip(&batch.completion_mask).filter(|(_, mask)| **mask == 1);
+                tokens.extend(completion.map(|(token, _)| *token == 0));
                 Ok(())
             })
             .with_context(name)?;

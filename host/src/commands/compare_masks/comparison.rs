@@ -8,7 +8,7 @@ use super::contender::Contender;
 use super::setting::Setting;
 use super::tokens::Tokens;
 use crate::commands::sweep::{Count, Target};
-use crate::report::terminal::grouped;
+use crate::terminal::grouped;
 
 /// One mask of a comparison, as it ran.
 pub struct Compared {

@@ -21,7 +21,7 @@ use super::args::CompareArgs;
 use super::batches::Batches;
 use super::output;
 use crate::config::replayed_settings;
-use crate::report::terminal::say;
+use crate::terminal::say;
 
 use alone::Replays;
 use comparison::{Compared, Comparison, Row};

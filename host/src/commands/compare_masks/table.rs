@@ -2,7 +2,7 @@
 
 use super::comparison::{Compared, Comparison, Overlap};
 use super::setting::Setting;
-use crate::report::terminal::{grouped, percent};
+use crate::terminal::{grouped, percent};
 
 /// Cell text for a missing number.
 pub(super) const NONE: &str = "-";

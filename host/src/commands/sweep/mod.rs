@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::batches::Batches;
-use crate::report::terminal::{grouped, percent, say};
+use crate::terminal::{grouped, percent, say};
 use anyhow::{Result, ensure};
 use capo_loader::registry::Registry;
 use capo_loader::replay::{Deciders, check_any, replay_step};
@@ -169,12 +169,12 @@ impl<'a> Sweep<'a> {
         let mut weight = 0.0;
         let mut sink = WarningSink { warned: &mut self.warned, watchdog: &self.watchdog };
         let step = |path: &Path, batch: &RecordedBatch| -> Result<()> {
-            let (accepted, weighed) = replay_step(&mut deciders, &mut sink, path, self.device, batch)?;
+            let decision = replay_step(&mut deciders, &mut sink, path, self.device, batch)?;
             let tokens = batch.completion_tokens();
-            let rejected = accepted.rejected.iter().map(|rejected| rejected.tokens.len() as u64);
-            weight += weighed.token_weights.iter().map(|&weight| f64::from(weight)).sum::<f64>();
+            let rejected = decision.rejected.iter().map(|rejected| rejected.tokens.len() as u64);
+            weight += decision.token_weights.iter().map(|&weight| f64::from(weight)).sum::<f64>();
             let own = by_mask.iter_mut().zip(rejected);
-            let total = (&mut all, tokens - accepted.tokens);
+            let total = (&mut all, tokens - decision.tokens());
             own.chain([total]).for_each(|(count, rejected)| {
                 count.rejected += rejected;
                 count.tokens += tokens;

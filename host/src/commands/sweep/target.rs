@@ -5,7 +5,7 @@ use std::str::FromStr;
 use anyhow::{Error, Result, anyhow};
 
 use super::range::Range;
-use crate::report::terminal::percent;
+use crate::terminal::percent;
 
 /// Number of rejected tokens among all tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

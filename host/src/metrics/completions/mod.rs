@@ -1,5 +1,6 @@
 //! Log of a run's completions, if the config asks for it: lines in `completions.jsonl`, or one file per step in `completions/`.
 
+mod columns;
 #[cfg(feature = "datasets")]
 mod parquet;
 mod table;
@@ -14,6 +15,9 @@ use capo_loader::folders;
 
 use super::journal;
 use crate::config::{CompletionsFormat, LoggingConfig};
+use crate::data::Tokenizer;
+use crate::stages::record::StepRecord;
+use crate::stages::rollout::RolloutRecord;
 pub use table::{Column, Table};
 
 /// Name of the JSON Lines file in a run's directory.
@@ -27,7 +31,7 @@ pub struct Completions {
     /// Folder for one file per step.
     folder: PathBuf,
     file: PathBuf,
-    format: CompletionsFormat,
+    logging: LoggingConfig,
     /// Interval of logged steps, a multiple of the steps that share a rollout; `None` logs nothing.
     every: Option<u64>,
 }
@@ -39,8 +43,8 @@ impl Completions {
         Self {
             folder: dir.join(FOLDER),
             file: dir.join(COMPLETIONS_FILE),
-            format: logging.completions_format,
             every: logging.log_completions.then(|| logging.completions_steps.max(1).div_ceil(uses) * uses),
+            logging: logging.clone(),
         }
     }
 
@@ -65,14 +69,26 @@ impl Completions {
         Ok(())
     }
 
-    /// True if the completions of a rollout are logged that was sampled after `sampled_at` steps.
-    pub fn is_due(&self, sampled_at: u64) -> bool {
-        self.every.is_some_and(|every| sampled_at.is_multiple_of(every))
+    /// True if the completions of a rollout are logged that was sampled after `sampled_at` steps, when it is used for the first time.
+    fn is_due(&self, sampled_at: u64, iteration: u64) -> bool {
+        iteration == 0 && self.every.is_some_and(|every| sampled_at.is_multiple_of(every))
     }
 
-    /// Writes the completions of `step`.
-    pub fn write(&mut self, step: u64, table: &Table) -> Result<()> {
-        match self.format {
+    /// True if the log takes what components record for each token in such a step.
+    pub fn takes_arrays(&self, sampled_at: u64, iteration: u64) -> bool {
+        self.logging.log_tokens && self.is_due(sampled_at, iteration)
+    }
+
+    /// Writes the completions of a step of `rollout`, if they are due.
+    pub fn step(&self, record: &StepRecord, rollout: &RolloutRecord, tokenizer: &Tokenizer) -> Result<()> {
+        if !self.is_due(record.batch.sampled().sampled_at, record.info.iteration) {
+            return Ok(());
+        }
+        self.write(record.info.step + 1, &columns::table(record, rollout, &self.logging, tokenizer)?)
+    }
+
+    fn write(&self, step: u64, table: &Table) -> Result<()> {
+        match self.logging.completions_format {
             CompletionsFormat::Jsonl => table.lines()?.iter().try_for_each(|line| files::append_line(&self.file, line)),
             CompletionsFormat::Parquet => {
                 fs::create_dir_all(&self.folder)

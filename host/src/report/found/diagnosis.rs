@@ -25,7 +25,7 @@ pub struct Diagnosis {
 /// All findings about a run, past and present, the most serious first.
 pub fn diagnose(run: &FoundRun) -> Vec<Diagnosis> {
     let plugins = provenance::latest(&run.dir).unwrap_or_default();
-    let mut watch = Watch::new(Setup::of(&run.settings, plugins));
+    let mut watch = Watch::new(Setup::of(run.checked.clone(), plugins));
     let mut found: BTreeMap<(usize, String), Diagnosis> = BTreeMap::new();
     for (step, values) in run.lines.rows() {
         for finding in watch.look(step, &values) {

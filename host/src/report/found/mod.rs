@@ -2,7 +2,6 @@
 
 mod completions;
 mod diagnosis;
-mod lines;
 mod summary;
 
 use std::collections::BTreeMap;
@@ -12,11 +11,12 @@ use anyhow::{Result, bail};
 use capo_loader::files;
 use toml::Table;
 
-use super::terminal::sentence;
+pub use crate::metrics::lines::{Column, Lines};
 use crate::run::{CONFIG_FILE, METRICS_FILE, is_at_work, settings};
+use crate::terminal::sentence;
+use crate::warnings::Settings;
 pub use completions::{Row, completions};
 pub use diagnosis::{Diagnosis, diagnose};
-pub use lines::{Column, Lines};
 pub use summary::{REWARDS, Summary};
 
 /// A run in a directory. Reading it changes nothing.
@@ -26,6 +26,8 @@ pub struct FoundRun {
     pub dir: PathBuf,
     /// Name of the directory, without its parents.
     pub name: String,
+    /// The settings that checks read.
+    pub checked: Settings,
     /// Every setting by its dotted key, with the value as in TOML.
     pub settings: BTreeMap<String, String>,
     /// Contents of `metrics.jsonl`.
@@ -46,10 +48,10 @@ impl FoundRun {
             );
         }
         let mut remarks = Vec::new();
-        let settings = files::read(&dir.join(CONFIG_FILE)).and_then(|bytes| settings::keys(&String::from_utf8(bytes)?));
-        let settings = settings.unwrap_or_else(|error| {
+        let table = files::read(&dir.join(CONFIG_FILE)).and_then(|bytes| settings::read(&String::from_utf8(bytes)?));
+        let table = table.unwrap_or_else(|error| {
             remarks.push(format!("`{CONFIG_FILE}` cannot be used: {}", sentence(&error, false)));
-            BTreeMap::new()
+            Table::new()
         });
         let lines = Lines::read(&dir.join(METRICS_FILE)).unwrap_or_else(|error| {
             remarks.push(sentence(&error, false));
@@ -61,7 +63,8 @@ impl FoundRun {
         Ok(Self {
             name: name.unwrap_or_else(|| dir.display().to_string()),
             dir: dir.to_owned(),
-            settings,
+            settings: settings::keys(&table),
+            checked: table.try_into().unwrap_or_default(),
             lines,
             at_work,
             remarks,
@@ -72,7 +75,8 @@ impl FoundRun {
     #[cfg(test)]
     pub(super) fn of(name: &str, settings: &[(&str, &str)], lines: Lines) -> Self {
         let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        Self { dir: name.into(), name: name.into(), settings, lines, at_work: false, remarks: Vec::new() }
+        let (checked, remarks) = (Settings::default(), Vec::new());
+        Self { dir: name.into(), name: name.into(), checked, settings, lines, at_work: false, remarks }
     }
 
     /// True if `dir` looks like a run's directory.

@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use super::FoundRun;
-use crate::report::terminal::percent;
+use crate::terminal::percent;
+use crate::warnings::Settings;
 
 /// Number of steps at either end of a run whose mean reward is told.
 pub const REWARDS: usize = 10;
@@ -64,6 +65,7 @@ impl Summary {
             Some(max_steps) if step >= max_steps => "finished",
             _ => "stopped",
         };
+        let Settings { mask, weight, step_control, .. } = &run.checked;
         let accuracies = || run.lines.column("eval_accuracy").numbers();
         // The first of equally good values.
         let best = accuracies()
@@ -78,23 +80,16 @@ impl Summary {
             data: run.setting("data.dataset_name"),
             seed: run.whole("train.seed"),
             learning_rate: run.settings.get("train.learning_rate").and_then(|value| value.parse().ok()),
-            components: components(run),
+            components: [mask, weight, step_control].into_iter().flatten().map(|one| one.id.clone()).collect(),
             accuracy: accuracies().next_back().map(|(_, value)| value),
             best_accuracy: best.map(|(_, value)| value),
             best_step: best.map(|(row, _)| run.lines.steps[row]),
             held_out_reward: run.lines.column("eval_reward").last(),
             reward: run.lines.column("reward").ends(REWARDS).map(|(_, last)| last),
-            rejected: run.lines.column("mask/rejected_so_far").last().filter(|_| run.setting("mask.0.use").is_some()),
+            rejected: run.lines.column("mask/rejected_so_far").last().filter(|_| !mask.is_empty()),
             num_tokens: run.lines.column("num_tokens").last(),
             seconds: run.lines.running_sum("step_time").pop().unwrap_or(0.0),
             remarks: run.remarks.clone(),
         }
     }
-}
-
-/// Ids of the components except the advantage, the objective and the rewards, in order.
-fn components(run: &FoundRun) -> Vec<String> {
-    let list =
-        |section: &'static str| (0..).map_while(move |number: u32| run.setting(&format!("{section}.{number}.use")));
-    ["mask", "weight", "step_control"].into_iter().flat_map(list).collect()
 }

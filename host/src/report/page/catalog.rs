@@ -2,180 +2,41 @@
 
 use std::collections::BTreeSet;
 
+/// The table of charts, which says what its columns are.
+const CHARTS: &str = include_str!("charts.txt");
+
 /// A chart. `*` in its metrics stands for a component, a reward or a benchmark. If the title has a `*` too, each of them has its own chart.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Chart {
+    /// Heading of the chart.
+    pub section: &'static str,
     pub title: &'static str,
     /// Quantity or unit of the values.
     pub unit: &'static str,
     /// True if the axis is logarithmic at first.
     pub log: bool,
     /// The metrics, each with its label in the legend; the label is empty for a single series.
-    pub metrics: &'static [(&'static str, &'static str)],
+    pub metrics: Vec<(&'static str, &'static str)>,
 }
 
-type Metrics = &'static [(&'static str, &'static str)];
-
-const fn linear(title: &'static str, unit: &'static str, metrics: Metrics) -> Chart {
-    Chart { title, unit, log: false, metrics }
+/// All charts, in order.
+pub fn all() -> Vec<Chart> {
+    let (mut section, mut charts) = ("", Vec::new());
+    for line in CHARTS.lines() {
+        section = line.strip_prefix("# ").unwrap_or(section);
+        if let [title, unit, scale, metrics] = line.split(" | ").collect::<Vec<_>>()[..]
+            && !section.is_empty()
+        {
+            let metrics = metrics.split("; ").map(|metric| metric.split_once(" = ").unwrap_or((metric, ""))).collect();
+            let unit = if unit == "-" { "" } else { unit };
+            charts.push(Chart { section, title, unit, log: scale == "log", metrics });
+        }
+    }
+    charts
 }
-
-const fn logarithmic(title: &'static str, unit: &'static str, metrics: Metrics) -> Chart {
-    Chart { title, unit, log: true, metrics }
-}
-
-const BATCH: [&str; 2] = ["all tokens", "kept tokens"];
-const TOKEN: [&str; 3] = ["mean", "99 of 100 are below", "largest"];
-
-/// Charts, grouped by heading.
-pub const SECTIONS: &[(&str, &[Chart])] = &[
-    (
-        "Results",
-        &[
-            linear("Held-out accuracy", "share of prompts", &[("eval_accuracy", "")]),
-            linear("Held-out reward", "mean of prompts", &[("eval_reward", "")]),
-            linear("Held-out reward: *", "mean of prompts", &[("eval_rewards/*/mean", "")]),
-            linear("*", "", &[("eval/*", "")]),
-            linear("Reward", "mean of completions", &[("reward", "")]),
-            linear("Reward: *", "mean of completions", &[("rewards/*/mean", "")]),
-            linear("Spread of rewards", "standard deviation", &[("reward_std", "")]),
-            linear("Groups without a signal", "share of completions", &[("frac_reward_zero_std", "")]),
-            linear(
-                "Dynamic sampling",
-                "groups of a step",
-                &[
-                    ("dynamic_sampling/dropped_groups", "dropped"),
-                    ("dynamic_sampling/groups_without_difference", "kept without a signal"),
-                ],
-            ),
-        ],
-    ),
-    (
-        "Shifts that the model of curvature foresees",
-        &[
-            logarithmic(
-                "Policy shift m_F of the batch",
-                "m_F",
-                &[("*/m_f_batch", BATCH[0]), ("*/masked_m_f_batch", BATCH[1])],
-            ),
-            linear(
-                "Objective shift m_H of the batch",
-                "m_H",
-                &[("*/m_h_batch", BATCH[0]), ("*/masked_m_h_batch", BATCH[1])],
-            ),
-            logarithmic(
-                "Policy shift m_F of tokens",
-                "m_F",
-                &[("*/m_f/mean", TOKEN[0]), ("*/m_f_p99", TOKEN[1]), ("*/m_f/max", TOKEN[2])],
-            ),
-            logarithmic(
-                "Policy shift m_F of kept tokens",
-                "m_F",
-                &[("*/masked_m_f_mean", TOKEN[0]), ("*/masked_m_f_max", TOKEN[2])],
-            ),
-            logarithmic("Size of m_H of tokens", "|m_H|", &[("*/m_h_abs_p50", "median"), ("*/m_h_abs_p99", TOKEN[1])]),
-            linear("Objective shift m_H of tokens", "m_H", &[("*/m_h/mean", TOKEN[0]), ("*/m_h/max", TOKEN[2])]),
-            linear(
-                "Objective shift m_H of kept tokens",
-                "m_H",
-                &[("*/masked_m_h_mean", TOKEN[0]), ("*/masked_m_h_max", TOKEN[2])],
-            ),
-        ],
-    ),
-    (
-        "Rejection",
-        &[
-            linear("Rejected tokens", "share of tokens", &[("mask/rejection_rate", "")]),
-            linear("Rejected by *", "share of tokens", &[("*/rejection_rate", "")]),
-            linear(
-                "Rejected, by reason",
-                "share of tokens",
-                &[
-                    ("*/rejected_fisher", "Fisher"),
-                    ("*/rejected_hessian", "Hessian"),
-                    ("*/rejected_not_finite", "not finite"),
-                ],
-            ),
-            linear("Gradient that was rejected", "share of squares", &[("mask/rejected_gradient_share", "")]),
-            linear("Weighted down by *", "share of tokens", &[("*/below_one", "")]),
-            linear("Weighted away by *", "share of squares", &[("*/weighted_away_gradient_share", "")]),
-            logarithmic("Threshold of *", "in the unit of its key", &[("*/threshold", "")]),
-            linear("Left of the step by *", "share of its length", &[("*/applied", "")]),
-        ],
-    ),
-    (
-        "Steps",
-        &[
-            logarithmic(
-                "Policy KL per step",
-                "nats per token",
-                &[("step/kl", "measured"), ("step/last_layer_kl", "of the last layer")],
-            ),
-            linear("Length of the step", "Euclidean norm", &[("step/update_norm", "")]),
-            linear(
-                "Gradient norm",
-                "before clipping",
-                &[
-                    ("grad_norm", "kept"),
-                    ("grad_norm_unmasked", "nothing rejected"),
-                    ("rejected_grad_norm", "rejected"),
-                ],
-            ),
-            linear("Learning rate", "of the step", &[("learning_rate", "")]),
-            linear("Entropy", "nats per token", &[("entropy", "")]),
-            linear(
-                "Clipped tokens",
-                "share of tokens",
-                &[
-                    ("clip_ratio/region_mean", "either"),
-                    ("clip_ratio/low_mean", "low"),
-                    ("clip_ratio/high_mean", "high"),
-                ],
-            ),
-            linear("KL to the reference", "nats per token", &[("kl", "")]),
-            linear("Loss", "of the step", &[("loss", "all of it"), ("policy_loss", "without the entropy bonus")]),
-            linear("Skipped steps", "1 where it was", &[("step_skipped", "")]),
-        ],
-    ),
-    (
-        "Lengths",
-        &[
-            linear(
-                "Length of completions",
-                "tokens",
-                &[("completions/mean_length", "mean"), ("completions/max_length", "longest")],
-            ),
-            linear("Cut off by the length limit", "share of completions", &[("completions/clipped_ratio", "")]),
-        ],
-    ),
-    (
-        "Sampler and trainer",
-        &[
-            logarithmic(
-                "Difference of log-probabilities",
-                "nats per token",
-                &[
-                    ("sampling/sampling_logp_difference/mean", "mean"),
-                    ("sampling/sampling_logp_difference/max", "largest"),
-                ],
-            ),
-            linear(
-                "Importance ratio",
-                "trainer ÷ sampler",
-                &[
-                    ("sampling/importance_sampling_ratio/mean", "mean"),
-                    ("sampling/importance_sampling_ratio/max", "largest"),
-                ],
-            ),
-        ],
-    ),
-    ("Time", &[linear("Time of a step", "seconds", &[("step_time", "")])]),
-];
 
 /// One chart of a page, with `*` replaced and with its matching metrics.
 pub struct Found {
-    /// Heading of the chart.
-    pub section: &'static str,
     pub chart: Chart,
     /// Title, with `*` filled in.
     pub title: String,
@@ -185,31 +46,26 @@ pub struct Found {
 
 /// The charts for runs with metrics of these names.
 pub fn find(names: &BTreeSet<&str>) -> Vec<Found> {
-    let literal: BTreeSet<&str> = SECTIONS
-        .iter()
-        .flat_map(|(_, charts)| charts.iter().flat_map(|chart| chart.metrics).map(|(name, _)| *name))
-        .collect();
+    let charts = all();
+    let literal: BTreeSet<&str> = charts.iter().flat_map(|chart| &chart.metrics).map(|(name, _)| *name).collect();
     let mut found = Vec::new();
-    for (section, charts) in SECTIONS {
-        for chart in *charts {
-            let matches = chart.metrics.iter().enumerate().flat_map(|(number, (pattern, _))| {
-                // A metric that one chart names in full appears in no other chart.
-                let named = |name: &&&str| pattern == *name || !literal.contains(**name);
-                let star = |name: &&str| Some((number, (*name).to_owned(), between(pattern, name)?.to_owned()));
-                names.iter().filter(named).filter_map(star).collect::<Vec<_>>()
-            });
-            let matches: Vec<_> = matches.collect();
-            if !chart.title.contains('*') {
-                let title = chart.title.to_owned();
-                found.push(Found { section, chart: *chart, title, metrics: matches });
-                continue;
-            }
-            let stars: BTreeSet<String> = matches.iter().map(|(_, _, star)| star.clone()).collect();
-            for one in stars {
-                let of = matches.iter().filter(|(_, _, star)| *star == one);
-                let metrics = of.map(|(number, name, _)| (*number, name.clone(), String::new())).collect();
-                found.push(Found { section, chart: *chart, title: chart.title.replace('*', &one), metrics });
-            }
+    for chart in charts {
+        let matches = chart.metrics.iter().enumerate().flat_map(|(number, (pattern, _))| {
+            // A metric that one chart names in full appears in no other chart.
+            let named = |name: &&&str| pattern == *name || !literal.contains(**name);
+            let star = |name: &&str| Some((number, (*name).to_owned(), between(pattern, name)?.to_owned()));
+            names.iter().filter(named).filter_map(star).collect::<Vec<_>>()
+        });
+        let matches: Vec<_> = matches.collect();
+        if !chart.title.contains('*') {
+            found.push(Found { title: chart.title.to_owned(), chart, metrics: matches });
+            continue;
+        }
+        let stars: BTreeSet<String> = matches.iter().map(|(_, _, star)| star.clone()).collect();
+        for one in stars {
+            let of = matches.iter().filter(|(_, _, star)| *star == one);
+            let metrics = of.map(|(number, name, _)| (*number, name.clone(), String::new())).collect();
+            found.push(Found { title: chart.title.replace('*', &one), chart: chart.clone(), metrics });
         }
     }
     found.retain(|found| !found.metrics.is_empty());
@@ -249,9 +105,10 @@ mod tests {
     }
 
     #[test]
-    fn no_metric_is_in_two_charts() {
-        let mut seen = BTreeSet::new();
-        let metrics = SECTIONS.iter().flat_map(|(_, charts)| charts.iter().flat_map(|chart| chart.metrics));
-        assert!(metrics.into_iter().all(|(name, _)| seen.insert(name)));
+    fn no_metric_is_in_two_charts_and_every_line_is_one() {
+        let (charts, mut seen) = (all(), BTreeSet::new());
+        assert!(charts.iter().flat_map(|chart| &chart.metrics).all(|(name, _)| seen.insert(*name)));
+        let lines = CHARTS.lines().skip_while(|line| !line.starts_with("# ")).filter(|line| !line.starts_with("# "));
+        assert_eq!(charts.len(), lines.count());
     }
 }

@@ -30,17 +30,17 @@ struct Line {
 
 /// The charts, with their runs.
 pub fn data(runs: &[FoundRun], groups: &[Group]) -> Value {
-    let is_masked = runs.iter().any(|run| run.setting("mask.0.use").is_some());
+    let is_masked = runs.iter().any(|run| !run.checked.mask.is_empty());
     let names = runs.iter().flat_map(|run| run.lines.columns.keys()).map(String::as_str);
     let names: BTreeSet<&str> = names.filter(|name| is_masked || !name.starts_with("mask/")).collect();
     let mut found = catalog::find(&names);
     // The only reward repeats the reward, the reward of held-out prompts their accuracy, and the only mask what all reject.
     let mut seen = Vec::new();
-    found.retain(|Found { section, metrics, .. }| {
+    found.retain(|Found { chart, metrics, .. }| {
         let [(_, name, _)] = &metrics[..] else { return true };
         let columns: Vec<&Column> = runs.iter().map(|run| run.lines.column(name)).collect();
-        let is_new = !seen.contains(&(*section, columns.clone()));
-        seen.push((*section, columns));
+        let is_new = !seen.contains(&(chart.section, columns.clone()));
+        seen.push((chart.section, columns));
         is_new
     });
     let bucket = Buckets::of(runs, &found);
@@ -69,8 +69,8 @@ fn chart(found: &Found, runs: &[FoundRun], columns: &mut [Columns<'_>], buckets:
             lines.push(Line { run, style: *style, name: name_of_line, series: columns.series(name, bucket) });
         }
     }
-    let Found { section, title, chart, .. } = found;
-    json!({ "section": section, "title": title, "unit": chart.unit, "log": chart.log, "lines": lines })
+    let Found { title, chart, .. } = found;
+    json!({ "section": chart.section, "title": title, "unit": chart.unit, "log": chart.log, "lines": lines })
 }
 
 /// Largest number of values of `name` in any run.

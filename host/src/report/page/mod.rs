@@ -62,7 +62,7 @@ mod tests {
 
     /// A run of `steps` steps, with every metric that a chart shows.
     fn run(number: u64, steps: u64) -> FoundRun {
-        let names = catalog::SECTIONS.iter().flat_map(|(_, charts)| charts.iter().flat_map(|chart| chart.metrics));
+        let names = catalog::all().into_iter().flat_map(|chart| chart.metrics);
         let names: Vec<String> = names.map(|(name, _)| name.replace('*', "capo.curvature")).collect();
         let mut text = String::new();
         for step in 1..=steps {

@@ -6,7 +6,7 @@ use capo_loader::terminal;
 
 use crate::report::found::{FoundRun, Summary, diagnose};
 use crate::report::html::escape;
-use crate::report::terminal::{duration, grouped, percent};
+use crate::terminal::{duration, grouped, percent};
 
 /// Text of an empty cell.
 const NONE: &str = "–";

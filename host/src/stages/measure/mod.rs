@@ -47,7 +47,8 @@ impl<'a> Proposal<'a> {
         (seed, step): (u64, u64),
         work: Work,
     ) -> Self {
-        let order = rng::permutation(&mut rng::stream(seed, "step.measure", &[step]), batch.dims.completions as usize);
+        let order =
+            rng::permutation(&mut rng::stream(seed, "step.measure", &[step]), batch.sampled.dims.completions as usize);
         Self { policy, before, optimizer, groups, batch, order, work, known: Known::default(), alignment: None }
     }
 
@@ -95,7 +96,7 @@ impl<'a> Proposal<'a> {
     pub fn unused_head_norm(&self) -> Result<f64> {
         let config = self.policy.config();
         let mut used = vec![false; config.vocab_size];
-        let ids = self.batch.completion_ids.iter().zip(&self.batch.completion_mask);
+        let ids = self.batch.sampled.completion_ids.iter().zip(&self.batch.sampled.completion_mask);
         ids.filter(|(_, mask)| **mask == 1).for_each(|(id, _)| used[*id as usize] = true);
         let head = head_name(config);
         update::unused_rows_norm(self.before.get(head)?, self.policy.params().get(head)?, &used)
@@ -133,7 +134,7 @@ impl<'a> Proposal<'a> {
         if let Some(kl) = self.known.last_layer_kl {
             return Ok(kl);
         }
-        let tokens = places(&self.batch.completion_mask);
+        let tokens = places(&self.batch.sampled.completion_mask);
         let hidden = select(self.features()?, &tokens)?;
         let sum = Heads::new(self.policy, self.before, self.work.loss_temperature)?.divergence_by_head(&hidden)?;
         Ok(*self.known.last_layer_kl.insert(sum / tokens.len().max(1) as f64))
@@ -156,14 +157,14 @@ impl<'a> Proposal<'a> {
         for completions in completions.chunks(self.work.micro_batch.max(1)) {
             let mask: Vec<u8> = completions
                 .iter()
-                .flat_map(|&b| &self.batch.completion_mask[self.batch.dims.row(b)])
+                .flat_map(|&b| &self.batch.sampled.completion_mask[self.batch.sampled.dims.row(b)])
                 .copied()
                 .collect();
             let of_all: Vec<u32> = (completions.iter())
-                .flat_map(|&b| self.batch.dims.row(b).filter(|&i| self.batch.completion_mask[i] == 1))
+                .flat_map(|&b| self.batch.sampled.dims.row(b).filter(|&i| self.batch.sampled.completion_mask[i] == 1))
                 .map(|i| i as u32)
                 .collect();
-            let rows = self.batch.sequences.select(completions);
+            let rows = self.batch.sampled.sequences.select(completions);
             let new = self.policy.forward_detached(&rows, self.work.loss_temperature)?.hidden()?;
             sum += heads.divergence(&select(self.features()?, &of_all)?, &select(&new, &places(&mask))?)?;
             tokens += of_all.len();

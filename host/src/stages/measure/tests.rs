@@ -92,8 +92,8 @@ impl Case {
     fn dense(&self, new: &Tensor, completions: &[usize]) -> f64 {
         let old = self.logps(self.batch.hidden.as_ref().unwrap(), &self.before);
         let new = self.logps(new, self.policy.params());
-        let places = completions.iter().flat_map(|&b| self.batch.dims.row(b));
-        let real = places.zip(&new).filter(|(i, _)| self.batch.completion_mask[*i] == 1);
+        let places = completions.iter().flat_map(|&b| self.batch.sampled.dims.row(b));
+        let real = places.zip(&new).filter(|(i, _)| self.batch.sampled.completion_mask[*i] == 1);
         let of_token =
             |(i, new): (usize, &Vec<f64>)| old[i].iter().zip(new).map(|(o, n)| o.exp() * (o - n)).sum::<f64>();
         let all: Vec<f64> = real.map(of_token).collect();
@@ -116,7 +116,7 @@ fn the_kl_divergence_is_that_of_a_dense_computation_for_steps_of_every_size() {
                 let mut whole = case.proposal(ROWS);
                 let mut drawn = whole.order[..count].to_vec();
                 drawn.sort_unstable();
-                let rows = case.batch.sequences.select(&drawn);
+                let rows = case.batch.sampled.sequences.select(&drawn);
                 let new = case.policy.forward_detached(&rows, TEMPERATURE).unwrap().hidden().unwrap();
                 let found = whole.kl(fraction).unwrap();
                 assert_near(found, case.dense(&new, &drawn), 1e-6, &format!("size {size}, {count} completions"));
@@ -147,7 +147,8 @@ fn norms_and_adams_fisher_are_sums_over_weights() {
     let mut case = Case::new(false);
     let d_logps: Vec<f32> = (0..ROWS * 6).map(|i| (i as f32 * 0.9).sin()).collect();
     for _ in 0..2 {
-        let gradients = case.policy.forward(&case.batch.sequences, TEMPERATURE).unwrap().backward(&d_logps).unwrap();
+        let gradients =
+            case.policy.forward(&case.batch.sampled.sequences, TEMPERATURE).unwrap().backward(&d_logps).unwrap();
         case.optimizer.step(case.policy.params(), &gradients, None, 1e-3, 1.0).unwrap();
     }
     let values = |tensor: &Tensor| -> Vec<f32> { tensor.flatten_all().unwrap().to_vec1().unwrap() };

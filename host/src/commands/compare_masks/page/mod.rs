@@ -9,7 +9,7 @@ use super::setting::Setting;
 use super::table::{self, NONE, whole_percent};
 use crate::commands::batches::Batches;
 use crate::report::html::escape;
-use crate::report::terminal::{grouped, percent};
+use crate::terminal::{grouped, percent};
 
 /// The page. Tables are written as HTML. Completions are data, which the page's script shows as text when they are opened.
 pub fn html(comparison: &Comparison, batches: &Batches<'_>) -> Result<String> {

@@ -1,39 +1,28 @@
-//! Writes completions of a step to files, with the known values of their tokens.
+//! Columns of a step's completions, with the known values of their tokens.
 
 use anyhow::{Context, Result};
-use capo_loader::mask::Accepted;
-use capo_loader::weight::Weighed;
 
+use super::{Column, Table};
 use crate::config::LoggingConfig;
-use crate::metrics::completions::{Column, Table};
-use crate::run::Run;
-use crate::stages::batch::StepBatch;
+use crate::data::Tokenizer;
+use crate::stages::batch::{SampledBatch, StepBatch};
 use crate::stages::context::SampledText;
-use crate::stages::rollout::SampledRollout;
+use crate::stages::record::StepRecord;
+use crate::stages::rollout::RolloutRecord;
 
-/// The part of a rollout that a step uses, if its completions are written.
-pub struct Logged<'a> {
-    pub rollout: &'a SampledRollout,
-    /// Index of the part of the rollout.
-    pub part: usize,
-}
-
-/// Writes the completions of the current step. `arrays` are what components recorded for each token, `[B, T]` each.
-pub fn log_completions(
-    run: &mut Run,
-    batch: &StepBatch,
-    logged: &Logged<'_>,
-    decided: (&Accepted, &Weighed),
-    arrays: &[(String, Vec<f32>)],
-) -> Result<()> {
-    let (logging, step) = (&run.config.logging, run.progress.step + 1);
-    let count = batch.dims.completions as usize;
-    let chosen = chosen(count, run.config.rollout.num_generations, logging);
-    let mut columns = said(step, batch, logged, &chosen);
+/// The completions of a step of `rollout` to write.
+pub fn table(
+    record: &StepRecord,
+    rollout: &RolloutRecord,
+    logging: &LoggingConfig,
+    tokenizer: &Tokenizer,
+) -> Result<Table> {
+    let chosen = chosen(record.rows.len(), rollout.group_size, logging);
+    let mut columns = said(record, rollout, &chosen);
     if logging.log_tokens {
-        columns.extend(tokens(run, batch, logged, decided, arrays, &chosen)?);
+        columns.extend(tokens(record, rollout, &chosen, tokenizer)?);
     }
-    run.completions.write(step, &Table { rows: chosen.len(), columns })
+    Ok(Table { rows: chosen.len(), columns })
 }
 
 /// Indices of the completions to write among `count`, in groups of `group`.
@@ -44,19 +33,14 @@ fn chosen(count: usize, group: usize, logging: &LoggingConfig) -> Vec<usize> {
 }
 
 /// Columns of prompts, texts and rewards.
-fn said(
-    step: u64,
-    batch: &StepBatch,
-    Logged { rollout, part }: &Logged<'_>,
-    chosen: &[usize],
-) -> Vec<(String, Column)> {
-    let first = part * batch.dims.completions as usize;
+fn said(record: &StepRecord, rollout: &RolloutRecord, chosen: &[usize]) -> Vec<(String, Column)> {
+    let first = record.rows.start;
     let text = |of: fn(&SampledText) -> &String| {
         Column::Text(chosen.iter().map(|b| of(&rollout.texts[first + b]).clone()).collect())
     };
     let numbers = |values: &[f32]| Column::Number(chosen.iter().map(|b| values[first + b]).collect());
     let mut columns = vec![
-        ("step".to_owned(), Column::Step(step)),
+        ("step".to_owned(), Column::Step(record.info.step + 1)),
         ("prompt".to_owned(), text(|sample| &sample.prompt)),
         ("completion".to_owned(), text(|sample| &sample.completion)),
         ("answer".to_owned(), text(|sample| &sample.answer)),
@@ -64,56 +48,55 @@ fn said(
     ];
     let parts = &rollout.rewards.per_reward;
     columns.extend(parts.iter().map(|(name, values)| (format!("rewards/{name}"), numbers(values))));
-    let truncated = chosen.iter().map(|b| batch.truncated[*b] == 1).collect();
+    let truncated = chosen.iter().map(|b| rollout.truncated[first + b] == 1).collect();
     columns.push(("truncated".to_owned(), Column::Flag(truncated)));
     columns
 }
 
 /// Columns with a value for each token.
 fn tokens(
-    run: &Run,
-    batch: &StepBatch,
-    logged: &Logged<'_>,
-    (accepted, weighed): (&Accepted, &Weighed),
-    arrays: &[(String, Vec<f32>)],
+    record: &StepRecord,
+    rollout: &RolloutRecord,
     chosen: &[usize],
+    tokenizer: &Tokenizer,
 ) -> Result<Vec<(String, Column)>> {
-    let first = logged.part * batch.dims.completions as usize;
-    let places = |b: usize| batch.dims.row(b).filter(|i| batch.completion_mask[*i] == 1);
+    let StepRecord { batch: StepBatch { scored, advantages, .. }, decision, .. } = record;
+    let SampledBatch { dims, completion_ids, completion_mask, sampler_logps, .. } = &scored.sampled;
+    let places = |b: usize| dims.row(b).filter(|i| completion_mask[*i] == 1);
     let numbers =
         |values: &[f32]| Column::Numbers(chosen.iter().map(|b| places(*b).map(|i| values[i]).collect()).collect());
     let wholes =
         |of: &dyn Fn(usize) -> u32| Column::Wholes(chosen.iter().map(|b| places(*b).map(of).collect()).collect());
     let texts = chosen.iter().map(|b| {
-        let ids: Vec<u32> = places(*b).map(|i| batch.completion_ids[i]).collect();
-        let text = &logged.rollout.texts[first + b].completion;
-        let spans = run.tokenizer.spans(&ids, text).context("a sampled completion is not text")?;
+        let ids: Vec<u32> = places(*b).map(|i| completion_ids[i]).collect();
+        let text = &rollout.texts[record.rows.start + b].completion;
+        let spans = tokenizer.spans(&ids, text).context("a sampled completion is not text")?;
         let piece = |[start, end]: [u32; 2]| text.get(start as usize..end as usize).filter(|piece| !piece.is_empty());
         Ok(spans.into_iter().map(|span| piece(span).map(str::to_owned)).collect())
     });
     let texts = texts.collect::<Result<Vec<Vec<Option<String>>>>>()?;
-    let mut who = vec![None; accepted.mask.len()];
-    accepted.rejected.iter().for_each(|one| one.tokens.iter().for_each(|i| who[*i] = Some(one.by.clone())));
+    let mut who = vec![None; dims.len()];
+    decision.rejected.iter().for_each(|one| one.tokens.iter().for_each(|i| who[*i] = Some(one.by.clone())));
     let rejected_by = chosen.iter().map(|b| places(*b).map(|i| who[i].clone()).collect()).collect();
     let mut columns = vec![
-        ("id".to_owned(), wholes(&|i| batch.completion_ids[i])),
+        ("id".to_owned(), wholes(&|i| completion_ids[i])),
         ("text".to_owned(), Column::Texts(texts)),
-        ("keep".to_owned(), wholes(&|i| accepted.mask[i].into())),
+        ("keep".to_owned(), wholes(&|i| decision.token_mask[i].into())),
         ("rejected_by".to_owned(), Column::Texts(rejected_by)),
-        ("advantage".to_owned(), numbers(&batch.advantages)),
-        ("logp".to_owned(), numbers(&batch.logps)),
+        ("advantage".to_owned(), numbers(advantages)),
+        ("logp".to_owned(), numbers(&scored.logps)),
     ];
     let others = [
-        ("old_logp", Some(&batch.old_logps)),
-        ("ref_logp", batch.ref_logps.as_ref()),
-        ("sampler_logp", batch.sampler_logps.as_ref()),
-        ("entropy", Some(&batch.entropy)),
+        ("old_logp", Some(&scored.old_logps)),
+        ("ref_logp", scored.ref_logps.as_ref()),
+        ("sampler_logp", sampler_logps.as_ref()),
+        ("entropy", Some(&scored.entropy)),
     ];
     columns.extend(others.into_iter().filter_map(|(name, values)| Some((name.to_owned(), numbers(values?)))));
-    if !weighed.given.is_empty() {
-        columns.push(("weight".to_owned(), numbers(&weighed.token_weights)));
+    if !decision.factors.is_empty() {
+        columns.push(("weight".to_owned(), numbers(&decision.token_weights)));
     }
-    for (name, values) in arrays.iter().filter(|(_, values)| values.len() == batch.dims.len()) {
+    for (name, values) in record.recorded.arrays.iter().filter(|(_, values)| values.len() == dims.len()) {
         // A component's column is left out if the host has a column of that name.
         if columns.iter().all(|(taken, _)| taken != name) {
             columns.push((name.clone(), numbers(values)));

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
-use super::terminal::{grouped, note, percent};
+use super::{grouped, note, percent};
+use crate::metrics::Line;
 use crate::metrics::names::REJECTED;
 use crate::model::sampled;
 
@@ -33,14 +34,14 @@ impl Live {
         self.bar.suspend(say);
     }
 
-    /// Shows the metrics of `step`, and the means of some since the last line.
-    pub(super) fn step(&mut self, step: u64, means: &BTreeMap<&str, f64>, values: &BTreeMap<String, f64>) {
-        let tokens = values.get("num_tokens").copied().unwrap_or(0.0);
+    /// Shows the metrics of a step, and the means of some since the last printed line.
+    pub(super) fn step(&mut self, line: &Line, means: &BTreeMap<&str, f64>) {
+        let tokens = line.value("num_tokens").unwrap_or(0.0);
         let (since, before) = *self.first.get_or_insert_with(|| (Instant::now(), tokens));
         let seconds = since.elapsed().as_secs_f64();
         let speed = (tokens > before && seconds > 0.0).then(|| (tokens - before) / seconds);
-        self.accuracy = values.get("eval_accuracy").copied().or(self.accuracy);
-        self.bar.set_position(step);
+        self.accuracy = line.value("eval_accuracy").or(self.accuracy);
+        self.bar.set_position(line.step);
         self.bar.set_message(message(means, self.accuracy, speed));
     }
 

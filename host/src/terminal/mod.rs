@@ -1,4 +1,8 @@
-//! Output on the terminal: lines, error messages, and numbers in readable form.
+//! Output on the terminal: lines, error messages, numbers in readable form, and the progress of a run.
+
+mod live;
+mod progress;
+mod words;
 
 use std::io::{self, ErrorKind, Write};
 use std::sync::OnceLock;
@@ -6,6 +10,9 @@ use std::sync::OnceLock;
 use anyhow::{Result, bail};
 use capo_loader::terminal::escape;
 pub use capo_loader::terminal::{error, note, warn};
+
+pub use live::Answered;
+pub use progress::{ProgressLines, pace};
 
 /// The first failure to write to standard output.
 static FAILURE: OnceLock<String> = OnceLock::new();

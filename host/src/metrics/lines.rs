@@ -63,7 +63,7 @@ impl Lines {
     }
 
     /// The metrics in a file's bytes.
-    pub(in crate::report) fn parse(mut file: impl BufRead) -> io::Result<Self> {
+    pub fn parse(mut file: impl BufRead) -> io::Result<Self> {
         let (mut lines, mut line) = (Self::default(), Vec::new());
         loop {
             line.clear();
