@@ -31,7 +31,8 @@ gpu-pack:
 # Kills and hostile inputs, at length.
 torture:
     cargo build --release --features full
-    scripts/torture --long
+    scripts/python-environment
+    scripts/torture --long -n auto
 
 # Formats every crate.
 fmt:
@@ -46,7 +47,7 @@ base:
 # The tables in README.md and docs/stability.md.
 table:
     cargo build --release
-    scripts/study
+    study/run
 
 # Advisories, licences, sources; needs the network.
 deny:

@@ -4,8 +4,9 @@
     pip install torch transformers accelerate gguf
     OMP_NUM_THREADS=1 scripts/compare_gguf.py [--host target/release/host] [--model FILE]
 
-It compares ids and log-probabilities of texts with unicode and code, and greedy answers through the chat template. Exits with 1 where
-an id or an answer differs, or a log-probability by more than 1e-4. Made with torch 2.15.0, transformers 5.23.0 and gguf 0.19.0.
+It compares ids and log-probabilities of texts with unicode and code, and greedy answers through the chat template.
+Exits with 1 where an id or an answer differs, or a log-probability by more than 1e-4. Made with torch 2.15.0,
+transformers 5.23.0 and gguf 0.19.0.
 """
 
 import argparse
@@ -29,7 +30,7 @@ TEXTS = [
     ("def fibonacci(n):\n", "    a, b = 0, 1\n    for _ in range(n):\n        a, b = b, a + b\n    return a\n"),
     ("fn main() {\n", '    println!("{:?}", vec![1u8, 2, 3]);\n}\n'),
     ("SELECT name, COUNT(*) FROM users", " WHERE age >= 18 GROUP BY name HAVING COUNT(*) > 1;"),
-    ("<html>\n  <body class=\"a\">", "\n\t<p>&amp; more</p>\r\n  </body>\n</html>"),
+    ('<html>\n  <body class="a">', "\n\t<p>&amp; more</p>\r\n  </body>\n</html>"),
     ("Die Straße war naß,", " und die Bäume grün wie eh und je."),
     ("Là où l'été s'achève,", " l'école recommence déjà, n'est-ce pas ?"),
     ("Привет, мир!", " Как твои дела сегодня?"),
@@ -38,7 +39,7 @@ TEXTS = [
     ("مرحبا", " بالعالم"),
     ("I'm so happy 😀", "😂👍🏽 👩‍👩‍👧 🇫🇷!"),
     ("∀x ∈ ℝ:", " x² ≥ 0 ∧ √(x²) = |x| ≠ −1 → ∎"),
-    ("{\"id\": 7, \"tags\": [", "\"a\", \"b\"], \"ok\": true, \"x\": 1.5e-3}"),
+    ('{"id": 7, "tags": [', '"a", "b"], "ok": true, "x": 1.5e-3}'),
     ("   three spaces", "   again,\ttabs\t\tand\n\n\nlines   "),
     ("Don't, I'll, we've, IT'S", " they'RE you'd 'quoted' “curly” — dash…"),
     ("e\u0301 o\u0308 \u00a0\u200b", "\ufeffcombining zero​width end"),
@@ -67,7 +68,9 @@ def main():
     parser.add_argument("--host", default=ROOT / "target/release/host")
     parser.add_argument("--model", type=Path)
     args = parser.parse_args()
-    path = args.model or Path(subprocess.run([ROOT / "scripts/pretrained"], check=True, capture_output=True, text=True).stdout.strip())
+    path = args.model or Path(
+        subprocess.run([ROOT / "scripts/pretrained"], check=True, capture_output=True, text=True).stdout.strip()
+    )
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
     encode = lambda text: tokenizer.encode(text, add_special_tokens=False)
@@ -76,7 +79,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         rows, scores = Path(folder, "rows.jsonl"), Path(folder, "scores.jsonl")
         # Text alone: `host` encodes it, so other ids would give another number of log-probabilities, or other ones.
-        rows.write_text("".join(json.dumps({"prompt": prompt, "completion": completion}) + "\n" for prompt, completion in TEXTS))
+        rows.write_text(
+            "".join(json.dumps({"prompt": prompt, "completion": completion}) + "\n" for prompt, completion in TEXTS)
+        )
         host(args.host, "score", "--model", str(path), "--input", str(rows), "--out", str(scores))
         found = [json.loads(line)["logps"] for line in scores.read_text().splitlines()]
     worst, tokens = 0.0, 0
@@ -94,7 +99,9 @@ def main():
     for question in QUESTIONS:
         options = ["--chat", "--temperature", "0", "--max-completion-length", str(ANSWER)]
         ours = host(args.host, "generate", "--model", str(path), *options, question).strip()
-        chat = tokenizer.apply_chat_template([{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True)
+        chat = tokenizer.apply_chat_template(
+            [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
+        )
         ids = torch.tensor([encode(chat)])
         out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=ANSWER)
         theirs = tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True).strip()

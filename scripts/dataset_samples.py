@@ -15,7 +15,10 @@ from datasets import Dataset, DatasetDict
 OUT = Path(__file__).resolve().parent.parent / "tests/data/datasets"
 
 GSM8K = [
-    {"question": f"Ada has {a} pens and buys {b} more. How many has she?", "answer": f"{a} + {b} = <<{a}+{b}={a + b}>>{a + b}\n#### {a + b:,}"}
+    {
+        "question": f"Ada has {a} pens and buys {b} more. How many has she?",
+        "answer": f"{a} + {b} = <<{a}+{b}={a + b}>>{a + b}\n#### {a + b:,}",
+    }
     for a, b in [(3, 4), (10, 7), (999, 1), (25, 30), (8, 8), (1200, 34)]
 ]
 
@@ -62,11 +65,13 @@ def main() -> None:
         pq.write_table(pa.Table.from_pylist(MATH), OUT / f"math-{codec}.parquet", compression=codec, row_group_size=4)
     verl.to_parquet(OUT / "verl.parquet")
     # A time with a zone has no form in JSON, and a number is longer than 64 bits.
-    times = pa.table({
-        "prompt": ["1+1=", "2+2="],
-        "created": pa.array([0, 1], pa.timestamp("us", "UTC")),
-        "answer": pa.array([10**29 + 7, 4], pa.decimal128(38, 0)),
-    })
+    times = pa.table(
+        {
+            "prompt": ["1+1=", "2+2="],
+            "created": pa.array([0, 1], pa.timestamp("us", "UTC")),
+            "answer": pa.array([10**29 + 7, 4], pa.decimal128(38, 0)),
+        }
+    )
     pq.write_table(times, OUT / "times.parquet")
     # Arrow: the stream that `datasets` caches, and files with a foot, packed and not.
     table = math.data.table.combine_chunks()
@@ -76,14 +81,18 @@ def main() -> None:
         ("lz4", pa.ipc.new_file, "lz4"),
         ("zstd", pa.ipc.new_stream, "zstd"),
     ):
-        with writer(str(OUT / f"math-{name}.arrow"), table.schema, options=pa.ipc.IpcWriteOptions(compression=options)) as out:
+        with writer(
+            str(OUT / f"math-{name}.arrow"), table.schema, options=pa.ipc.IpcWriteOptions(compression=options)
+        ) as out:
             out.write_table(table.replace_schema_metadata(None), max_chunksize=4)
     # `save_to_disk`, of splits and of one dataset in shards.
     splits = {"train": Dataset.from_list(arithmetic(200, 24)), "test": Dataset.from_list(arithmetic(500, 8))}
     DatasetDict(splits).save_to_disk(OUT / "saved")
     splits["train"].save_to_disk(OUT / "sharded", num_shards=3)
     # Expected contents of all of them.
-    (OUT / "expected.json").write_text(json.dumps({"gsm8k": GSM8K, "math": MATH, "verl": VERL, "train": arithmetic(200, 24)}, indent=1))
+    (OUT / "expected.json").write_text(
+        json.dumps({"gsm8k": GSM8K, "math": MATH, "verl": VERL, "train": arithmetic(200, 24)}, indent=1)
+    )
 
 
 if __name__ == "__main__":

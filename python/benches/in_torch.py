@@ -17,20 +17,27 @@ class InTorch:
 
     def _tokens(self, batch, chosen):
         """Rows of the vocabulary [n, K + 1], each row's share of the token's gradient, probabilities and features [n, D] of the tokens in `chosen` [n]."""
-        ids, logits = batch.topk_ids.flatten(0, 1)[chosen].long(), batch.topk_logits.flatten(0, 1)[chosen]
+        layer = batch.last_layer
+        ids, logits = layer.topk_ids.flatten(0, 1)[chosen].long(), layer.topk_logits.flatten(0, 1)[chosen]
         action = batch.completion_ids.flatten()[chosen].long()[:, None]
         outside = ~(ids == action).any(1, keepdim=True)
-        extra = torch.where(outside, batch.action_logits.flatten()[chosen][:, None], -torch.inf)
+        extra = torch.where(outside, layer.action_logits.flatten()[chosen][:, None], -torch.inf)
         rows = torch.cat([ids, action], 1)
-        probabilities = (torch.cat([logits, extra], 1) / batch.sampling_temperature).softmax(1)
+        probabilities = (torch.cat([logits, extra], 1) / batch.sampling.sampling_temperature).softmax(1)
         is_action = torch.cat([ids == action, outside], 1)
         advantages = batch.advantages.flatten()[chosen]
-        return rows, is_action.float() - probabilities, probabilities, batch.hidden.flatten(0, 1)[chosen].float(), advantages
+        return (
+            rows,
+            is_action.float() - probabilities,
+            probabilities,
+            layer.hidden.flatten(0, 1)[chosen].float(),
+            advantages,
+        )
 
     @torch.no_grad()
     def __call__(self, batch, keep):
         optimizer = batch.optimizer
-        beta1, beta2, eps, rate = optimizer["beta1"], optimizer["beta2"], optimizer["eps"], optimizer["learning_rate"]
+        beta1, beta2, eps, rate = optimizer.beta1, optimizer.beta2, optimizer.eps, optimizer.learning_rate
         decided = torch.as_tensor(keep).clone()
         flat = decided.view(-1)
         for chosen in flat.nonzero()[:, 0].split(CHUNK):
@@ -53,14 +60,14 @@ class InTorch:
         chosen = torch.as_tensor(keep).view(-1).nonzero()[:, 0]
         if not taken or not len(chosen):
             return {}
-        gradient = torch.zeros(batch.vocab_size, batch.hidden.shape[2])
+        gradient = torch.zeros(batch.last_layer.vocab_size, batch.last_layer.hidden.shape[2])
         for part in chosen.split(CHUNK):
             rows, u, _, hidden, advantages = self._tokens(batch, part)
             values = (advantages[:, None] * u / len(chosen))[..., None] * hidden[:, None]
             gradient.index_add_(0, rows.flatten(), values.flatten(0, 1))
         if self.first is None:
             self.first, self.second = torch.zeros_like(gradient), torch.zeros_like(gradient)
-        beta1, beta2 = batch.optimizer["beta1"], batch.optimizer["beta2"]
+        beta1, beta2 = batch.optimizer.beta1, batch.optimizer.beta2
         self.first.lerp_(gradient, 1 - beta1)
         self.second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         self.steps += 1

@@ -3,9 +3,11 @@
     python python/benches/trl_rates.py [--rates 1e-4 1e-3] [--steps 300] [--arms stock governed] [--seeds 1]
     python python/benches/trl_rates.py --model SMOLLM2 --data DATA --arms stock auto soft --rates 1e-5 1e-4 --steps 40
 
-Each arm is a process of its own, one after another; a line each. The number is the mean accuracy on the held-out prompts, answered greedily, over the last three
-measurements. The embedded model starts at 56% of 512 prompts and is measured every 20 steps. With ``--model``, a Hugging Face directory, and ``--data``, a folder with ``train.jsonl`` and
-``held_out.jsonl`` of prompts and answers, a completion has at most 6 tokens, its first whole number is its answer, and it is measured every 10 steps.
+Each arm is a process of its own, one after another; a line each. The number is the mean accuracy on the held-out
+prompts, answered greedily, over the last three measurements. The embedded model starts at 56% of 512 prompts and is
+measured every 20 steps. With ``--model``, a Hugging Face directory, and ``--data``, a folder with ``train.jsonl`` and
+``held_out.jsonl`` of prompts and answers, a completion has at most 6 tokens, its first whole number is its answer, and
+it is measured every 10 steps.
 """
 
 import argparse
@@ -16,9 +18,10 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 EMBEDDED = Path(__file__).parents[2] / "host/assets/tiny-arithmetic"
 GENERATIONS = 8
@@ -96,11 +99,10 @@ def keys(arm):
 def run(arm, rate, seed, options):
     os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
     import torch
+    from capo_rl.trl import CapoGRPOTrainer
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
-
-    from capo_rl.trl import CapoGRPOTrainer
 
     task = own(options.model, options.data, options.steps, seed) if options.model else embedded(options.steps, seed)
     torch.set_num_threads(task.threads)
@@ -144,13 +146,27 @@ def run(arm, rate, seed, options):
         return [float(f"{line[name]:.4g}") for line in trainer.state.log_history if name in line]
 
     metrics = {name: logged(key) for name, key in (("rewards", "reward"), ("scales", "capo/governor.kl/scale"))}
-    print(json.dumps({"arm": arm, "rate": rate, "seed": seed, "end": sum(measured[-3:]) / len(measured[-3:]), "measured": measured, "seconds": seconds} | metrics))
+    print(
+        json.dumps(
+            {
+                "arm": arm,
+                "rate": rate,
+                "seed": seed,
+                "end": sum(measured[-3:]) / len(measured[-3:]),
+                "measured": measured,
+                "seconds": seconds,
+            }
+            | metrics
+        )
+    )
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4, 5e-4, 1e-3, 2e-3, 5e-3])
-    parser.add_argument("--arms", nargs="+", default=["stock", "governed"], choices=("stock", "governed", "auto", "soft"))
+    parser.add_argument(
+        "--arms", nargs="+", default=["stock", "governed"], choices=("stock", "governed", "auto", "soft")
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--model", help="a Hugging Face directory, in place of the embedded model")
@@ -164,7 +180,7 @@ def main():
             continue
         words = ["--run", "--arms", arm, "--rates", str(rate), "--seeds", str(seed), "--steps", str(options.steps)]
         words += ["--model", options.model, "--data", options.data] if options.model else []
-        ended = subprocess.run([sys.executable, __file__, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        ended = subprocess.run([sys.executable, __file__, *words], capture_output=True, text=True)
         print(ended.stdout.splitlines()[-1] if ended.returncode == 0 else ended.stderr[-2000:], flush=True)
 
 

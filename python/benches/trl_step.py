@@ -2,7 +2,8 @@
 
     python python/benches/trl_step.py [--steps 8] [--rows 32] [--tokens 64] [--threads 2]
 
-Each arm is a process of its own, one after another; prints a table. A model of 25 million parameters with fresh weights, real generation by transformers.
+Each arm is a process of its own, one after another; prints a table. A model of 25 million parameters with fresh
+weights, real generation by transformers.
 """
 
 import argparse
@@ -31,26 +32,35 @@ LIMITS = {"fisher_threshold": 1.0, "hessian_threshold": 6e-4}
 def arm(options, keys):
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    import capo_rl
     import torch
+    from capo_rl.trl import CapoGRPOTrainer
     from datasets import Dataset
     from in_torch import InTorch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    import capo_rl
-    from capo_rl.trl import CapoGRPOTrainer
-
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     threads = max(1, options.threads // ranks)
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    words = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1, "<unk>": 2} | {f"w{i}": i for i in range(3, 8192)}, unk_token="<unk>"))
+    words = Tokenizer(
+        models.WordLevel({"<pad>": 0, "<eos>": 1, "<unk>": 2} | {f"w{i}": i for i in range(3, 8192)}, unk_token="<unk>")
+    )
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
-    shape = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 7, "num_attention_heads": 8, "num_key_value_heads": 4}
+    shape = {
+        "hidden_size": 512,
+        "intermediate_size": 1408,
+        "num_hidden_layers": 7,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+    }
     ids = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
-    policy = Qwen2ForCausalLM(Qwen2Config(vocab_size=8192, tie_word_embeddings=True, max_position_embeddings=512, **shape, **ids))
+    policy = Qwen2ForCausalLM(
+        Qwen2Config(vocab_size=8192, tie_word_embeddings=True, max_position_embeddings=512, **shape, **ids)
+    )
     generating = [0.0]
 
     class Timed(GRPOTrainer):
@@ -72,7 +82,9 @@ def arm(options, keys):
 
     more = {name: value for name, value in keys.items() if name != "mask"}
     if keys:
-        more["masks"] = [InTorch(**LIMITS) if keys["mask"] == "torch" else capo_rl.Mask("capo.curvature", threads=threads, **LIMITS)]
+        more["masks"] = [
+            InTorch(**LIMITS) if keys["mask"] == "torch" else capo_rl.Mask("capo.curvature", threads=threads, **LIMITS)
+        ]
     trainer = (TimedCapo if keys else Timed)(
         model=policy,
         processing_class=tokenizer,
@@ -129,10 +141,14 @@ def main():
     if options.arm:
         return arm(options, json.loads(options.arm))
     plain = {}
-    print("| | step, s | without generation, s | more than TRL alone, of a step | in the components, s | rejected | from other ranks, MB a step | peak memory, GB |")
+    print(
+        "| | step, s | without generation, s | more than TRL alone, of a step | in the components, s | rejected | from other ranks, MB a step | peak memory, GB |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for name, ranks, keys in ARMS:
-        python = [sys.executable, "-W", "ignore"] + (["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks > 1 else [])
+        python = [sys.executable, "-W", "ignore"] + (
+            ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks > 1 else []
+        )
         own = [f"--{key}={getattr(options, key)}" for key in ("steps", "rows", "tokens", "threads")]
         ended = subprocess.run([*python, __file__, *own, "--arm", json.dumps(keys)], capture_output=True, text=True)
         if ended.returncode:
@@ -141,11 +157,18 @@ def main():
         plain.setdefault(ranks, found["step"] if not keys else None)
         cells = [f"{found['step']:.2f}", f"{found['step'] - found['generation']:.2f}"]
         if keys:
-            cells += [f"{found['step'] / plain[ranks] - 1:+.1%}", f"{found['mask']:.3f}", f"{found['rejected']:.1%}", f"{found['bytes'] / 1e6:.1f}"]
+            cells += [
+                f"{found['step'] / plain[ranks] - 1:+.1%}",
+                f"{found['mask']:.3f}",
+                f"{found['rejected']:.1%}",
+                f"{found['bytes'] / 1e6:.1f}",
+            ]
         else:
             cells += [""] * 4
         print(f"| {name} | " + " | ".join([*cells, f"{found['memory']:.2f}"]) + " |", flush=True)
-    print(f"\n{found['parameters'] / 1e6:.1f}M parameters, {options.rows} completions of up to {options.tokens} tokens, {options.threads} threads in all.")
+    print(
+        f"\n{found['parameters'] / 1e6:.1f}M parameters, {options.rows} completions of up to {options.tokens} tokens, {options.threads} threads in all."
+    )
 
 
 main()

@@ -2,7 +2,8 @@
 
     python python/benches/verl_scale.py [--width 896] [--vocabulary 4096] [--tokens 512 4096] [--ranks 1 2 4 8]
 
-Each arm is one step of eight completions in float32, of the tiny model of python/tests/tiny_verl.py with this width. Its ranks are processes on CPUs: two for lengths, then those of ``--ranks``.
+Each arm is one step of eight completions in float32, of the tiny model of python/tests/tiny_verl.py with this width.
+    Its ranks are processes on CPUs: two for lengths, then those of ``--ranks``.
 """
 
 import argparse
@@ -13,9 +14,14 @@ import tempfile
 from pathlib import Path
 
 TINY = Path(__file__).parents[1] / "tests/tiny_verl.py"
-ARMS = {"no mask": ("masks=none",), "ahead": ("masks=loose", "mode=ahead"), "in flight": ("masks=loose", "mode=inflight")}
+ARMS = {
+    "no mask": ("masks=none",),
+    "ahead": ("masks=loose", "mode=ahead"),
+    "in flight": ("masks=loose", "mode=inflight"),
+}
 K = 50
-#: Bytes of a completion and of a token that every batch has: where it is from, whether it was cut off; its id, its mask, its log-probability, its advantage.
+#: Bytes of a completion and of a token that every batch has: where it is from, whether it was cut off; its id, its
+#: mask, its log-probability, its advantage.
 COMPLETION, TOKEN = 3 * 8 + 1, 4 + 1 + 4 + 4
 #: What step controls are told of a token besides: whether it was kept, and its weight.
 DECISION = 1 + 4
@@ -39,12 +45,18 @@ def ahead(ranks, completions, tokens, width, vocabulary, bytes_=2, k=K):
 
 def inflight(ranks, rows, most, width, vocabulary, bytes_=2, parts=1):
     """The same in flight: sums over ``rows`` of the head in 64 bits, their ids, of which a rank has ``most``; and nine numbers of each rank."""
-    return 2 * 8 * parts * rows * width * others(ranks) + 8 * (most + 9) * (ranks - 1) + head(ranks, vocabulary, width, bytes_)
+    return (
+        2 * 8 * parts * rows * width * others(ranks)
+        + 8 * (most + 9) * (ranks - 1)
+        + head(ranks, vocabulary, width, bytes_)
+    )
 
 
 def control(ranks, completions, tokens, width, vocabulary, gathers=2):
     """The same for step controls in flight: what a batch has in any case, and the head before and after the step, in float32, where a step is measured."""
-    return completions * (COMPLETION + tokens * (TOKEN + DECISION)) * others(ranks) + gathers * head(ranks, vocabulary, width, 4)
+    return completions * (COMPLETION + tokens * (TOKEN + DECISION)) * others(ranks) + gathers * head(
+        ranks, vocabulary, width, 4
+    )
 
 
 def told(folder, ranks, words):
@@ -52,7 +64,13 @@ def told(folder, ranks, words):
     import torch
 
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
-    subprocess.run([*launcher, TINY, "out", "steps=1", *words], cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        [*launcher, TINY, "out", "steps=1", *words],
+        cwd=folder,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     saved = torch.load(Path(folder) / "out.0", weights_only=False)
     (line,) = json.loads(saved["numbers"])
     return line, saved["peak"]
@@ -72,7 +90,9 @@ def measured(options):
 
 def over_ranks(options, rows=8, tokens=512, vocabulary=256):
     """Bytes on more ranks beside the formulas. The vocabulary is so small that a rank touches nearly all rows of the head; the formula in flight takes all."""
-    print("| ranks | mode | received by a rank, bytes | by the formula | peak memory of a rank, MB |\n|---|---|---|---|---|")
+    print(
+        "| ranks | mode | received by a rank, bytes | by the formula | peak memory of a rank, MB |\n|---|---|---|---|---|"
+    )
     width = options.width
     formulas = {
         "ahead": lambda ranks: ahead(ranks, rows, tokens, width, vocabulary, 4),
@@ -81,22 +101,40 @@ def over_ranks(options, rows=8, tokens=512, vocabulary=256):
     with tempfile.TemporaryDirectory() as folder:
         for ranks in options.ranks:
             for name, formula in formulas.items():
-                line, peak = told(folder, ranks, [*ARMS[name], f"width={width}", f"vocabulary={vocabulary}", f"rows={rows}", f"micro={rows}", f"tokens={tokens}"])
+                line, peak = told(
+                    folder,
+                    ranks,
+                    [
+                        *ARMS[name],
+                        f"width={width}",
+                        f"vocabulary={vocabulary}",
+                        f"rows={rows}",
+                        f"micro={rows}",
+                        f"tokens={tokens}",
+                    ],
+                )
                 received = line.get("capo/bytes_gathered", [0])[0]
                 print(f"| {ranks} | {name} | {received:,.0f} | {formula(ranks):,.0f} | {peak / 1e6:,.0f} |", flush=True)
 
 
 def computed(vocabulary=151_936, each=8):
-    print(f"\n{each} completions a GPU, bf16, V = {vocabulary:,}; GB that a rank receives in a step: ahead / in flight / step controls\n")
+    print(
+        f"\n{each} completions a GPU, bf16, V = {vocabulary:,}; GB that a rank receives in a step: ahead / in flight / step controls\n"
+    )
     widths = (896, 3584, 8192)
-    print("| GPUs | tokens | " + " | ".join(f"D = {width:,}" for width in widths) + " |\n|---|---|" + "---|" * len(widths))
+    print(
+        "| GPUs | tokens | " + " | ".join(f"D = {width:,}" for width in widths) + " |\n|---|---|" + "---|" * len(widths)
+    )
     for ranks in (8, 64, 1024):
         for tokens in (1024, 8192, 32768):
             rows = min(vocabulary, ranks * each * tokens * (K + 1))
             most = min(vocabulary, each * tokens * (K + 1))
             cells = []
             for width in widths:
-                sizes = (ahead(ranks, ranks * each, tokens, width, vocabulary), inflight(ranks, rows, most, width, vocabulary))
+                sizes = (
+                    ahead(ranks, ranks * each, tokens, width, vocabulary),
+                    inflight(ranks, rows, most, width, vocabulary),
+                )
                 sizes = (*sizes, control(ranks, ranks * each, tokens, width, vocabulary))
                 cells.append(" / ".join(f"{size / 1e9:,.1f}" for size in sizes))
             print(f"| {ranks:,} | {tokens:,} | " + " | ".join(cells) + " |")

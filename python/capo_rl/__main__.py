@@ -1,4 +1,4 @@
-"""``python -m capo_rl plugins|check|replay``: what ``host`` has under these names, for masks and weights."""
+"""`python -m capo_rl plugins|check|replay`: what `host` has under these names, for masks and weights."""
 
 from __future__ import annotations
 
@@ -42,11 +42,20 @@ def main() -> int:
 
 def with_plugins(command: argparse.ArgumentParser) -> None:
     """The arguments that name plugins."""
-    command.add_argument("--plugin", action="append", default=[], metavar="LIB", help="a path or a name; repeatable; without one, those of this package")
-    command.add_argument("--allow-unsafe-plugin-path", action="store_true", help="accepts files that other users may change")
+    command.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        metavar="LIB",
+        help="a path or a name; repeatable; without one, those of this package",
+    )
+    command.add_argument(
+        "--allow-unsafe-plugin-path", action="store_true", help="accepts files that other users may change"
+    )
 
 
-def add_plugins(commands: "Commands") -> None:
+def add_plugins(commands: Commands) -> None:
+    """The command `plugins`."""
     command = commands.add_parser("plugins", help="lists components and recipes")
     with_plugins(command)
     command.add_argument("--verbose", action="store_true", help="a line per key, and what each component asks for")
@@ -56,6 +65,7 @@ def add_plugins(commands: "Commands") -> None:
 
 
 def run_plugins(arguments: argparse.Namespace) -> int:
+    """Lists what is on offer."""
     plugins = Plugins(*arguments.plugin, allow_unsafe_path=arguments.allow_unsafe_plugin_path)
     if arguments.json:
         print(json.dumps(plugins.describe(), ensure_ascii=False))
@@ -65,25 +75,40 @@ def run_plugins(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def add_replay(commands: "Commands") -> None:
+def add_replay(commands: Commands) -> None:
+    """The command `replay`."""
     command = commands.add_parser("replay", help="runs masks and weights over recorded batches")
     with_plugins(command)
-    command.add_argument("--config", metavar="FILE", help="settings as TOML, of which `[[mask]]` and `[[weight]]` count; without it, the plugin's recipe")
-    command.add_argument("--device", default="cpu", help="`cpu`, or `cuda:N`, whose memory the large arrays are copied to")
-    command.add_argument("--dtype", default="f32", help="what features are rounded to on a CUDA device: `f32`, `bf16` or `f16`")
-    command.add_argument("--out", required=True, metavar="DIR", help="where the results go: one file per batch, named like it")
+    command.add_argument(
+        "--config",
+        metavar="FILE",
+        help="settings as TOML, of which `[[mask]]` and `[[weight]]` count; without it, the plugin's recipe",
+    )
+    command.add_argument(
+        "--device", default="cpu", help="`cpu`, or `cuda:N`, whose memory the large arrays are copied to"
+    )
+    command.add_argument(
+        "--dtype", default="f32", help="what features are rounded to on a CUDA device: `f32`, `bf16` or `f16`"
+    )
+    command.add_argument(
+        "--out", required=True, metavar="DIR", help="where the results go: one file per batch, named like it"
+    )
     command.add_argument("batches", nargs="+", metavar="BATCH", help="batch files, in order")
     command.set_defaults(run=run_replay)
 
 
 def run_replay(arguments: argparse.Namespace) -> int:
+    """Runs masks and weights, and prints a line for each batch."""
     plugins = Plugins(*arguments.plugin, allow_unsafe_path=arguments.allow_unsafe_plugin_path)
-    for _, line in steps(arguments.batches, arguments.config, plugins, arguments.out, arguments.device, arguments.dtype):
+    for _, line in steps(
+        arguments.batches, arguments.config, plugins, arguments.out, arguments.device, arguments.dtype
+    ):
         print(line)
     return 0
 
 
 def run_check(arguments: list[str]) -> int:
+    """Becomes `host check`; returns only where there is no `host`."""
     host = shutil.which("host")
     # There is a program of this name in many systems, which looks up internet addresses.
     if host is None or not is_capo(host):

@@ -6,7 +6,8 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Optional, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -25,11 +26,11 @@ class Passes(Protocol):
     def model(self) -> torch.nn.Module:
         """What the trainer calls: FSDP2 gathers its weights anew when they have changed."""
 
-    def policy(self) -> torch.nn.Module:
+    def policy(self) -> Any:
         """The model without wrappers and adapters."""
 
-    def head(self) -> torch.nn.Module:
-        """Its last layer."""
+    def head(self) -> Any:
+        """Its last layer: a `Linear` without a bias."""
 
     def holding(self, own: Any, rows: Tensor) -> Any:
         """Of a rank's part of the step, what holds these rows.
@@ -38,16 +39,20 @@ class Passes(Protocol):
         """
 
     def features(self, held: Any) -> list[Tensor]:
-        """Features ``[N, D]`` of the rows' completion tokens under the current policy without dropout, of each forward pass."""
+        """Features `[N, D]` of the rows' completion tokens, of each forward pass.
+
+        They are those of the current policy without dropout.
+        """
 
 
 class Unrounded:
     """Has the forward passes of a module run without autocast where it computes in float32 then.
 
-    Autocast rounds each weight to bf16, and a tiny step has some weights round the other way: noise that does not fall with the square of the step.
+    Autocast rounds each weight to bf16, and a tiny step has some weights round the other way: noise that does not fall
+    with the square of the step.
     """
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: Any) -> None:
         self._module, self._forward = module, module.forward
         #: Whether the newest forward pass inside was in float32.
         self.exact = True
@@ -66,12 +71,23 @@ class Unrounded:
                 module.forward = before
 
     def _passed(self, *args: Any, **kwargs: Any) -> Any:
-        # Here FSDP2 has gathered the module's own weights, in the type in which it computes. Flash attention takes no float32.
+        # Here FSDP2 has gathered the module's own weights, in the type in which it computes. Flash attention takes no
+        # float32.
         exact = all(parameter.dtype in (torch.float32, torch.float64) for parameter in self._module.parameters())
         self.exact = exact and "flash" not in (getattr(self._module.config, "_attn_implementation", None) or "")
         kind = next(self._module.parameters()).device.type
         with torch.autocast(kind, enabled=False) if self.exact else nullcontext():
             return self._forward(*args, **kwargs)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step between its proposal and what is left of it."""
+
+    own: Any
+    decision: Decision
+    rows: Tensor
+    proposal: Proposal
 
 
 class Controls:
@@ -81,62 +97,81 @@ class Controls:
         self.controls, self.passes = controls, passes
         #: Bytes of the head that came from other ranks so far.
         self.received = 0
-        coarse = {parameter.dtype for parameter in passes.policy().parameters() if parameter.requires_grad} & {torch.bfloat16, torch.float16}
-        if controls and coarse:
-            told = "trained weights are in half precision, whose last place may be larger than a shortened step: it is rounded away (keep them in float32)"
+        trained = {parameter.dtype for parameter in passes.policy().parameters() if parameter.requires_grad}
+        if controls and trained & {torch.bfloat16, torch.float16}:
+            told = (
+                "trained weights are in half precision, whose last place may be larger than a shortened step: "
+                "it is rounded away (keep them in float32)"
+            )
             warnings.warn(told, CapoWarning, stacklevel=2)
-        self._unrounded: Optional[Unrounded] = None
+        self._unrounded: Unrounded | None = None
         self._told = False
-        self._own: Any = None
-        self._decision: Optional[Decision] = None
-        self._proposal: Optional[Proposal] = None
+        self._remembered: _Step | None = None
 
     def remember(self, optimizer: torch.optim.Optimizer, own: Any, decision: Decision) -> None:
-        """To be called before the optimizer's step, with this rank's part of it and the decision over the whole step."""
+        """To be called before the optimizer's step.
+
+        Args:
+            optimizer: The one that steps.
+            own: This rank's part of the step, for `Passes.holding`.
+            decision: The decision over the whole step, with the numbers of its rows.
+        """
         moments = any(control.restores_moments for control in self.controls)
         alignment = any("ALIGNMENT" in control.inputs for control in self.controls)
-        self._own, self._decision = own, decision
         groups = groups_of(optimizer, self.passes.policy())
-        self._proposal = Proposal(optimizer, groups, self._kl, self._head_kl, self.passes.model(), moments, alignment)
+        proposal = Proposal(optimizer, groups, self._kl, self._head_kl, self.passes.model(), moments, alignment)
+        assert decision.rows is not None
+        self._remembered = _Step(own, decision, decision.rows, proposal)
 
     def apply(self) -> tuple[Records, bool]:
         """To be called after it: what was reported, and whether there was a step."""
+        step = self._step
         try:
-            return controlled(self.controls, self._proposal, self._decision.batch, self._decision.weights)
+            return controlled(self.controls, step.proposal, step.decision.batch, step.decision.weights)
         finally:
-            self._own, self._decision, self._proposal = None, None, None
+            self._remembered = None
+
+    @property
+    def _step(self) -> _Step:
+        assert self._remembered is not None
+        return self._remembered
 
     def _kl(self, fraction: float) -> float:
         return self._divergence(self._drawn(fraction))
 
     def _head_kl(self) -> float:
-        return self._divergence(self._decision.rows, of_head=True)
+        return self._divergence(self._step.rows, of_head=True)
 
     def _drawn(self, fraction: float) -> Tensor:
-        """The numbers of ``fraction`` of the step's completions, at least one, drawn anew in every step from the run's seed: the same on all ranks."""
-        rows, batch = self._decision.rows, self._decision.batch
-        random = torch.Generator().manual_seed(batch.seed << 32 | batch.step)
+        """The numbers of `fraction` of the step's completions, at least one.
+
+        They are drawn anew in every step from the run's seed: the same on all ranks.
+        """
+        rows, progress = self._step.rows, self._step.decision.batch.progress
+        random = torch.Generator().manual_seed(progress.seed << 32 | progress.step)
         count = max(1, math.ceil(fraction * len(rows)))
         return rows[torch.randperm(len(rows), generator=random)[:count].to(rows.device)]
 
     def _divergence(self, rows: Tensor, of_head: bool = False) -> float:
         """The mean KL divergence over the completion tokens of these rows, or that of the head's step alone."""
-        held = self.passes.holding(self._own, rows)
-        with self._proposal.taken_back():
+        step = self._step
+        held = self.passes.holding(step.own, rows)
+        with step.proposal.taken_back():
             # Before a forward pass, in which FSDP2 gathers it for a while.
             head = self.passes.head().weight
             before = self._whole(head).clone() if head.requires_grad else self._whole(head)
             old = self._features(held)
         after = self._whole(head) if head.requires_grad else None
         new = old if of_head else self._features(held)
+        temperature = step.decision.batch.sampling.loss_temperature
         sums = torch.zeros(2, dtype=torch.float64, device=before.device)
         for one, other in zip(old, new, strict=True):
-            sums[0] += divergence(one, other, before, after, self._decision.batch.loss_temperature)
+            sums[0] += divergence(one, other, before, after, temperature)
             sums[1] += len(one)
         if ranks() > 1:
             dist.all_reduce(sums)
         total, tokens = sums.tolist()
-        return total / max(tokens, 1)
+        return float(total / max(tokens, 1))
 
     def _features(self, held: Any) -> list[Tensor]:
         """The passes' features, in float32 where the model computes in it."""
@@ -145,8 +180,11 @@ class Controls:
             found = self.passes.features(held)
         if not self._unrounded.exact and not self._told:
             self._told = True
-            told = "a step is measured in half precision, whose rounding is a floor of its KL divergence: targets below that shorten steps for nothing"
-            warnings.warn(f"{told} (keep weights in float32, and attention in `sdpa`)", CapoWarning, stacklevel=2)
+            told = (
+                "a step is measured in half precision, whose rounding is a floor of its KL divergence: targets below "
+                "that shorten steps for nothing (keep weights in float32, and attention in `sdpa`)"
+            )
+            warnings.warn(told, CapoWarning, stacklevel=2)
         return found
 
     def _whole(self, head: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
-"""Decisions of masks and weights over one batch, how they reach a loss in torch, and the states of components in its checkpoints."""
+"""Decisions of masks and weights over one batch, how they reach a loss in torch, and components in checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,69 +13,103 @@ from torch import Tensor
 
 from . import Batch, Mask, Weight
 from ._metrics import named, reports
-from .components import Collective, Component
+from .components import Collective, Component, Records
 
 
 @dataclass
 class Decision:
-    """Of the tokens in ``mask``: ``keep`` is uint8 ``[B, T]``, ``weights`` float32 ``[B, T]`` and 0 where ``keep`` is, ``rows`` ``[B]`` the numbers of its completions where there are such; all where the
-    trainer's arrays are."""
+    """What masks and weights decided over a batch; all arrays lie where the trainer's arrays are.
+
+    Attributes:
+        batch: What they saw.
+        mask: `[B, T]`: 1 for the tokens that were decided over.
+        keep: `[B, T]`, uint8: 0 for each token to drop.
+        weights: `[B, T]`, float32: 0 where `keep` is.
+        records: What was reported.
+        rows: `[B]`: the numbers of the completions, where there are such.
+    """
 
     batch: Batch
     mask: Tensor
     keep: Tensor
     weights: Tensor
-    records: dict = field(default_factory=dict)
-    rows: Optional[Tensor] = None
+    records: Records = field(default_factory=dict)
+    rows: Tensor | None = None
 
 
 def decide(batch: Batch, mask: Tensor, masks: Sequence[Mask], weights: Sequence[Weight]) -> Decision:
-    """Shows ``batch`` to the masks, in their order, and then to the weights, which multiply; ``mask`` ``[B, T]`` are the tokens of completions."""
-    keep, records = mask.cpu(), {}
+    """Shows `batch` to the masks, in their order, and then to the weights, which multiply.
+
+    Args:
+        batch: What they see.
+        mask: `[B, T]`: the tokens of completions.
+        masks: They go on from what those before them left.
+        weights: They see what all masks left.
+    """
+    records: Records = {}
+    keep = mask.cpu()
     tokens = max(int(keep.sum()), 1)
     for name, each in named(masks):
         before = int(keep.sum())
-        keep, told = each(batch, keep=keep)
+        kept, told = each(batch, keep=keep)
+        keep = torch.as_tensor(kept)
         records |= reports(name, each, told, {"rejection_rate": (before - int(keep.sum())) / tokens})
-    keep = torch.as_tensor(keep)
     given = keep.float()
-    for name, each in named(weights):
-        one, told = each(batch, keep)
-        records |= reports(name, each, told, {"mean": float(one.sum()) / max(int(keep.sum()), 1)})
+    for name, weight in named(weights):
+        one, told = weight(batch, keep)
+        records |= reports(name, weight, told, {"mean": float(one.sum()) / max(int(keep.sum()), 1)})
         given = given * torch.as_tensor(one)
     keep = keep * (given > 0).to(keep.dtype)
     return Decision(batch, mask, keep.to(mask.device), given.to(mask.device), records)
 
 
-def step_end(decision: Decision, masks: Iterable[Mask], weights: Iterable[Weight], taken: bool, collective: Optional[Collective] = None) -> None:
-    """Tells all of them that the optimizer's step is over; with a ``collective``, the decision is of this rank's completions."""
+def step_end(
+    decision: Decision,
+    masks: Iterable[Mask],
+    weights: Iterable[Weight],
+    taken: bool,
+    collective: Collective | None = None,
+) -> None:
+    """Tells all of them that the optimizer's step is over.
+
+    With a `collective`, the decision is of this rank's completions.
+    """
     for each in masks:
         each.step_end(decision.batch, decision.keep.cpu(), taken, collective)
-    for each in weights:
-        each.step_end(decision.batch, decision.weights.cpu(), taken, collective)
+    for weight in weights:
+        weight.step_end(decision.batch, decision.weights.cpu(), taken, collective)
 
 
 def gradient_factor(mask: Tensor, keep: Tensor, weights: Tensor, reduction: str, denominator: str) -> Tensor:
-    """``[B, T]``: what each token's gradient is multiplied with, so that a loss reduced over ``mask`` is as if masked and weighted.
+    """What each token's gradient is multiplied with, `[B, T]`.
 
-    With the denominator ``kept`` the tokens that stay weigh more, over their completion or, where all tokens share one denominator (``token_mean``), over the
-    batch. 1 less this is the factor of what was rejected.
+    A loss reduced over `mask` is then as if masked and weighted. With the denominator `kept` the tokens that stay weigh
+    more, over their completion or, where all tokens share one denominator (`token_mean`), over the batch. 1 less this
+    is the factor of what was rejected.
     """
     if denominator == "original" or reduction in ("fixed_length", "completion_sum"):
         return weights
-    counts = (mask.sum(1, keepdim=True), keep.sum(1, keepdim=True)) if reduction == "completion_mean" else (mask.sum(), keep.sum())
-    return weights * (counts[0] / counts[1].clamp(min=1)).float()
+    tokens, kept = mask.sum(), keep.sum()
+    if reduction == "completion_mean":
+        tokens, kept = mask.sum(1, keepdim=True), keep.sum(1, keepdim=True)
+    return weights * (tokens / kept.clamp(min=1)).float()
 
 
-def scale_gradient(value: Optional[Tensor], factor: Tensor) -> None:
-    """Multiplies the gradient that reaches ``value`` with ``factor``; where that is 0 it is 0, whatever it was."""
+def scale_gradient(value: Tensor | None, factor: Tensor) -> None:
+    """Multiplies the gradient that reaches `value` with `factor`; where that is 0 it is 0, whatever it was."""
     if value is not None and value.requires_grad:
-        value.register_hook(lambda grad: torch.where(factor == 0, 0.0, grad * factor).to(grad.dtype))
+
+        def scaled(grad: Tensor) -> Tensor:
+            return torch.where(factor == 0, 0.0, grad * factor).to(grad.dtype)
+
+        value.register_hook(scaled)
 
 
 def states(components: Iterable[Component]) -> list[tuple[str, Tensor]]:
     """Ids and states, as numbers: `torch.load` takes no bytes without unpickling whatever is there."""
-    return [(each.id, torch.from_numpy(np.frombuffer(each.state_dict()["state"], np.uint8).copy())) for each in components]
+    return [
+        (each.id, torch.from_numpy(np.frombuffer(each.state_dict()["state"], np.uint8).copy())) for each in components
+    ]
 
 
 def load_states(components: Iterable[Component], saved: Iterable[tuple[str, Tensor]]) -> None:
@@ -84,17 +118,25 @@ def load_states(components: Iterable[Component], saved: Iterable[tuple[str, Tens
         each.load_state_dict({"component": component, "state": state.cpu().numpy().tobytes()})
 
 
-def load_checked(path: Path, saved: Optional[dict[str, Any]], components: Sequence[Component], second_moment: str) -> None:
-    """Takes up what a trainer wrote to ``path``: its components' `states` under ``components``, and ``second_moment``.
+def load_checked(path: Path, saved: dict[str, Any] | None, components: Sequence[Component], second_moment: str) -> None:
+    """Takes up what a trainer wrote to `path`: its components' `states` under `components`, and `second_moment`.
 
     Raises:
         ValueError: For a checkpoint without it, and for one of other components or of another second moment.
     """
     if saved is None:
-        raise ValueError(f"`{path}` is missing: this checkpoint was made without components (go on without any, or start anew)")
+        raise ValueError(
+            f"`{path}` is missing: this checkpoint was made without components (go on without any, or start anew)"
+        )
     theirs, own = [component for component, _ in saved["components"]], [each.id for each in components]
     if theirs != own:
-        raise ValueError(f"`{path}` holds the state of {theirs}, and this trainer has {own} (give it the same masks, weights and step controls)")
-    if saved["second_moment"] != second_moment:
-        raise ValueError(f"`{path}` was made with second_moment {saved['second_moment']!r}, and this trainer has {second_moment!r} (give it the same)")
+        raise ValueError(
+            f"`{path}` holds the state of {theirs}, and this trainer has {own} "
+            "(give it the same masks, weights and step controls)"
+        )
+    if (moment := saved["second_moment"]) != second_moment:
+        raise ValueError(
+            f"`{path}` was made with second_moment {moment!r}, and this trainer has {second_moment!r} "
+            "(give it the same)"
+        )
     load_states(components, saved["components"])

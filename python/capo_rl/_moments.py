@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,8 +11,11 @@ from torch import Tensor
 BLOCK = 256
 
 
-def adam_moments(state: dict[str, Any]) -> Optional[tuple[Tensor, Tensor]]:
-    """The first and the second moment in the state of one parameter; ``None`` where it holds none. Those in 8 bits are widened to f32."""
+def adam_moments(state: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
+    """The first and the second moment in the state of one parameter; `None` where it holds none.
+
+    Those in 8 bits are widened to float32.
+    """
     # Adafactor keeps the second alone, of vectors.
     if "exp_avg" in state and "exp_avg_sq" in state:
         return state["exp_avg"], state["exp_avg_sq"]
@@ -22,9 +25,12 @@ def adam_moments(state: dict[str, Any]) -> Optional[tuple[Tensor, Tensor]]:
 
 
 def _widened(state: dict[str, Any], number: int) -> Tensor:
-    kept = state[f"state{number}"]
+    kept: Tensor = state[f"state{number}"]
     if kept.dtype != torch.uint8:
         return kept
     from bitsandbytes.functional import dequantize_blockwise
 
-    return dequantize_blockwise(kept, absmax=state[f"absmax{number}"], code=state[f"qmap{number}"], blocksize=BLOCK)
+    widened: Tensor = dequantize_blockwise(
+        kept, absmax=state[f"absmax{number}"], code=state[f"qmap{number}"], blocksize=BLOCK
+    )
+    return widened

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Optional
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,27 +19,34 @@ from ._moments import adam_moments
 from ._step import reshard
 from .components import Records
 
+Number = TypeVar("Number", float, list[float])
 #: Sums run in 64 bits over so many weights at a time.
 WEIGHTS = 1 << 22
-#: As many entries of ``[tokens, V]`` exist at a time.
+#: As many entries of `[tokens, V]` exist at a time.
 LOGITS = 1 << 24
 BLOCK = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 EMBEDDING = re.compile(r"(?:^|\.)(?:\w*embed\w*|wte|wpe)\.")
 
 
-def groups_of(optimizer: torch.optim.Optimizer, model: Optional[torch.nn.Module]) -> dict[str, list[Tensor]]:
-    """The trained weights by parts of the model, in the order of the forward pass: ``embedding``, ``block.0``, ..., ``last_layer``; one part without a model.
+def groups_of(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> dict[str, list[Tensor]]:
+    """The trained weights by parts of the model, in the order of the forward pass.
 
-    Raises ``ValueError`` where the optimizer has weights that are none of the model's.
+    The parts are `embedding`, `block.0`, ..., `last_layer`; without a model there is one.
+
+    Raises:
+        ValueError: Where the optimizer has weights that are none of the model's.
     """
-    trained = [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
+    every: Iterator[Tensor] = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    trained = [parameter for parameter in every if parameter.requires_grad]
     if model is None:
         return {"model": trained}
-    parts = {parameter: _part(name) for name, parameter in model.named_parameters()}
+    parts: dict[Tensor, str] = {parameter: _part(name) for name, parameter in model.named_parameters()}
     found: dict[str, list[Tensor]] = {}
     for parameter in trained:
         if parameter not in parts:
-            raise ValueError("the optimizer has weights that are none of `model`'s (give the model whose parameters it was made of)")
+            raise ValueError(
+                "the optimizer has weights that are none of `model`'s (give the model whose parameters it was made of)"
+            )
         found.setdefault(parts[parameter], []).append(parameter)
     place = {part: number for number, part in enumerate(dict.fromkeys(parts.values()))}
     return dict(sorted(found.items(), key=lambda item: place[item[0]]))
@@ -51,14 +58,16 @@ def _part(name: str) -> str:
 
 
 class Proposal:
-    """The step from the weights at the time of its making to those that they are when it is asked; the `Measurements` of a step control.
+    """The step from the weights at the time of its making to those that they are when it is asked.
 
-    Each number is computed when first asked for. Under FSDP2 a sum over weights is one all-reduce of a number per group.
+    It is the `Measurements` of a step control. Each number is computed when first asked for. Under FSDP2 a sum over
+    weights is one all-reduce of a number per group.
 
     Args:
         optimizer: It makes the step after this, and has made it when this is asked.
         groups: The trained weights by part.
-        measure: The KL divergence on a fraction of the completions, the same on all ranks. Without it, `fisher` is told in its place.
+        measure: The KL divergence on a fraction of the completions, the same on all ranks. Without it, `fisher` is told
+            in its place.
         last_layer_kl: The KL divergence of the last layer's part of the step, the same on all ranks.
         model: Where FSDP2 shards one: it gathers its weights anew when they have changed.
         moments: True if the optimizer's state is kept too.
@@ -69,31 +78,42 @@ class Proposal:
         self,
         optimizer: torch.optim.Optimizer,
         groups: dict[str, list[Tensor]],
-        measure: Optional[Callable[[float], Any]] = None,
-        last_layer_kl: Optional[Callable[[], Any]] = None,
-        model: Optional[torch.nn.Module] = None,
+        measure: Callable[[float], Any] | None = None,
+        last_layer_kl: Callable[[], Any] | None = None,
+        model: torch.nn.Module | None = None,
         moments: bool = False,
         alignment: bool = False,
     ) -> None:
-        self._optimizer, self._groups, self._measure, self._last_layer_kl, self._model = optimizer, groups, measure, last_layer_kl, model
-        self._before = {parameter: _local(parameter).clone() for parameters in groups.values() for parameter in parameters}
+        self._optimizer, self._groups, self._model = optimizer, groups, model
+        self._measure, self._last_layer_kl = measure, last_layer_kl
+        every = [parameter for parameters in groups.values() for parameter in parameters]
+        self._before = {parameter: _local(parameter).clone() for parameter in every}
         self._moments = {parameter: _copied(state) for parameter, state in optimizer.state.items()} if moments else None
         self._known: dict[Any, Any] = {}
-        meshes = {parameter.device_mesh for parameter in self._before if hasattr(parameter, "device_mesh")}
+        meshes: set[Any] = {parameter.device_mesh for parameter in self._before if hasattr(parameter, "device_mesh")}
         if len(meshes) > 1:
-            raise ValueError("the weights are sharded over several device meshes, and step controls know one (shard them alike)")
-        self._mesh = next(iter(meshes), None)
+            raise ValueError(
+                "the weights are sharded over several device meshes, and step controls know one (shard them alike)"
+            )
+        self._mesh: Any = next(iter(meshes), None)
         self._alignment = self._compare() if alignment else None
         #: The number of weights of each group.
         self.sizes = {name: sum(parameter.numel() for parameter in parameters) for name, parameters in groups.items()}
 
-    # Questions of step controls -------------------------------------------------------------------------------------------------
+    # Questions of step controls -------------------------------------------------------------------
 
     def norms(self) -> list[float]:
+        """Euclidean norm of each group's part of the step."""
         return self._once("norms", lambda: [math.sqrt(sum_) for sum_ in self._sums(self._square)])
 
     def fisher(self) -> float:
-        betas = {parameter: group.get("betas") for group in self._optimizer.param_groups for parameter in group["params"]}
+        """`½ Σ Δ² v̂` over all weights, v̂ Adam's second moment after the step, bias-corrected.
+
+        Raises:
+            ValueError: Where the optimizer keeps no second moment.
+        """
+        groups = self._optimizer.param_groups
+        betas: dict[Tensor, Any] = {parameter: group.get("betas") for group in groups for parameter in group["params"]}
         if not any(adam_moments(state) for state in self._optimizer.state.values()):
             raise ValueError("the optimizer keeps no second moment (measure the KL itself, or train with Adam)")
 
@@ -103,39 +123,53 @@ class Proposal:
             moments = adam_moments(state)
             if moments is None:
                 return torch.zeros((), dtype=torch.float64)
-            steps = torch.as_tensor(state["step"], dtype=torch.float64)
-            return self._square(parameter, moments[1]) / (2 * (1 - betas[parameter][1] ** steps))
+            beta2, steps = betas[parameter][1], torch.as_tensor(state["step"], dtype=torch.float64)
+            correction: Tensor = 1 - beta2**steps
+            return self._square(parameter, moments[1]) / (2 * correction)
 
-        return self._once("fisher", lambda: sum(self._sums(cost)))
+        return self._once("fisher", lambda: float(sum(self._sums(cost))))
 
-    def alignment(self) -> Optional[float]:
+    def alignment(self) -> float | None:
+        """Cosine between the step before and the direction of descent of this step's batch, over all weights."""
         return self._alignment
 
     def last_layer_kl(self) -> float:
-        if self._last_layer_kl is None:
+        """KL divergence that the last layer's part of the step causes alone, nats per completion token.
+
+        Raises:
+            ValueError: Where nothing measures it.
+        """
+        measure = self._last_layer_kl
+        if measure is None:
             raise ValueError("nothing measures the last layer's KL here (give `last_layer_kl`)")
-        return self._once("last_layer_kl", lambda: float(self._last_layer_kl()))
+        return self._once("last_layer_kl", lambda: float(measure()))
 
     def measure_kl(self, fraction: float) -> float:
-        if self._measure is None:
+        """KL divergence on `fraction` of the completions, nats per completion token."""
+        measure = self._measure
+        if measure is None:
             return self.fisher()
         self._gather_anew()
-        return self._once(fraction, lambda: float(self._measure(fraction)))
+        return self._once(fraction, lambda: float(measure(fraction)))
 
-    # The share that is taken -----------------------------------------------------------------------------------------------
+    # The share that is taken ----------------------------------------------------------------------
 
     @torch.no_grad()
     def scale(self, scales: Sequence[float]) -> float:
-        """Takes ``scales``, one per group, of the step; the share of its length that is left."""
+        """Takes `scales`, one per group, of the step; the share of its length that is left."""
         left = scales[0]
         if any(scale != left for scale in scales):
             whole_step = math.hypot(*self.norms())
-            left = math.hypot(*(norm * scale for norm, scale in zip(self.norms(), scales, strict=True))) / whole_step if whole_step > 0 else 1.0
+            taken = math.hypot(*(norm * scale for norm, scale in zip(self.norms(), scales, strict=True)))
+            left = taken / whole_step if whole_step > 0 else 1.0
         for parameters, scale in zip(self._groups.values(), scales, strict=True):
             for parameter in parameters if scale != 1 else ():
                 before, after = self._before[parameter], _local(parameter)
                 # Nothing of a step that is no number is the weight before it.
-                torch.lerp(before, after, scale, out=after) if scale else after.copy_(before)
+                if scale:
+                    torch.lerp(before, after, scale, out=after)
+                else:
+                    after.copy_(before)
         if any(scale != 1 for scale in scales):
             self._known = {}
             self._gather_anew()
@@ -169,23 +203,31 @@ class Proposal:
         if self._model is not None and self._mesh is not None:
             reshard(self._model)
 
-    def _once(self, name: Any, compute: Callable[[], Any]) -> Any:
+    def _once(self, name: str | float, compute: Callable[[], Number]) -> Number:
         if name not in self._known:
             self._known[name] = compute()
-        return self._known[name]
+        found: Number = self._known[name]
+        return found
 
     @torch.no_grad()
     def _sums(self, of: Callable[[Tensor], Tensor]) -> list[Any]:
         """A sum over each group's weights, or several at once, over all ranks that hold parts of them."""
         device = next((parameter.device for parameter in self._before), torch.device("cpu"))
-        rows = [[of(parameter).to(device) / self._copies(parameter) for parameter in parameters] for parameters in self._groups.values()]
-        sums = torch.stack([torch.stack(row).sum(0) for row in rows])
+        groups = [
+            [of(parameter).to(device) / self._copies(parameter) for parameter in parameters]
+            for parameters in self._groups.values()
+        ]
+        sums = torch.stack([torch.stack(parts).sum(0) for parts in groups])
         for dim in range(self._mesh.ndim if self._mesh is not None else 0):
             dist.all_reduce(sums, group=self._mesh.get_group(dim))
-        return sums.tolist()
+        found: list[Any] = sums.tolist()
+        return found
 
-    def _compare(self) -> Optional[float]:
-        """The cosine between the last step, of which the optimizer's moments tell, and the gradient; none where they tell nothing."""
+    def _compare(self) -> float | None:
+        """The cosine between the last step, of which the optimizer's moments tell, and the gradient.
+
+        `None` where they tell nothing.
+        """
         settings = {parameter: group for group in self._optimizer.param_groups for parameter in group["params"]}
         tells = False
 
@@ -197,51 +239,75 @@ class Proposal:
             if last is None:
                 return total
             tells, (arrays, direction) = True, last
-            for grad, *parts in zip(*(_local(array).reshape(-1).split(WEIGHTS) for array in (parameter.grad, *arrays)), strict=True):
-                step, grad = direction(*parts).double(), grad.double()
+            split = [_local(array).reshape(-1).split(WEIGHTS) for array in arrays]
+            for part, *parts in zip(*split, strict=True):
+                step, grad = direction(*parts).double(), part.double()
                 total += torch.stack([torch.dot(step, step), torch.dot(grad, grad), torch.dot(step, grad)])
             return total
 
         steps, grads, both = (sum(column) for column in zip(*self._sums(products), strict=True))
         if self._optimizer.state and not tells and any(parameter.grad is not None for parameter in self._before):
-            told = "the optimizer keeps neither Adam's moments nor a momentum, so the target stays where it begins (give `target` a number)"
+            told = (
+                "the optimizer keeps neither Adam's moments nor a momentum, so the target stays where it begins "
+                "(give `target` a number)"
+            )
             warnings.warn(told, CapoWarning, stacklevel=2)
         norms = math.sqrt(steps * grads)
-        return both / norms if 0 < norms < math.inf else None
+        return float(both / norms) if 0 < norms < math.inf else None
 
-    def _last_step(self, parameter: Tensor, group: dict[str, Any]) -> Optional[tuple[Sequence[Tensor], Callable[..., Tensor]]]:
-        """Arrays of the optimizer's state, and how they make the direction of the last step; none where they do not."""
+    def _last_step(
+        self, parameter: Tensor, group: dict[str, Any]
+    ) -> tuple[Sequence[Tensor], Callable[..., Tensor]] | None:
+        """The gradient with arrays of the optimizer's state, and how these make the direction of the last step.
+
+        `None` where they do not.
+        """
         state = self._optimizer.state.get(parameter, {})
-        if parameter.grad is None:
+        grad = parameter.grad
+        if grad is None:
             return None
         moments, momentum = adam_moments(state), state.get("momentum_buffer")
         if moments is None:
-            return None if momentum is None else ([momentum], lambda momentum: momentum)
+            return None if momentum is None else ([grad, momentum], lambda momentum: momentum)
         root = math.sqrt(1 - group["betas"][1] ** float(state["step"]))
-        return moments, lambda first, second: first.float() / (second.float().sqrt() / root + group["eps"])
+        return [grad, *moments], lambda first, second: first.float() / (second.float().sqrt() / root + group["eps"])
 
-    def _copies(self, parameter: Tensor) -> int:
+    def _copies(self, parameter: Any) -> int:
         """How many ranks hold each weight of it."""
         if self._mesh is None:
             return 1
         if not hasattr(parameter, "device_mesh"):
-            return self._mesh.size()
-        return math.prod(self._mesh.size(dim) for dim, placed in enumerate(parameter.placements) if placed.is_replicate())
+            return int(self._mesh.size())
+        placements = enumerate(parameter.placements)
+        return math.prod(int(self._mesh.size(dim)) for dim, placed in placements if placed.is_replicate())
 
-    def _square(self, parameter: Tensor, factor: Optional[Tensor] = None) -> Tensor:
-        """``Σ Δ²`` times ``factor``, over this rank's part, in 64 bits."""
+    def _square(self, parameter: Tensor, factor: Tensor | None = None) -> Tensor:
+        """`Σ Δ²` times `factor`, over this rank's part, in 64 bits."""
         arrays = [_local(parameter), self._before[parameter], *([] if factor is None else [_local(factor)])]
         total = torch.zeros((), dtype=torch.float64, device=arrays[0].device)
         for parts in zip(*(array.reshape(-1).split(WEIGHTS) for array in arrays), strict=True):
             after, before, *factors = (part.double() for part in parts)
-            total += math.prod(factors, start=(after - before).square()).sum()
+            squares = (after - before).square()
+            for each in factors:
+                squares = squares * each
+            total += squares.sum()
         return total
 
 
-def controlled(controls: Sequence[StepControl], proposal: Proposal, batch: Batch, weights: Tensor) -> tuple[Records, bool]:
-    """Shows the step to the controls, each as those before it left it, and shortens it as each says; what was reported, and whether there was a step.
+def controlled(
+    controls: Sequence[StepControl], proposal: Proposal, batch: Batch, weights: Tensor
+) -> tuple[Records, bool]:
+    """Shows the step to the controls, each as those before it left it, and shortens it as each says.
 
-    ``weights`` ``[B, T]`` are what each token weighed in the gradient. There was none where nothing of it is left and a control gives the moments back.
+    Args:
+        controls: They are asked in their order.
+        proposal: The step.
+        batch: The one behind it.
+        weights: `[B, T]`: what each token weighed in the gradient.
+
+    Returns:
+        What was reported, and whether there was a step: there was none where nothing of it is left and a control gives
+        the moments back.
     """
     records: Records = {}
     left, restores = 1.0, False
@@ -258,15 +324,26 @@ def controlled(controls: Sequence[StepControl], proposal: Proposal, batch: Batch
 
 
 def kl_of_change(logits: Tensor, change: Tensor) -> Tensor:
-    """KL divergence of the policy with ``logits`` ``[..., V]`` to the one with ``logits + change``, nats, ``[...]`` in 64 bits: near 0 nothing cancels."""
+    """KL divergence of the policy with `logits` `[..., V]` to the one with `logits + change`.
+
+    Nats, `[...]` in 64 bits: near 0 nothing cancels.
+    """
     logps, change = logits.double().log_softmax(-1), change.double()
     change = change - (logps.exp() * change).sum(-1, keepdim=True)
     return (logps.exp() * (change.expm1() - change)).sum(-1).log1p()
 
 
 @torch.no_grad()
-def divergence(old: Tensor, new: Tensor, head: Tensor, new_head: Optional[Tensor], temperature: float) -> Tensor:
-    """The sum over tokens of the KL divergence between the policies with features ``old`` and ``new`` ``[N, D]`` and heads ``[V, D]``; one head where it stays."""
+def divergence(old: Tensor, new: Tensor, head: Tensor, new_head: Tensor | None, temperature: float) -> Tensor:
+    """The sum over N tokens of the KL divergence between two policies, nats.
+
+    Args:
+        old: `[N, D]`: features under the one.
+        new: `[N, D]`: features under the other.
+        head: `[V, D]`: the last layer of the one, or of both.
+        new_head: `[V, D]`: that of the other, where it moved.
+        temperature: What logits are divided by.
+    """
     total = torch.zeros((), dtype=torch.float64, device=old.device)
     rows = max(1, LOGITS // head.shape[0])
     after = head if new_head is None else new_head

@@ -1,8 +1,8 @@
-"""The batch of one optimizer step in torch: what masks read of the last layer, and its rows over micro-batches and ranks."""
+"""The batch of one optimizer step in torch: what masks read of the last layer, and rows of micro-batches and ranks."""
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 #: Rows of the vocabulary's logits are [CHUNK, V] at a time.
 CHUNK = 1024
 
-#: Arrays ``[B, T, ...]`` and ``[B]`` by name.
+#: Arrays `[B, T, ...]` and `[B]` by name.
 Arrays = dict[str, Tensor]
 
 
@@ -22,12 +22,15 @@ def whole(array: Tensor) -> Tensor:
 
 
 def received(array: Tensor, gathered: Tensor) -> int:
-    """How many bytes of ``gathered``, which is the whole of ``array``, came from other ranks."""
+    """How many bytes of `gathered`, which is the whole of `array`, came from other ranks."""
     return gathered.nbytes - array.to_local().nbytes if hasattr(array, "to_local") else 0
 
 
-def reshard(model: torch.nn.Module) -> None:
-    """FSDP2 keeps what it gathered of its root until a backward pass; from here on parameters are its pieces, and gathered anew."""
+def reshard(model: Any) -> None:
+    """Makes parameters the pieces of FSDP2 again, to be gathered anew.
+
+    Without this, FSDP2 keeps what it gathered of its root until a backward pass.
+    """
     for module in model.modules():
         if hasattr(module, "reshard"):
             module.reshard()
@@ -35,26 +38,48 @@ def reshard(model: torch.nn.Module) -> None:
 
 @torch.no_grad()
 def top_rows(hidden: Tensor, weight: Tensor, ids: Tensor, k: int, temperature: float) -> Arrays:
-    """What masks see of the last layer, of features ``[N, D]``, its weight ``[V, D]`` and the sampled tokens ``[N]``, without holding all logits at once."""
+    """What masks see of the last layer, without holding all logits at once.
+
+    Args:
+        hidden: `[N, D]`: the features that go into the last layer.
+        weight: `[V, D]`: its weight.
+        ids: `[N]`: the sampled tokens.
+        k: How many of the largest logits masks see; at most V of them.
+        temperature: What logits are divided by in `logsumexp`.
+
+    Returns:
+        `topk_logits` and `topk_ids` `[N, K]`, `action_logits` and `logsumexp` `[N]`, float32 and int32.
+    """
     k, parts = min(k, weight.shape[0]), []
     for rows, sampled in zip(hidden.split(CHUNK), ids.long().split(CHUNK), strict=True):
         logits = (rows @ weight.T).float()
         top = logits.topk(k)
-        parts.append((top.values, top.indices.int(), logits.gather(1, sampled[:, None])[:, 0], (logits / temperature).logsumexp(1)))
+        parts.append(
+            (
+                top.values,
+                top.indices.int(),
+                logits.gather(1, sampled[:, None])[:, 0],
+                (logits / temperature).logsumexp(1),
+            )
+        )
     values, indices, action, logsumexp = (torch.cat(part) for part in zip(*parts, strict=True))
     return {"topk_logits": values, "topk_ids": indices, "action_logits": action, "logsumexp": logsumexp}
 
 
 def joined(parts: list[Arrays]) -> Arrays:
-    """Micro-batches one after another, padded with zeros to the longest; they are empty then, so that one array at a time is there twice."""
+    """Micro-batches one after another, padded with zeros to the longest.
+
+    `parts` are empty then, so that one array at a time is there twice.
+    """
     longest = max(array.shape[1] for part in parts for array in part.values() if array.dim() > 1)
     return {name: torch.cat([_padded(part.pop(name), longest) for part in parts]) for name in list(parts[0])}
 
 
-def over_ranks(arrays: Arrays, group: Optional[dist.ProcessGroup] = None) -> tuple[Arrays, int]:
-    """The rows of all ranks, in the order of ranks, and how many bytes came from others; ranks may have different numbers of rows and of tokens.
+def over_ranks(arrays: Arrays, group: dist.ProcessGroup | None = None) -> tuple[Arrays, int]:
+    """The rows of all ranks, in the order of ranks, and how many bytes came from others.
 
-    Of several ranks ``arrays`` is empty then, as the parts in `joined`.
+    Ranks may have different numbers of rows and of tokens. With several ranks `arrays` is empty then, as the parts in
+    `joined`.
     """
     if ranks(group) == 1:
         return arrays, 0
@@ -69,15 +94,15 @@ def over_ranks(arrays: Arrays, group: Optional[dist.ProcessGroup] = None) -> tup
     return found, received
 
 
-def ranks(group: Optional[dist.ProcessGroup] = None) -> int:
+def ranks(group: dist.ProcessGroup | None = None) -> int:
     """How many processes there are; 1 where torch knows of none."""
     return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
 
 
 class Ranks:
-    """The ranks of a run as a component's `Collective`; ``device`` is where the group's backend takes arrays."""
+    """The ranks of a run as a component's `Collective`; `device` is where the group's backend takes arrays."""
 
-    def __init__(self, device: torch.device, group: Optional[dist.ProcessGroup] = None) -> None:
+    def __init__(self, device: torch.device, group: dist.ProcessGroup | None = None) -> None:
         self.rank, self.size, self._device, self._group = dist.get_rank(group), ranks(group), device, group
         #: Bytes that came from other ranks, as a ring has it.
         self.received = 0
@@ -96,14 +121,16 @@ class Ranks:
         return [one[:length].cpu().numpy() for one, length in zip(every, lengths, strict=True)]
 
 
-def _padded(array: Tensor, tokens: int, rows: Optional[int] = None) -> Tensor:
+def _padded(array: Tensor, tokens: int, rows: int | None = None) -> Tensor:
     missing = [0, 0] * (array.dim() - 2) + [0, tokens - array.shape[1]] if array.dim() > 1 else []
     return torch.nn.functional.pad(array, [*missing, 0, (rows or len(array)) - len(array)])
 
 
-def _all(array: Tensor, group: Optional[dist.ProcessGroup]) -> Tensor:
-    """``array`` of each rank, ``[ranks, ...]``; as bytes on the way, so that every type travels."""
+def _all(array: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """`array` of each rank, `[ranks, ...]`; as bytes on the way, so that every type travels."""
     out = array.new_empty(ranks(group), *array.shape)
     if array.numel():
-        dist.all_gather_into_tensor(out.view(-1).view(torch.uint8), array.contiguous().view(-1).view(torch.uint8), group=group)
+        dist.all_gather_into_tensor(
+            out.view(-1).view(torch.uint8), array.contiguous().view(-1).view(torch.uint8), group=group
+        )
     return out

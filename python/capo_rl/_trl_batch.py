@@ -3,81 +3,113 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from . import Batch
+from . import Batch, Optimizer
 from ._layer import check_head, check_same, optimizer_info, optimizer_state
-from ._step import ranks, top_rows, whole
+from ._step import Arrays, ranks, top_rows, whole
 from ._trl_settings import Settings
+from .batch import nested
+
+#: A micro-batch of TRL: arrays, and what else a model takes.
+Inputs = dict[str, Any]
 
 
 class Seen:
-    """Makes a component's `Batch` of the trainer's inputs; ``needed`` are the optional inputs that some component reads."""
+    """Makes a component's `Batch` of the trainer's inputs.
 
-    def __init__(self, trainer: GRPOTrainer, needed: frozenset[str], top_k: int, settings: Settings, measures: bool) -> None:
+    Args:
+        trainer: The trainer.
+        needed: The optional inputs that some component reads.
+        top_k: How many of the largest logits masks of the last layer see.
+        settings: The trainer's, settled.
+        measures: True where step controls measure steps.
+    """
+
+    def __init__(
+        self, trainer: GRPOTrainer, needed: frozenset[str], top_k: int, settings: Settings, measures: bool
+    ) -> None:
         self.trainer, self.needed, self.top_k, self.settings = trainer, needed, top_k, settings
-        self._hidden, self._weight, self._checked, self._keeps = None, None, False, False
+        # Features of a forward pass that were kept, and whether those of the next one are to be.
+        self._hidden: Tensor | None = None
+        self._keeps, self._checked = False, False
+        self._weight: Any = None
         # Vision inputs and the like, which the forward pass takes beside the tokens: whatever this TRL knows.
         self._forward = frozenset(inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters)
         if "LAST_LAYER" in needed or measures:
             check_head(self.head())
             self.policy().base_model.register_forward_hook(self._keep_hidden)
 
-    def model(self):
-        return self.trainer.model
+    def model(self) -> torch.nn.Module:
+        """What the trainer calls."""
+        model: torch.nn.Module = self.trainer.model
+        return model
 
-    def policy(self):
-        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+    def policy(self) -> Any:
+        """The model without wrappers and adapters."""
+        model: Any = self.trainer.accelerator.unwrap_model(self.trainer.model)
         return model.get_base_model() if hasattr(model, "get_base_model") else model
 
-    def head(self):
+    def head(self) -> Any:
+        """Its last layer."""
         return self.policy().get_output_embeddings()
 
-    def begin(self):
-        """Before the first forward pass: the head's weight is the one that the optimizer knows. FSDP2 has another in its place while it is gathered."""
+    def begin(self) -> None:
+        """Before the first forward pass: the head's weight is the one that the optimizer knows.
+
+        FSDP2 has another in its place while it is gathered.
+        """
         self._weight = self.head().weight
 
     def vocab_size(self) -> int:
         """Rows of the head."""
-        return self.head().weight.shape[0]
+        return int(self.head().weight.shape[0])
 
-    def look(self):
-        """To be called before a forward pass that is shown to components: its features are kept until then. Those of evaluation and generation are not."""
+    def look(self) -> None:
+        """To be called before a forward pass that is shown to components: its features are kept until then.
+
+        Those of evaluation and generation are not.
+        """
         self._keeps = "LAST_LAYER" in self.needed
 
-    def _keep_hidden(self, module, args, output):
+    def _keep_hidden(self, module: Any, args: Any, output: Any) -> None:
         # TRL's head is fused with its loss, so the features are taken from the backbone.
         if self._keeps:
             self._hidden, self._keeps = output.last_hidden_state.detach(), False
 
     @torch.no_grad()
-    def scored(self, inputs):
+    def scored(self, inputs: Inputs) -> Arrays:
         """One micro-batch's arrays under the current policy, by a forward pass of their own."""
         self.look()
-        return self.arrays(inputs, *self._forward_pass(inputs))
+        found: Arrays = self.arrays(inputs, *self._forward_pass(inputs))
+        return found
 
-    def holding(self, micro_batches, rows):
-        """Of each micro-batch its completions among ``rows``, and their completion tokens."""
-        chosen = [torch.isin(inputs["capo_rows"], rows) for inputs in micro_batches]
+    def holding(self, own: Sequence[Inputs], rows: Tensor) -> list[tuple[Inputs, Tensor]]:
+        """Of each micro-batch its completions among `rows`, and their completion tokens."""
+        chosen = [torch.isin(inputs["capo_rows"], rows) for inputs in own]
         counts = torch.stack([each.sum() for each in chosen])
         if ranks() > 1:
             dist.all_reduce(counts, dist.ReduceOp.MAX)
         held = []
-        for inputs, each, count in zip(micro_batches, chosen, counts.tolist(), strict=True):
+        for inputs, each, count in zip(own, chosen, counts.tolist(), strict=True):
             if count:
                 part, places = rows_of(inputs, each, count)
                 held.append((part, part["completion_mask"] * part.get("tool_mask", 1) * each[places, None]))
         return held
 
-    def features(self, held):
+    def features(self, held: Sequence[tuple[Inputs, Tensor]]) -> list[Tensor]:
         """Features of these tokens under the current policy without dropout."""
         return [self._features(inputs)[mask.reshape(-1).bool()] for inputs, mask in held]
 
     @torch.no_grad()
-    def _features(self, inputs):
+    def _features(self, inputs: Inputs) -> Tensor:
         model, training = self.trainer.model, self.trainer.model.training
         self._keeps = True
         model.eval()
@@ -91,16 +123,19 @@ class Seen:
         self._end_forward(hidden)
         return hidden
 
-    def _end_forward(self, hidden):
-        """FSDP2 gives back the weights of modules that it holds together, such as the last norm and the head, when all of them were called. TRL's fused loss calls no head, and without
-        a backward pass the weights of this pass would be those of the next one too."""
+    def _end_forward(self, hidden: Tensor) -> None:
+        """Has FSDP2 give back the weights of this pass, which would be those of the next one too.
+
+        It gives back those of modules that it holds together, such as the last norm and the head, when all of them were
+        called. TRL's fused loss calls no head, and there is no backward pass.
+        """
         head = self.head()
         if hasattr(head, "reshard"):
             head.reshard()
             if not hasattr(head.weight, "device_mesh"):
                 head(hidden[:0].to(head.weight.dtype))
 
-    def _forward_pass(self, inputs):
+    def _forward_pass(self, inputs: Inputs) -> tuple[Tensor, Any]:
         trainer, ids = self.trainer, inputs["completion_ids"]
         tokens = torch.cat([inputs["prompt_ids"], ids], 1)
         attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
@@ -111,12 +146,15 @@ class Seen:
         return logps, entropies
 
     @torch.no_grad()
-    def arrays(self, inputs, logps, entropies):
-        """One micro-batch's arrays, of whose forward pass ``logps`` and ``entropies`` ``[B, T]`` are."""
+    def arrays(self, inputs: Inputs, logps: Tensor, entropies: Any) -> Arrays:
+        """One micro-batch's arrays, of whose forward pass `logps` and `entropies` `[B, T]` are."""
         ids = inputs["completion_ids"]
         mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
-        # TRL's own values on padding need not be finite.
-        of_tokens = lambda array: torch.where(mask.bool(), array.detach().float(), 0.0)
+
+        def of_tokens(array: Tensor) -> Tensor:
+            # TRL's own values on padding need not be finite.
+            return torch.where(mask.bool(), array.detach().float(), 0.0)
+
         logps = of_tokens(logps)
         advantages = inputs["advantages"]
         advantages = advantages[:, None].expand_as(mask) if advantages.dim() == 1 else advantages
@@ -146,8 +184,11 @@ class Seen:
             arrays |= self._last_layer(ids, mask.bool(), logps)
         return arrays
 
-    def _ended(self, ids, mask):
-        """``[B]``: whether a completion's last token ends one, as TRL counts it; one of several turns has such tokens before its last too."""
+    def _ended(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Whether a completion's last token ends one, as TRL counts it: `[B]`.
+
+        A completion of several turns has such tokens before its last one too.
+        """
         processing = self.trainer.processing_class
         tokenizer = getattr(processing, "tokenizer", processing)
         ends = {*getattr(self.trainer, "eos_token_ids", [tokenizer.eos_token_id]), tokenizer.pad_token_id} - {None}
@@ -155,31 +196,33 @@ class Seen:
         last = ids.gather(1, (lengths - 1).clamp(min=0))
         return (torch.isin(last, torch.tensor(sorted(ends), device=ids.device)) & (lengths > 0))[:, 0]
 
-    def _take_hidden(self, tokens):
+    def _take_hidden(self, tokens: int) -> Tensor:
         hidden, self._hidden = self._hidden, None
+        assert hidden is not None
         return hidden[:, -tokens - 1 : -1].flatten(0, 1)
 
-    def _last_layer(self, ids, mask, logps):
+    def _last_layer(self, ids: Tensor, mask: Tensor, logps: Tensor) -> Arrays:
         hidden = self._take_hidden(ids.shape[1])
         top = self._top(hidden, ids)
         if not self._checked:
             self._check(hidden, ids, mask, logps, top)
         return {name: array.view(*ids.shape, *array.shape[1:]) for name, array in ({"hidden": hidden} | top).items()}
 
-    def _top(self, hidden, ids):
+    def _top(self, hidden: Tensor, ids: Tensor) -> Arrays:
         weight = whole(self.head().weight).detach()
-        return top_rows(hidden, weight.to(hidden.dtype), ids.reshape(-1), self.top_k, self.trainer.temperature)
+        top: Arrays = top_rows(hidden, weight.to(hidden.dtype), ids.reshape(-1), self.top_k, self.trainer.temperature)
+        return top
 
-    def _check(self, hidden, ids, mask, logps, top=None):
+    def _check(self, hidden: Tensor, ids: Tensor, mask: Tensor, logps: Tensor, top: Arrays | None = None) -> None:
         if mask.any():
             self._checked = True
             check_same(top or self._top(hidden, ids), logps.reshape(-1), mask.reshape(-1), self.trainer.temperature)
 
-    def batch(self, arrays, group_size=1) -> Batch:
+    def batch(self, arrays: Arrays, group_size: int = 1) -> Batch:
         """The component's batch of a step's arrays."""
         trainer = self.trainer
-        arrays = {name: array for name, array in arrays.items() if name != "rows"}
-        scalars = {
+        fields: dict[str, Any] = {name: array for name, array in arrays.items() if name != "rows"}
+        fields |= {
             "group_size": group_size,
             "step": trainer.state.global_step,
             "max_steps": trainer.state.max_steps,
@@ -194,34 +237,63 @@ class Seen:
             "denominator": self.settings.denominator,
             "max_completion_length": trainer.max_completion_length,
         }
-        if optimizer := self._optimizer_info():
-            scalars["optimizer"] = optimizer
+        fields["optimizer"] = self._optimizer_info()
         if "LAST_LAYER" in self.needed:
-            scalars["vocab_size"] = self.vocab_size()
+            fields["vocab_size"] = self.vocab_size()
         if "OPTIMIZER_STATE" in self.needed:
-            arrays |= optimizer_state(self._optimizer(), self._weight)
-        return Batch(**arrays, **scalars)
+            fields |= optimizer_state(self._optimizer(), self._weight)
+        return nested(fields)
 
-    def group_size(self, rows):
-        """Completions per prompt where the step holds whole groups, else 1: with several steps to a rollout TRL's shuffle splits them."""
-        size = self.trainer.num_generations
+    def group_size(self, rows: Tensor) -> int:
+        """Completions per prompt where the step holds whole groups, else 1.
+
+        With several steps to a rollout TRL's shuffle splits them.
+        """
+        size: int = self.trainer.num_generations
         groups = rows.view(-1, size) // size if rows.numel() % size == 0 else None
         return size if groups is not None and bool((groups == groups[:, :1]).all()) else 1
 
-    def _optimizer(self):
-        return getattr(self.trainer.optimizer, "optimizer", self.trainer.optimizer)
+    def _optimizer(self) -> torch.optim.Optimizer:
+        optimizer: torch.optim.Optimizer = getattr(self.trainer.optimizer, "optimizer", self.trainer.optimizer)
+        return optimizer
 
-    def _optimizer_info(self):
+    def _optimizer_info(self) -> Optimizer | None:
         # Steps of which nothing was left are none of the optimizer's.
         taken = self._optimizer().state.get(self._weight, {}).get("step", self.trainer.state.global_step)
         return optimizer_info(self._optimizer(), int(taken), self.trainer.args.max_grad_norm or 0.0)
 
 
-def rows_of(inputs, wanted, count):
-    """``count`` rows of a micro-batch, those that are ``wanted`` ``[b]`` among them, and their places; all where a value is no array of one entry a row (images)."""
+def rows_of(inputs: Inputs, wanted: Tensor, count: int) -> tuple[Inputs, Tensor]:
+    """`count` rows of a micro-batch, those that are `wanted` `[b]` among them, and their places.
+
+    All rows where a value is no array of one entry a row (images).
+    """
     size = len(wanted)
     splits = all(torch.is_tensor(value) and (value.dim() == 0 or len(value) == size) for value in inputs.values())
     if count == size or not splits:
         return inputs, torch.arange(size, device=wanted.device)
     rows = wanted.int().argsort(descending=True, stable=True)[:count]
     return {name: value[rows] if value.dim() else value for name, value in inputs.items()}, rows
+
+
+class Steps(TrainerCallback):
+    """Tells the trainer where training begins, and where an optimizer step begins and ends."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Tells it to look at the head."""
+        self.trainer._seen.begin()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Tells it that a step is to be decided."""
+        self.trainer._capo_due = True
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Tells it that all gradients of the step are there."""
+        self.trainer._before_step()
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Tells it that the optimizer has stepped."""
+        self.trainer._after_step()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Optional, Union
+from typing import Any
 
 from .components import Reward
 
@@ -13,17 +13,19 @@ OF_TRL = ("trainer_state", "log_extra", "log_metric", "environments")
 
 
 def reward_func(
-    reward: Union[str, Reward], answer: Optional[str] = "answer", max_completion_length: Optional[int] = None
-) -> Callable[..., list[Optional[float]]]:
-    """``reward`` as an entry of ``reward_funcs``; TRL logs it under its id.
+    reward: str | Reward, answer: str | None = "answer", max_completion_length: int | None = None
+) -> Callable[..., list[float | None]]:
+    """`reward` as an entry of `reward_funcs`; TRL logs it under its id.
+
+    Of a conversation, a completion's text is its last message of the assistant, and a prompt's text is all of its
+    messages. The reward also sees the other columns, but for those that JSON cannot hold.
 
     Args:
-        reward: An id, such as ``"math"``, or a `capo_rl.Reward` with its keys.
-        answer: The dataset's column that a completion is compared with; a row without a value there gets no reward (None). ``None`` for a reward that reads no answer.
-        max_completion_length: The trainer's, for a reward that looks at the limit; a completion of so many tokens then counts as cut off.
-
-    Of a conversation, a completion's text is its last message of the assistant, and a prompt's text is all of its messages. The reward also sees the other columns, but for those that
-    JSON cannot hold.
+        reward: An id, such as `"math"`, or a `capo_rl.Reward` with its keys.
+        answer: The dataset's column that a completion is compared with; a row without a value there gets no reward
+            (None). `None` for a reward that reads no answer.
+        max_completion_length: The trainer's, for a reward that looks at the limit; a completion of so many tokens then
+            counts as cut off.
 
     Raises:
         CapoError: For an unknown id.
@@ -33,16 +35,25 @@ def reward_func(
     reward = Reward(reward) if isinstance(reward, str) else reward
 
     def func(
-        prompts: list[Any], completions: list[Any], completion_ids: Optional[list[list[int]]] = None, trainer_state: Any = None, **columns: Any
-    ) -> list[Optional[float]]:
+        prompts: list[Any],
+        completions: list[Any],
+        completion_ids: list[list[int]] | None = None,
+        trainer_state: Any = None,
+        **columns: Any,
+    ) -> list[float | None]:
         if answer is not None and answer not in columns:
-            raise ValueError(f"`{reward.id}` compares with the column `{answer}`, which the dataset does not have (name the column: `answer=...`, or `answer=None` for a reward that reads none)")
+            raise ValueError(
+                f"`{reward.id}` compares with the column `{answer}`, which the dataset does not have "
+                "(name the column: `answer=...`, or `answer=None` for a reward that reads none)"
+            )
         answers = columns[answer] if answer is not None else [""] * len(completions)
         rows = [row for row, value in enumerate(answers) if value is not None]
         columns = {name: values for name, values in columns.items() if name not in OF_TRL and _is_json(values)}
         ids = None if completion_ids is None else [completion_ids[row] for row in rows]
-        cut = None if ids is None or max_completion_length is None else [len(each) >= max_completion_length for each in ids]
-        of_run = {} if trainer_state is None else {"step": trainer_state.global_step, "max_steps": trainer_state.max_steps}
+        limit = max_completion_length
+        cut = None if ids is None or limit is None else [len(each) >= limit for each in ids]
+        run = trainer_state
+        of_run = {} if run is None else {"step": run.global_step, "max_steps": run.max_steps}
         scored, _ = reward(
             [_text(prompts[row]) for row in rows],
             [_text(completions[row], "assistant") for row in rows],
@@ -53,7 +64,7 @@ def reward_func(
             max_completion_length=max_completion_length,
             **of_run,
         )
-        found: list[Optional[float]] = [None] * len(completions)
+        found: list[float | None] = [None] * len(completions)
         for row, value in zip(rows, scored.tolist(), strict=True):
             found[row] = value
         return found
@@ -62,14 +73,16 @@ def reward_func(
     return func
 
 
-def _answer(column: Optional[str], value: Any) -> str:
+def _answer(column: str | None, value: Any) -> str:
     if not isinstance(value, (str, int, float)):
-        raise TypeError(f"an answer in the column `{column}` is of type `{type(value).__name__}` (it must be text or a number)")
+        raise TypeError(
+            f"an answer in the column `{column}` is of type `{type(value).__name__}` (it must be text or a number)"
+        )
     return str(value)
 
 
-def _text(given: Any, role: Optional[str] = None) -> str:
-    """A string as it is; of messages the last one of ``role``, or all."""
+def _text(given: Any, role: str | None = None) -> str:
+    """A string as it is; of messages the last one of `role`, or all."""
     if isinstance(given, str):
         return given
     texts = [_content(message.get("content")) for message in given if role in (None, message["role"])]

@@ -2,120 +2,239 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from typing import Any, Mapping, Optional, Protocol, runtime_checkable
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, Protocol, runtime_checkable
 
-from . import _native
+from ._native import Batch as NativeBatch
+
+OptimizerKind = Literal["sgd", "adam", "adamw", "adamw_kept_and_rejected"]
+Reduction = Literal["completion_mean", "fixed_length", "token_mean", "completion_sum"]
+Denominator = Literal["kept", "original"]
 
 
 @runtime_checkable
 class Array(Protocol):
     """Anything that speaks DLPack: arrays of torch, numpy, cupy, jax."""
 
-    def __dlpack__(self, **arguments: Any) -> Any: ...
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 
-class Batch:
-    """The whole batch of one optimizer step, never a micro-batch: what a component decides must not depend on how a trainer splits its work.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LastLayer:
+    """What the last layer did in the forward pass, for components whose `inputs` have `LAST_LAYER`.
 
-    B completions, T tokens of the longest one, V vocabulary, D hidden width, K top tokens. Groups are consecutive: completions ``g*G .. (g+1)*G`` answer
-    one prompt, where G is ``group_size``. What is 0 in ``completion_mask`` is padding; its values are finite and mean nothing.
+    The arrays lie together in host memory or on one CUDA device, there contiguous, ids as int32 or uint32.
 
-    Arrays are borrowed: they are read where they lie, when a component is called, so leave them alone until its call is back. What is copied, once, when the
-    batch is made:
-
-    * ``[B, T]`` and ``[B]`` arrays that lie on a GPU: components read them in host memory
-    * arrays in host memory with gaps or another order (strides)
-    * integers that are neither int32 nor uint32 in ``completion_ids`` and ``topk_ids``; other masks than of bytes or booleans
-    * float64, float16 and bfloat16 in host memory, which become float32
-
-    The large arrays (``hidden``, ``topk_ids``, ``topk_logits``, ``logsumexp``, ``action_logits``; ``weight``, ``exp_avg``, ``exp_avg_sq``) lie together in host
-    memory or on one CUDA device, there contiguous, ids as int32 or uint32.
-
-    completion_ids: ``[B, T]``, integers: the sampled tokens.
-    completion_mask: ``[B, T]``: 1 for tokens of the completion, up to and including the end token.
-    logps: ``[B, T]``, nats: log-probability of each token under the current policy at ``loss_temperature``.
-    advantages: ``[B, T]``, or ``[B]`` for one number per completion; zeros without it.
-    rewards: ``[B]``; zeros without it.
-    truncated: ``[B]``: 1 where the length limit cut the completion off; zeros without it.
-    old_logps, ref_logps: ``[B, T]``, nats: the same as ``logps`` when the completions were sampled, and under the reference model.
-    entropy: ``[B, T]``, nats: of the current policy.
-    losses, dloss_dlogp: ``[B, T]``: the objective's loss per token before reduction, and its derivative by ``logps``.
-    sampler_logps: ``[B, T]``, nats: what the sampler itself drew with, such as vLLM's; ``age``: optimizer steps since then.
-    sampler_topk_ids, sampler_topk_logps: ``[B, T, K]``: the sampler's most likely tokens, most likely first, and their log-probabilities.
-    hidden: ``[B, T, D]``: the feature that made the logits from which the token was drawn.
-    topk_ids, topk_logits: ``[B, T, K]``: the K largest raw logits, largest first, with their ids.
-    logsumexp: ``[B, T]``: over the full vocabulary, of logits divided by ``loss_temperature``.
-    action_logits: ``[B, T]``: raw logit of the sampled token.
-    vocab_size: V.
-    weight, exp_avg, exp_avg_sq: ``[V, D]``: the last layer's weight, and Adam's moments of it.
-    optimizer: the one of the coming step, as in ``dict(kind="adamw", learning_rate=1e-6)``; ``kind`` is ``sgd``, ``adam``, ``adamw`` or
-        ``adamw_kept_and_rejected``, and ``beta1``, ``beta2``, ``eps``, ``weight_decay``, ``max_grad_norm`` (0 is off) and ``steps_taken`` may follow, with torch's defaults.
-        Masks and weights need it, but for those whose ``traits`` have ``NO_OPTIMIZER``.
-    step, max_steps: the optimizer's step, from 0, and how many the run has.
-    iteration: how often this rollout was used before; 0 is on policy.
-    seed: the run's; random choices of components follow from it and ``step``.
-    sampling_temperature, sampling_top_k, sampling_top_p: the sampler's; 0 and 1 are off.
-    loss_temperature: what logits are divided by in ``logps``.
-    reduction: how losses become one number: ``completion_mean`` (TRL's ``grpo``), ``fixed_length`` (``dr_grpo``), ``token_mean`` (``bnpo``, ``dapo``) or
-        ``completion_sum`` (``luspo``).
-    denominator: what the reduction counts after masking: ``kept`` tokens or the ``original`` ones.
-    max_completion_length: the limit, tokens; T without it.
-    stream: the CUDA stream on which arrays on a device are ready and components work, as ``torch.cuda.current_stream().cuda_stream``; without it the default
-        stream. The per-thread default stream (2) is taken as the default one, which waits for those of all threads.
-
-    Each argument is an attribute too; one that was not given is ``None``.
-
-    Raises ``TypeError`` for what is no array, ``ValueError`` for a wrong shape, type, device or number: which argument, what it is, what it must be.
+    Attributes:
+        hidden: `[B, T, D]`: the feature that made the logits from which the token was drawn.
+        topk_ids: `[B, T, K]`, integers: the tokens with the K largest raw logits, largest first.
+        topk_logits: `[B, T, K]`: those logits.
+        logsumexp: `[B, T]`: over the full vocabulary, of logits divided by `Sampling.loss_temperature`.
+        action_logits: `[B, T]`: the raw logit of the sampled token.
+        vocab_size: V.
     """
 
-    def __init__(
-        self,
-        completion_ids: Array,
-        completion_mask: Array,
-        logps: Array,
-        advantages: Optional[Array] = None,
-        *,
-        group_size: int = 1,
-        rewards: Optional[Array] = None,
-        truncated: Optional[Array] = None,
-        old_logps: Optional[Array] = None,
-        ref_logps: Optional[Array] = None,
-        entropy: Optional[Array] = None,
-        losses: Optional[Array] = None,
-        dloss_dlogp: Optional[Array] = None,
-        sampler_logps: Optional[Array] = None,
-        sampler_topk_ids: Optional[Array] = None,
-        sampler_topk_logps: Optional[Array] = None,
-        age: Optional[int] = None,
-        hidden: Optional[Array] = None,
-        topk_ids: Optional[Array] = None,
-        topk_logits: Optional[Array] = None,
-        logsumexp: Optional[Array] = None,
-        action_logits: Optional[Array] = None,
-        vocab_size: Optional[int] = None,
-        weight: Optional[Array] = None,
-        exp_avg: Optional[Array] = None,
-        exp_avg_sq: Optional[Array] = None,
-        optimizer: Optional[Mapping[str, Any]] = None,
-        step: int = 0,
-        max_steps: int = 1,
-        iteration: int = 0,
-        seed: int = 0,
-        sampling_temperature: float = 1.0,
-        sampling_top_k: int = 0,
-        sampling_top_p: float = 1.0,
-        loss_temperature: float = 1.0,
-        reduction: str = "completion_mean",
-        denominator: str = "kept",
-        max_completion_length: Optional[int] = None,
-        stream: Optional[int] = None,
-    ) -> None:
-        fields = {name: value for name, value in locals().items() if name != "self"}
-        self._native = _native.Batch(fields)
-        self._fields: dict[str, Any] = fields
+    hidden: Array
+    topk_ids: Array
+    topk_logits: Array
+    logsumexp: Array
+    action_logits: Array
+    vocab_size: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OptimizerState:
+    """The last layer's weight and Adam's moments of it, for components whose `inputs` have `OPTIMIZER_STATE`.
+
+    Where there is a `LastLayer`, they lie where its arrays lie.
+
+    Attributes:
+        weight: `[V, D]`.
+        exp_avg: `[V, D]`: the first moment.
+        exp_avg_sq: `[V, D]`: the second moment.
+    """
+
+    weight: Array
+    exp_avg: Array
+    exp_avg_sq: Array
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RolloutContext:
+    """How the completions were sampled, for components whose `inputs` have `ROLLOUT_CONTEXT` or `SAMPLER_TOP_K`.
+
+    Attributes:
+        sampler_logps: `[B, T]`, nats: what the sampler itself drew with, such as vLLM's.
+        sampler_topk_ids: `[B, T, K]`, integers: the sampler's most likely tokens, most likely first.
+        sampler_topk_logps: `[B, T, K]`, nats: their log-probabilities.
+        age: Optimizer steps since the completions were sampled.
+    """
+
+    sampler_logps: Array
+    sampler_topk_ids: Array | None = None
+    sampler_topk_logps: Array | None = None
+    age: int = 0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Losses:
+    """What an objective made of the batch, before reduction.
+
+    Attributes:
+        losses: `[B, T]`: the loss of each token.
+        dloss_dlogp: `[B, T]`: the derivative of a completion's losses by `Batch.logps`.
+    """
+
+    losses: Array
+    dloss_dlogp: Array
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """The optimizer of the coming step. Masks and weights need it, but for those whose `traits` have `NO_OPTIMIZER`.
+
+    Attributes:
+        kind: `sgd`, `adam`, `adamw` or `adamw_kept_and_rejected`.
+        learning_rate: That of the coming step.
+        beta1: Decay of the first moment; of SGD the momentum. `None` is 0.9, and 0 for SGD.
+        beta2: Decay of the second moment. `None` is 0.999.
+        eps: Added to the second moment's root. `None` is 1e-8.
+        weight_decay: AdamW's.
+        max_grad_norm: What gradients are clipped to; 0 is off.
+        steps_taken: Steps that the optimizer took before.
+    """
+
+    kind: OptimizerKind
+    learning_rate: float
+    beta1: float | None = None
+    beta2: float | None = None
+    eps: float | None = None
+    weight_decay: float = 0.0
+    max_grad_norm: float = 0.0
+    steps_taken: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Where the run is.
+
+    Attributes:
+        step: The optimizer's step, from 0.
+        max_steps: How many the run has.
+        iteration: How often this rollout was used before; 0 is on policy.
+        seed: The run's; random choices of components follow from it and `step`.
+    """
+
+    step: int = 0
+    max_steps: int = 1
+    iteration: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """The sampler's settings, and the temperature of the loss.
+
+    Attributes:
+        sampling_temperature: What the sampler divided logits by.
+        sampling_top_k: The sampler's; 0 is off.
+        sampling_top_p: The sampler's; 1 is off.
+        loss_temperature: What logits are divided by in `Batch.logps`.
+        max_completion_length: The limit, tokens; `None` is T.
+    """
+
+    sampling_temperature: float = 1.0
+    sampling_top_k: int = 0
+    sampling_top_p: float = 1.0
+    loss_temperature: float = 1.0
+    max_completion_length: int | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Batch:
+    """The whole batch of one optimizer step.
+
+    It is never a micro-batch: what a component decides must not depend on how a trainer splits its work.
+
+    B completions, T tokens of the longest one, V vocabulary, D hidden width, K top tokens. Groups are consecutive:
+    completions `g*G .. (g+1)*G` answer one prompt, where G is `group_size`. What is 0 in `completion_mask` is padding;
+    its values are finite and mean nothing.
+
+    Arrays are borrowed: they are read where they lie, when a component is called, so leave them alone until its call is
+    back. What is copied, once, when the batch is made:
+
+    * `[B, T]` and `[B]` arrays that lie on a GPU: components read them in host memory
+    * arrays in host memory with gaps or another order (strides)
+    * integers that are neither int32 nor uint32 in ids; other masks than of bytes or booleans
+    * float64, float16 and bfloat16 in host memory, which become float32
+
+    Attributes:
+        completion_ids: `[B, T]`, integers: the sampled tokens.
+        completion_mask: `[B, T]`: 1 for tokens of the completion, up to and including the end token.
+        logps: `[B, T]`, nats: log-probability of each token under the current policy at the loss's temperature.
+        advantages: `[B, T]`, or `[B]` for one number per completion; zeros without it.
+        group_size: Completions per prompt.
+        rewards: `[B]`; zeros without it.
+        truncated: `[B]`: 1 for completions that the length limit cut off; zeros without it.
+        old_logps: `[B, T]`, nats: under the policy when the completions were sampled.
+        ref_logps: `[B, T]`, nats: under the reference model.
+        entropy: `[B, T]`, nats: of the current policy.
+        loss: What the objective made of the batch, for masks that read it.
+        rollout_context: How the completions were sampled.
+        last_layer: Features and logits of the last layer.
+        optimizer: The optimizer of the coming step.
+        optimizer_state: The last layer's weight and moments.
+        progress: Where the run is.
+        sampling: The sampler's settings.
+        reduction: How losses become one number: `completion_mean` (TRL's `grpo`), `fixed_length` (`dr_grpo`),
+            `token_mean` (`bnpo`, `dapo`) or `completion_sum` (`luspo`).
+        denominator: What the reduction counts after masking: `kept` tokens or the `original` ones.
+        stream: The CUDA stream on which arrays on a device are ready and components work, as
+            `torch.cuda.current_stream().cuda_stream`; without it the default stream. The per-thread default stream (2)
+            is taken as the default one, which waits for those of all threads.
+
+    Raises:
+        TypeError: For what is no array.
+        ValueError: For a wrong shape, type, device or number: which argument, what it is, what it must be.
+    """
+
+    completion_ids: Array
+    completion_mask: Array
+    logps: Array
+    advantages: Array | None = None
+    _: dataclasses.KW_ONLY
+    group_size: int = 1
+    rewards: Array | None = None
+    truncated: Array | None = None
+    old_logps: Array | None = None
+    ref_logps: Array | None = None
+    entropy: Array | None = None
+    loss: Losses | None = None
+    rollout_context: RolloutContext | None = None
+    last_layer: LastLayer | None = None
+    optimizer: Optimizer | None = None
+    optimizer_state: OptimizerState | None = None
+    progress: Progress = Progress()
+    sampling: Sampling = Sampling()
+    reduction: Reduction = "completion_mean"
+    denominator: Denominator = "kept"
+    stream: int | None = None
+    #: A batch that was read from a file, whose rollout context has texts that no argument gives.
+    _recorded: NativeBatch | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        # Refuses now what a component could not read.
+        _ = self._native
+
+    @cached_property
+    def _native(self) -> NativeBatch:
+        return self._recorded or NativeBatch(flat(self))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -125,46 +244,79 @@ class Batch:
 
     @property
     def inputs(self) -> frozenset[str]:
-        """Which optional inputs it holds, by the names of ``Mask.inputs``."""
+        """Which optional inputs it holds, by the names of `Mask.inputs`."""
         return frozenset(self._native.inputs)
 
     @property
     def copies(self) -> dict[str, int]:
-        """Which of the arrays that were given were copied, and how many bytes each took; the others are read where they lie."""
-        given = {name for name, value in self._fields.items() if value is not None}
+        """Which of the arrays were copied, and how many bytes each took; the others are read where they lie."""
+        given = {name for name, value in flat(self).items() if value is not None}
         return {name: copied for name, _, copied in self._native.slots() if copied and name in given}
 
-    def replace(self, **changes: Any) -> "Batch":
+    def replace(self, **changes: Any) -> Batch:
         """Another batch with these arguments in place of its own."""
-        return Batch(**{**self._fields, **changes})
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in Batch.__init__.__annotations__:
-            raise AttributeError(f"`Batch` has no `{name}`")
-        return self._fields.get(name)
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self._fields]
+        return dataclasses.replace(self, _recorded=None, **changes)
 
     def __repr__(self) -> str:
         batch, tokens = self.shape
         held = "".join(f", {name}" for name in sorted(self.inputs))
-        return f"Batch({batch} completions of {tokens} tokens, step {self.step}{held})"
+        return f"Batch({batch} completions of {tokens} tokens, step {self.progress.step}{held})"
 
 
-def load_batch(path: "str | os.PathLike[str]") -> Batch:
-    """Reads a batch file, such as ``host train --dump-batches`` writes; its arrays are numpy's.
+#: What a batch is nested of, by attribute. No two have a field of one name.
+GROUPS: dict[str, type[Any]] = {
+    "loss": Losses,
+    "rollout_context": RolloutContext,
+    "last_layer": LastLayer,
+    "optimizer_state": OptimizerState,
+    "progress": Progress,
+    "sampling": Sampling,
+}
 
-    Raises ``FileNotFoundError``, and ``CapoError`` for a file that is no batch.
+
+def flat(batch: Batch) -> dict[str, Any]:
+    """The arguments of a batch and of what it is nested of, by name; the optimizer as a dict."""
+    fields = {each.name: getattr(batch, each.name) for each in dataclasses.fields(batch) if each.name != "_recorded"}
+    for group, kind in (GROUPS | {"optimizer": Optimizer}).items():
+        held = fields.pop(group)
+        if not isinstance(held, kind if group in ("progress", "sampling") else kind | None):
+            raise TypeError(f"`{group}` is {held!r} (it must be a `capo_rl.{kind.__name__}`)")
+        own = vars(held) if held is not None else {}
+        fields |= {group: own or None} if kind is Optimizer else own
+    return fields
+
+
+def nested(fields: Mapping[str, Any], recorded: NativeBatch | None = None) -> Batch:
+    """The batch of what `flat` gives; a group of which nothing is there is left out.
+
+    Raises:
+        TypeError: For an unknown name.
     """
-    batch = Batch.__new__(Batch)
-    batch._native, batch._fields = _native.Batch.read(os.fspath(path))
-    return batch
+    own = dict(fields)
+    for group, kind in GROUPS.items():
+        given = {each.name: own.pop(each.name) for each in dataclasses.fields(kind) if each.name in own}
+        if any(value is not None for value in given.values()):
+            own[group] = kind(**given)
+    if isinstance(own.get("optimizer"), Mapping):
+        own["optimizer"] = Optimizer(**own["optimizer"])
+    return Batch(**own, _recorded=recorded)
 
 
-def save_batch(path: "str | os.PathLike[str]", batch: Batch) -> None:
-    """Writes a batch file, whole or not at all: for ``replay``, ``host replay`` and reports of errors.
+def load_batch(path: str | os.PathLike[str]) -> Batch:
+    """Reads a batch file, such as `host train --dump-batches` writes; its arrays are numpy's.
 
-    Raises ``ValueError`` for a batch whose arrays lie on a GPU, or that knows no optimizer.
+    Raises:
+        FileNotFoundError: Where there is no file.
+        CapoError: For a file that is no batch.
+    """
+    recorded, fields = NativeBatch.read(os.fspath(path))
+    return nested(fields, recorded)
+
+
+def save_batch(path: str | os.PathLike[str], batch: Batch) -> None:
+    """Writes a batch file, whole or not at all: for `replay`, `host replay` and reports of errors.
+
+    Raises:
+        ValueError: For a batch whose arrays lie on a GPU, or that knows no optimizer.
     """
     batch._native.write(os.fspath(path))

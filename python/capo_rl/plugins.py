@@ -4,47 +4,56 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Iterable, Union
+from collections.abc import Iterable
+from typing import Any
 
 from . import _native
 
-PathLike = Union[str, "os.PathLike[str]"]
+PathLike = str | os.PathLike[str]
 
 
 class Plugins:
-    """Open plugins. **A plugin is native code and runs with your rights: open only what you trust.**
+    """Open plugins.
 
-    ``Plugins("libmine.so")`` takes paths, and names that are looked up in ``./``, in the folders of ``CAPO_PLUGIN_PATH``, in this package and in
-    ``~/.local/share/capo/plugins``; ``LIB@sha256:HEX`` takes that one file and no other. ``Plugins()`` are those that came with this package.
+    **A plugin is native code and runs with your rights: open only what you trust.**
 
-    A file that another user or a group may change, or replace in a folder above it, is refused unless ``allow_unsafe_path`` is set. Files that are open
-    already are not opened again, and none is ever closed.
+    `Plugins("libmine.so")` takes paths, and names that are looked up in `./`, in the folders of `CAPO_PLUGIN_PATH`, in
+    this package and in `~/.local/share/capo/plugins`; `LIB@sha256:HEX` takes that one file and no other. `Plugins()`
+    are those that came with this package.
 
-    Raises ``CapoError`` where one is not found, not trusted or no plugin.
+    A file that another user or a group may change, or replace in a folder above it, is refused unless
+    `allow_unsafe_path` is set. Files that are open already are not opened again, and none is ever closed.
+
+    Args:
+        *paths: Files and names.
+        allow_unsafe_path: Takes files that other users may change.
+
+    Raises:
+        CapoError: Where one is not found, not trusted or no plugin.
     """
 
     def __init__(self, *paths: PathLike, allow_unsafe_path: bool = False) -> None:
         self._native = _native.Registry([os.fspath(path) for path in paths], allow_unsafe_path)
 
     def lines(self, verbose: bool = False) -> list[str]:
-        """What is on offer, as lines for a person: what ``host plugins`` prints."""
+        """What is on offer, as lines for a person: what `host plugins` prints."""
         return self._native.lines(verbose)
 
     def pins(self) -> list[str]:
-        """A line per plugin: its file as ``LIB@sha256:HEX``, and what is in it."""
+        """A line per plugin: its file as `LIB@sha256:HEX`, and what is in it."""
         return self._native.pins()
 
     def describe(self) -> dict[str, Any]:
-        """What is on offer: what ``host plugins --json`` prints; docs/distribution.md says what each field means."""
+        """What is on offer: what `host plugins --json` prints; docs/distribution.md says what each field means."""
         described: dict[str, Any] = json.loads(self._native.json())
         return described
 
 
-Source = Union[None, PathLike, Iterable[PathLike], Plugins]
+Source = PathLike | Iterable[PathLike] | Plugins | None
 
 
 def opened(plugin: Source) -> Plugins:
-    """The plugins that an argument ``plugin`` names."""
+    """The plugins that an argument `plugin` names."""
     if isinstance(plugin, Plugins):
         return plugin
     if plugin is None:

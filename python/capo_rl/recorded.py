@@ -3,45 +3,56 @@
 from __future__ import annotations
 
 import os
-from typing import Iterable, Optional, Union
+from collections.abc import Iterable
+from typing import Any
 
-import numpy as np
+from numpy.typing import NDArray
 
 from . import _native
 from .plugins import PathLike, Source, opened
 
 
 def replay(
-    files: Union[PathLike, Iterable[PathLike]],
-    config: Optional[PathLike] = None,
+    files: PathLike | Iterable[PathLike],
+    config: PathLike | None = None,
     plugin: Source = None,
     *,
-    out: Optional[PathLike] = None,
+    out: PathLike | None = None,
     device: str = "cpu",
     dtype: str = "f32",
-) -> list[dict[str, Union[np.ndarray, float]]]:
-    """Runs masks and weights over batch files in order, with their state, to try thresholds without training: what ``host replay`` does.
+) -> list[dict[str, NDArray[Any] | float]]:
+    """Runs masks and weights over batch files in order, with their state: what `host replay` does.
 
-    ``config`` is a TOML file, of which the ``[[mask]]`` and ``[[weight]]`` tables count; without it, they are those of the one recipe that ``plugin``
-    carries. ``plugin`` is as for ``Mask``. With ``out``, a file per batch, named like it, is written to that folder. ``device`` may be ``"cuda:0"``, whose
-    memory the large arrays are copied to, with features rounded to ``dtype``: ``f32``, ``bf16`` or ``f16``.
+    It tries thresholds without training.
 
-    For each file a dict of what ``host replay`` writes: ``keep`` (uint8), ``weights`` (float32) where there are any, each ``[B, T]``, and all that was reported under
-    ``id/name``, ``[B, T]`` or one number.
+    Args:
+        files: Batch files, in the order of their steps.
+        config: A TOML file, of which the `[[mask]]` and `[[weight]]` tables count; without it, they are those of the
+            one recipe that `plugin` carries.
+        plugin: As for `Mask`.
+        out: A folder, to which a file per batch is written, named like it.
+        device: `cpu`, or `cuda:0` and the like, whose memory the large arrays are copied to.
+        dtype: What features are rounded to on a CUDA device: `f32`, `bf16` or `f16`.
 
-    Raises ``FileNotFoundError``, and ``CapoError`` for a file that is no batch, a component's own sentence, a device that fails.
+    Returns:
+        For each file a dict of what `host replay` writes: `keep` (uint8) and, where there are any, `weights` (float32),
+        each `[B, T]`; and all that was reported under `id/name`, `[B, T]` or one number.
+
+    Raises:
+        FileNotFoundError: Where a file is missing.
+        CapoError: For a file that is no batch, a component's own sentence, a device that fails.
     """
     return [result for result, _ in steps(files, config, plugin, out, device, dtype)]
 
 
 def steps(
-    files: Union[PathLike, Iterable[PathLike]],
-    config: Optional[PathLike],
+    files: PathLike | Iterable[PathLike],
+    config: PathLike | None,
     plugin: Source,
-    out: Optional[PathLike],
+    out: PathLike | None,
     device: str,
     dtype: str,
-) -> list[tuple[dict[str, Union[np.ndarray, float]], str]]:
+) -> list[tuple[dict[str, NDArray[Any] | float], str]]:
     """The same with a line for a person beside each."""
     paths = [files] if isinstance(files, (str, os.PathLike)) else files
     config = None if config is None else os.fspath(config)

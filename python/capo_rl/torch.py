@@ -1,4 +1,6 @@
-"""Optimizers of torch for what components decide: `AdamW`, whose second moment takes in what a mask rejected, and `Governed`, whose steps a step control shortens.
+"""Optimizers of torch for what components decide.
+
+The second moment of `AdamW` takes in what a mask rejected, and the steps of `Governed` are shortened by a step control.
 
     optimizer = capo_rl.torch.AdamW(model.parameters(), lr=1e-6, second_moment="kept_and_rejected")
 
@@ -8,9 +10,9 @@
     optimizer.clip_grad_norm_(1.0)
     optimizer.step()
 
-With plain Adam a mask hardly shortens a step: the second moment shrinks with the gradient, and Adam divides by its root. Here the first moment takes in
-``g_k``, the gradient of what was kept, and the second ``g_k² + g_r²``, where ``g_r`` is the gradient of what was rejected or weighted away, reduced as the
-same loss is.
+With plain Adam a mask hardly shortens a step: the second moment shrinks with the gradient, and Adam divides by its
+root. Here the first moment takes in `g_k`, the gradient of what was kept, and the second `g_k² + g_r²`, where `g_r` is
+the gradient of what was rejected or weighted away, reduced as the same loss is.
 
     optimizer = capo_rl.torch.Governed(torch.optim.AdamW(model.parameters(), lr=1e-3), "governor.kl", measure)
 
@@ -20,12 +22,13 @@ measures each step and takes as much of it as this model can. It goes with every
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Union
+from typing import Any
 
 import torch
 
-from . import Batch, CapoWarning, StepControl
+from . import Batch, CapoWarning, Progress, StepControl
 from ._decision import load_states, states
 from ._layer import optimizer_info
 from ._proposal import Proposal, controlled, groups_of, kl_of_change
@@ -38,13 +41,19 @@ SECOND_MOMENTS = ("kept", "kept_and_rejected")
 
 
 class AdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW`, whose second moment may take in a rejected gradient too; fused, foreach, capturable and DTensors as there.
+    """`torch.optim.AdamW`, whose second moment may take in a rejected gradient too.
+
+    Fused, foreach, capturable and DTensors as there.
 
     Args:
-        second_moment: ``"kept"``: plain AdamW. ``"kept_and_rejected"``: see above; where nothing was rejected the bits are plain AdamW's.
+        params: As there, and so are all others.
+        *args: As there.
+        **kwargs: As there.
+        second_moment: `"kept"`: plain AdamW. `"kept_and_rejected"`: see above; where nothing was rejected the bits are
+            plain AdamW's.
 
     Raises:
-        ValueError: For another ``second_moment``, and for what it cannot go with: ``amsgrad``, ``maximize``, a ``beta2`` of 0.
+        ValueError: For another `second_moment`, and for what it cannot go with: `amsgrad`, `maximize`, a `beta2` of 0.
     """
 
     def __init__(self, params: Any, *args: Any, second_moment: str = "kept", **kwargs: Any) -> None:
@@ -59,16 +68,22 @@ class AdamW(torch.optim.AdamW):
                 if group[name]:
                     raise ValueError(f'second_moment "kept_and_rejected" does not go with {name} (leave it out)')
             if not group["betas"][1] > 0:
-                raise ValueError(f'second_moment "kept_and_rejected" needs a beta2 above 0 (betas are {group["betas"]})')
+                raise ValueError(
+                    f'second_moment "kept_and_rejected" needs a beta2 above 0 (betas are {group["betas"]})'
+                )
 
     def _parameters(self) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
         return ((group, parameter) for group in self.param_groups for parameter in group["params"])
 
     @contextmanager
     def rejected(self) -> Iterator[None]:
-        """Takes the gradients of the backward passes inside for rejected ones: those that were there before are left as they are.
+        """Takes the gradients of the backward passes inside for rejected ones.
 
-        May be entered more than once for a step; the rejected gradients add up. They are forgotten by `step` and `zero_grad`.
+        Those that were there before are left as they are. May be entered more than once for a step; the rejected
+        gradients add up. They are forgotten by `step` and `zero_grad`.
+
+        Raises:
+            ValueError: With `second_moment="kept"`.
         """
         if self.second_moment == "kept":
             raise ValueError('second_moment is "kept": nothing takes in a rejected gradient (use "kept_and_rejected")')
@@ -84,7 +99,10 @@ class AdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def grad_norms(self) -> dict[str, torch.Tensor]:
-        """Norms over all parameters: of what was ``kept``, of what was ``rejected``, and of their sum, the ``unmasked`` gradient."""
+        """Norms over all parameters.
+
+        They are of what was `kept`, of what was `rejected`, and of their sum, the `unmasked` gradient.
+        """
         found: dict[str, list[torch.Tensor]] = {"kept": [], "rejected": [], "unmasked": []}
         for _, parameter in self._parameters():
             grad, rejected = parameter.grad, self._rejected.get(parameter)
@@ -101,7 +119,10 @@ class AdamW(torch.optim.AdamW):
         return bool(self._rejected)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Scales both gradients by one factor, from the norm of their sum; that norm. As `torch.nn.utils.clip_grad_norm_` where nothing was rejected."""
+        """Scales both gradients by one factor, from the norm of their sum; returns that norm.
+
+        Where nothing was rejected it is `torch.nn.utils.clip_grad_norm_`.
+        """
         if not self._rejected:
             return torch.nn.utils.clip_grad_norm_([parameter for _, parameter in self._parameters()], max_norm)
         norm = self.grad_norms()["unmasked"]
@@ -143,46 +164,58 @@ class AdamW(torch.optim.AdamW):
 class Governed(torch.optim.Optimizer):
     """An optimizer of torch, of whose steps a step control says how much is taken; all else is that optimizer's.
 
-    Each step keeps a copy of the trained weights, steps, measures what the control asks for, and shortens the step in place. Parameters may be DTensors of FSDP2.
+    Each step keeps a copy of the trained weights, steps, measures what the control asks for, and shortens the step in
+    place. Parameters may be DTensors of FSDP2.
 
     Args:
         optimizer: The one that steps, of any kind; its parameters, groups and state are this one's.
-        control: An id, such as ``"governor.kl"``, a `StepControl` with its keys, or several of them, applied in order.
-        measure: ``measure(fraction)`` gives the mean KL divergence, the policy before the step to the one after it, on about that share of the batch's
-            completions: nats per token. It is called with the new weights, without a graph; `kl_divergence` helps. Where torch knows of several processes,
-            each measures completions of its own and their mean is used. Without it, ``½ Σ Δ² v̂`` of Adam's second moment is told in its place, which is no KL divergence but a
-            multiple of it that changes slowly: a target is then a number of that kind.
-        last_layer_kl: ``last_layer_kl()`` gives the KL divergence of the last layer's part of the step, for a control that asks.
+        control: An id, such as `"governor.kl"`, a `StepControl` with its keys, or several of them, applied in order.
+        measure: `measure(fraction)` gives the mean KL divergence, the policy before the step to the one after it, on
+            about that share of the batch's completions: nats per token. It is called with the new weights, without a
+            graph; `kl_divergence` helps. Where torch knows of several processes, each measures completions of its own
+            and their mean is used. Without it, `½ Σ Δ² v̂` of Adam's second moment is told in its place, which is no KL
+            divergence but a multiple of it that changes slowly: a target is then a number of that kind.
+        last_layer_kl: `last_layer_kl()` gives the KL divergence of the last layer's part of the step, for a control
+            that asks.
         model: The model that is trained. A control may then scale its parts on their own. It is needed under FSDP2.
 
     Attributes:
-        records: Numbers that were reported of the newest step, as ``governor.kl/kl``, ``governor.kl/scale``, ``step_control/applied``.
+        records: Numbers that were reported of the newest step, as `governor.kl/kl`, `governor.kl/scale`,
+            `step_control/applied`.
         steps: How many there were; the next one's number.
-        optimizer, controls: Those that were given. `torch.distributed.checkpoint` knows the state of `optimizer` alone: save that of the controls and `steps` beside it.
+        optimizer: The one that was given. `torch.distributed.checkpoint` knows its state alone: save that of the
+            controls and `steps` beside it.
+        controls: Those that were given.
 
     Raises:
-        ValueError: For parameters that are none of ``model``'s, and for sharded ones without it.
+        ValueError: For parameters that are none of `model`'s, and for sharded ones without it.
     """
 
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
-        control: Union[str, StepControl, Iterable[Union[str, StepControl]]],
-        measure: Optional[Callable[[float], Any]] = None,
+        control: str | StepControl | Iterable[str | StepControl],
+        measure: Callable[[float], Any] | None = None,
         *,
-        last_layer_kl: Optional[Callable[[], Any]] = None,
-        model: Optional[torch.nn.Module] = None,
+        last_layer_kl: Callable[[], Any] | None = None,
+        model: torch.nn.Module | None = None,
     ) -> None:
         # Nothing of torch's own: parameters, state and hooks are those of `optimizer`.
         self.optimizer = optimizer
         self.controls = listed(StepControl, control)
         self.records: dict[str, Any] = {}
-        self._measures, self._model, self.steps = [measure, last_layer_kl], model, 0
+        self.steps = 0
+        self._measure, self._last_layer_kl, self._model = measure, last_layer_kl, model
         trained = [parameter for parameters in groups_of(optimizer, model).values() for parameter in parameters]
         if model is None and any(hasattr(parameter, "device_mesh") for parameter in trained):
-            raise ValueError("the parameters are sharded, and FSDP2 has to gather them anew after a step is shortened (give `model`)")
+            raise ValueError(
+                "the parameters are sharded, and FSDP2 has to gather them anew after a step is shortened (give `model`)"
+            )
         if measure is None:
-            told = "nothing measures the KL divergence of a step: ½ Σ Δ² v̂ of Adam's second moment is told in its place (give `measure`)"
+            told = (
+                "nothing measures the KL divergence of a step: ½ Σ Δ² v̂ of Adam's second moment is told in its place "
+                "(give `measure`)"
+            )
             warnings.warn(told, CapoWarning, stacklevel=2)
 
     def __getattr__(self, name: str) -> Any:
@@ -191,29 +224,34 @@ class Governed(torch.optim.Optimizer):
         return getattr(self.optimizer, name)
 
     @torch.no_grad()
-    def step(self, closure: Any = None, *, batch: Optional[Batch] = None, weights: Optional[torch.Tensor] = None) -> Any:
+    def step(self, closure: Any = None, *, batch: Batch | None = None, weights: torch.Tensor | None = None) -> Any:
         """One step, as much of it as the controls leave.
 
         Args:
-            batch: The batch behind the gradient, on each rank the rows of all, for controls that read one (`StepControl.inputs`). ``target="auto"`` begins with the entropy
-                of its log-probabilities.
-            weights: ``[B, T]``, what each token weighed in it; all the same without it.
+            closure: As for `torch.optim.Optimizer.step`.
+            batch: The batch behind the gradient, on each rank the rows of all, for controls that read one
+                (`StepControl.inputs`). `target="auto"` begins with the entropy of its log-probabilities.
+            weights: `[B, T]`, what each token weighed in it; all the same without it.
 
         Raises:
             ValueError: If ranks took different shares of the step, because their batches differ.
         """
         moments = any(control.restores_moments for control in self.controls)
-        measures = [measure and self._over_ranks(measure) for measure in self._measures]
+        measure = self._over_ranks(self._measure) if self._measure is not None else None
+        last_layer_kl = self._over_ranks(self._last_layer_kl) if self._last_layer_kl is not None else None
         alignment = any("ALIGNMENT" in control.inputs for control in self.controls)
-        proposal = Proposal(self.optimizer, groups_of(self.optimizer, self._model), *measures, self._model, moments, alignment)
+        groups = groups_of(self.optimizer, self._model)
+        proposal = Proposal(self.optimizer, groups, measure, last_layer_kl, self._model, moments, alignment)
         loss = self.optimizer.step(closure)
         if batch is None:
             one = torch.zeros(1, 1)
             # Gradients were clipped before, if at all.
-            batch = Batch(one.int(), one == 0, one, step=self.steps, optimizer=optimizer_info(self.optimizer, self.steps, max_grad_norm=0.0))
-        weights = batch.completion_mask if weights is None else weights
-        self.records, _ = controlled(self.controls, proposal, batch, torch.as_tensor(weights))
-        self._agree(self.records["step_control/applied"])
+            info = optimizer_info(self.optimizer, self.steps, max_grad_norm=0.0)
+            batch = Batch(one.int(), one == 0, one, progress=Progress(step=self.steps), optimizer=info)
+        weighed: Any = batch.completion_mask if weights is None else weights
+        self.records, _ = controlled(self.controls, proposal, batch, torch.as_tensor(weighed))
+        applied: Any = self.records["step_control/applied"]
+        self._agree(applied)
         self.steps += 1
         return loss
 
@@ -225,7 +263,10 @@ class Governed(torch.optim.Optimizer):
         torch.distributed.all_reduce(shares, torch.distributed.ReduceOp.MAX)
         most, least = shares[0].item(), -shares[1].item()
         if most - least > 1e-6 * most:
-            raise ValueError(f"ranks took {least:.3g} to {most:.3g} of this step, so their weights differ now (start again, and give `batch` the rows of all ranks on each)")
+            raise ValueError(
+                f"ranks took {least:.3g} to {most:.3g} of this step, so their weights differ now "
+                "(start again, and give `batch` the rows of all ranks on each)"
+            )
 
     def _over_ranks(self, measure: Callable[..., Any]) -> Callable[..., float]:
         """The mean over processes, of which all then take as much of the step."""
@@ -248,7 +289,10 @@ class Governed(torch.optim.Optimizer):
         self.optimizer.add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's, and under ``controls`` and ``steps`` what the step controls go on from; `torch.load` takes it with ``weights_only``."""
+        """The optimizer's, and under `controls` and `steps` what the step controls go on from.
+
+        `torch.load` takes it with `weights_only`.
+        """
         return {**self.optimizer.state_dict(), "controls": states(self.controls), "steps": self.steps}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -259,16 +303,27 @@ class Governed(torch.optim.Optimizer):
         """
         theirs, own = [id for id, _ in state_dict.get("controls", [])], [control.id for control in self.controls]
         if theirs != own:
-            raise ValueError(f"this is the state of an optimizer with the step controls {theirs}, and this one has {own} (give it the same)")
+            raise ValueError(
+                f"this is the state of an optimizer with the step controls {theirs}, and this one has {own} "
+                "(give it the same)"
+            )
         load_states(self.controls, state_dict["controls"])
-        self.optimizer.load_state_dict({name: value for name, value in state_dict.items() if name not in ("controls", "steps")})
+        of_optimizer = {name: value for name, value in state_dict.items() if name not in ("controls", "steps")}
+        self.optimizer.load_state_dict(of_optimizer)
         self.steps = state_dict["steps"]
 
 
 def kl_divergence(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """KL divergence, the policy with logits ``old`` to the one with logits ``new``: ``[..., V]`` each, at the same temperature; nats, ``[...]``.
+    """KL divergence, the policy with logits `old` to the one with logits `new`.
 
     Exact over the vocabulary, and in 64 bits: that of a step may be 1e-8, a difference of numbers near 1.
+
+    Args:
+        old: `[..., V]`.
+        new: `[..., V]`, at the same temperature.
+
+    Returns:
+        Nats, `[...]`.
     """
     return kl_of_change(old, new.double() - old.double())
 

@@ -2,15 +2,15 @@
 
     python python/examples/decide.py [--fisher-threshold 1e-3] [BATCH ...]
 
-Batches are files of ``host train --dump-batches`` or ``capo_rl.save_batch``; without any, those of a reference case of the repository.
+Batches are files of ``host train --dump-batches`` or ``capo_rl.save_batch``; without any, those of a reference case of
+the repository.
 """
 
 import argparse
 from pathlib import Path
 
-import numpy as np
-
 import capo_rl
+import numpy as np
 
 CASE = Path(__file__).parents[2] / "tests/data/replay/paper-token-adam"
 
@@ -22,9 +22,7 @@ def main() -> None:
     parser.add_argument("batches", nargs="*", type=Path, metavar="BATCH")
     arguments = parser.parse_args()
     mask = capo_rl.Mask(
-        "capo.curvature",
-        fisher_threshold=arguments.fisher_threshold,
-        hessian_threshold=arguments.hessian_threshold,
+        "capo.curvature", fisher_threshold=arguments.fisher_threshold, hessian_threshold=arguments.hessian_threshold
     )
     for path in arguments.batches or sorted(CASE.glob("batch-*")):
         batch = capo_rl.load_batch(path)
@@ -34,7 +32,7 @@ def main() -> None:
         tokens, kept = int(np.sum(batch.completion_mask)), int(keep.sum())
         completion, token = np.unravel_index(np.argmax(records["capo.curvature/m_f"]), keep.shape)
         print(
-            f"step {batch.step}: {tokens - kept} of {tokens} tokens rejected; the policy would move most by token {token} of "
+            f"step {batch.progress.step}: {tokens - kept} of {tokens} tokens rejected; the policy would move most by token {token} of "
             f"completion {completion}, m_F {records['capo.curvature/m_f'][completion, token]:.2e}"
         )
 

@@ -22,7 +22,8 @@ import threading
 from contextlib import contextmanager
 from functools import lru_cache
 
-# A library for numbers that cannot be interrupted, or ends the process where a number is too large, is none for answers of a model.
+# A library for numbers that cannot be interrupted, or ends the process where a number is too large, is none for answers
+# of a model.
 os.environ.setdefault("SYMPY_GROUND_TYPES", "python")
 
 try:
@@ -55,7 +56,9 @@ def harmless(answer: str) -> bool:
     """True if evaluating the answer calls nothing but functions of mathematics."""
     if "\\" in answer or "(" not in answer:
         return "\\" not in answer
-    return not re.search("[\"']", answer) and all(len(name) == 1 or name in FUNCTIONS for name in re.findall(r"[^\W\d]\w*", answer))
+    return not re.search("[\"']", answer) and all(
+        len(name) == 1 or name in FUNCTIONS for name in re.findall(r"[^\W\d]\w*", answer)
+    )
 
 
 def answer_of(completion: str, separator: str | None = None, pattern: str | None = None) -> str:
@@ -95,8 +98,14 @@ def limited(seconds: float):
 
 
 def score(
-    completion: str, task: str, config: str, entry: str, separator: str | None = None, pattern: str | None = None, exact: bool = False,
-    seconds: float = SECONDS
+    completion: str,
+    task: str,
+    config: str,
+    entry: str,
+    separator: str | None = None,
+    pattern: str | None = None,
+    exact: bool = False,
+    seconds: float = SECONDS,
 ) -> float:
     """The score of a completion. A verifier that fails gives 0 and a line on standard error."""
     verifier, entry = dataset(task, config), ast.literal_eval(entry)
@@ -116,18 +125,28 @@ def score(
     return float(value >= 1) if exact else value
 
 
-def reasoning_gym_reward(prompts, completions, *, task, config, entry, separator=None, pattern=None, exact=False, **_) -> list[float]:
+def reasoning_gym_reward(
+    prompts, completions, *, task, config, entry, separator=None, pattern=None, exact=False, **_
+) -> list[float]:
     """A reward function of TRL: completions are texts or conversations, and the columns come from the dataset's rows."""
     texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
     return [score(*row, separator=separator, pattern=pattern, exact=exact) for row in zip(texts, task, config, entry)]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="scores completions by reasoning_gym's verifiers; JSON lines in, a number for each out")
-    parser.add_argument("--separator", help="the answer stands behind the last of this text, where there is no <answer>")
-    parser.add_argument("--pattern", help="the answer is the first match of this regular expression in that text, where there is one")
+    parser = argparse.ArgumentParser(
+        description="scores completions by reasoning_gym's verifiers; JSON lines in, a number for each out"
+    )
+    parser.add_argument(
+        "--separator", help="the answer stands behind the last of this text, where there is no <answer>"
+    )
+    parser.add_argument(
+        "--pattern", help="the answer is the first match of this regular expression in that text, where there is one"
+    )
     parser.add_argument("--exact", action="store_true", help="1 for a full score, 0 for parts of one")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="processor seconds for one answer (default %(default)g)")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="processor seconds for one answer (default %(default)g)"
+    )
     options = parser.parse_args()
     if not 0 < options.seconds < 1e6:
         parser.error(f"`--seconds` is {options.seconds} (it must be above 0)")
@@ -144,7 +163,9 @@ def main() -> None:
         columns = row["columns"]
         missing = [f"`{key}`" for key in COLUMNS if key not in columns]
         if missing:
-            sys.exit(f"reasoning_gym_reward: a row has no {' and no '.join(missing)} (make rows with scripts/reasoning_gym_data)")
+            sys.exit(
+                f"reasoning_gym_reward: a row has no {' and no '.join(missing)} (make rows with scripts/reasoning_gym_data)"
+            )
         wanted = [columns[key] for key in COLUMNS]
         value = score(row["completion"], *wanted, options.separator, options.pattern, options.exact, options.seconds)
         print(json.dumps({"id": row["id"], "reward": value}), file=answers, flush=True)

@@ -9,14 +9,13 @@ import os
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
+import capo_rl
 import torch
+from capo_rl.trl import CapoGRPOTrainer
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig
-
-import capo_rl
-from capo_rl.trl import CapoGRPOTrainer
 
 WORDS = ["<pad>", "<eos>", "<unk>", *"the a red blue green cat dog bird runs sleeps sings loudly softly".split()]
 PAYS = {"bird", "sings"}
@@ -31,13 +30,23 @@ def main():
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
     torch.manual_seed(0)
-    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(WORDS), pad_token_id=0, eos_token_id=1, bos_token_id=None, **shape))
+    shape = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
+    model = Qwen2ForCausalLM(
+        Qwen2Config(vocab_size=len(WORDS), pad_token_id=0, eos_token_id=1, bos_token_id=None, **shape)
+    )
     trainer = CapoGRPOTrainer(
         model=model,
         processing_class=tokenizer,
         reward_funcs=reward,
-        train_dataset=Dataset.from_dict({"prompt": ["the red cat", "a blue dog", "the green bird", "a cat sleeps"] * 8}),
+        train_dataset=Dataset.from_dict(
+            {"prompt": ["the red cat", "a blue dog", "the green bird", "a cat sleeps"] * 8}
+        ),
         args=GRPOConfig(
             output_dir="runs/trl",
             per_device_train_batch_size=16,

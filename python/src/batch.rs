@@ -270,7 +270,7 @@ impl Batch {
             return Ok(());
         }
         Err(PyValueError::new_err(format!(
-            "{what} needs to know the optimizer (give `optimizer=dict(kind=\"adamw\", learning_rate=...)` to `Batch`)"
+            "{what} needs to know the optimizer (give `optimizer=Optimizer(\"adamw\", learning_rate=...)` to `Batch`)"
         )))
     }
 }
@@ -283,14 +283,10 @@ const INPUTS: [(Inputs, &str, &str); 8] = [
     (Inputs::OLD_LOGPS, "OLD_LOGPS", "`old_logps`"),
     (Inputs::REF_LOGPS, "REF_LOGPS", "`ref_logps`"),
     (Inputs::ENTROPY, "ENTROPY", "`entropy`"),
-    (
-        Inputs::LAST_LAYER,
-        "LAST_LAYER",
-        "`hidden`, `topk_ids`, `topk_logits`, `logsumexp`, `action_logits` and `vocab_size`",
-    ),
-    (Inputs::OPTIMIZER_STATE, "OPTIMIZER_STATE", "`weight`, `exp_avg` and `exp_avg_sq`"),
-    (Inputs::ROLLOUT_CONTEXT, "ROLLOUT_CONTEXT", "`sampler_logps`"),
-    (Inputs::SAMPLER_TOP_K, "SAMPLER_TOP_K", "`sampler_logps`, `sampler_topk_ids` and `sampler_topk_logps`"),
+    (Inputs::LAST_LAYER, "LAST_LAYER", "`last_layer`"),
+    (Inputs::OPTIMIZER_STATE, "OPTIMIZER_STATE", "`optimizer_state`"),
+    (Inputs::ROLLOUT_CONTEXT, "ROLLOUT_CONTEXT", "`rollout_context`"),
+    (Inputs::SAMPLER_TOP_K, "SAMPLER_TOP_K", "`rollout_context` with `sampler_topk_ids` and `sampler_topk_logps`"),
     // A property of the step, not of a batch: the step's measurements provide it.
     (Inputs::ALIGNMENT, "ALIGNMENT", ""),
 ];

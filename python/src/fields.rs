@@ -1,7 +1,7 @@
 //! Fields of a batch, by the names of their Python arguments.
 
 use capo_loader::batch_file::OPTIMIZERS;
-use capo_plugin::{Denominator, OptimizerInfo, OptimizerKind, nearest, unknown_key};
+use capo_plugin::{Denominator, OptimizerInfo, OptimizerKind, nearest};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -110,24 +110,7 @@ impl<'py> Fields<'_, 'py> {
     /// The optimizer at the coming step.
     pub(crate) fn optimizer(&self, name: &str) -> PyResult<Option<OptimizerInfo>> {
         let Some(value) = self.get(name)? else { return Ok(None) };
-        let dict = value.cast::<PyDict>().map_err(|_| {
-            PyTypeError::new_err(format!(
-                "`{name}` is {value} (give a dict, as in `dict(kind=\"adamw\", learning_rate=1e-6)`)"
-            ))
-        })?;
-        let known = ["kind", "learning_rate", "beta1", "beta2", "eps", "weight_decay", "max_grad_norm", "steps_taken"];
-        for key in dict.keys() {
-            let key: String = key.extract()?;
-            if !known.contains(&key.as_str()) {
-                return Err(PyValueError::new_err(format!("`{name}`: {}", unknown_key(&key, &known))));
-            }
-        }
-        let own = Fields(dict);
-        if !own.has("learning_rate")? {
-            return Err(PyValueError::new_err(format!(
-                "`{name}` has no `learning_rate` (give that of the coming step)"
-            )));
-        }
+        let own = Fields(value.cast::<PyDict>()?);
         let kind = own.named("kind", &OPTIMIZERS, OptimizerKind::ADAMW)?;
         let [beta1, beta2, eps] = if kind == OptimizerKind::SGD { [0.0; 3] } else { [0.9, 0.999, 1e-8] };
         Ok(Some(OptimizerInfo {

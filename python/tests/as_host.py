@@ -2,8 +2,8 @@
 
     python as_host.py RUN BATCHES HOW
 
-HOW is a `second_moment`, with a mask, or `governed`, with a step control. Prints, as JSON: the largest difference between its weights and those of RUN's last checkpoint, how far they moved
-at most, and of each step the share of rejected tokens, the norm of their gradient, and what the step control reported.
+HOW is a `second_moment`, with a mask, or `governed`, with a step control. Prints, as JSON: the largest difference between its weights and those of RUN's last
+checkpoint, how far they moved at most, and of each step the share of rejected tokens, the norm of their gradient, and what the step control reported.
 """
 
 import json
@@ -14,16 +14,16 @@ from pathlib import Path
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import capo_rl
 import numpy as np
 import torch
-from conftest import ROOT
+from capo_rl.trl import CapoGRPOTrainer
 from datasets import Dataset
 from safetensors.numpy import load_file
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 from trl import GRPOConfig
 
-import capo_rl
-from capo_rl.trl import CapoGRPOTrainer
+from conftest import ROOT
 
 MODEL = ROOT / "host/assets/tiny-arithmetic"
 GENERATIONS = 8

@@ -8,10 +8,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import capo_rl
 import numpy as np
 import pytest
-
-import capo_rl
+from capo_rl.batch import flat, nested
 
 ROOT = Path(__file__).parents[2]
 REPLAY = ROOT / "tests/data/replay"
@@ -67,11 +67,16 @@ def as_torch(batch: capo_rl.Batch) -> capo_rl.Batch:
     """The batch made of torch tensors: ids as int64, masks as booleans."""
     torch = pytest.importorskip("torch", reason="torch is not installed here")
     changes = {}
-    for name, value in batch._fields.items():
+    for name, value in flat(batch).items():
         if isinstance(value, np.ndarray):
             tensor = torch.from_numpy(value.astype(np.int64)) if value.dtype == np.uint32 else torch.from_numpy(value)
             changes[name] = tensor.bool() if value.dtype == np.uint8 else tensor
-    return batch.replace(**changes)
+    return changed(batch, **changes)
+
+
+def changed(batch: capo_rl.Batch, **fields) -> capo_rl.Batch:
+    """The batch with these in place of its own, wherever they are nested."""
+    return nested(flat(batch) | fields)
 
 
 MAKERS = {"numpy": as_numpy, "torch": as_torch}
@@ -121,7 +126,7 @@ def small(**changes) -> capo_rl.Batch:
         "group_size": 2,
         "optimizer": {"kind": "sgd", "learning_rate": 0.1},
     }
-    return capo_rl.Batch(**{**arrays, **changes})
+    return nested({**arrays, **changes})
 
 
 def layer(**changes) -> dict:

@@ -9,9 +9,9 @@ import ctypes
 import sys
 from pathlib import Path
 
-import numpy as np
-
 import capo_rl
+import numpy as np
+from capo_rl.batch import flat, nested
 
 CUDA = ctypes.CDLL("libcuda.so.1")
 
@@ -80,7 +80,8 @@ LARGE = ["hidden", "topk_ids", "topk_logits", "logsumexp", "action_logits"]
 
 def on_device(batch: capo_rl.Batch, names=LARGE, stream: int = 0) -> capo_rl.Batch:
     """The batch with these arrays on the device."""
-    return batch.replace(stream=stream, **{name: DeviceArray(getattr(batch, name)) for name in names})
+    fields = flat(batch)
+    return nested(fields | {name: DeviceArray(fields[name]) for name in names} | {"stream": stream})
 
 
 def main(folder: Path) -> None:
@@ -99,8 +100,8 @@ def main(folder: Path) -> None:
         assert lent.copies == {"logps": lent.logps.values.nbytes, "completion_mask": lent.completion_mask.values.nbytes}
         addresses = {name: address for name, address, _ in lent._native.slots()}
         for name in LARGE:
-            assert addresses[name] == getattr(lent, name).tensor.data, name
-            assert set(getattr(lent, name).streams) == {1}, "the default stream"
+            assert addresses[name] == flat(lent)[name].tensor.data, name
+            assert set(flat(lent)[name].streams) == {1}, "the default stream"
         keep, expected = here(batch)
         found, records = there(lent)
         assert np.array_equal(found, keep), path
@@ -117,14 +118,14 @@ def refusals(batch: capo_rl.Batch) -> None:
 
     def refused(**changes) -> str:
         try:
-            batch.replace(**changes)
+            nested(flat(batch) | changes)
         except ValueError as error:
             return str(error)
         raise AssertionError(f"{changes} were taken")
 
-    hidden, ids = batch.hidden, batch.topk_ids
+    hidden, ids = batch.last_layer.hidden, batch.last_layer.topk_ids
     assert refused(hidden=DeviceArray(hidden)).startswith("`hidden` lies on `cuda:0` and `topk_ids` on `cpu` (")
-    all_but = {name: DeviceArray(getattr(batch, name)) for name in LARGE}
+    all_but = {name: DeviceArray(getattr(batch.last_layer, name)) for name in LARGE}
     wide = refused(**{**all_but, "topk_ids": DeviceArray(ids.astype(np.int64))})
     assert wide == "`topk_ids` on `cuda:0` is of type i64 (it must be u32 or i32 there; `.int()` of torch makes it so)"
     doubled = refused(**{**all_but, "hidden": DeviceArray(hidden.astype(np.float64))})

@@ -122,7 +122,7 @@ def test_sentences():
             AdamW(parameters(), **keys)
         return str(error.value)
 
-    assert say(second_moment="both") == "second_moment is 'both' (use \"kept\" or \"kept_and_rejected\")"
+    assert say(second_moment="both") == 'second_moment is \'both\' (use "kept" or "kept_and_rejected")'
     assert say(second_moment="kept_and_rejected", amsgrad=True) == 'second_moment "kept_and_rejected" does not go with amsgrad (leave it out)'
     assert say(second_moment="kept_and_rejected", betas=(0.9, 0.0)).endswith("needs a beta2 above 0 (betas are (0.9, 0.0))")
     with pytest.raises(ValueError, match='second_moment is "kept": nothing takes in a rejected gradient'):

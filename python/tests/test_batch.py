@@ -2,11 +2,12 @@
 
 import ctypes
 
+import capo_rl
 import numpy as np
 import pytest
-from conftest import layer, small
+from capo_rl.batch import flat
 
-import capo_rl
+from conftest import layer, small
 
 
 def addresses(batch):
@@ -17,8 +18,8 @@ def test_numpy_arrays_are_used_where_they_lie():
     batch = small(**layer(), old_logps=np.zeros((2, 3), np.float32))
     assert batch.copies == {}
     for name, address in addresses(batch).items():
-        if isinstance(getattr(batch, name), np.ndarray):
-            assert address == getattr(batch, name).ctypes.data, name
+        if isinstance(flat(batch)[name], np.ndarray):
+            assert address == flat(batch)[name].ctypes.data, name
     assert batch.shape == (2, 3) and batch.inputs == {"LAST_LAYER", "OLD_LOGPS"}
 
 
@@ -85,10 +86,14 @@ def test_advantages_per_completion_are_given_to_its_tokens(tmp_path):
 
 def test_arguments_are_attributes():
     batch = small(step=3)
-    assert (batch.step, batch.group_size, batch.entropy, batch.optimizer["kind"]) == (3, 2, None, "sgd")
+    assert (batch.progress.step, batch.group_size, batch.entropy, batch.optimizer.kind) == (3, 2, None, "sgd")
     assert repr(batch) == "Batch(2 completions of 3 tokens, step 3)"
-    with pytest.raises(AttributeError, match="`Batch` has no `stepp`"):
-        _ = batch.stepp
+    with pytest.raises(AttributeError, match="cannot assign to field 'step'"):
+        batch.progress.step = 4
+    later = batch.replace(progress=capo_rl.Progress(step=4), advantages=None)
+    assert (later.progress.step, later.group_size, later.advantages, batch.progress.step) == (4, 2, None, 3)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'stepp'"):
+        batch.replace(stepp=4)
 
 
 REFUSED = [
@@ -96,7 +101,11 @@ REFUSED = [
     ({"logps": None}, ValueError, "`logps` is missing (it is an array of shape [2, 3])"),
     ({"logps": np.zeros((2, 4), np.float32)}, ValueError, "`logps` has shape [2, 4] (it must be [2, 3])"),
     ({"logps": np.zeros((2, 3), np.int64)}, ValueError, "`logps` is of type i64 (it must be f32, f64, f16 or bf16)"),
-    ({"completion_ids": np.zeros(3, np.uint32)}, ValueError, "`completion_ids` has shape [3] (it must be [B, T]: completions and tokens, at least one of each)"),
+    (
+        {"completion_ids": np.zeros(3, np.uint32)},
+        ValueError,
+        "`completion_ids` has shape [3] (it must be [B, T]: completions and tokens, at least one of each)",
+    ),
     ({"completion_ids": np.zeros((2, 3), np.float32)}, ValueError, "`completion_ids` is of type f32 (it must be integers or booleans)"),
     ({"completion_ids": np.full((2, 3), -100, np.int64)}, ValueError, "`completion_ids` holds -100, which is no token id"),
     ({"completion_ids": np.full((2, 3), -1, np.int32)}, ValueError, "`completion_ids` holds -1, which is no token id"),
@@ -105,13 +114,13 @@ REFUSED = [
     ({"rewards": np.zeros(3, np.float32)}, ValueError, "`rewards` has shape [3] (it must be [2])"),
     ({"group_size": 3}, ValueError, "`group_size` 3 does not divide the 2 completions"),
     ({"group_size": "2"}, TypeError, "`group_size` is 2: 'str' object cannot be interpreted as an integer"),
-    ({"losses": np.zeros((2, 3), np.float32)}, ValueError, "`losses` and `dloss_dlogp` belong together (give both, or neither)"),
+    ({"losses": np.zeros((2, 3), np.float32), "dloss_dlogp": None}, ValueError, "`losses` and `dloss_dlogp` belong together (give both, or neither)"),
     ({"reduction": "token_men"}, ValueError, "`reduction` is `token_men` (did you mean `token_mean`?)"),
-    ({"optimizer": 3}, TypeError, '`optimizer` is 3 (give a dict, as in `dict(kind="adamw", learning_rate=1e-6)`)'),
-    ({"optimizer": {"kind": "sgd"}}, ValueError, "`optimizer` has no `learning_rate` (give that of the coming step)"),
-    ({"optimizer": {"lr": 1.0, "learning_rate": 1.0}}, ValueError, "`optimizer`: unknown key `lr` (known: "),
+    ({"optimizer": 3}, TypeError, "`optimizer` is 3 (it must be a `capo_rl.Optimizer`)"),
+    ({"progress": {"step": 1}}, TypeError, "`progress` is {'step': 1} (it must be a `capo_rl.Progress`)"),
+    ({"progress": None}, TypeError, "`progress` is None (it must be a `capo_rl.Progress`)"),
     ({"optimizer": {"kind": "lion", "learning_rate": 1.0}}, ValueError, "`kind` is `lion` (known: `sgd`, `adam`, `adamw`, `adamw_kept_and_rejected`)"),
-    ({"optimizer": {"learning_rate": float("nan")}}, ValueError, "`learning_rate` of its optimizer is NaN (it must be 0 or more and finite)"),
+    ({"optimizer": {"kind": "adamw", "learning_rate": float("nan")}}, ValueError, "`learning_rate` of its optimizer is NaN (it must be 0 or more and finite)"),
     ({"loss_temperature": 0.0}, ValueError, "`loss_temperature` is 0 (it must be above 0 and finite)"),
     ({"max_completion_length": 2}, ValueError, "`max_completion_length` is 2, but completions have up to 3 tokens"),
     (layer(hidden=np.zeros((2, 4, 4), np.float32)), ValueError, "`hidden` has shape [2, 4, 4] (it must be [2, 3, any])"),

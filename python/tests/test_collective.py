@@ -2,11 +2,12 @@
 
 import threading
 
+import capo_rl
 import numpy as np
 import pytest
-from conftest import batches, mask_of, table
+from capo_rl.batch import flat
 
-import capo_rl
+from conftest import batches, changed, mask_of, table
 
 STATE = {"weight", "exp_avg", "exp_avg_sq"}
 
@@ -66,8 +67,8 @@ def on_ranks(size, work):
 
 def part(batch, rows):
     """Some completions of a batch."""
-    own = {name: value[rows] for name, value in batch._fields.items() if isinstance(value, np.ndarray) and name not in STATE}
-    return batch.replace(**own, group_size=1)
+    own = {name: value[rows] for name, value in flat(batch).items() if isinstance(value, np.ndarray) and name not in STATE}
+    return changed(batch, **own, group_size=1)
 
 
 def moments(state):
@@ -100,7 +101,7 @@ def test_two_ranks_are_one_process(case, make):
         one, steps = make(case), []
         for path in files:
             batch = capo_rl.load_batch(path)
-            count = batch._fields["completion_mask"].shape[0]
+            count = batch.completion_mask.shape[0]
             cut = count // 3 + 1
             own = part(batch, slice(0, cut) if seat.rank == 0 else slice(cut, count))
             decision, _ = one(own, collective=seat)
@@ -156,10 +157,10 @@ def test_one_ranks_error_is_an_error_of_all():
     def run(seat):
         mask = mask_of("paper-token-adam")
         own = part(batch, slice(0, 2) if seat.rank == 0 else slice(2, 4))
-        keep = own._fields["completion_mask"]
+        keep = own.completion_mask
         mask.step_end(own, keep, collective=seat)
         if seat.rank == 1:
-            own = own.replace(vocab_size=own._fields["vocab_size"] + 1)
+            own = changed(own, vocab_size=own.last_layer.vocab_size + 1)
         with pytest.raises(capo_rl.CapoError) as raised:
             mask.step_end(own, keep, collective=seat)
         return str(raised.value), mask.state_dict()
@@ -185,6 +186,6 @@ def test_what_is_no_collective(change, error, sentence):
         setattr(seat, name, value)
     mask, batch = mask_of("paper-token-adam"), capo_rl.load_batch(batches("paper-token-adam")[0])
     with pytest.raises(error, match=sentence):
-        mask.step_end(batch, batch._fields["completion_mask"], collective=seat)
+        mask.step_end(batch, batch.completion_mask, collective=seat)
     with pytest.raises(TypeError, match="`collective` is of type `object`, which has no `rank` \\(it must have"):
-        mask.step_end(batch, batch._fields["completion_mask"], collective=object())
+        mask.step_end(batch, batch.completion_mask, collective=object())

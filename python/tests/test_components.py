@@ -7,11 +7,11 @@ import subprocess
 import sys
 import threading
 
+import capo_rl
 import numpy as np
 import pytest
-from conftest import TARGET, batches, layer, mask_of, small
 
-import capo_rl
+from conftest import TARGET, batches, changed, layer, mask_of, small
 
 
 def test_state_goes_on_bit_for_bit():
@@ -110,7 +110,7 @@ def test_a_reward_scores_text():
 def test_inputs_and_what_lacks_them():
     mask = mask_of("paper-token-sgd")
     assert mask.inputs == {"LAST_LAYER"}
-    with pytest.raises(ValueError, match="component `capo.curvature` asks for LAST_LAYER, which the batch does not hold \\(give `hidden`, .* to `Batch`\\)"):
+    with pytest.raises(ValueError, match="component `capo.curvature` asks for LAST_LAYER, which the batch does not hold \\(give `last_layer` to `Batch`\\)"):
         mask(small())
     with pytest.raises(ValueError, match="component `capo.curvature` needs to know the optimizer"):
         mask(small(**layer(), optimizer=None))
@@ -138,7 +138,7 @@ def test_what_needs_no_optimizer_asks_for_none():
 def test_a_mask_reads_what_the_sampler_drew_with():
     mask = capo_rl.Mask("masks.ratio-range", policies="trainer/sampler", low=0.5, high=2.0)
     assert mask.inputs == {"ROLLOUT_CONTEXT"}
-    with pytest.raises(ValueError, match="asks for ROLLOUT_CONTEXT, which the batch does not hold \\(give `sampler_logps` to `Batch`\\)"):
+    with pytest.raises(ValueError, match="asks for ROLLOUT_CONTEXT, which the batch does not hold \\(give `rollout_context` to `Batch`\\)"):
         mask(small())
     drawn = np.array([[-0.5, -1.5, -8.5], [-4.0, -8.8, 0.0]], np.float32)
     keep, _ = mask(small(sampler_logps=drawn))
@@ -254,11 +254,7 @@ def test_a_reader_may_stop_early():
 def test_check_runs_host(host, tmp_path):
     path = f"{host.parent}{os.pathsep}{os.environ['PATH']}"
     checked = subprocess.run(
-        [sys.executable, "-m", "capo_rl", "check", "--list"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PATH": path},
+        [sys.executable, "-m", "capo_rl", "check", "--list"], cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PATH": path}
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
     listed = subprocess.run([host, "check", "--list"], capture_output=True, text=True, check=True)
@@ -271,18 +267,31 @@ def test_the_samplers_most_likely_tokens():
     ids = np.array([[[0, 1, 2], [0, 1, 2]]], np.int32)
     # At the first token the sampler thought as the trainer does; at the second it was sure of another one.
     sampler = np.stack([logps[:, 0, :2], np.log([[0.05, 0.9]])], 1).astype(np.float32)
+    context = capo_rl.RolloutContext(
+        sampler_logps=np.array([[logps[0, 0, 0] - 0.01, np.log(0.05)]]), sampler_topk_ids=np.array([[[0, 1], [0, 1]]]), sampler_topk_logps=sampler
+    )
+    last_layer = capo_rl.LastLayer(
+        hidden=np.zeros((1, 2, 1), np.float32),
+        topk_ids=ids,
+        topk_logits=logits,
+        logsumexp=np.log(np.exp(logits).sum(-1)),
+        action_logits=logits[..., 0],
+        vocab_size=3,
+    )
     batch = capo_rl.Batch(
-        np.array([[0, 0]]), np.ones((1, 2), bool), logps[..., 0], np.ones(1, np.float32),
-        sampler_logps=np.array([[logps[0, 0, 0] - 0.01, np.log(0.05)]]),
-        sampler_topk_ids=np.array([[[0, 1], [0, 1]]]), sampler_topk_logps=sampler,
-        hidden=np.zeros((1, 2, 1), np.float32), topk_ids=ids, topk_logits=logits, vocab_size=3,
-        logsumexp=np.log(np.exp(logits).sum(-1)), action_logits=logits[..., 0], optimizer=dict(kind="adamw", learning_rate=1e-6),
+        np.array([[0, 0]]),
+        np.ones((1, 2), bool),
+        logps[..., 0],
+        np.ones(1, np.float32),
+        rollout_context=context,
+        last_layer=last_layer,
+        optimizer=capo_rl.Optimizer("adamw", 1e-6),
     )
     assert "SAMPLER_TOP_K" in batch.inputs
     keep, _ = capo_rl.Mask("masks.dppo-topk-tv", clip_ratio=0.2)(batch)
     assert keep.tolist() == [[1, 0]]
     with pytest.raises(ValueError, match="asks for SAMPLER_TOP_K, which the batch does not hold"):
-        capo_rl.Mask("masks.dppo-topk-tv")(batch.replace(sampler_topk_ids=None, sampler_topk_logps=None))
+        capo_rl.Mask("masks.dppo-topk-tv")(changed(batch, sampler_topk_ids=None, sampler_topk_logps=None))
 
 
 def test_what_a_trainer_logs_of_the_reports():
@@ -294,9 +303,13 @@ def test_what_a_trainer_logs_of_the_reports():
     assert capo_rl.metrics(records, tokens, "all") == capo_rl.metrics(records, tokens) | {"a.mask/m_f/max": 3.0, "a.mask/rows": 2.0}
     for without in (None, 0 * tokens):
         assert "a.mask/m_f/mean" not in capo_rl.metrics(records, without, "all"), "a mean of nothing is none"
-    with pytest.raises(ValueError, match="component_metrics is 'few' \\(use \"main\" or \"all\"\\)"):
+    with pytest.raises(ValueError, match='component_metrics is \'few\' \\(use "main" or "all"\\)'):
         capo_rl.metrics(records, tokens, "few")
-    assert [name for name, _ in named([capo_rl.Mask("masks.mis"), capo_rl.Mask("masks.truncated"), capo_rl.Mask("masks.mis")])] == ["masks.mis", "masks.truncated", "masks.mis#2"]
+    assert [name for name, _ in named([capo_rl.Mask("masks.mis"), capo_rl.Mask("masks.truncated"), capo_rl.Mask("masks.mis")])] == [
+        "masks.mis",
+        "masks.truncated",
+        "masks.mis#2",
+    ]
 
 
 class Measure:
@@ -347,7 +360,9 @@ def test_what_a_step_control_is_refused_for():
     assert isinstance(error.value.__cause__, RuntimeError)
     with pytest.raises(KeyboardInterrupt):
         control(small(), WEIGHTS, GROUPS, Measure(fails=KeyboardInterrupt()))
-    with pytest.raises(TypeError, match="`measure` is of type `int`, which has no `norms` \\(it must have `norms`, `fisher`, `last_layer_kl` and `measure_kl`\\)"):
+    with pytest.raises(
+        TypeError, match="`measure` is of type `int`, which has no `norms` \\(it must have `norms`, `fisher`, `last_layer_kl` and `measure_kl`\\)"
+    ):
         control(small(), WEIGHTS, GROUPS, 3)
     with pytest.raises(ValueError, match="`weights` has shape \\[1, 3\\] \\(it must be \\[2, 3\\], as the batch is\\)"):
         control(small(), WEIGHTS[:1], GROUPS, Measure())

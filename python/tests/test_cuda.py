@@ -5,11 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import capo_rl
 import numpy as np
 import pytest
-from conftest import CASES, REPLAY, TARGET, batches, mask_of
+from capo_rl.batch import flat
 
-import capo_rl
+from conftest import CASES, REPLAY, TARGET, batches, changed, mask_of
 
 EMULATED = ["paper-token-sgd", "paper-token-adam", "authors-completion-adam"]
 
@@ -41,10 +42,10 @@ def test_torch_tensors_on_a_gpu(case):
     here, there = mask_of(case), mask_of(case)
     for path in batches(case):
         batch = capo_rl.load_batch(path)
-        arrays = {name: value for name, value in batch._fields.items() if isinstance(value, np.ndarray)}
+        arrays = {name: value for name, value in flat(batch).items() if isinstance(value, np.ndarray)}
         signed = {name: value.view(np.int32) if value.dtype == np.uint32 else value for name, value in arrays.items()}
         moved = {name: torch.from_numpy(value).cuda() for name, value in signed.items()}
-        lent = batch.replace(**moved, stream=torch.cuda.current_stream().cuda_stream)
+        lent = changed(batch, **moved, stream=torch.cuda.current_stream().cuda_stream)
         assert "hidden" not in lent.copies
         keep, expected = here(batch)
         found, records = there(lent)

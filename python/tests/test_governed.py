@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from conftest import PLUGINS
-
 import capo_rl
+import pytest
+
+from conftest import PLUGINS
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -199,7 +199,8 @@ def test_a_control_knows_the_optimizer_without_a_batch():
         run(model, optimizer, 1)
         optimizer.param_groups[0]["lr"] /= 2
         run(model, optimizer, 1)
-        assert {name: control.batch.optimizer[name] for name in known} == known and control.batch.optimizer["steps_taken"] == 1
+        seen = vars(control.batch.optimizer)
+        assert {name: seen[name] for name in known} == known and seen["steps_taken"] == 1
 
 
 def test_moments_go_back_where_a_control_says_so():
@@ -394,7 +395,7 @@ def test_the_component_goes_on_as_in_host(host, tmp_path):
 
     rho = None
     for step, line in enumerate(told):
-        batch = capo_rl.Batch(ids, ids == 1, ids.float(), step=step)
+        batch = capo_rl.Batch(ids, ids == 1, ids.float(), progress=capo_rl.Progress(step=step))
         (scale,), records = control(batch, ids.float(), {"model": 1}, Recorded(line, rho))
         assert scale == pytest.approx(line["scale"], rel=1e-12)
         for name in ("kl", "predicted_kl", "rho"):

@@ -4,11 +4,11 @@ import signal
 import subprocess
 import sys
 
+import capo_rl
 import pytest
+
 from conftest import batches, mask_of, small
 from test_components import GROUPS, WEIGHTS, Measure
-
-import capo_rl
 
 SENTENCE = "is inside a call of this very thread, which waits for what runs now (in a signal handler set a flag, and save the state after the step)"
 

@@ -1,8 +1,7 @@
 """The moments that bitsandbytes keeps in 8 bits, and the steps that are governed with them, against torch's; an optimizer without moments is told."""
 
-import pytest
-
 import capo_rl
+import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 

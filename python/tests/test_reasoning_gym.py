@@ -157,6 +157,7 @@ def test_a_verifier_that_fails_gives_nothing(tmp_path, monkeypatch, capsys):
     [row] = make(tmp_path, monkeypatch, "chain_sum", "--size", "1")
     columns = [row["task"], row["config"], row["entry"]]
     for failure in (ValueError("broken"), SystemExit(3), RecursionError()):
+
         def fails(*_, failure=failure):
             raise failure
 

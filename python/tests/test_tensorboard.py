@@ -32,12 +32,7 @@ def test_tensorboard_reads_what_metrics_jsonl_has(host, tmp_path):
     found = {(tag, event.step): event.value for tag in events.Tags()["scalars"] for event in events.Scalars(tag)}
     assert sum(len(events.Scalars(tag)) for tag in events.Tags()["scalars"]) == len(found), "each step once"
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    expected = {
-        (name, line["step"]): value
-        for line in lines
-        for name, value in line.items()
-        if name != "step" and value is not None
-    }
+    expected = {(name, line["step"]): value for line in lines for name, value in line.items() if name != "step" and value is not None}
     assert found.keys() == expected.keys()
     assert found == pytest.approx(expected, rel=1e-6, abs=1e-30)
 

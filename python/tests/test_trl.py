@@ -69,21 +69,21 @@ def test_it_rejects_some_tokens_and_records_why(whole):
 def test_a_few_metrics_of_each_component_are_logged_by_default(folder, whole):
     of_components = lambda saved: {name for name in saved["numbers"][0] if name.startswith(("capo/capo.curvature", "capo/masks.", "capo/governor."))}
     few = launch(folder, "few", "masks=several", "controls=kl", "mode=ahead", "metrics=main", "steps=1")
-    names = {"capo.curvature": ("rejection_rate", "m_f/mean", "kl/mean"), "masks.entropy-quantile": ("rejection_rate",), "masks.icepop": ("rejection_rate",), "governor.kl": ("kl", "applied")}
+    names = {
+        "capo.curvature": ("rejection_rate", "m_f/mean", "kl/mean"),
+        "masks.entropy-quantile": ("rejection_rate",),
+        "masks.icepop": ("rejection_rate",),
+        "governor.kl": ("kl", "applied"),
+    }
     assert of_components(few) == {f"capo/{component}/{name}" for component, each in names.items() for name in each}
     assert {"capo/rejection_rate", "capo/skipped", "capo/seconds", "capo/step_control/applied"} < set(few["numbers"][0])
     first = whole["numbers"][0]
     assert len(of_components(whole)) > 30 and first["capo/capo.curvature/rejection_rate"] == pytest.approx(first["capo/rejection_rate"])
     assert 0 < first["capo/capo.curvature/m_f/mean"] <= first["capo/capo.curvature/m_f_p99"] <= first["capo/capo.curvature/m_f/max"]
-    assert refused(folder, "metrics=some") == "ValueError: component_metrics is 'some' (use \"main\" or \"all\")"
+    assert refused(folder, "metrics=some") == 'ValueError: component_metrics is \'some\' (use "main" or "all")'
 
 
-WAYS = {
-    "split": (1, ["accumulate=2"]),
-    "ranks": (2, []),
-    "ranks-split": (2, ["accumulate=2"]),
-    "fsdp2": (2, ["fsdp=1"]),
-}
+WAYS = {"split": (1, ["accumulate=2"]), "ranks": (2, []), "ranks-split": (2, ["accumulate=2"]), "fsdp2": (2, ["fsdp=1"])}
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +192,9 @@ def test_several_rollouts_to_a_step(folder):
             # In TRL's dapo each rollout has a denominator of its own.
             assert name == "dapo" or difference(rank, one) < 1e-5, name
     several = refused(folder, "masks=several", "accumulate=2", "rollouts=2")
-    assert several.startswith("ValueError: `masks.entropy-quantile` may decide by the whole step, and its 2 micro-batches are of more than one rollout, of 1 each")
+    assert several.startswith(
+        "ValueError: `masks.entropy-quantile` may decide by the whole step, and its 2 micro-batches are of more than one rollout, of 1 each"
+    )
     assert refused(folder, "mode=ahead", "accumulate=2", "rollouts=2").startswith('ValueError: mode="ahead" scores the whole step, and its 2 micro-batches')
 
 
@@ -246,13 +248,11 @@ def test_what_cannot_be_right_is_refused(folder, whole):
     assert refused(folder, "masks=several", "mode=inflight") == (
         'ValueError: `masks.entropy-quantile` may decide by the whole step, which no micro-batch shows (use mode="ahead")'
     )
-    assert refused(folder, "mode=ahead", "exchange=sums") == (
-        'ValueError: masks ahead of a step see all of it, so sums do not do (use exchange="arrays")'
-    )
+    assert refused(folder, "mode=ahead", "exchange=sums") == ('ValueError: masks ahead of a step see all of it, so sums do not do (use exchange="arrays")')
     assert refused(folder, "second_moment=kept_and_rejected", "optim=sgd") == (
         'ValueError: second_moment "kept_and_rejected" is for AdamW, and optim is `sgd` (use "adamw_torch" or "adamw_torch_fused")'
     )
-    assert refused(folder, "denominator=some") == "ValueError: mask_denominator is 'some' (use \"kept\" or \"original\")"
+    assert refused(folder, "denominator=some") == 'ValueError: mask_denominator is \'some\' (use "kept" or "original")'
     assert refused(folder, "loss=luspo", "denominator=kept").startswith("ValueError: loss_type `luspo` divides by a number that masks do not change")
     launch(folder, "other", "save=1", "steps=1", "masks=several")
     other = refused(folder, f"resume={folder / 'other-run/checkpoint-1'}", "save=1")
@@ -361,9 +361,8 @@ def test_one_component_may_stand_alone_and_one_of_another_kind_is_refused():
 
 
 def test_a_trl_without_what_masks_go_through(monkeypatch):
-    from trl import GRPOTrainer
-
     from capo_rl.trl import CapoGRPOTrainer
+    from trl import GRPOTrainer
 
     monkeypatch.delattr(GRPOTrainer, "_get_per_token_logps_and_entropies")
     with pytest.raises(ValueError, match="has no `_get_per_token_logps_and_entropies`, which masks go through \\(install 'trl>=1.0,<1.17'\\)"):

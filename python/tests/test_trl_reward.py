@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
-
 import capo_rl
+import pytest
 from capo_rl._trl_reward import reward_func
 
 
@@ -24,8 +23,20 @@ TOOL = {"role": "tool", "content": "\\boxed{1/2}"}
 CASES = [
     ("strings", ["4 + 4 = "] * 2, ["\\boxed{8}", "\\boxed{9}"], {"answer": ["8", "8"]}, [1, 0]),
     ("messages", [[ASKED]] * 2, [said("It is $\\boxed{\\frac12}$."), said("no")], {"answer": ["0.5", "0.5"]}, [1, 0]),
-    ("the last message of the assistant", [[ASKED]] * 2, [said("\\boxed{1/2}", *said("wait"), TOOL), said("no", *said("\\boxed{1/2}"), TOOL)], {"answer": [0.5, 0.5]}, [1, 0]),
-    ("text in parts, and none", [[ASKED]] * 2, [said([{"type": "image"}, {"type": "text", "text": "\\boxed{1/2}"}]), said(None)], {"answer": ["1/2", "1/2"]}, [1, 0]),
+    (
+        "the last message of the assistant",
+        [[ASKED]] * 2,
+        [said("\\boxed{1/2}", *said("wait"), TOOL), said("no", *said("\\boxed{1/2}"), TOOL)],
+        {"answer": [0.5, 0.5]},
+        [1, 0],
+    ),
+    (
+        "text in parts, and none",
+        [[ASKED]] * 2,
+        [said([{"type": "image"}, {"type": "text", "text": "\\boxed{1/2}"}]), said(None)],
+        {"answer": ["1/2", "1/2"]},
+        [1, 0],
+    ),
     ("a row without an answer", ["a", "b"], ["\\boxed{8}", "\\boxed{8}"], {"answer": [None, 8]}, [None, 1]),
     ("columns that are no JSON", ["a"], ["\\boxed{8}"], {"answer": ["8"], "day": [datetime.date(2026, 1, 1)], "weight": [float("nan")]}, [1]),
 ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
 from verl_runs import ACTOR, AHEAD, CASES, DYNAMIC, MODEL, PACKED, TINY, difference, in_one, kept, launch, rates, saved, torch
 
 RECIPE = Path(__file__).parents[1] / "examples/verl/qwen2.5-7b-gsm8k.sh"
@@ -169,9 +170,9 @@ def test_checkpoints_of_other_masks_and_missing_fields_are_refused(folder):
 @pytest.fixture(scope="module")
 def in_verl():
     """verl and what this package has for it, in this process."""
-    import verl_cpu  # noqa: F401
-
     import capo_rl.verl
+
+    import verl_cpu  # noqa: F401
 
     yield capo_rl.verl
     os.environ.pop("VERL_ENGINE_VENDOR", None)
@@ -180,7 +181,11 @@ def in_verl():
 @pytest.mark.parametrize(
     "capo, actor, said",
     [
-        ({"mask": []}, {}, "`capo.mask` is unknown (known: masks, weights, step_controls, mask_denominator, mode, second_moment, last_layer_top_k, component_metrics)"),
+        (
+            {"mask": []},
+            {},
+            "`capo.mask` is unknown (known: masks, weights, step_controls, mask_denominator, mode, second_moment, last_layer_top_k, component_metrics)",
+        ),
         ({"masks": "capo.curvature"}, {}, "`capo.masks` is 'capo.curvature' (it must be a list, such as `[capo.curvature]`)"),
         ({"component_metrics": "some"}, {}, "`capo.component_metrics` is 'some' (use `main`, `all`)"),
         ({"mode": "later"}, {}, "`capo.mode` is 'later' (use `auto`, `ahead`, `inflight`)"),

@@ -1,8 +1,8 @@
 """Steps in verl: decisions in flight, step controls, the second moment of what was rejected; what ranks receive, and resumed runs."""
 
 import pytest
-from verl_runs import ACTOR, AHEAD, BENCHES, CASES, DYNAMIC, MODEL, ORIGINAL, REMEMBERS
-from verl_runs import difference, in_one, kept, launch, rates, received, saved, scales, torch
+
+from verl_runs import ACTOR, AHEAD, BENCHES, CASES, DYNAMIC, MODEL, ORIGINAL, REMEMBERS, difference, in_one, kept, launch, rates, received, saved, scales, torch
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +106,9 @@ def test_a_step_control_shortens_steps_and_nothing_else(folder, controlled):
 
 def test_what_is_measured_is_what_the_models_own_logits_say(folder, controlled):
     """In 64 bits, over all completions of the step: the divergence of a governed step is its target, and each question has its answer."""
-    from tiny_verl import batch, options
     from transformers import Qwen2ForCausalLM
+
+    from tiny_verl import batch, options
 
     full, asks = saved(folder, "full"), saved(folder, "asks")
     for run in (full, asks):

@@ -5,13 +5,13 @@ import os
 
 os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
 
-from conftest import ROOT
+from capo_rl import Reward
+from capo_rl.trl import reward_func
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
 
-from capo_rl import Reward
-from capo_rl.trl import reward_func
+from conftest import ROOT
 
 MODEL = str(ROOT / "host/assets/tiny-arithmetic")
 tokenizer = PreTrainedTokenizerFast(tokenizer_file=f"{MODEL}/tokenizer.json", pad_token="<pad>", eos_token="<eos>")

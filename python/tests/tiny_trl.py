@@ -13,15 +13,14 @@ import sys
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import capo_rl
 import torch
+from capo_rl._step import whole
+from capo_rl.trl import CapoGRPOTrainer
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig
-
-import capo_rl
-from capo_rl._step import whole
-from capo_rl.trl import CapoGRPOTrainer
 
 VOCABULARY, EOS, OTHER_EOS = 32, 1, 5
 MASK = {"fisher_threshold": 7e-4, "hessian_threshold": False, "threads": 1}
@@ -29,7 +28,24 @@ MASK = {"fisher_threshold": 7e-4, "hessian_threshold": False, "threads": 1}
 
 def options(words):
     chosen = {"steps": 4, "rows": 8, "accumulate": 1, "generations": 4, "per_rollout": 0, "rollouts": 0, "loss": "grpo", "denominator": "", "masks": "capo"}
-    chosen |= {"weights": "", "controls": "", "lr": 1e-3, "resume": "", "save": 0, "folder": "run", "lora": 0, "mode": "auto", "exchange": "arrays", "second_moment": "kept", "fsdp": 0, "optim": "adamw_torch", "bf16": 0, "dtype": "float32", "ends": "", "metrics": "all"}
+    chosen |= {
+        "weights": "",
+        "controls": "",
+        "lr": 1e-3,
+        "resume": "",
+        "save": 0,
+        "folder": "run",
+        "lora": 0,
+        "mode": "auto",
+        "exchange": "arrays",
+        "second_moment": "kept",
+        "fsdp": 0,
+        "optim": "adamw_torch",
+        "bf16": 0,
+        "dtype": "float32",
+        "ends": "",
+        "metrics": "all",
+    }
     for word in words:
         name, _, value = word.partition("=")
         chosen[name] = type(chosen[name])(value)
@@ -116,7 +132,10 @@ def main():
         "": [],
         "capo": [capo_rl.Mask("capo.curvature", **MASK)],
         "several": [capo_rl.Mask("masks.entropy-quantile", top_entropy_quantile=0.8), capo_rl.Mask("capo.curvature", **MASK), "masks.icepop"],
-        "rate": [capo_rl.Mask("capo.curvature", optimizer="sgd", target_rejection_rate=0.2, threads=1), capo_rl.Mask("masks.probability-floor", target_rejection_rate=0.1)],
+        "rate": [
+            capo_rl.Mask("capo.curvature", optimizer="sgd", target_rejection_rate=0.2, threads=1),
+            capo_rl.Mask("masks.probability-floor", target_rejection_rate=0.1),
+        ],
         "host": [capo_rl.Mask("capo.curvature", moments="host", **MASK)],
         "floor": [capo_rl.Mask("masks.probability-floor", min_probability=0.029)],
         "none": [capo_rl.Mask("capo.curvature", fisher_threshold=False, hessian_threshold=False, threads=1)],
@@ -158,7 +177,10 @@ def main():
     )
     trainer.train(resume_from_checkpoint=chosen["resume"] or None)
     model = trainer.accelerator.unwrap_model(trainer.model)
-    numbers = [{name: value for name, value in line.items() if name.startswith("capo/") or name in ("grad_norm", "completions/clipped_ratio")} for line in trainer.state.log_history]
+    numbers = [
+        {name: value for name, value in line.items() if name.startswith("capo/") or name in ("grad_norm", "completions/clipped_ratio")}
+        for line in trainer.state.log_history
+    ]
     saved = {
         "weights": {name: whole(value.detach()).clone() for name, value in model.state_dict().items()},
         "numbers": json.dumps(numbers),

@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 import verl
-import verl_cpu
+from capo_rl._step import whole
+from capo_rl.verl._rows import places
 from hydra import compose, initialize_config_dir
 from tensordict import TensorDict
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -30,8 +31,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.fsdp_utils import get_fsdp_full_state_dict
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
-from capo_rl._step import whole
-from capo_rl.verl._rows import places
+import verl_cpu
 
 VOCABULARY, EOS = 32, 1
 MASK = "{use: capo.curvature, fisher_threshold: 1.4e-3, hessian_threshold: 3e-2, threads: 1}"
@@ -71,9 +71,46 @@ class Asks:
 
 
 def options(words):
-    chosen = {"steps": 4, "rows": 8, "micro": 4, "generations": 4, "strategy": "fsdp2", "masks": "capo", "resume": "", "save": 0, "layout": "nested", "mini": 1, "seed": 0}
-    chosen |= {"tied": 0, "set": [], "ray": 0, "weights": "", "epochs": 1, "reference": "", "reference_fields": "response_mask", "external": "", "without": "", "holes": 0, "entropy": 0, "dtype": "fp32"}
-    chosen |= {"controls": "", "mode": "auto", "second_moment": "kept", "lr": 1e-3, "by_hand": 0, "path": 0, "width": 32, "vocabulary": VOCABULARY, "tokens": 0, "infer": 0, "metrics": "all"}
+    chosen = {
+        "steps": 4,
+        "rows": 8,
+        "micro": 4,
+        "generations": 4,
+        "strategy": "fsdp2",
+        "masks": "capo",
+        "resume": "",
+        "save": 0,
+        "layout": "nested",
+        "mini": 1,
+        "seed": 0,
+    }
+    chosen |= {
+        "tied": 0,
+        "set": [],
+        "ray": 0,
+        "weights": "",
+        "epochs": 1,
+        "reference": "",
+        "reference_fields": "response_mask",
+        "external": "",
+        "without": "",
+        "holes": 0,
+        "entropy": 0,
+        "dtype": "fp32",
+    }
+    chosen |= {
+        "controls": "",
+        "mode": "auto",
+        "second_moment": "kept",
+        "lr": 1e-3,
+        "by_hand": 0,
+        "path": 0,
+        "width": 32,
+        "vocabulary": VOCABULARY,
+        "tokens": 0,
+        "infer": 0,
+        "metrics": "all",
+    }
     for word in words:
         name, _, value = word.partition("=")
         if name == "set":
@@ -85,7 +122,13 @@ def options(words):
 
 def policy(folder, chosen):
     torch.manual_seed(0)
-    sizes = {"hidden_size": chosen["width"], "intermediate_size": 2 * chosen["width"], "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = {
+        "hidden_size": chosen["width"],
+        "intermediate_size": 2 * chosen["width"],
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
     sizes |= {"vocab_size": chosen["vocabulary"], "max_position_embeddings": 64 + chosen["tokens"]}
     special = {"pad_token_id": 0, "eos_token_id": EOS, "bos_token_id": None}
     model = Qwen2ForCausalLM(Qwen2Config(tie_word_embeddings=bool(chosen["tied"]), **sizes, **special))
@@ -141,8 +184,15 @@ def batch(step, chosen):
     pick = lambda rows: [rows[row] for row in own]
     prompts, responses, old, advantages = pick(prompts), pick(responses), pick(old), advantages[own]
     fields = {"prompts": prompts, "responses": responses, "input_ids": [torch.cat(pair) for pair in zip(prompts, responses, strict=True)], "old_log_probs": old}
-    fields |= {"rollout_log_probs": [row + 0.1 for row in old], "ref_log_prob": [row - 0.3 for row in old], "advantages": [a.repeat(len(row)) for a, row in zip(advantages, responses, strict=True)]}
-    fields |= {"position_ids": [torch.arange(len(row)) for row in fields["input_ids"]], "response_mask": [torch.ones(len(row), dtype=torch.int64) for row in responses]}
+    fields |= {
+        "rollout_log_probs": [row + 0.1 for row in old],
+        "ref_log_prob": [row - 0.3 for row in old],
+        "advantages": [a.repeat(len(row)) for a, row in zip(advantages, responses, strict=True)],
+    }
+    fields |= {
+        "position_ids": [torch.arange(len(row)) for row in fields["input_ids"]],
+        "response_mask": [torch.ones(len(row), dtype=torch.int64) for row in responses],
+    }
     if chosen["holes"]:
         # A tool's answer in the middle of a response, and a row that only fills up the batch.
         for row in fields["response_mask"]:
@@ -156,7 +206,11 @@ def batch(step, chosen):
     if chosen["layout"] == "padded":
         data |= padded(fields)
     data = TensorDict(data, batch_size=len(own))
-    common = {"calculate_entropy": bool(chosen["entropy"]), "global_batch_size": chosen["rows"] // chosen["mini"], "mini_batch_size": chosen["rows"] // chosen["mini"]}
+    common = {
+        "calculate_entropy": bool(chosen["entropy"]),
+        "global_batch_size": chosen["rows"] // chosen["mini"],
+        "mini_batch_size": chosen["rows"] // chosen["mini"],
+    }
     tu.assign_non_tensor(data, **common, epochs=chosen["epochs"], seed=1, dataloader_kwargs={"shuffle": False}, temperature=1.0, compute_loss=True)
     if chosen["layout"] == "padded":
         tu.assign_non_tensor(data, max_response_len=16)
@@ -165,9 +219,14 @@ def batch(step, chosen):
 
 def padded(fields, prompt=8, response=16):
     right = lambda rows: torch.stack([torch.nn.functional.pad(row, [0, response - len(row)]) for row in rows])
-    data = {name: right(fields[name]) for name in ("responses", "response_mask", "loss_mask", "advantages", "old_log_probs", "rollout_log_probs", "ref_log_prob")}
+    data = {
+        name: right(fields[name]) for name in ("responses", "response_mask", "loss_mask", "advantages", "old_log_probs", "rollout_log_probs", "ref_log_prob")
+    }
     data["prompts"] = torch.stack([torch.nn.functional.pad(row, [prompt - len(row), 0]) for row in fields["prompts"]])
-    attended = [torch.tensor([0] * (prompt - len(p)) + [1] * (len(p) + len(r)) + [0] * (response - len(r))) for p, r in zip(fields["prompts"], fields["responses"], strict=True)]
+    attended = [
+        torch.tensor([0] * (prompt - len(p)) + [1] * (len(p) + len(r)) + [0] * (response - len(r)))
+        for p, r in zip(fields["prompts"], fields["responses"], strict=True)
+    ]
     return data | {"attention_mask": torch.stack(attended)}
 
 
@@ -285,7 +344,10 @@ def under_ray(config, count):
     from verl.single_controller.ray.base import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 
     names = ("VERL_USE_EXTERNAL_MODULES", "VERL_PLATFORM", "HF_HUB_OFFLINE")
-    variables = {name: os.environ[name] for name in names} | {"PYTHONPATH": os.pathsep.join(sys.path[:1] + [os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1"}
+    variables = {name: os.environ[name] for name in names} | {
+        "PYTHONPATH": os.pathsep.join(sys.path[:1] + [os.environ.get("PYTHONPATH", "")]),
+        "OMP_NUM_THREADS": "1",
+    }
     ray.init(num_cpus=count, include_dashboard=False, log_to_driver=True, runtime_env={"env_vars": variables})
     pool = RayResourcePool(process_on_nodes=[count], use_gpu=False, max_colocate_count=1)
     return RayWorkerGroup(resource_pool=pool, ray_cls_with_init=RayClassWithInitArgs(ray.remote(Worker), config=config, role="actor"), device_name="cpu")

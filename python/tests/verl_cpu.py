@@ -20,9 +20,23 @@ def join() -> str:
 nothing = lambda *_, **__: None
 zero = lambda *_, **__: 0
 device = SimpleNamespace(
-    is_available=lambda: False, empty_cache=nothing, synchronize=nothing, ipc_collect=nothing, max_memory_allocated=zero, max_memory_reserved=zero,
-    memory_allocated=zero, memory_reserved=zero, mem_get_info=lambda *_: (0, 1), current_device=lambda: "cpu", device_count=lambda: 1, set_device=nothing,
-    get_rng_state=torch.get_rng_state, set_rng_state=torch.set_rng_state, get_device_name=lambda *_: "cpu", manual_seed=nothing, reset_peak_memory_stats=nothing,
+    is_available=lambda: False,
+    empty_cache=nothing,
+    synchronize=nothing,
+    ipc_collect=nothing,
+    max_memory_allocated=zero,
+    max_memory_reserved=zero,
+    memory_allocated=zero,
+    memory_reserved=zero,
+    mem_get_info=lambda *_: (0, 1),
+    current_device=lambda: "cpu",
+    device_count=lambda: 1,
+    set_device=nothing,
+    get_rng_state=torch.get_rng_state,
+    set_rng_state=torch.set_rng_state,
+    get_device_name=lambda *_: "cpu",
+    manual_seed=nothing,
+    reset_peak_memory_stats=nothing,
 )
 
 

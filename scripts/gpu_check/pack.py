@@ -93,7 +93,15 @@ def travels(package, message, path):
 
 
 def bench(profile):
-    found = cargo("bench", "--no-run", "--workspace", "--bench", "curvature", "--profile", "bench" if profile == "release" else profile)
+    found = cargo(
+        "bench",
+        "--no-run",
+        "--workspace",
+        "--bench",
+        "curvature",
+        "--profile",
+        "bench" if profile == "release" else profile,
+    )
     return Path(next(message["executable"] for message in found if "bench" in message["target"]["kind"]))
 
 
@@ -131,7 +139,9 @@ def no_cuda_needed(library):
     needed = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
     bad = [line.split("[")[1].rstrip("]") for line in needed.splitlines() if "(NEEDED)" in line and "[libcu" in line]
     if bad:
-        raise Failure(f"`{library.name}` needs {', '.join(bad)} to load (was it built together with `--features cuda`?)")
+        raise Failure(
+            f"`{library.name}` needs {', '.join(bad)} to load (was it built together with `--features cuda`?)"
+        )
 
 
 def place(source, target):
@@ -156,7 +166,9 @@ def archive(staging, path):
     """Bytes of the archive; one that is too large is not left behind."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".new")
-    window = min(settings.WINDOW, max(1 << 20, sum(path.stat().st_size for path in staging.rglob("*") if path.is_file())))
+    window = min(
+        settings.WINDOW, max(1 << 20, sum(path.stat().st_size for path in staging.rglob("*") if path.is_file()))
+    )
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": window, "mf": lzma.MF_HC4}]
     with lzma.open(fresh, "wb", filters=filters) as file, tarfile.open(fileobj=file, mode="w|") as tar:
         tar.add(staging, arcname="gpu-check")

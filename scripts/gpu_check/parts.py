@@ -121,7 +121,9 @@ def sanitizer(session, rows):
 def find_sanitizer():
     places = [folder for at in sys.path if at for folder in Path(at).glob("nvidia/*/bin")]
     places += [*Path("/usr/local").glob("cuda*/bin"), *Path("/opt/nvidia").glob("*/compute-sanitizer")]
-    found = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=":".join(map(str, places)) or "/")
+    found = shutil.which("compute-sanitizer") or shutil.which(
+        "compute-sanitizer", path=":".join(map(str, places)) or "/"
+    )
     if not found:
         raise Missing("`compute-sanitizer` (it comes with CUDA's toolkit)")
     return found
@@ -129,7 +131,9 @@ def find_sanitizer():
 
 def bench(session, rows):
     """The curvature model on the GPU, with what the machine can do at most."""
-    said = session.call(session.file(session.manifest["bench"]), "--bench", "cuda", CAPO_BENCH_SHAPE=session.sizes.bench)
+    said = session.call(
+        session.file(session.manifest["bench"]), "--bench", "cuda", CAPO_BENCH_SHAPE=session.sizes.bench
+    )
     rows += reading.bench(said)
     if not rows:
         raise Missing("no benchmark has a name with `cuda`")
@@ -137,7 +141,7 @@ def bench(session, rows):
 
 def peers(session, rows):
     """The same arithmetic in plain torch."""
-    program, problems = session.file("benches/peers/token_adam_torch.py"), []
+    program, problems = session.file("study/peers/token_adam_torch.py"), []
     shape = [word for name, value in session.sizes.peer.items() for word in (f"--{name}", value)]
     for variant in session.sizes.peer_variants:
         code, said = session.python(program, "--variant", variant, *session.sizes.peer_place, *shape)
@@ -149,14 +153,7 @@ def peers(session, rows):
         raise Failure("\n".join(problems))
 
 
-PARTS = {
-    "device": device,
-    "replay": replay,
-    "tests": tests,
-    "bench": bench,
-    "peers": peers,
-    "sanitizer": sanitizer,
-}
+PARTS = {"device": device, "replay": replay, "tests": tests, "bench": bench, "peers": peers, "sanitizer": sanitizer}
 for shape in settings.WHOLE.shapes:
     PARTS[f"train {shape}"] = functools.partial(training.train, name=shape)
     PARTS[f"peer training {shape}"] = functools.partial(training.peer_training, name=shape)

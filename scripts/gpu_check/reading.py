@@ -51,7 +51,11 @@ def rates(said):
 
 def memory(said):
     """`(name, value)` of the line about memory of `host train --dry-run`."""
-    return [("memory, estimated", line.removeprefix("memory").strip()) for line in said.splitlines() if line.startswith("memory ")]
+    return [
+        ("memory, estimated", line.removeprefix("memory").strip())
+        for line in said.splitlines()
+        if line.startswith("memory ")
+    ]
 
 
 def first_difference(lines, others):

@@ -31,7 +31,9 @@ def markdown(results):
         return text.replace("|", "\\|")
 
     about = f"{results.get('GPU', 'no GPU was found')}, driver {results.get('driver', 'unknown')}"
-    text = f"{about}; commit `{results['commit']}`, {results['date'][:10]}.\n\n| part | what | result |\n|---|---|---|\n"
+    text = (
+        f"{about}; commit `{results['commit']}`, {results['date'][:10]}.\n\n| part | what | result |\n|---|---|---|\n"
+    )
     return text + "".join(f"| {' | '.join(map(cell, row))} |\n" for row in lines(results))
 
 

@@ -106,14 +106,22 @@ def environment(root, manifest):
     libraries += [path for folder in folders for path in sorted(folder.glob("*/lib")) if path.is_dir()]
     libraries += [path for path in map(Path, DRIVER_FOLDERS) if (path / "libcuda.so.1").exists()]
     libraries = ":".join(map(str, libraries))
-    trainer = {"CAPO_CUDA_HOST": str(root / manifest["cuda_host"]), "CAPO_CUDA_LIBRARIES": libraries} if manifest["cuda_host"] else {}
-    return os.environ | trainer | {
-        "LD_LIBRARY_PATH": libraries,
-        # A test that would build what it runs finds it built.
-        "CARGO": "true",
-        "INSTA_WORKSPACE_ROOT": str(root),
-        "INSTA_UPDATE": "no",
-    }
+    trainer = (
+        {"CAPO_CUDA_HOST": str(root / manifest["cuda_host"]), "CAPO_CUDA_LIBRARIES": libraries}
+        if manifest["cuda_host"]
+        else {}
+    )
+    return (
+        os.environ
+        | trainer
+        | {
+            "LD_LIBRARY_PATH": libraries,
+            # A test that would build what it runs finds it built.
+            "CARGO": "true",
+            "INSTA_WORKSPACE_ROOT": str(root),
+            "INSTA_UPDATE": "no",
+        }
+    )
 
 
 DRIVER_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64", "/usr/local/cuda/compat/lib")

@@ -27,7 +27,8 @@ LIMITS = {
 }
 TOTAL = 570
 
-# Packages, by folder, whose test executables travel; which of their tests run on a GPU; and what tells them not to skip or emulate.
+# Packages, by folder, whose test executables travel; which of their tests run on a GPU; and what tells them not to skip
+# or emulate.
 TEST_PACKAGES = ("capo-core", "host/model", "host/ops", "plugins/curvature", "tests")
 TEST_FILTERS = ("cuda",)
 TEST_ENVIRONMENT = {"CAPO_TEST_DEVICE": "cuda"}
@@ -36,7 +37,15 @@ SANITIZED = ("capo-core", "cuda::suite::replay", "cuda::agreement::shapes")
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 # Data and programs of the workspace that travel as they are.
-TREES = ("tests/data", "benches/peers", "configs", "capo-core/kernels", "host/ops/kernels", "scripts/gpu-check", "scripts/gpu_check")
+TREES = (
+    "tests/data",
+    "study/peers",
+    "configs",
+    "capo-core/kernels",
+    "host/ops/kernels",
+    "scripts/gpu-check",
+    "scripts/gpu_check",
+)
 
 # Largest deviation of a replayed shift, as a share of the batch's largest, as in tests/tests/suite/replay.rs.
 TOLERANCE = 1e-5
@@ -89,8 +98,21 @@ class Sizes:
 
 
 # Fewer weights than completions have tokens.
-TINY = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-QWEN = {"vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14}
+TINY = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+QWEN = {
+    "vocab_size": 151_936,
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+}
 QWEN |= {"num_key_value_heads": 2, "tie_word_embeddings": True, "rope_theta": 1e6}
 WATCHED = Shape(TINY, completions=8, new_tokens=6, generations=4, dtype="f32")
 WHOLE = Sizes(

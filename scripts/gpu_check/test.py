@@ -85,8 +85,8 @@ class Archive:
         self.executable("target/cuda/host", HOST)
         self.executable("target/release/deps/suite-0a", TESTS)
         self.executable("target/bench/curvature", BENCH)
-        self.executable("benches/peers/token_adam_torch.py", PEER)
-        self.executable("benches/peers/train_torch.py", TORCH_TRAINING)
+        self.executable("study/peers/token_adam_torch.py", PEER)
+        self.executable("study/peers/train_torch.py", TORCH_TRAINING)
         for name in (settings.TRAIN_MASK, settings.TRAIN_REWARD[1]):
             self.write(f"target/release/{name}", b"")
         self.write(settings.TRAIN_CONFIG, b"")
@@ -153,7 +153,11 @@ class Parts(unittest.TestCase):
         self.assertEqual(parts["tests"]["rows"], [["capo-core, suite", "3 passed, 0 failed"]])
         self.assertIn(["cases as expected", "1 of 1"], parts["replay"]["rows"])
         self.assertIn(["memcheck, suite", "2 tests; ERROR SUMMARY: 0 errors"], parts["sanitizer"]["rows"])
-        expected = [["bandwidth", "3.1 TB/s"], ["all, B24 D896", "9.2 ms"], ["bound, B24 D3584", "3.2 s, 1.339 Gitem/s"]]
+        expected = [
+            ["bandwidth", "3.1 TB/s"],
+            ["all, B24 D896", "9.2 ms"],
+            ["bound, B24 D3584", "3.2 s, 1.339 Gitem/s"],
+        ]
         self.assertEqual(parts["bench"]["rows"], expected)
         self.assertIn(["torch compiled, all", "1.500 s"], parts["peers"]["rows"])
         for name in ("154M", "494M"):
@@ -163,7 +167,9 @@ class Parts(unittest.TestCase):
             self.assertIn(["training (score, backward, AdamW), tokens/s", "300"], rows)
             self.assertIn(["backward and AdamW alone, tokens/s", "400"], rows)
             self.assertIn(["two runs of one seed, steps 1 to 3", "every number is the same"], rows)
-            self.assertIn(["stopped after step 3 and resumed", "every number is the same; at the end the same bits"], rows)
+            self.assertIn(
+                ["stopped after step 3 and resumed", "every number is the same; at the end the same bits"], rows
+            )
             sizes = "1 parameters --completions 8 --prompt-tokens 5 --new-tokens 10"
             self.assertEqual(peer[0], ["torch, model and sizes", sizes])
             self.assertEqual(peer[1], ["torch, generation, tokens/s", "80, host 2.00 times"])
@@ -172,7 +178,7 @@ class Parts(unittest.TestCase):
         self.assertFalse((self.folder / "built/here").is_symlink())
 
     def test_nothing_there(self):
-        for name in ("target", "tests", "benches", "configs"):
+        for name in ("target", "tests", "study", "configs"):
             (self.archive.root / name).rename(self.archive.root.parent / name)
         for tool in self.archive.tools.iterdir():
             tool.unlink()
@@ -223,7 +229,7 @@ class Parts(unittest.TestCase):
         self.fails("sanitizer", "racecheck on `suite` ended with 99", "synccheck on `host train` ended with 99")
 
     def test_python_without_torch(self):
-        self.archive.executable("benches/peers/token_adam_torch.py", "import no_such_torch")
+        self.archive.executable("study/peers/token_adam_torch.py", "import no_such_torch")
         self.fails("peers", "has no module `no_such_torch`", status="missing")
 
     def test_training_that_is_too_short(self):
@@ -242,8 +248,11 @@ class Parts(unittest.TestCase):
         other = HOST.replace('"loss": 0.5', '"loss": float("halves" in str(run))')
         self.archive.executable("target/cuda/host", other)
         self.fails("train 154M", "runs of one seed differ")
-        self.assertIn(["two runs of one seed, steps 1 to 3", "they part at step 1: `loss` 0.0 and 1.0"], self.found["parts"][0]["rows"])
-        self.archive.executable("target/cuda/host", HOST.replace('"b"}', 'str(resumed)}'))
+        self.assertIn(
+            ["two runs of one seed, steps 1 to 3", "they part at step 1: `loss` 0.0 and 1.0"],
+            self.found["parts"][0]["rows"],
+        )
+        self.archive.executable("target/cuda/host", HOST.replace('"b"}', "str(resumed)}"))
         self.fails("train 154M", "runs of one seed differ")
         said = "every number is the same; at the end other weights or moments"
         self.assertIn(["stopped after step 3 and resumed", said], self.found["parts"][0]["rows"])
@@ -302,7 +311,9 @@ class Reading(unittest.TestCase):
     def test_what_travels(self):
         """The libraries that the packed tests open, and all that the config of the training part names."""
         command = ["cargo", "metadata", "--no-deps", "--format-version", "1", "--offline"]
-        found = json.loads(subprocess.run(command, cwd=settings.ROOT, capture_output=True, text=True, check=True).stdout)
+        found = json.loads(
+            subprocess.run(command, cwd=settings.ROOT, capture_output=True, text=True, check=True).stdout
+        )
         packed = set()
         for package in found["packages"]:
             folder = str(Path(package["manifest_path"]).parent.relative_to(settings.ROOT))
@@ -316,7 +327,7 @@ class Reading(unittest.TestCase):
         self.assertLessEqual(opened, packed)
         config = (settings.ROOT / settings.TRAIN_CONFIG).read_text()
         self.assertIn(f'model_name_or_path = "{settings.TRAIN_MODEL}"', config)
-        for name in (settings.TRAIN_CONFIG, settings.TRAIN_MODEL, "benches/peers/train_torch.py", "tests/data/replay"):
+        for name in (settings.TRAIN_CONFIG, settings.TRAIN_MODEL, "study/peers/train_torch.py", "tests/data/replay"):
             self.assertTrue((settings.ROOT / name).exists(), name)
             self.assertTrue(name.startswith(settings.TREES), name)
 

@@ -1,6 +1,7 @@
 """Every part of gpu-check, in an empty folder, on the emulated GPU: python3 scripts/gpu_check/test_emulated.py
 
-It builds a `host` with CUDA (`scripts/emulated-gpu`), packs, unpacks, and runs all parts with small shapes. Tools that need a GPU are stand-ins.
+It builds a `host` with CUDA (`scripts/emulated-gpu`), packs, unpacks, and runs all parts with small shapes. Tools that
+need a GPU are stand-ins.
 """
 
 import json
@@ -47,7 +48,11 @@ def main():
         running = [work / "gpu-check/scripts/gpu-check", "run", "--small", "--out", results]
         code = subprocess.run([sys.executable, *running, *sys.argv[1:]], env=environment, cwd=work).returncode
         parts = {part["name"]: part for part in json.loads(results.read_text())["parts"]}
-    wrong = [name for name, part in parts.items() if part["status"] != "ok" and not (name in PEERS and part["status"] == "missing")]
+    wrong = [
+        name
+        for name, part in parts.items()
+        if part["status"] != "ok" and not (name in PEERS and part["status"] == "missing")
+    ]
     if wrong or code != 0:
         sys.exit(f"test_emulated: {', '.join(wrong) or 'gpu-check'} did not run to its end (exit code {code})")
     print(f"{len(parts)} parts ran in an empty folder")

@@ -55,7 +55,7 @@ def command(session, shape):
     """`host train` on a shape, started where its config's relative paths hold: in the archive's folder."""
     model = model_folder(session, shape)
     reward, library = settings.TRAIN_REWARD
-    pairs = [*shape.settings(), f"model.model_name_or_path={model}", f"reward=[{{use=\"{reward}\"}}]"]
+    pairs = [*shape.settings(), f"model.model_name_or_path={model}", f'reward=[{{use="{reward}"}}]']
     pairs += [f"train.max_steps={settings.TRAIN_STEPS}", "train.save_steps=0", "eval.num_prompts=0"]
     words = [word for pair in pairs for word in ("--set", pair)]
     config = ("--config", session.file(settings.TRAIN_CONFIG))
@@ -114,7 +114,11 @@ def speed(before, line, completions):
 
 def peer_training(session, rows, name):
     """Training in torch and transformers: the model's shape, and the sizes of the part that trains it, or those that were meant."""
-    program, shape, measured = session.file("benches/peers/train_torch.py"), session.sizes.shapes[name], session.results.get(name)
+    program, shape, measured = (
+        session.file("study/peers/train_torch.py"),
+        session.sizes.shapes[name],
+        session.results.get(name),
+    )
     folder = session.root / model_folder(session, shape)
     sizes = measured or {"completions": shape.completions, "prompt_tokens": 8, "new_tokens": shape.new_tokens}
     words = ["--model", folder]

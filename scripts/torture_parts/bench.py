@@ -1,24 +1,22 @@
-"""Where the program works, and one case of one part."""
+"""Where the torture works, and one case of one part."""
 
 import collections
 import os
-import random
 import shutil
 from pathlib import Path
 
 from . import process, verdict
 from .settings import Failure
-from .verdict import Finding
 
 # Files up to this size are copied, larger ones linked: `host` replaces them and never writes into them.
 COPIED = 1 << 16
 
 
 class Bench:
-    """The `host` under test, the seed of every choice, and the folders."""
+    """The `host` under test, and the folders."""
 
-    def __init__(self, host, seed, scratch):
-        self.host, self.seed, self.scratch = Path(host).resolve(), seed, Path(scratch).resolve()
+    def __init__(self, host, scratch):
+        self.host, self.scratch = Path(host).resolve(), Path(scratch).resolve()
         if not os.access(self.host, os.X_OK):
             raise Failure(f"`{host}` cannot be run (build it with `cargo build --release --features full`, or name one with `--host`)")
         self.originals, self.work, self.found = (self.scratch / name for name in ("originals", "work", "found"))
@@ -56,10 +54,8 @@ class Bench:
 class Case:
     """One case: its folder, its random choices, what was seen and what was found."""
 
-    def __init__(self, bench, part, number):
-        self.bench, self.number, self.name = bench, number, f"{part}:{bench.seed}:{number}"
-        self.rng = random.Random(self.name)
-        self.folder = bench.work / self.name.replace(":", "-")
+    def __init__(self, bench, part, rng=None, draw=None, one=None):
+        self.bench, self.rng, self.draw, self.one, self.folder = bench, rng, draw, one, bench.work / part
         self.kind, self.findings, self.tally = "", [], collections.Counter()
         self.peak, self.seconds, self.log = 0, 0.0, []
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -85,19 +81,17 @@ class Case:
     def find(self, what, outcome):
         """Notes that something is not as it must be."""
         what = f"{self.kind}: {what}" if self.kind else what
-        self.findings.append(Finding(self.name, what, verdict.command_line(outcome), verdict.said(outcome)))
+        self.findings.append(f"{what}\n  {verdict.command_line(outcome)}\n  {verdict.said(outcome)}")
 
-    def close(self, keep=False):
-        """Removes the folder, or puts it where it can be looked at."""
-        if self.findings or keep:
-            kept = self.bench.found / self.folder.name
-            shutil.rmtree(kept, ignore_errors=True)
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            self.folder.rename(kept)
-            for finding in self.findings:
-                finding.command = finding.command.replace(str(self.folder), str(kept))
-        else:
-            shutil.rmtree(self.folder, ignore_errors=True)
+    def close(self):
+        """Removes the folder; where something was found, puts it where it can be looked at, and says what."""
+        if not self.findings:
+            return shutil.rmtree(self.folder, ignore_errors=True)
+        kept = self.bench.found / self.folder.name
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        self.folder.rename(kept)
+        raise AssertionError("\n".join(self.findings).replace(str(self.folder), str(kept)))
 
 
 def copy(source, target):

@@ -1,14 +1,11 @@
 """One digit or byte changed, in every file of a run directory: a resume refuses, or ends as the undisturbed run."""
 
-import random
 import re
 
 from . import runs
 from .bench import copy, put
 
 TRIED = "one digit or byte of a run directory's files, then `--resume` and `host eval --model CHECKPOINT`"
-# Besides every digit, so many bytes of each file.
-RANDOM = 100
 # Files of a checkpoint that `host eval` reads.
 READ = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
@@ -19,9 +16,10 @@ class Part:
         self.reference = runs.reference(bench)
         self.half = runs.half(bench, "half")
         self.checkpoint = runs.checkpoint(self.half).relative_to(self.half)
-        # Of these a resume may say that they are damaged, and go on; what is in metrics and completions it does not compare.
+        # Of these a resume may say that they are damaged, and go on; what is in metrics and completions it does not
+        # compare.
         self.records = [name for name in runs.files(self.half) if name not in ("config.toml", "metrics.jsonl", "completions.jsonl")]
-        self.places = list(alternating(places(self.half, bench.seed)))
+        self.files = [path for path in self.half.rglob("*") if path.is_file() and path.stat().st_size > 0]
         answers = self.answers(bench.originals, self.half / self.checkpoint)
         self.expected = bench.must(*answers, folder=bench.originals).out, (bench.originals / "answers").read_bytes()
 
@@ -30,10 +28,13 @@ class Part:
         return ["eval", "--model", checkpoint, "--num-prompts", 2, "--output", "answers"]
 
     def run(self, case):
-        path, offset = self.places[case.number % len(self.places)]
+        path = case.rng.choice(self.files).relative_to(self.half)
         copy(self.half, case.folder)
         file = case.folder / path
-        put(file, flipped(file.read_bytes(), offset, case.rng))
+        data = file.read_bytes()
+        digits = [] if file.suffix in (".safetensors", ".bin") else [match.start() for match in re.finditer(rb"\d", data)]
+        offset = case.rng.choice(digits) if digits and case.rng.random() < 0.7 else case.rng.randrange(len(data))
+        put(file, flipped(data, offset, case.rng))
         case.kind = path.name
         damaged = {name: (case.folder / runs.RUN / name).read_bytes() for name in self.records}
         if path.is_relative_to(self.checkpoint):
@@ -64,29 +65,6 @@ class Part:
             if silent and runs.contents(case.folder / runs.RUN / name) != runs.contents(self.reference / runs.RUN / name):
                 return case.find(f"`{name}` differs, in silence", outcome)
         return None
-
-
-def places(folder, seed):
-    """For every file of the run its offsets in random order: all digits of a text, and some bytes of any file."""
-    for file in sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size > 0):
-        path, data = file.relative_to(folder), file.read_bytes()
-        draw = random.Random(f"places:{seed}:{path}")
-        digits = [] if file.suffix in (".safetensors", ".bin") else [match.start() for match in re.finditer(rb"\d", data)]
-        offsets = digits + [draw.randrange(len(data)) for _ in range(RANDOM)]
-        draw.shuffle(offsets)
-        yield [(path, offset) for offset in offsets]
-
-
-def alternating(lists):
-    """One of each list in turn, so that any number of cases reaches all files."""
-    lists = [iter(items) for items in lists]
-    while lists:
-        left = []
-        for items in lists:
-            if (item := next(items, None)) is not None:
-                left.append(items)
-                yield item
-        lists = left
 
 
 def flipped(data, offset, draw):

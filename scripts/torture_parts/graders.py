@@ -9,7 +9,8 @@ from .bench import copy
 TRIED = "reward programs that answer twice, early, out of order, without end, in pieces, with what is no number, or end, hang and leave processes behind"
 LIMIT = 30
 
-# Code of a program for the line `row` and its right answer `right`. Those in RIGHT are in order: the run must have the right rewards.
+# Code of a program for the line `row` and its right answer `right`. Those in RIGHT are in order: the run must have the
+# right rewards.
 RIGHT = {
     "answers": "say(right)",
     "answers-by-id": "say(json.dumps({'id': row['id'], 'reward': right}))",
@@ -64,13 +65,8 @@ class Part:
             bench.must(*command(times), folder=folder)
             self.expected[times] = rewards(folder)
 
-    @property
-    def count(self):
-        return len(self.cases)
-
     def run(self, case):
-        # Far apart, so that a few cases are of all kinds.
-        sin, start, processes = self.cases[case.number * 77 % self.count]
+        sin, start, processes = case.one
         case.kind = f"a program that {sin}"
         copy(self.folder, case.folder)
         prepare(case.folder, sin, start)

@@ -2,8 +2,8 @@
 
 import contextlib
 import hashlib
+import http.server
 import json
-import socket
 import threading
 import time
 
@@ -69,110 +69,96 @@ class Part:
 @contextlib.contextmanager
 def hub(files, sins):
     """A Hub's address. Every connection is answered by a thread of its own, which ends with the Hub."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    left, over = [sins.get("times", 0)], threading.Event()
-
-    def serve():
-        while not over.is_set():
-            try:
-                connection = listener.accept()[0]
-            except OSError:
-                return
-            threading.Thread(target=converse, args=(connection, files, sins, left, over), daemon=True).start()
-
-    threading.Thread(target=serve, daemon=True).start()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    server.files, server.sins, server.left, server.over = files, sins, sins.get("times", 0), threading.Event()
+    server.block_on_close, server.handle_error = False, lambda *_: None
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
-        over.set()
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
+        server.over.set()
+        server.shutdown()
+        server.server_close()
 
 
-def converse(connection, files, sins, left, over):
+class Hub(http.server.BaseHTTPRequestHandler):
     """One request, one answer, the end of the connection."""
-    connection.settimeout(5)
-    with connection, contextlib.suppress(OSError, ValueError, IndexError):
-        request = b""
-        while b"\r\n\r\n" not in request:
-            part = connection.recv(65536)
-            if not part:
-                return
-            request += part
-        words = request.decode().split("\r\n")
-        method, path = words[0].split(" ")[:2]
-        offset = next((int(line.split("=")[1].split("-")[0]) for line in words if line.lower().startswith("range:")), 0)
-        if path.startswith("/api/"):
-            listing(connection, files, sins.get("listing", "right"), over)
+
+    timeout = 5
+
+    def log_message(self, *_):
+        """Says nothing."""
+
+    def send(self, head, body=b""):
+        self.connection.sendall("\r\n".join(("HTTP/1.1 " + head[0], "Connection: close", *head[1:], "", "")).encode() + body)
+
+    def endlessly(self, data):
+        while not self.server.over.is_set():
+            self.connection.sendall(data)
+
+    def do_GET(self):
+        name = self.path.rpartition("/")[2]
+        if self.path.startswith("/api/"):
+            return self.listing(self.server.files, self.server.sins.get("listing", "right"))
+        hit = self.server.left > 0 and self.server.sins.get("name") in ("", name)
+        self.server.left -= hit and self.command == "GET"
+        offset = int((self.headers.get("Range") or "bytes=0-").split("=")[1].split("-")[0])
+        return self.file(self.server.files.get(name), offset, self.server.sins if hit else {})
+
+    do_HEAD = do_GET
+
+    def listing(self, files, sin):
+        """What the Hub says of the model."""
+        siblings = [{"rfilename": name, "size": len(data)} for name, data in files.items()]
+        extra = {"names-above": "../../../../../escaped.json", "names-absolute": "/tmp/escaped-from-torture.json"}
+        extra |= {"names-control": "a\nb\x1b[2J.json"}
+        if sin in extra:
+            siblings.append({"rfilename": extra[sin], "size": 2})
+        if sin in ("sizes", "huge-sizes"):
+            siblings = [one | {"size": -1 if sin == "sizes" else 2**62} for one in siblings]
+        if sin == "many":
+            siblings += [{"rfilename": f"{n}.json", "size": 2**40} for n in range(20_000)]
+        model = {"id": "org/model", "sha": "../.." if sin == "wrong-sha" else COMMIT, "siblings": siblings}
+        text = {"words": b"no json", "deep": b"[" * 200_000, "list": b"[]"}.get(sin, json.dumps(model).encode())
+        if sin == "stalls":
+            self.server.over.wait(20)
+        self.send(("200 OK", f"Content-Length: {10**12 if sin == 'endless' else len(text)}"), text)
+        if sin == "endless":
+            self.endlessly(b" " * 65536)
+
+    def file(self, data, offset, sins):
+        """A file, or what the sins make of it."""
+        status = sins.get("head" if self.command == "HEAD" else "status", 200) if data is not None else 404
+        data, kind = data or b"", sins.get("body", "whole")
+        body, status = data[offset:], 206 if status == 200 and offset else status
+        others = {"more": body + b"more" * 1000, "less": body[:-1], "other": bytes(reversed(body)), "empty": b""}
+        body = others.get(kind, body)
+        how = [f"Content-Length: {sins.get('length', len(body))}"]
+        if "chunk" in kind:
+            how = ["Transfer-Encoding: chunked"]
+        if kind == "no-length":
+            how = []
+        etag = hashlib.sha256(data).hexdigest()
+        self.send((f"{status} X", "Location: /", f'ETag: "{etag}"', f"X-Linked-Size: {len(data)}", *how))
+        if self.command == "HEAD":
             return
-        name = path.rpartition("/")[2]
-        hit = left[0] > 0 and sins.get("name") in ("", name)
-        left[0] -= hit and method == "GET"
-        answer(connection, method, files.get(name), offset, sins if hit else {}, over)
-
-
-def listing(connection, files, sin, over):
-    """What the Hub says of the model."""
-    siblings = [{"rfilename": name, "size": len(data)} for name, data in files.items()]
-    extra = {
-        "names-above": "../../../../../escaped.json",
-        "names-absolute": "/tmp/escaped-from-torture.json",
-        "names-control": "a\nb\x1b[2J.json",
-    }
-    if sin in extra:
-        siblings.append({"rfilename": extra[sin], "size": 2})
-    if sin in ("sizes", "huge-sizes"):
-        siblings = [one | {"size": -1 if sin == "sizes" else 2**62} for one in siblings]
-    if sin == "many":
-        siblings += [{"rfilename": f"{n}.json", "size": 2**40} for n in range(20_000)]
-    text = json.dumps({"id": "org/model", "sha": "../.." if sin == "wrong-sha" else COMMIT, "siblings": siblings}).encode()
-    text = {"words": b"no json", "deep": b"[" * 200_000, "list": b"[]"}.get(sin, text)
-    if sin == "stalls":
-        over.wait(20)
-    head = f"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {10**12 if sin == 'endless' else len(text)}\r\n\r\n"
-    connection.sendall(head.encode() + text)
-    while sin == "endless" and not over.is_set():
-        connection.sendall(b" " * 65536)
-
-
-def answer(connection, method, data, offset, sins, over):
-    """A file, or what the sins make of it."""
-    found = data is not None
-    status = sins.get("head" if method == "HEAD" else "status", 200) if found else 404
-    data = data or b""
-    etag = hashlib.sha256(data).hexdigest()
-    body = data[offset:]
-    if status == 200 and offset:
-        status = 206
-    kind = sins.get("body", "whole")
-    if kind in ("more", "less", "other", "empty"):
-        body = {"more": body + b"more" * 1000, "less": body[:-1], "other": bytes(reversed(body)), "empty": b""}[kind]
-    length = {"right": len(body)}.get(sins.get("length", "right"), sins.get("length"))
-    chunked = "chunk" in kind
-    how = "Transfer-Encoding: chunked" if chunked else "" if kind == "no-length" else f"Content-Length: {length}"
-    head = f"HTTP/1.1 {status} X\r\nConnection: close\r\nLocation: /\r\nETag: \"{etag}\"\r\nX-Linked-Size: {len(data)}\r\n{how}\r\n\r\n"
-    connection.sendall(head.replace("\r\n\r\n\r\n", "\r\n\r\n").encode())
-    if method == "HEAD":
-        return
-    at = sins.get("at", 0) % max(1, len(body))
-    if kind == "stalls":
-        connection.sendall(body[:at])
-        over.wait(20)
-    elif kind == "trickles":
-        for byte in body[:20]:
-            connection.sendall(bytes([byte]))
-            time.sleep(SILENCE / 10)
-        connection.sendall(body[20:])
-    elif kind == "breaks":
-        connection.sendall(body[:at])
-    elif chunked:
-        for start in range(0, len(body), 65536):
-            piece = body[start : start + 65536]
-            connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
-        while kind == "chunks-without-end" and not over.is_set():
-            connection.sendall(b"10000\r\n%s\r\n" % (b"x" * 65536))
-        connection.sendall(b"0\r\n\r\n")
-    else:
-        connection.sendall(body)
-        while kind == "endless" and not over.is_set():
-            connection.sendall(b"x" * 65536)
+        at = sins.get("at", 0) % max(1, len(body))
+        if kind in ("stalls", "breaks"):
+            self.connection.sendall(body[:at])
+            self.server.over.wait(20 if kind == "stalls" else 0)
+        elif kind == "trickles":
+            for byte in body[:20]:
+                self.connection.sendall(bytes([byte]))
+                time.sleep(SILENCE / 10)
+            self.connection.sendall(body[20:])
+        elif "chunk" in kind:
+            for start in range(0, len(body), 65536):
+                piece = body[start : start + 65536]
+                self.connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
+            if kind == "chunks-without-end":
+                self.endlessly(b"10000\r\n%s\r\n" % (b"x" * 65536))
+            self.connection.sendall(b"0\r\n\r\n")
+        else:
+            self.connection.sendall(body)
+            if kind == "endless":
+                self.endlessly(b"x" * 65536)

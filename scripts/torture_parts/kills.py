@@ -10,7 +10,8 @@ TRIED = "SIGKILL during start, checkpoint and prune, or a full disk, up to four 
 # Most bytes of a file where the disk is full: enough for what is printed, at most too little for the optimizer's state.
 FULL = (4096, 1_000_000)
 WITH_LIMIT = ("sh", "-c", 'trap "" XFSZ; ulimit -f "$0"; exec "$@"')
-# Options of the runs, in turn. The disk is full only where there is no plugin: one is copied to a file in memory, which has a size too.
+# Options of the runs, in turn. The disk is full only where there is no plugin: one is copied to a file in memory, which
+# has a size too.
 RUNS = {"capo": runs.PLUGIN, "batches": runs.PLUGIN + runs.DUMP, "governed": runs.GOVERNED, "plain": ()}
 
 
@@ -26,7 +27,7 @@ class Part:
         shutil.rmtree(folder)
 
     def run(self, case):
-        name = list(RUNS)[case.number % len(RUNS)]
+        name = case.rng.choice(list(RUNS))
         for _ in range(case.rng.randint(1, 4)):
             disturb = fill if name == "plain" and case.rng.random() < 0.5 else launch
             if not disturb(self, case, RUNS[name]):

@@ -2,6 +2,8 @@
 
 import re
 
+from hypothesis import strategies as st
+
 from . import nasty, runs
 from .settings import ROOT, Failure
 
@@ -12,12 +14,7 @@ COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_p
 COUNTS += ("num_generations", "max_completion_length", "max_prompt_length", "last_layer_top_k", "top_k", "num_prompts")
 COUNTS += ("max_steps", "save_steps", "eval_steps")
 # Files in the folder where the command runs.
-OWN = {
-    "config.toml": "mine\n",
-    "provenance.json": "mine\n",
-    "metrics.jsonl": "mine\n",
-    "checkpoints/step-000009/progress.json": "mine\n",
-}
+OWN = {"config.toml": "mine\n", "provenance.json": "mine\n", "metrics.jsonl": "mine\n", "checkpoints/step-000009/progress.json": "mine\n"}
 
 
 class Part:
@@ -34,29 +31,29 @@ class Part:
             path = case.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        outcome = case.call(*self.command(case.rng))
+        outcome = case.call(*self.command(case.rng, case.draw))
         for name, text in OWN.items():
             if not (case.folder / name).exists() or (case.folder / name).read_text() != text:
                 case.find("a file that was there is replaced", outcome)
 
-    def command(self, draw):
-        sets, kind = [], draw.random()
+    def command(self, rng, draw):
+        kind = rng.random()
         if kind < 0.1:
-            return [*training(), "--set", f"train.output_dir={draw.choice(nasty.FOLDERS)}"]
+            return [*training(), "--set", f"train.output_dir={draw(nasty.folders)}"]
         if kind < 0.2:
-            sets = [f"{draw.choice(nasty.KEYS)}={value(draw)}"]
+            sets = [f"{draw(nasty.keys)}={draw(nasty.values)}"]
         elif kind < 0.5:
-            for key in draw.sample(self.counts, draw.choice((2, 2, 3, 4))):
-                sets.append(f"{key}={draw.choice(nasty.SIZES if draw.random() < 0.7 else nasty.SMALL)}")
+            count = st.one_of(nasty.sizes, nasty.sizes, nasty.small)
+            sets = [f"{key}={draw(count)}" for key in rng.sample(self.counts, rng.choice((2, 2, 3, 4)))]
         else:
-            sets = [f"{key}={value(draw)}" for key in draw.sample(self.keys, draw.choice((1, 1, 1, 2)))]
+            sets = [f"{key}={draw(nasty.values)}" for key in rng.sample(self.keys, rng.choice((1, 1, 1, 2)))]
         sets = [word for one in sets for word in ("--set", one)]
         masks = [one for one in sets if one.startswith("mask.")]
-        if masks and draw.random() < 0.5:
+        if masks and rng.random() < 0.5:
             batch = ROOT / "tests/data/replay/paper-token-adam/batch-0000.safetensors"
             return ["replay", "--plugin", "libcapo.so", *sets, "--out", "out", batch]
         trained = [*training(), *sets, "--output-dir", "out"]
-        return draw.choice((trained, trained, evaluating(sets), teaching(sets)))
+        return rng.choice((trained, trained, evaluating(sets), teaching(sets)))
 
 
 def training():
@@ -74,10 +71,6 @@ def teaching(sets):
     return ["sft", *small, *sets, "--set", "train.max_steps=1", "--output-dir", "out"]
 
 
-def value(draw):
-    return str(draw.choice(draw.choice((nasty.SIZES, nasty.SIZES, nasty.SMALL, nasty.REALS, nasty.TEXTS, nasty.SHAPES))))
-
-
 def documented(text):
     """The keys in the tables of configs/README.md, with their sections."""
     section = None
@@ -91,7 +84,7 @@ def documented(text):
 
 def components(text):
     """The keys of the components that a run with the plugin has, as `--set` takes them."""
-    places, place, using = {"reward": "reward.0", "advantage": "advantage", "objective": "objective", "mask": "mask.0"}, None, ""
+    places, place, using = ({"reward": "reward.0", "advantage": "advantage", "objective": "objective", "mask": "mask.0"}, None, "")
     for line in text.splitlines():
         if line and not line.startswith(" "):
             place = places.get(line.strip())

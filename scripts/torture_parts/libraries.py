@@ -9,7 +9,8 @@ from .settings import Failure
 TRIED = "libraries whose constructors, destructors and threads exit, abort, crash, hang, use up the stack, fork or close what is open, through `plugins`, `check` and `train`"
 # Seconds: more than `component_timeout` here, and what opening takes.
 LIMIT = 50
-# Sins after which nothing can be said: they are as if a user had ended the process, or they use up the stack of a thread of their own.
+# Sins after which nothing can be said: they are as if a user had ended the process, or they use up the stack of a
+# thread of their own.
 SILENT = ("raises", "closes", "overflows-in-thread")
 # Without `[train]` settings a library may take ten minutes to be opened.
 ENDLESS = ("hangs", "spins")
@@ -62,20 +63,16 @@ class Part:
                 if subprocess.run(made, capture_output=True).returncode:
                     raise Failure("cc cannot make a library (install gcc)")
 
-    @property
-    def count(self):
-        return len(self.cases)
-
     def run(self, case):
-        # Far apart, so that a few cases are of all kinds.
-        when, sin, use = self.cases[case.number * 37 % self.count]
+        when, sin, use = case.one
         case.kind = f"a {when} that {sin}, in `{use}`"
         shutil.copy(self.folder / f"{when}-{sin}.so", case.folder / "sin.so")
         outcome = self.bench.start(command(use), case.folder).outcome(LIMIT)
         case.log.append(outcome)
         case.tally[f"exit {outcome.code}" if outcome.code >= 0 else "signal"] += 1
         case.peak, case.seconds = max(case.peak, outcome.peak), max(case.seconds, outcome.seconds)
-        # None of these is a plugin. A library may end the process, even by a signal, but not as if all were well and not without a word.
+        # None of these is a plugin. A library may end the process, even by a signal, but not as if all were well and
+        # not without a word.
         if outcome.hung:
             case.find("it hangs", outcome)
         elif outcome.code == 0:

@@ -1,98 +1,53 @@
-"""Mutations of bytes, and of the words of a text."""
+"""Mutations of files, as strategies of Hypothesis: of bytes, and of the words of a text."""
 
 import json
 import re
 import struct
+
+from hypothesis import strategies as st
 
 from . import nasty
 
 WORD = re.compile(rb'"(?:[^"\\\n]|\\.){0,200}"|[-+]?\d[\d.]*(?:[eE][-+]?\d+)?|true|false|null')
 
 
-def mutated(data, draw):
-    """The data with one to three mutations."""
-    for _ in range(draw.choice((1, 1, 1, 2, 3))):
-        data = draw.choice(MUTATIONS)(data, draw)
+@st.composite
+def mutated(draw, data):
+    """The data with one to three mutations: another word, or other bytes, or bytes or lines from elsewhere, for some of its own."""
+    for _ in range(draw(st.sampled_from((1, 1, 1, 2, 3)))):
+        places, words = st.integers(0, len(data)), list(WORD.finditer(data))
+        how = draw(st.sampled_from(("word", "word", "bytes", "bytes", "line")))
+        if how == "word" and words:
+            (start, end), strings = (match := draw(st.sampled_from(words))).span(), match[0].startswith(b'"')
+            new = draw(nasty.as_bytes(nasty.strings if strings else nasty.numbers) | nasty.anything)
+        elif how == "line":
+            lines = data.splitlines(keepends=True) or [b"\n"]
+            start = sum(map(len, lines[: draw(st.integers(0, len(lines)))]))
+            end = start + len(data[start:].partition(b"\n")[0]) * draw(st.booleans())
+            new = draw(st.sampled_from(lines))
+        else:
+            start, other = draw(places), draw(places)
+            end = start + draw(st.sampled_from((0, 0, 1, 1, 8, 100, 2000, len(data))))
+            copied = st.builds(lambda size, times: data[other : other + size] * times, st.sampled_from((1, 4, 256)), st.sampled_from((1, 2, 100)))
+            new = draw(st.one_of(st.just(b""), st.binary(max_size=100), copied, nasty.anything))
+        data = data[:start] + new + data[end:]
     return data
 
 
-def place(data, draw):
-    return draw.randrange(len(data) + 1)
-
-
-def flip(data, draw):
-    if not data:
-        return data
-    at = draw.randrange(len(data))
-    return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
-
-
-def insert(data, draw):
-    at = place(data, draw)
-    return data[:at] + draw.randbytes(draw.choice((1, 1, 2, 8, 100))) + data[at:]
-
-
-def delete(data, draw):
-    at = place(data, draw)
-    return data[:at] + data[at + draw.choice((1, 1, 2, 8, 100, 2000)) :]
-
-
-def truncate(data, draw):
-    return data[: place(data, draw)]
-
-
-def duplicate(data, draw):
-    at, size = place(data, draw), draw.choice((1, 4, 16, 64, 256))
-    return data[:at] + data[at : at + size] * draw.choice((2, 2, 3, 100)) + data[at + size :]
-
-
-def exchange(data, draw):
-    one, two, three = sorted(place(data, draw) for _ in range(3))
-    return data[:one] + data[two:three] + data[one:two] + data[three:]
-
-
-def splice(data, draw):
-    at = draw.choice((0, len(data), place(data, draw), place(data, draw)))
-    return data[:at] + draw.choice(nasty.ANYTHING) + data[at:]
-
-
-def word(data, draw):
-    """A number, string or constant replaced by a nasty one."""
-    found = list(WORD.finditer(data))
-    if not found:
-        return splice(data, draw)
-    match = draw.choice(found)
-    alike = nasty.STRINGS if match[0].startswith(b'"') else nasty.NUMBERS
-    return data[: match.start()] + draw.choice(draw.choice((alike, alike, nasty.ANYTHING))) + data[match.end() :]
-
-
-def line(data, draw):
-    """A line repeated, removed or moved."""
-    lines = data.split(b"\n")
-    at = draw.randrange(len(lines))
-    taken = lines.pop(at)
-    for _ in range(draw.choice((0, 1, 2))):
-        lines.insert(draw.randrange(len(lines) + 1), taken)
-    return b"\n".join(lines)
-
-
-MUTATIONS = (flip, insert, delete, truncate, duplicate, exchange, splice, splice, word, word, word, word, line)
-
-
-def tensors(data, draw):
-    """A safetensors file, mutated as bytes, or in its header with the length put right, or in its first numbers."""
-    how = draw.random()
-    if how < 0.3:
-        return mutated(data, draw)
+@st.composite
+def tensors(draw, data):
+    """A safetensors file, mutated as bytes, or in its header with the length put right, or in its numbers."""
     size = struct.unpack("<Q", data[:8])[0]
     header, rest = data[8 : 8 + size], data[8 + size :]
-    if how < 0.9:
-        header = mutated(header, draw)
+    how = draw(st.sampled_from(("bytes", "header", "header", "numbers")))
+    if how == "bytes":
+        return draw(mutated(data))
+    if how == "header":
+        header = draw(mutated(header))
         return struct.pack("<Q", len(header)) + header + rest
     changed = bytearray(rest)
-    for _ in range(draw.choice((1, 3, 50))):
-        at = draw.randrange(max(1, len(changed) // 4)) * 4
-        changed[at : at + 4] = draw.choice(nasty.FLOATS)
+    for at in draw(st.lists(st.integers(0, max(1, len(changed) // 4) - 1), min_size=1, max_size=50)):
+        changed[at * 4 : at * 4 + 4] = draw(st.sampled_from(nasty.FLOATS))
     return data[: 8 + size] + bytes(changed)
 
 
@@ -103,5 +58,6 @@ def pack(header, data):
 
 
 def unpack(file):
+    """The header of a safetensors file, and its data."""
     size = struct.unpack("<Q", file[:8])[0]
     return json.loads(file[8 : 8 + size]), file[8 + size :]

@@ -8,9 +8,7 @@ from pathlib import Path
 from . import mutate, originals, runs
 from .bench import copy, put
 
-TRIED = (
-    "mutated TOML, JSONL, model directories, batches and run directories, through `train`, `eval`, `sft`, `replay` and `check`"
-)
+TRIED = "mutated TOML, JSONL, model directories, batches and run directories, through `train`, `eval`, `sft`, `replay` and `check`"
 
 
 @dataclasses.dataclass
@@ -36,7 +34,7 @@ class Part:
             shutil.rmtree(folder)
 
     def run(self, case):
-        one = self.inputs[case.number % len(self.inputs)]
+        one = case.rng.choice(self.inputs)
         case.kind = one.kind
         for entry in os.scandir(one.folder):
             if entry.is_dir():
@@ -44,7 +42,7 @@ class Part:
             else:
                 shutil.copy2(entry.path, case.folder / entry.name)
         file = case.folder / one.file
-        put(file, one.how(file.read_bytes(), case.rng))
+        put(file, case.draw(one.how(file.read_bytes())))
         case.call(*one.command)
 
 

@@ -1,90 +1,36 @@
-"""Values that make no sense, or little: as bytes for mutations, as text for `--set`."""
+"""Values that make no sense, or little, for mutations and for `--set`. Hypothesis knows the boundaries of numbers and of text."""
+
+import json
+import string
+
+from hypothesis import strategies as st
 
 # Absurd or tiny, never in between: what is merely large may rightly take long.
-NUMBERS = [
-    b"0",
-    b"-1",
-    b"1",
-    b"2",
-    b"3",
-    b"0.0",
-    b"-0",
-    b"0.1",
-    b"1e-320",
-    b"1e308",
-    b"1e999",
-    b"-1e999",
-    b"nan",
-    b"inf",
-    b"-inf",
-]
-NUMBERS += [str(n).encode() for n in (255, -(2**31), 2**31, 2**32 - 1, 2**32, 2**40, 2**53 + 1, 2**61 + 1, 2**62, 3 * 2**62)]
-NUMBERS += [str(n).encode() for n in (2**63 - 1, -(2**63), 2**63, 2**64 - 1, 2**64, 10**30)] + [b"9" * 400]
-STRINGS = [b'""', b'"\x00"', b'"\\u0000"', b'"\x1b[31mred"', b'"\\u001b[2J"', b'"\\ud800"', b'"\xff\xfe"', b'"a\\nb\\rc"']
-STRINGS += ['"ünï—\u202e"'.encode(), '"\u009b31m"'.encode(), b'"' + b"a" * 70_000 + b'"', b"'%s%n'"]
-STRINGS += [b'"../../../etc/passwd"', b'"/dev/zero"', b'"/"', b'"."']
-OTHERS = [b"null", b"true", b"false", b"[]", b"{}", b"[[]]", b'{"":0}', b"[1,2,3]"]
-OTHERS += [b"[" * 5000, b'{"a":' * 5000, b"[" * 200 + b"]" * 200]
-BYTES = [b"\x00", b"\x1b[2J", b"\x07", b"\r", b"\xef\xbb\xbf", b"\xff\xfe", b"\n\n", b'"', b"\\", b"}", b"]", b",", b"=", b"#"]
-BYTES += [b"\x00" * 4096]
-ANYTHING = NUMBERS + STRINGS + OTHERS + BYTES
-# Floats of a safetensors file: two NaNs, infinity, the largest, -0 and the smallest.
-FLOATS = (
-    b"\x00\x00\xc0\x7f",
-    b"\xff\xff\xff\xff",
-    b"\x00\x00\x80\x7f",
-    b"\xff\xff\x7f\x7f",
-    b"\x00\x00\x00\x80",
-    b"\x01\x00\x00\x00",
-)
+sizes = st.one_of(st.integers(2**31 - 1, 2**33), st.integers(min_value=2**40)).map(str)
+small = st.integers(-8, 3).map(str)
+reals = st.one_of(st.floats(-2, 2), st.floats(min_value=1e300), st.sampled_from((float("nan"), float("-inf")))).map(repr)
+reals |= st.sampled_from(("1e999", "-1e999", "-0", ".5", "1_0", "1.0000000001", "9" * 400))
+numbers = sizes | small | reals | sizes.map("-".__add__)
+# Files that are none, control characters, halves of surrogates, text that turns, and whatever else Unicode has.
+odd = st.sampled_from(("/dev/zero", "/dev/full", "/proc/self/mem", "/", ".", "../../../etc/passwd", "\x1b[31mred", "nul\0l", "a\nb\rc"))
+odd |= st.sampled_from(("\u202eabc", "é" * 300, "x" * 70_000, "%s%n", "cpu\n", "cuda:0", "cuda:99999999999999999999", "f16", "kept\r"))
+strings = (odd | st.text()).map(json.dumps) | odd.map(lambda text: json.dumps(text, ensure_ascii=False)) | st.just('"\\ud800"')
+shapes = st.sampled_from(("null", "true", "false", "[]", "{}", "[[]]", '{"":0}', "{a = 1}", "{use = 1}", "[1, 2]", "1979-05-27T07:32:00Z"))
+shapes |= st.sampled_from(("0b11", "1__0", "0x7fffffffffffffff", "[" * 5000, '{"a":' * 5000, "[" * 200 + "]" * 200))
+#: What takes the place of a value of `--set`: no program can be started with a NUL or half a surrogate among its
+#: arguments.
+values = st.one_of(sizes, sizes, small, reals, strings, odd, shapes).map(lambda text: text.replace("\0", "\\0"))
+#: Bytes that take the place of others in a file.
+marks = st.sampled_from((b"\0", b"\x1b[2J", b"\x07", b"\r", b"\xef\xbb\xbf", b"\xff\xfe", b"\n\n", b'"', b"\\", b"}", b"]", b",", b"=", b"\0" * 4096))
+as_bytes = lambda texts: texts.map(lambda text: text.encode(errors="surrogatepass"))
+anything = st.one_of(as_bytes(numbers), as_bytes(strings), as_bytes(shapes), marks)
 
-# Of the same kind.
-SIZES = [2**31 - 1, 2**31, 2**32, 2**32 + 8, 2**40, 2**53 + 1, 2**60, 2**61 + 1, 2**62, 2**62 + 4, 2**63 - 1, 2**63, 2**64 - 1]
-SIZES += [2**64, 10**30]
-SMALL = [0, 1, 2, 3, -1, -8]
-REALS = ["nan", "inf", "-inf", "1e999", "-1e999", "0.0", "-0.0", "1e-320", "-1.5", "1e308", "1.0000000001", "9" * 20, ".5", "1_0"]
-TEXTS = ["", "=", "'", '"', "nul\x01l", "\u202eabc", "é" * 300, '""', '" "', '"\x1b[31mred"', '"\\u0000"', '"\\u001b[2J"']
-TEXTS += ['"' + "x" * 5000 + '"', '"cpu\\n"', '"cuda:0"', '"cuda:99999999999999999999"', '"f16"', '"kept\\r"']
-TEXTS += ['"/dev/zero"', '"/dev/full"', '"/proc/self/mem"', '"."']
-SHAPES = [
-    "true",
-    "false",
-    "[]",
-    "[1, 2]",
-    "{}",
-    "{a = 1}",
-    "{use = 1}",
-    "[[]]",
-    "[" * 3000,
-    "1979-05-27T07:32:00Z",
-    "0b11",
-    "1__0",
-]
-SHAPES += ["0x7fffffffffffffff"]
-KEYS = ["", "=", ".", "..", "[train]", "train", "train.", ".seed", "train..seed", "train.seed.x", "train.seed ", "TRAIN.seed"]
-KEYS += ["train.sed", '"train".seed', "train.\x1b[31m", "x" * 4000, "a.b.c.d.e.f", "é.ü", "recipe", "advantage.use"]
-KEYS += [
-    "mask",
-    "mask.0",
-    "mask.0.",
-    "mask.-1.x",
-    "mask.0.use",
-    "mask.1.use",
-    "mask.4294967296.use",
-    "mask.99999999999999999999.use",
-]
-KEYS += ["reward.0", "reward.0.use", "reward.1.use", "objective.reduction"]
-# Of runs. None leads out of the folder where the command runs.
-FOLDERS = [
-    '""',
-    '"."',
-    '".."',
-    '"./"',
-    '"config.toml"',
-    '"config.toml/run"',
-    '"a/b/c"',
-    '"./run/../run"',
-    '"' + "x" * 300 + '"',
-    "1",
-]
-FOLDERS += ['"run\\u0000"', '"\\u001b[31mrun"', "[]"]
+KNOWN = ("[train]", "train", "train.", ".seed", "train..seed", "train.seed.x", "train.seed ", "TRAIN.seed", '"train".seed', "recipe", "advantage.use")
+KNOWN += tuple(f"mask{rest}" for rest in ("", ".0", ".0.", ".-1.x", ".0.use", ".1.use", ".4294967296.use", ".99999999999999999999.use"))
+KNOWN += ("reward.0", "reward.0.use", "reward.1.use", "objective.reduction", "train.\x1b[31m", "é.ü", "x" * 4000)
+keys = st.sampled_from(KNOWN) | st.text(string.ascii_lowercase + "._-=0", max_size=12)
+#: Of runs. None leads out of the folder where the command runs.
+FOLDERS = ('""', '"."', '".."', '"./"', '"config.toml"', '"config.toml/run"', '"a/b/c"', '"./run/../run"', f'"{"x" * 300}"', "1", "[]")
+folders = st.sampled_from((*FOLDERS, '"run\\u0000"', '"\\u001b[31mrun"'))
+#: Floats of a safetensors file: two NaNs, infinity, the largest, -0 and the smallest.
+FLOATS = tuple(bytes.fromhex(each) for each in ("0000c07f", "ffffffff", "0000807f", "ffff7f7f", "00000080", "01000000"))

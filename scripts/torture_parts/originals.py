@@ -8,16 +8,7 @@ from .settings import ROOT
 
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 SMALL = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
-STEP = (
-    "--set",
-    "train.max_steps=1",
-    "--set",
-    "train.per_device_train_batch_size=4",
-    "--set",
-    "rollout.num_generations=2",
-    "--set",
-    "eval.num_prompts=0",
-)
+STEP = "--set train.max_steps=1 --set train.per_device_train_batch_size=4 --set rollout.num_generations=2 --set eval.num_prompts=0".split()
 
 DATA = """[model]
 model_name_or_path = "embedded:tiny-arithmetic"
@@ -92,32 +83,19 @@ def tokenizers(bench, made):
     plain = json.loads((made / "tokenizer.json").read_text())
     vocabulary = plain["model"]["vocab"]
     scores = [[token, -float(number)] for token, number in sorted(vocabulary.items(), key=lambda item: item[1])]
-    template = {
-        "type": "TemplateProcessing",
-        "special_tokens": {},
-        "single": [{"Sequence": {"id": "A", "type_id": 0}}],
-        "pair": [],
-    }
+    template = {"type": "TemplateProcessing", "special_tokens": {}, "pair": []}
+    template["single"] = [{"Sequence": {"id": "A", "type_id": 0}}]
     cut = {"direction": "Right", "max_length": 12, "strategy": "LongestFirst", "stride": 0}
-    fill = {
-        "strategy": {"Fixed": 4},
-        "direction": "Left",
-        "pad_to_multiple_of": None,
-        "pad_id": 0,
-        "pad_type_id": 0,
-        "pad_token": "<pad>",
-    }
+    fill = {"strategy": {"Fixed": 4}, "direction": "Left", "pad_to_multiple_of": None}
+    fill |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "<pad>"}
     replacing = {"type": "Replace", "pattern": {"Regex": " +"}, "content": " "}
+    normalizer = {"type": "Sequence", "normalizers": [{"type": "NFC"}, replacing]}
     pieces = {"type": "WordPiece", "unk_token": "<pad>", "continuing_subword_prefix": "", "max_input_chars_per_word": 100}
     kinds = {
         "bpe": {"model": {"type": "BPE", "vocab": vocabulary, "merges": []}},
         "unigram": {"model": {"type": "Unigram", "unk_id": 0, "vocab": scores}, "truncation": cut},
         "wordpiece": {"model": pieces | {"vocab": vocabulary}},
-        "pipeline": {
-            "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, replacing]},
-            "post_processor": template,
-            "padding": fill,
-        },
+        "pipeline": {"normalizer": normalizer, "post_processor": template, "padding": fill},
     }
     for name, change in kinds.items():
         folder = bench.fresh(f"model-{name}")
@@ -130,10 +108,7 @@ def tokenizers(bench, made):
 def data(bench):
     """Configs for `host train` and `host sft`, and rows."""
     folder = bench.fresh("data")
-    rows = [
-        {"prompt": f"{n}+{n + 7}=", "answer": str(2 * n + 7), "solution": f"{2 * n + 7}", "level": n % 3}
-        for n in range(100, 800, 90)
-    ]
+    rows = [{"prompt": f"{n}+{n + 7}=", "answer": str(2 * n + 7), "solution": f"{2 * n + 7}", "level": n % 3} for n in range(100, 800, 90)]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     for name in ("train.jsonl", "test.jsonl"):
         (folder / name).write_text(text)

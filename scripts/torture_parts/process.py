@@ -89,10 +89,6 @@ def taken(descriptor):
 
 def limit_children():
     """From now on what this process starts can take neither the machine's memory nor its disk."""
-    for what, most in (
-        (resource.RLIMIT_AS, settings.ADDRESSES),
-        (resource.RLIMIT_FSIZE, settings.FILE_SIZE),
-        (resource.RLIMIT_CORE, 0),
-    ):
+    for what, most in ((resource.RLIMIT_AS, settings.ADDRESSES), (resource.RLIMIT_FSIZE, settings.FILE_SIZE), (resource.RLIMIT_CORE, 0)):
         hard = resource.getrlimit(what)[1]
         resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

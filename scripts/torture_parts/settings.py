@@ -1,19 +1,17 @@
-"""What `torture` runs, how often, and what it calls a finding."""
+"""How often `torture` runs each part, and what it calls a finding."""
 
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRATCH = ROOT / "target/torture"
 
-# Cases of each part: for CI, and by hand.
-SHORT = {"kills": 20, "locks": 4, "flips": 250, "mutations": 1300, "settings": 400, "special": 240, "swaps": 60}
-SHORT |= {"templates": 60, "hub": 20, "rewards": 20, "evaluation": 30, "sft": 30, "libraries": 20}
-LONG = {"kills": 1500, "locks": 100, "flips": 8000, "mutations": 100_000, "settings": 12_000, "special": 240, "swaps": 2000}
-LONG |= {"templates": 6000, "hub": 1500, "rewards": 240, "evaluation": 3000, "sft": 2000, "libraries": 100}
-# About what a case costs on a disk, in milliseconds: by this the parts share the time.
-COST = {"kills": 900, "locks": 1000, "flips": 120, "mutations": 20, "settings": 20, "special": 25, "swaps": 40}
-COST |= {"templates": 400, "hub": 100, "rewards": 1000, "evaluation": 150, "sft": 150, "libraries": 300}
-# Seconds for all parts together; a part that is out of time does a case a process, and says how many it did.
+#: Cases of each part, for CI and by hand, and about what one costs on a disk, in milliseconds: by this the parts share
+#: the time.
+CASES = {
+    "kills": (20, 1500, 900), "locks": (4, 100, 1000), "flips": (250, 8000, 120), "mutations": (1300, 100_000, 20),
+    "settings": (400, 12_000, 20), "special": (240, 240, 25), "swaps": (60, 2000, 40), "templates": (60, 6000, 400), "hub": (20, 1500, 100),
+    "rewards": (20, 240, 1000), "evaluation": (30, 3000, 150), "sft": (30, 2000, 150), "libraries": (20, 100, 300),
+}  # fmt: skip
+# Seconds for all parts together. A part that is out of time says how many cases it did.
 SHORT_TIME, LONG_TIME = 135, 6 * 3600
 
 # Seconds after which a command counts as one that hangs.
@@ -24,9 +22,6 @@ MEMORY = 2 << 30
 ADDRESSES, FILE_SIZE = 12 << 30, 1 << 30
 # Bytes of a command's output that are looked at.
 OUTPUT = 1 << 20
-
-# A part gives up after so many findings; of each kind the folders of so many are kept.
-FINDINGS, KEPT = 5000, 2
 
 # Names that `host` gives to what is not finished, or about to go.
 UNFINISHED = (".partial", ".deleted", ".tmp")

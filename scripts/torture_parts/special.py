@@ -60,15 +60,11 @@ class Part:
     def __init__(self, bench):
         self.bench = bench
         reference = runs.reference(bench)
-        half, data, model, batch = runs.half(bench, "half"), originals.data(bench), originals.model(bench), originals.batch(bench)
+        half, data, model, batch = (runs.half(bench, "half"), originals.data(bench), originals.model(bench), originals.batch(bench))
         self.cases = [*inputs(reference, half, data, model, batch), *outputs(bench, data, batch)]
 
-    @property
-    def count(self):
-        return len(self.cases)
-
     def run(self, case):
-        self.cases[case.number](case)
+        case.one(case)
 
 
 def inputs(reference, half, data, model, batch):
@@ -133,10 +129,7 @@ def outputs(bench, data, batch):
         (data, ["eval", "--config", "data.toml", "--num-prompts", "1"]),
         (data, ["sft", "--config", "sft.toml", "--output-dir", "out"]),
         (batch, ["replay", "--plugin", "libcapo.so", "--out", "out", "batch-0000.safetensors"]),
-        (
-            batch,
-            ["replay", "--plugin", "libcapo.so", "--sweep", "mask.0.fisher_threshold=1e-6..1e-2:2", "batch-0000.safetensors"],
-        ),
+        (batch, ["replay", "--plugin", "libcapo.so", "--sweep", "mask.0.fisher_threshold=1e-6..1e-2:2", "batch-0000.safetensors"]),
         (data, ["new-plugin", "calm"]),
         (data, ["--help"]),
         (data, ["--version"]),

@@ -2,6 +2,8 @@
 
 import json
 
+from hypothesis import strategies as st
+
 from . import mutate, nasty, originals, runs
 from .bench import copy, put
 
@@ -41,10 +43,10 @@ class Part:
             text = [one(draw) for _ in range(draw.choice((1, 4, 10)))]
             put(rows, "".join(json.dumps(row) + "\n" for row in text).encode())
         elif kind == "mutated":
-            put(rows, mutate.mutated(rows.read_bytes(), draw))
+            put(rows, case.draw(mutate.mutated(rows.read_bytes())))
         if draw.random() < 0.4 or kind == "sizes":
             for key in draw.sample(("data.max_prompt_length", "train.per_device_train_batch_size", "train.gradient_accumulation_steps"), 2):
-                sets += ["--set", f"{key}={draw.choice((1, 2, 64, 100_000, *nasty.SIZES))}"]
+                sets += ["--set", f"{key}={case.draw(nasty.sizes | st.sampled_from((1, 2, 64, 100_000)))}"]
         if draw.random() < 0.5:
             sets += ["--set", "data.on_bad_row=skip"]
         case.call(*command(), *sets, limit=LIMIT)

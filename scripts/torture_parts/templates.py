@@ -50,7 +50,7 @@ class Part:
         copy(self.folder, case.folder)
         draw = case.rng
         if draw.random() < 0.2 and self.usual:
-            case.kind, text = "a usual template", mutate.mutated(draw.choice(self.usual), draw)
+            case.kind, text = "a usual template", case.draw(mutate.mutated(draw.choice(self.usual)))
         else:
             large, look = draw.choice(LARGE) % draw.choice(SIZES), draw.choice(LOOKS)
             case.kind, text = look, (large + look).encode()

@@ -111,7 +111,7 @@ fn completion_adam(bencher: Bencher) {
     bencher.counter(batch.data.elements()).bench_local(|| batch.data.assess(&model, batch.step(false)));
 }
 
-/// Proposal, shifts and decision of every token, and the moments' step, as in `benches/peers`.
+/// Proposal, shifts and decision of every token, and the moments' step, as in `study/peers`.
 #[divan::bench(sample_count = 9, sample_size = 1)]
 fn token_adam_and_update(bencher: Bencher) {
     let Some(batch) = on_device() else { return };

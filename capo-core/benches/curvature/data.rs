@@ -15,7 +15,7 @@ pub const VOCABULARY: usize = 151_936;
 const ROWS: usize = 10_000;
 
 /// A batch that owns its arrays. Ids are as frequent as words are (Zipf's law, exponent 1.1), and completions have full
-/// length. `benches/peers` has the same law and sizes.
+/// length. `study/peers` has the same law and sizes.
 pub struct Data {
     shape: Shape,
     pub hidden: Vec<f32>,

@@ -77,7 +77,7 @@ fn moment_update(bencher: Bencher, shape: Shape) {
     });
 }
 
-/// Both, as in `benches/peers`: supports are collected once.
+/// Both, as in `study/peers`: supports are collected once.
 #[divan::bench(args = SHAPES, sample_count = 7, sample_size = 1)]
 fn token_adam_and_update(bencher: Bencher, shape: Shape) {
     let data = Data::new(shape);

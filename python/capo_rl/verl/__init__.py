@@ -3,8 +3,9 @@
     actor_rollout_ref.actor._target_=capo_rl.verl.CapoActorConfig
     +actor_rollout_ref.actor.capo.masks='[{use: capo.curvature, fisher_threshold: 1e-4}]'
 
-``CapoActorConfig`` is verl's config of an FSDP actor with a table ``capo``. It travels to every worker with the rest of the config, and
-there has the actor's engine be ``CapoEngine``, which shows the masks the whole mini-batch of an optimizer step.
+`CapoActorConfig` is verl's config of an FSDP actor with a table `capo`. It travels to every worker with the rest of the
+config, and there has the actor's engine be `CapoEngine`, which shows the masks the whole mini-batch of an optimizer
+step.
 """
 
 from .config import CapoActorConfig

@@ -10,7 +10,10 @@ from torch import Tensor
 
 
 class Rows:
-    """Which tokens of a batch are responses: ``input_ids`` is nested, prompt and response in a row; other fields are nested or padded on the right."""
+    """Which tokens of a batch are responses.
+
+    `input_ids` is nested, prompt and response in a row; other fields are nested or padded on the right.
+    """
 
     def __init__(self, data: TensorDict) -> None:
         ids = data["input_ids"]
@@ -34,7 +37,7 @@ class Rows:
         return output.values()[(self.tokens - 1).to(output.device)]
 
     def of_features(self, hidden: Tensor) -> Tensor:
-        """The same of the backbone's features: ``[1, N, D]`` without padding, ``[b, longest, D]`` with it."""
+        """The same of the backbone's features: `[1, N, D]` without padding, `[b, longest, D]` with it."""
         if hidden.shape[0] == 1:
             packed = hidden[0]
         else:
@@ -42,13 +45,13 @@ class Rows:
         return packed[(self.tokens - 1).to(hidden.device)]
 
     def padded(self, flat: Tensor) -> Tensor:
-        """``[b, T, ...]`` of flat tokens, zeros behind them."""
+        """`[b, T, ...]` of flat tokens, zeros behind them."""
         array = flat.new_zeros(*self.inside.shape, *flat.shape[1:])
         array[self.inside.to(flat.device)] = flat
         return array
 
     def to_outputs(self, array: Tensor) -> Tensor:
-        """Of an array ``[b, T]`` per response token, what belongs to a model's outputs, flat; 1 for those of prompts."""
+        """Of an array `[b, T]` per response token, what belongs to a model's outputs, flat; 1 for those of prompts."""
         flat = array.new_ones(int(self.sequences.sum()))
         flat[(self.tokens - 1).to(array.device)] = array[:, : self.inside.shape[1]][self.inside.to(array.device)]
         return flat
@@ -68,7 +71,12 @@ class Rows:
         """Two numbers a row that follow from what is in it: of its prompt, and of all of it."""
         ids, advantages = data["input_ids"].values().cpu(), self.of(data["advantages"]).float().cpu()
         prompts, contents = [], []
-        parts = zip(ids.split(self.sequences.tolist()), advantages.split(self.lengths.tolist()), self.lengths.tolist(), strict=True)
+        parts = zip(
+            ids.split(self.sequences.tolist()),
+            advantages.split(self.lengths.tolist()),
+            self.lengths.tolist(),
+            strict=True,
+        )
         for row, given, length in parts:
             prompts.append(_digest(row[: len(row) - length]))
             contents.append(_digest(row, given))
@@ -78,8 +86,10 @@ class Rows:
 def _lengths(data: TensorDict) -> Tensor:
     responses = data["responses"]
     if responses.is_nested:
-        return responses.offsets().diff().cpu()
-    return data["attention_mask"][:, -responses.shape[1] :].sum(1).cpu()
+        lengths: Tensor = responses.offsets().diff()
+    else:
+        lengths = data["attention_mask"][:, -responses.shape[1] :].sum(1)
+    return lengths.cpu()
 
 
 def _digest(*arrays: Tensor) -> int:

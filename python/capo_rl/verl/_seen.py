@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Optional
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,8 +15,10 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from verl.utils import tensordict_utils as tu
 
 from .. import Batch
+from .._decision import Decision
 from .._layer import check_head, check_same, optimizer_info, optimizer_state
 from .._step import Arrays, over_ranks, received, reshard, top_rows, whole
+from ..batch import nested
 from . import _rows as rows
 from .config import Settings
 
@@ -31,38 +34,74 @@ ARRAYS = {
 NUMBERS = ("prompt", "content", "rows")
 
 
+@dataclass
+class Step:
+    """What a step's end needs.
+
+    Attributes:
+        data: The mini-batch with its rows' numbers.
+        decision: The decision over it.
+        arrays: In flight, what the decision is of.
+        factors: `[b, T]`: of this rank's rows in the mini-batch's order, the factors of their tokens' gradients.
+        mask: `[b, T]`: which of these are tokens.
+        kept: Whether anything of the step is kept.
+    """
+
+    data: TensorDict
+    decision: Decision
+    arrays: Arrays
+    factors: Tensor
+    mask: Tensor
+    kept: bool
+
+
 class Seen:
-    """Makes a component's `Batch` of the engine's micro-batches; ``needed`` are the optional inputs that some component reads."""
+    """Makes a component's `Batch` of the engine's micro-batches.
+
+    Args:
+        engine: The engine.
+        settings: The run's, checked.
+        needed: The optional inputs that some component reads.
+        measures: True where step controls measure steps.
+    """
 
     def __init__(self, engine: Any, settings: Settings, needed: frozenset[str], measures: bool) -> None:
         self.engine, self.settings, self.needed = engine, settings, needed
-        #: Optimizer steps of the run, and those that were taken; the step's temperature, and how often its rows were used before.
+        #: Optimizer steps of the run, and those that were taken; the step's temperature, and how often its rows were
+        #: used before.
         self.steps, self.taken, self.temperature, self.iteration = 0, 0, 1.0, 0
         #: Bytes that came from other ranks so far.
         self.received = 0
-        # Of the forward pass that is next: its rows, whether its last layer is looked at, and what was there. Of the step: what FSDP2 had to gather.
+        # Of the forward pass that is next: its rows, whether its last layer is looked at, and what was there. Of the
+        # step: what FSDP2 had to gather.
         self._micro: Any = None
         self._looks = False
-        self._hidden: Optional[Tensor] = None
+        self._hidden: Tensor | None = None
         self._layer: Arrays = {}
-        self._whole_head: Optional[Tensor] = None
+        self._whole_head: Tensor | None = None
         self._state: Arrays = {}
         self._vocabulary = 0
         if "OPTIMIZER_STATE" in needed and isinstance(engine.module, FullyShardedDataParallel):
-            raise ValueError("a mask reads the optimizer's state, which strategy `fsdp` flattens (set actor.strategy=fsdp2)")
+            raise ValueError(
+                "a mask reads the optimizer's state, which strategy `fsdp` flattens (set actor.strategy=fsdp2)"
+            )
         self._checks = "LAST_LAYER" in needed or measures
         if self._checks:
             check_head(self.head())
             self.policy().base_model.register_forward_hook(self._see_last_layer)
 
     def model(self) -> torch.nn.Module:
-        return self.engine.module
+        """What the engine calls."""
+        module: torch.nn.Module = self.engine.module
+        return module
 
     def policy(self) -> Any:
+        """The model without wrappers and adapters."""
         module = getattr(self.engine.module, "_fsdp_wrapped_module", self.engine.module)
         return module.get_base_model() if hasattr(module, "get_base_model") else module
 
-    def head(self) -> torch.nn.Module:
+    def head(self) -> Any:
+        """Its last layer."""
         return self.policy().get_output_embeddings()
 
     def begin_step(self, temperature: float, iteration: int) -> None:
@@ -78,11 +117,15 @@ class Seen:
         """To be called after the optimizer's step."""
         self.steps, self.taken, self._state = self.steps + 1, self.taken + taken, {}
 
-    # Forward passes -------------------------------------------------------------------------------------------------------------
+    # Forward passes -------------------------------------------------------------------------------
 
     def look_at(self, micro_batch: TensorDict, layer: bool) -> None:
-        """To be called before a forward pass of a micro-batch; the first step's last layer is looked at for step controls too, to see that it is one."""
-        self._micro, self._looks = rows.Rows(micro_batch), layer and ("LAST_LAYER" in self.needed or self._checks and self.steps == 0)
+        """To be called before a forward pass of a micro-batch.
+
+        The first step's last layer is looked at for step controls too, to see that it is one.
+        """
+        self._micro = rows.Rows(micro_batch)
+        self._looks = layer and ("LAST_LAYER" in self.needed or self._checks and self.steps == 0)
 
     def look_away(self) -> None:
         """To be called after the passes of a step, or of a measurement."""
@@ -97,11 +140,12 @@ class Seen:
         if self._looks:
             weight = self._weight(self._hidden)
             self._vocabulary = weight.shape[0]
-            top = top_rows(self._hidden, weight, self._micro.responses.to(weight.device), self.settings.last_layer_top_k, self.temperature)
+            ids = self._micro.responses.to(weight.device)
+            top = top_rows(self._hidden, weight, ids, self.settings.last_layer_top_k, self.temperature)
             self._layer = {"hidden": self._hidden} | top
 
     def _weight(self, hidden: Tensor) -> Tensor:
-        weight = self.head().weight.detach()
+        weight: Tensor = self.head().weight.detach()
         if hasattr(weight, "full_tensor"):
             # A unit of its own under FSDP2: gathered once a step.
             if self._whole_head is None:
@@ -110,31 +154,47 @@ class Seen:
                 self.received += received(weight, self._whole_head)
             return self._whole_head
         if weight.dim() != 2:
-            raise ValueError("a mask reads the last layer, which FSDP has in a unit of its own (set actor.strategy=fsdp2)")
+            raise ValueError(
+                "a mask reads the last layer, which FSDP has in a unit of its own (set actor.strategy=fsdp2)"
+            )
         return weight.to(hidden.dtype)
 
     @torch.no_grad()
     def part(self, micro: TensorDict, found: dict[str, Tensor]) -> Arrays:
-        """One micro-batch as arrays ``[b, T, ...]``, of whose forward pass ``found`` is."""
+        """One micro-batch as arrays `[b, T, ...]`, of whose forward pass `found` is."""
         these = self._micro
         logps = these.of_outputs(found["log_probs"].detach()).float()
-        flat = {"completion_ids": these.responses.int(), "completion_mask": these.of(micro["response_mask"]).to(torch.uint8), "logps": logps}
+        flat = {
+            "completion_ids": these.responses.int(),
+            "completion_mask": these.of(micro["response_mask"]).to(torch.uint8),
+            "logps": logps,
+        }
         flat["advantages"] = these.of(micro["advantages"]).float()
         if "OLD_LOGPS" in self.needed:
             flat["old_logps"] = these.of(micro["old_log_probs"]).float()
         if "ENTROPY" in self.needed:
             flat["entropy"] = these.of_outputs(found["entropy"].detach()).float()
         if "REF_LOGPS" in self.needed:
-            flat["ref_logps"] = these.of(_given(micro, "ref_log_prob", "the reference model", "actor_rollout_ref.actor.use_kl_loss=true")).float()
+            flat["ref_logps"] = these.of(
+                _given(micro, "ref_log_prob", "the reference model", "actor_rollout_ref.actor.use_kl_loss=true")
+            ).float()
         if "ROLLOUT_CONTEXT" in self.needed:
-            given = _given(micro, "rollout_log_probs", "the sampler's log-probabilities", "actor_rollout_ref.rollout.calculate_log_probs=true")
+            given = _given(
+                micro,
+                "rollout_log_probs",
+                "the sampler's log-probabilities",
+                "actor_rollout_ref.rollout.calculate_log_probs=true",
+            )
             flat["sampler_logps"] = these.of(given).float()
         device, mask = logps.device, flat["completion_mask"].bool()
         if self._looks and self.steps == 0 and mask.any():
             check_same(self._layer, logps, mask.to(device), self.temperature)
         flat = {name: array.to(device) for name, array in flat.items()}
         # A tool's answer lies inside of a response, and verl's values there mean nothing.
-        flat = {name: torch.where(mask.to(device), array, 0) if array.is_floating_point() else array for name, array in flat.items()}
+        flat = {
+            name: torch.where(mask.to(device), array, 0) if array.is_floating_point() else array
+            for name, array in flat.items()
+        }
         if "LAST_LAYER" in self.needed:
             flat |= self._layer
         part = {name: these.padded(array) for name, array in flat.items()}
@@ -154,12 +214,19 @@ class Seen:
                 return [ends] if isinstance(ends, int) else list(ends)
         return []
 
-    # Measurements of step controls ----------------------------------------------------------------------------------------------
+    # Measurements of step controls ----------------------------------------------------------------
 
     def rows_with(self, data: TensorDict, wanted: Tensor) -> Tensor:
-        """Places of rows, those that are ``wanted`` among them: as many on each rank, and whole micro-batches; none where no rank wants any."""
+        """Places of rows, those that are `wanted` among them.
+
+        They are as many on each rank, and whole micro-batches; none where no rank wants any.
+        """
         count = int(self.engine.reduced(wanted.sum(), dist.ReduceOp.MAX))
-        size = 1 if tu.get_non_tensor_data(data, "use_dynamic_bsz", True) else tu.get_non_tensor_data(data, "micro_batch_size_per_gpu", 1)
+        size = (
+            1
+            if tu.get_non_tensor_data(data, "use_dynamic_bsz", True)
+            else tu.get_non_tensor_data(data, "micro_batch_size_per_gpu", 1)
+        )
         return wanted.int().argsort(descending=True, stable=True)[: math.ceil(count / size) * size]
 
     def holding(self, data: TensorDict, numbers: Tensor) -> TensorDict:
@@ -171,13 +238,18 @@ class Seen:
         return held
 
     def features(self, data: TensorDict) -> list[Tensor]:
-        """Features of the chosen rows' completion tokens under the current policy without dropout, of each micro-batch."""
-        found, training = [], self.engine.module.training
+        """Features of the chosen rows' completion tokens, of each micro-batch.
+
+        They are those of the current policy without dropout.
+        """
+        found: list[Tensor] = []
+        training = self.engine.module.training
 
         def look(micro: TensorDict, _: Any) -> None:
             these, hidden = self._micro, self._hidden
-            chosen = these.padded(these.of(micro["response_mask"]).bool()).to(hidden.device) & micro["capo_chosen"][:, None].to(hidden.device)
-            found.append(hidden[these.of(chosen)])
+            assert hidden is not None
+            tokens = these.padded(these.of(micro["response_mask"]).bool()).to(hidden.device)
+            found.append(hidden[these.of(tokens & micro["capo_chosen"][:, None].to(hidden.device))])
 
         self.engine.module.eval()
         try:
@@ -187,7 +259,7 @@ class Seen:
             self.engine.module.train(training)
         return found
 
-    # Batches --------------------------------------------------------------------------------------------------------------------
+    # Batches --------------------------------------------------------------------------------------
 
     def gathered(self, arrays: Arrays, inputs: Iterable[str]) -> Arrays:
         """The arrays that components with these inputs read, of all ranks.
@@ -205,10 +277,10 @@ class Seen:
     def batch(self, arrays: Arrays, of_step: bool) -> Batch:
         """The component's batch of arrays: of the whole step, or of a part of it, which holds no whole groups."""
         prompts, size = arrays["prompt"], self.settings.group_size
-        arrays = {name: array for name, array in arrays.items() if name not in NUMBERS}
+        fields: dict[str, Any] = {name: array for name, array in arrays.items() if name not in NUMBERS}
         groups = prompts.view(-1, size) if of_step and len(prompts) % size == 0 else None
         longest = arrays["completion_ids"].shape[1]
-        scalars: dict[str, Any] = {
+        fields |= {
             "group_size": size if groups is not None and bool((groups == groups[:, :1]).all()) else 1,
             "step": self.steps,
             "max_steps": max(self.engine.optimizer_config.total_training_steps, self.steps + 1),
@@ -222,14 +294,27 @@ class Seen:
             "optimizer": optimizer_info(self.engine.optimizer, self.taken, self.engine.optimizer_config.clip_grad),
         }
         if "hidden" in arrays:
-            scalars["vocab_size"] = self._vocabulary
-        arrays |= self._state
+            fields["vocab_size"] = self._vocabulary
+        fields |= self._state
         if arrays["logps"].is_cuda:
-            scalars["stream"] = torch.cuda.current_stream().cuda_stream
-        return Batch(**arrays, **scalars)
+            fields["stream"] = torch.cuda.current_stream().cuda_stream
+        return nested(fields)
 
 
 def _given(micro: TensorDict, name: str, what: str, setting: str) -> Tensor:
     if name not in micro.keys():
         raise ValueError(f"a mask reads {what}, of which verl says nothing here (set {setting})")
-    return micro[name]
+    found: Tensor = micro[name]
+    return found
+
+
+def one_temperature(temperature: Any) -> float:
+    """The temperature of all completions of a step.
+
+    Raises:
+        ValueError: Where there are several.
+    """
+    values = torch.as_tensor(temperature, dtype=torch.float32).reshape(-1)
+    if bool((values != values[0]).any()):
+        raise ValueError("masks need one temperature for all completions of a step, and there are several")
+    return float(values[0])

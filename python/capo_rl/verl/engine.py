@@ -1,10 +1,14 @@
-"""verl's FSDP engine with masks and weights between sampling and the backward pass, and step controls between the optimizer's step and the new weights.
+"""The FSDP engine of verl with masks, weights and step controls.
+
+Masks and weights come between sampling and the backward pass, step controls between the optimizer's step and the new
+weights.
 
 verl hands an engine the whole mini-batch of an optimizer step that a rank has, before it is cut into micro-batches.
 
-* *Ahead*, it is scored once more without a graph, gathered over the data parallel ranks, put into an order that does not depend on them, and shown to the
-  masks once.
-* *In flight*, each micro-batch is shown to them in the forward pass that trains, and what they add up of the step is summed over ranks at its end.
+* *Ahead*, it is scored once more without a graph, gathered over the data parallel ranks, put into an order that does
+  not depend on them, and shown to the masks once.
+* *In flight*, each micro-batch is shown to them in the forward pass that trains, and what they add up of the step is
+  summed over ranks at its end.
 
 Decisions reach verl's loss as factors of the gradient of its log-probabilities; nothing of the loss is repeated.
 """
@@ -16,9 +20,9 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,50 +34,58 @@ from verl.workers.config.optimizer import build_optimizer
 from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 from verl.workers.utils.losses import ppo_loss
 
+from .. import Mask, Weight
 from .._control import Controls
 from .._decision import Decision, decide, gradient_factor, load_checked, scale_gradient, states, step_end
 from .._metrics import metrics
 from .._step import Arrays, Ranks, joined, ranks
-from ..components import Records
+from ..components import Component, Records
 from . import _rows as rows
-from ._seen import Seen
+from ._seen import Seen, Step, one_temperature
 
 STATE = "capo_masks.pt"
 logger = logging.getLogger(__name__)
 
-#: What is done with a micro-batch and what its forward pass found; factors of its tokens' gradients ``[b, T]``, if it decides any.
-Look = Callable[[TensorDict, dict[str, Tensor]], Optional[Tensor]]
+#: What is done with a micro-batch and what its forward pass found; factors of its tokens' gradients `[b, T]`, if it
+#: decides any.
+Look = Callable[[TensorDict, dict[str, Tensor]], Tensor | None]
 
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device=["cuda", "cpu"], vendor="capo")
 class CapoEngine(FSDPEngineWithLMHead):
-    """``FSDPEngineWithLMHead`` with the components of ``CapoActorConfig``; without them, and where it only infers, it is that engine."""
+    """`FSDPEngineWithLMHead` with the components of `CapoActorConfig`.
+
+    Without them, and where it only infers, it is that engine.
+    """
 
     def initialize(self) -> None:
-        settings = None if self.engine_config.forward_only else getattr(self.engine_config, "capo", None)
-        self.capo: Any = settings
-        self.capo_masks, self.capo_weights, self.capo_step_controls = settings.components() if settings else ([], [], [])
+        """As the engine's own, and opens the components."""
+        settings: Any = None if self.engine_config.forward_only else getattr(self.engine_config, "capo", None)
+        self.capo = settings
+        components = settings.components() if settings else ([], [], [])
+        self.capo_masks, self.capo_weights, self.capo_step_controls = components
         super().initialize()
-        # Of a pass: what is done with its micro-batches, and whether their last layer is looked at. Of the step: its parts in flight, what was decided, what
-        # is told. Of the run: how often a rollout's rows were used, and the bytes that came from other ranks and were told.
-        self._look: Optional[Look] = None
+        # Of a pass: what is done with its micro-batches, and whether their last layer is looked at. Of the step: its
+        # parts in flight, what was decided, what is told. Of the run: how often a rollout's rows were used, and the
+        # bytes that came from other ranks and were told.
+        self._look: Look | None = None
         self._layer = False
         self._parts: list[Arrays] = []
-        self._step: Optional[_Step] = None
+        self._step: Step | None = None
         self._told: dict[str, list[float]] = {}
         self._used = Counter[int]()
         self._received = 0
         if not self._components():
             return
-        needed = frozenset().union(*(each.inputs for each in self._components()))
+        needed = frozenset(name for each in self._components() for name in each.inputs)
         self._inflight = settings.inflight(self._deciders())
         self._seen = Seen(self, settings, needed, measures=bool(self.capo_step_controls))
         self._controls = Controls(self.capo_step_controls, self._seen)
 
-    def _deciders(self) -> list[Any]:
+    def _deciders(self) -> list[Mask | Weight]:
         return [*self.capo_masks, *self.capo_weights]
 
-    def _components(self) -> list[Any]:
+    def _components(self) -> list[Component]:
         return [*self._deciders(), *self.capo_step_controls]
 
     def _remembers(self) -> bool:
@@ -83,12 +95,15 @@ class CapoEngine(FSDPEngineWithLMHead):
         if not self._remembers():
             return super()._build_optimizer(module)
         keys = (self.optimizer_config.override_optimizer_config or {}) | {"second_moment": self.capo.second_moment}
-        return build_optimizer(module.parameters(), replace(self.optimizer_config, optimizer_impl="capo_rl.torch", override_optimizer_config=keys))
+        config = replace(self.optimizer_config, optimizer_impl="capo_rl.torch", override_optimizer_config=keys)
+        return build_optimizer(module.parameters(), config)
 
-    # Passes over a mini-batch -----------------------------------------------------------------------------------------------
+    # Passes over a mini-batch ---------------------------------------------------------------------
 
-    def passed(self, data: TensorDict, loss_function: Any, look: Optional[Look], layer: bool = True, forward_only: bool = False) -> Any:
-        """verl's own pass, with ``look`` at each micro-batch; at its last layer too, if ``layer``."""
+    def passed(
+        self, data: TensorDict, loss_function: Any, look: Look | None, layer: bool = True, forward_only: bool = False
+    ) -> Any:
+        """A pass as verl makes it, with `look` at each micro-batch; at its last layer too, if `layer`."""
         self._look, self._layer = look, layer
         try:
             return super().forward_backward_batch(data, loss_function, forward_only)
@@ -97,34 +112,48 @@ class CapoEngine(FSDPEngineWithLMHead):
             self._seen.look_away()
 
     def forward_step(self, micro_batch: TensorDict, loss_function: Any, forward_only: bool) -> Any:
+        """As the engine's own; what is looked at is prepared."""
         if self._look is not None:
             self._seen.look_at(micro_batch, self._layer)
         return super().forward_step(micro_batch, loss_function, forward_only)
 
-    def prepare_model_outputs(self, output: Any, output_args: Any, micro_batch: TensorDict, logits_processor_func: Any) -> dict[str, Tensor]:
-        found = super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
+    def prepare_model_outputs(
+        self, output: Any, output_args: Any, micro_batch: TensorDict, logits_processor_func: Any
+    ) -> dict[str, Tensor]:
+        """As the engine's own; decisions reach the gradients of its log-probabilities."""
+        given = (output, output_args, micro_batch, logits_processor_func)
+        found: dict[str, Tensor] = super().prepare_model_outputs(*given)
         factor = self._look(micro_batch, found) if self._look is not None else micro_batch.get("capo_factor", None)
         if factor is None:
             return found
         factor = rows.Rows(micro_batch).to_outputs(factor)
         for name in ("log_probs", "entropy"):
             if name in found:
-                values = found[name].values()
+                nested: Any = found[name]
+                values, offsets = nested.values(), nested.offsets()
                 scale_gradient(values, factor)
-                found[name] = torch.nested.nested_tensor_from_jagged(values, found[name].offsets())
+                found[name] = torch.nested.nested_tensor_from_jagged(values, offsets)
         return found
 
     def forward_backward_batch(self, data: TensorDict, loss_function: Any, forward_only: bool = False) -> Any:
+        """As the engine's own, with the decisions over the mini-batch.
+
+        Raises:
+            ValueError: For a loss that is none of verl's policy losses.
+        """
         if forward_only or not self._components():
             return super().forward_backward_batch(data, loss_function, forward_only)
         if getattr(loss_function, "func", None) is not ppo_loss:
-            raise ValueError("masks work on verl's policy losses, and this is another (leave `capo` out of a run of distillation or of fine-tuning)")
+            raise ValueError(
+                "masks work on verl's policy losses, and this is another "
+                "(leave `capo` out of a run of distillation or of fine-tuning)"
+            )
         data = self._begun(data)
         if self._inflight:
             output = self._decide_inflight(data, loss_function)
         else:
             self._decide_ahead(data)
-            data["capo_factor"] = self._step.factors.to(data["input_ids"].device)
+            data["capo_factor"] = self._current.factors.to(data["input_ids"].device)
             output = super().forward_backward_batch(data, loss_function)
         if self._remembers():
             self._second_pass(loss_function)
@@ -138,7 +167,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         contents = data["capo_content"].tolist()
         used = self.reduced(torch.tensor(min(self._used[each] for each in contents)), dist.ReduceOp.MIN)
         self._used.update(contents)
-        self._seen.begin_step(_one(data["temperature"]), int(used))
+        self._seen.begin_step(one_temperature(data["temperature"]), int(used))
         return data
 
     def reduced(self, value: Tensor, by: Any = dist.ReduceOp.SUM) -> Tensor:
@@ -147,29 +176,45 @@ class CapoEngine(FSDPEngineWithLMHead):
         dist.all_reduce(value, by, self.get_data_parallel_group())
         return value
 
-    # Deciding ---------------------------------------------------------------------------------------------------------------
+    # Deciding -------------------------------------------------------------------------------------
 
     def _decide_ahead(self, data: TensorDict) -> None:
         """All components over the step's whole batch, which is scored and gathered for it."""
         started, parts = time.perf_counter(), []
         scoring = data.copy()
         tu.assign_non_tensor(scoring, calculate_entropy="ENTROPY" in self._seen.needed, calculate_sum_pi_squared=False)
+
+        def look(micro: TensorDict, found: dict[str, Tensor]) -> None:
+            parts.append(self._seen.part(micro, found))
+
         with torch.no_grad():
-            self.passed(scoring, None, lambda micro, found: parts.append(self._seen.part(micro, found)), forward_only=True)
+            self.passed(scoring, None, look, forward_only=True)
         own = joined(parts)
         self._say_bytes(own)
         arrays = self._seen.gathered(own, self._seen.needed)
-        decision = decide(self._seen.batch(arrays, of_step=True), arrays["completion_mask"], self.capo_masks, self.capo_weights)
+        decision = self._decide(arrays, of_step=True)
         decision.rows = arrays["rows"]
         self._tell(decision.records, arrays["completion_mask"].cpu())
         self._decided(data, decision, {}, torch.stack([decision.mask.sum(), decision.keep.sum()]))
         self._add("seconds", time.perf_counter() - started)
 
+    def _decide(self, arrays: Arrays, of_step: bool) -> Decision:
+        batch = self._seen.batch(arrays, of_step)
+        return decide(batch, arrays["completion_mask"], self.capo_masks, self.capo_weights)
+
+    def _decision_of(self, arrays: Arrays, of_step: bool) -> Decision:
+        """What was decided over parts that were joined."""
+        keep, weights = arrays.pop("keep"), arrays.pop("weights")
+        batch = self._seen.batch(arrays, of_step)
+        return Decision(batch, arrays["completion_mask"], keep, weights, rows=arrays["rows"])
+
     def _say_bytes(self, own: Arrays) -> None:
         others = ranks(self.get_data_parallel_group()) - 1
         if self._seen.steps == 0 and self.rank == 0 and others:
-            received, ids = sum(array.nbytes for array in own.values()) * others, ", ".join(f"`{each.id}`" for each in self._components())
-            logger.warning("every step a rank receives about %.3g GB from %d others, because %s may need the whole of it ahead", received / 1e9, others, ids)
+            received = sum(array.nbytes for array in own.values()) * others / 1e9
+            ids = ", ".join(f"`{each.id}`" for each in self._components())
+            told = "every step a rank receives about %.3g GB from %d others, because %s may need the whole of it ahead"
+            logger.warning(told, received, others, ids)
 
     def _decide_inflight(self, data: TensorDict, loss_function: Any) -> Any:
         """All components over one micro-batch after another, in the forward pass that trains."""
@@ -177,14 +222,14 @@ class CapoEngine(FSDPEngineWithLMHead):
         asked = tu.get_non_tensor_data(data, "calculate_entropy", False)
         tu.assign_non_tensor(data, calculate_entropy=asked or "ENTROPY" in self._seen.needed)
 
-        def look(micro: TensorDict, found: dict[str, Tensor]) -> Optional[Tensor]:
+        def look(micro: TensorDict, found: dict[str, Tensor]) -> Tensor | None:
             nonlocal seconds
             started = time.perf_counter()
             part = self._seen.part(micro, found)
             if not asked:
                 # verl's loss would take it for a term of its own.
                 found.pop("entropy", None)
-            decision = decide(self._seen.batch(part, of_step=False), part["completion_mask"], self.capo_masks, self.capo_weights)
+            decision = self._decide(part, of_step=False)
             self._parts.append(part | {"keep": decision.keep, "weights": decision.weights})
             self._tell(decision.records, part["completion_mask"].cpu())
             seconds += time.perf_counter() - started
@@ -193,17 +238,22 @@ class CapoEngine(FSDPEngineWithLMHead):
         output = self.passed(data, loss_function, look)
         started = time.perf_counter()
         arrays, self._parts = joined(self._parts), []
-        keep, weights = arrays.pop("keep"), arrays.pop("weights")
-        decision = Decision(self._seen.batch(arrays, of_step=False), arrays["completion_mask"], keep, weights, rows=arrays["rows"])
-        tokens, kept = self._decided(data, decision, arrays, self.reduced(torch.stack([decision.mask.sum(), keep.sum()])))
+        decision = self._decision_of(arrays, of_step=False)
+        counts = self.reduced(torch.stack([decision.mask.sum(), decision.keep.sum()]))
+        tokens, kept = self._decided(data, decision, arrays, counts)
         if self._over_step() and kept:
             # No micro-batch knew how many tokens the step keeps; gradients are linear in what they are divided by.
-            self._step.factors = self._step.factors * (tokens / kept)
+            self._current.factors = self._current.factors * (tokens / kept)
             for parameter in self.module.parameters():
                 if parameter.grad is not None:
                     parameter.grad.mul_(tokens / kept)
         self._add("seconds", seconds + time.perf_counter() - started)
         return output
+
+    @property
+    def _current(self) -> Step:
+        assert self._step is not None
+        return self._step
 
     def _over_step(self) -> bool:
         """Whether all tokens of the step share a denominator that masks change."""
@@ -216,28 +266,29 @@ class CapoEngine(FSDPEngineWithLMHead):
 
     def _decided(self, data: TensorDict, decision: Decision, arrays: Arrays, counts: Tensor) -> tuple[int, int]:
         """Keeps what the step's end needs; tokens of the step, and those that are kept."""
+        assert decision.rows is not None
         own, (tokens, kept) = rows.places(decision.rows, self.get_data_parallel_rank()), counts.tolist()
-        self._step = _Step(data, decision, arrays, self._factor(decision)[own], decision.mask[own], kept > 0)
-        for name, value in {"rejection_rate": 1 - kept / max(tokens, 1), "rejected_tokens": tokens - kept, "skipped": kept == 0}.items():
-            self._add(name, value)
+        self._step = Step(data, decision, arrays, self._factor(decision)[own], decision.mask[own], kept > 0)
+        self._add("rejection_rate", 1 - kept / max(tokens, 1))
+        self._add("rejected_tokens", tokens - kept)
+        self._add("skipped", kept == 0)
         return tokens, kept
 
-    def _whole(self, step: _Step) -> Decision:
+    def _whole(self, step: Step) -> Decision:
         """The decision over the whole step, as step controls see it."""
         decision = step.decision
         if not self._inflight:
             return decision
-        inputs = frozenset().union(*(each.inputs for each in self.capo_step_controls))
+        inputs = {name for each in self.capo_step_controls for name in each.inputs}
         arrays = self._seen.gathered(step.arrays | {"keep": decision.keep, "weights": decision.weights}, inputs)
-        keep, weights = arrays.pop("keep"), arrays.pop("weights")
-        return Decision(self._seen.batch(arrays, of_step=True), arrays["completion_mask"], keep, weights, rows=arrays["rows"])
+        return self._decision_of(arrays, of_step=True)
 
-    # Rejected gradients -----------------------------------------------------------------------------------------------------
+    # Rejected gradients ---------------------------------------------------------------------------
 
     def _second_pass(self, loss_function: Any) -> None:
         """The gradient of what was rejected or weighted away, over the completions that have something of it."""
-        started, data = time.perf_counter(), self._step.data
-        rest = ((1 - self._step.factors) * self._step.mask).to(data["input_ids"].device)
+        started, step, data = time.perf_counter(), self._current, self._current.data
+        rest = ((1 - step.factors) * step.mask).to(data["input_ids"].device)
         # A loss that divides by the longest completion of a micro-batch needs the same micro-batches.
         every = self.capo.reduction == "fixed_length" and self.capo.loss_scale_factor is None
         places = torch.arange(len(rest)) if every else self._seen.rows_with(data, rest.any(1))
@@ -246,16 +297,18 @@ class CapoEngine(FSDPEngineWithLMHead):
             return
         again = tu.index_select_tensor_dict(data, places)
         # verl divides by the tokens that are there.
-        share = self.reduced(again["loss_mask"].sum()) / self.reduced(data["loss_mask"].sum()) if self.capo.reduction == "token_mean" else 1.0
+        share: Any = 1.0
+        if self.capo.reduction == "token_mean":
+            share = self.reduced(again["loss_mask"].sum()) / self.reduced(data["loss_mask"].sum())
         again["capo_factor"] = rest[places] * share
         with self.optimizer.rejected():
             super().forward_backward_batch(again, loss_function)
         self._add("second_pass_seconds", time.perf_counter() - started)
 
     def _stepped(self) -> float:
-        """verl's step; where something was rejected, both gradients are clipped by the norm of their sum."""
+        """The step of verl; where something was rejected, both gradients are clipped by the norm of their sum."""
         if not (self._remembers() and self.optimizer.has_rejected):
-            return super().optimizer_step()
+            return float(super().optimizer_step())
         norms = self.optimizer.grad_norms()
         for name in ("kept", "rejected"):
             self._add(f"{name}_grad_norm", float(norms[name]))
@@ -266,9 +319,10 @@ class CapoEngine(FSDPEngineWithLMHead):
             self.optimizer.zero_grad()
         return float(norms["unmasked"])
 
-    # The step and its end ---------------------------------------------------------------------------------------------------
+    # The step and its end -------------------------------------------------------------------------
 
     def train_batch(self, data: TensorDict, loss_function: Any) -> Any:
+        """As the engine's own, with the components' metrics."""
         output = super().train_batch(data, loss_function)
         # Lists, as verl has a number per micro-batch.
         output["metrics"].update({f"capo/{name}": values for name, values in self._told.items()})
@@ -276,9 +330,10 @@ class CapoEngine(FSDPEngineWithLMHead):
         return output
 
     def optimizer_step(self) -> float:
-        if self._step is None:
-            return super().optimizer_step()
+        """As the engine's own, as much of the step as the controls leave; the gradient's norm."""
         step, self._step = self._step, None
+        if step is None:
+            return float(super().optimizer_step())
         if not step.kept:
             # Gradients of zero would still move the weights under Adam.
             self.optimizer.zero_grad()
@@ -298,18 +353,19 @@ class CapoEngine(FSDPEngineWithLMHead):
         self._told["seconds"] = [sum(self._told["seconds"]) + time.perf_counter() - started]
         return norm
 
-    def _controlled(self, step: _Step) -> tuple[float, bool]:
+    def _controlled(self, step: Step) -> tuple[float, bool]:
         """The step, as much of it as the controls leave: verl's norm, and whether there was one."""
         started = time.perf_counter()
         self._controls.remember(self.optimizer, step.data, self._whole(step))
-        norm, told, taken = self._stepped(), {}, False
+        told: Records = {}
+        norm, taken = self._stepped(), False
         if math.isfinite(norm):
             told, taken = self._controls.apply()
         self._tell(told)
         self._add("control_seconds", time.perf_counter() - started)
         return norm, taken
 
-    def _tell(self, records: Records, mask: Optional[Tensor] = None) -> None:
+    def _tell(self, records: Records, mask: Tensor | None = None) -> None:
         for name, value in metrics(records, mask, self.capo.component_metrics).items():
             self._add(name, value)
 
@@ -317,13 +373,15 @@ class CapoEngine(FSDPEngineWithLMHead):
         self._told.setdefault(name, []).append(float(value))
 
     def lr_scheduler_step(self) -> Any:
+        """As the engine's own."""
         # verl's rollout is used up.
         self._used.clear()
         return super().lr_scheduler_step()
 
-    # Checkpoints ------------------------------------------------------------------------------------------------------------
+    # Checkpoints ----------------------------------------------------------------------------------
 
     def save_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
+        """As the engine's own, with the components' states."""
         super().save_checkpoint(local_path, *args, **kwargs)
         if self._components() and self.rank == 0:
             counts = {"steps": self._seen.steps, "taken": self._seen.taken, "second_moment": self.capo.second_moment}
@@ -331,31 +389,12 @@ class CapoEngine(FSDPEngineWithLMHead):
         torch.distributed.barrier()
 
     def load_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
+        """As the engine's own, with the components' states."""
         if self._components():
-            # Every rank's components are in the same state: the first rank reads it, as it wrote it, and tells the others.
+            # Every rank's components are in one state: the first rank reads it, as it wrote it, and tells the others.
             path = Path(local_path) / STATE
-            told = [torch.load(path, weights_only=True) if self.rank == 0 and path.exists() else None]
+            told: list[Any] = [torch.load(path, weights_only=True) if self.rank == 0 and path.exists() else None]
             torch.distributed.broadcast_object_list(told, src=0)
             load_checked(path, told[0], self._components(), self.capo.second_moment)
             self._seen.steps, self._seen.taken = told[0]["steps"], told[0]["taken"]
         super().load_checkpoint(local_path, *args, **kwargs)
-
-
-@dataclass
-class _Step:
-    """What a step's end needs: the mini-batch with its rows' numbers, the decision, in flight the arrays that it is of; of this rank's rows in the mini-batch's
-    order the factors of their tokens' gradients and which are tokens; and whether anything of the step is kept."""
-
-    data: TensorDict
-    decision: Decision
-    arrays: Arrays
-    factors: Tensor
-    mask: Tensor
-    kept: bool
-
-
-def _one(temperature: Any) -> float:
-    values = torch.as_tensor(temperature, dtype=torch.float32).reshape(-1)
-    if bool((values != values[0]).any()):
-        raise ValueError("masks need one temperature for all completions of a step, and there are several")
-    return float(values[0])

@@ -10,8 +10,9 @@ Numbers have three digits. A metric that is the same in every step and that no c
 import json
 import subprocess
 import tempfile
-import tomllib
 from pathlib import Path
+
+import tomllib
 
 HERE = Path(__file__).resolve().parent
 HOST = HERE.parents[2] / "target/release/host"

@@ -16,11 +16,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM, Trainer, get_scheduler
-from transformers.generation.logits_process import (
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 HERE = Path(__file__).parent
 IDS = [[0, 0, 0, 7, 21, 46, 3, 12, 30, 5, 41], [0, 11, 2, 33, 47, 19, 19, 8, 1, 25, 36]]

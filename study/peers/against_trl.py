@@ -7,9 +7,9 @@
     python against_trl.py --model SmolLM2 --sizes 32x4 --prompt-tokens 83
     python against_trl.py --dtype bf16                           both compute in bf16; `default`: each as it does when nobody says
 
-Every run is a process of its own, one after another, `host` and TRL in turn. Models without `--model` have fresh weights; models and prompts are saved once, for both. The
-algorithm is GRPO as both have it by default, on policy, without a reference model; the whole batch is one micro-batch in TRL, and in `host` too unless
-`--micro-batch` says otherwise. A step is everything between two optimizer steps. README.md says more.
+Every run is a process of its own, one after another, `host` and TRL in turn. Models without `--model` have fresh weights; models and prompts are saved once,
+for both. The algorithm is GRPO as both have it by default, on policy, without a reference model; the whole batch is one micro-batch in TRL, and in `host` too
+unless `--micro-batch` says otherwise. A step is everything between two optimizer steps. README.md says more.
 """
 
 import argparse
@@ -24,11 +24,7 @@ from pathlib import Path
 
 GROUP, PROMPTS = 8, 64
 # Name: settings of Qwen2, completions of a step, tokens of a completion.
-SIZES = {
-    "1.5M": ((128, 512, 4, 4, 2, 4096), 32, 32),
-    "28M": ((512, 2048, 6, 8, 4, 8192), 32, 64),
-    "150M": ((768, 3072, 13, 12, 4, 49152), 32, 64),
-}
+SIZES = {"1.5M": ((128, 512, 4, 4, 2, 4096), 32, 32), "28M": ((512, 2048, 6, 8, 4, 8192), 32, 64), "150M": ((768, 3072, 13, 12, 4, 49152), 32, 64)}
 NAMES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
 
 
@@ -227,7 +223,7 @@ def once(options, folder, size, who):
         drawn = [after[2] - before[2] for before, after in zip(ends, ends[1:])]
         start = ends[0][0] - began
     # Of two the faster: the last step writes the checkpoint.
-    middle = lambda numbers: sorted(numbers)[(len(numbers) - 1) // 2]  # noqa: E731
+    middle = lambda numbers: sorted(numbers)[(len(numbers) - 1) // 2]
     rates = [tokens / seconds for tokens, seconds in zip(drawn, generating)]
     return middle(steps), middle(rates), start, peak, sum(drawn) / len(drawn) / rows
 

@@ -93,14 +93,13 @@ def measure(args):
     advantages = torch.randn(args.completions, device=args.device)
     count = sum(weight.numel() for weight in model.parameters())
     print(
-        f"{count:,} parameters, {args.completions} x ({args.prompt_tokens} + {args.new_tokens}) tokens, {args.dtype}, "
-        f"{args.device}, torch {torch.__version__}",
+        f"{count:,} parameters, {args.completions} x ({args.prompt_tokens} + {args.new_tokens}) tokens, {args.dtype}, {args.device}, torch {torch.__version__}",
         flush=True,
     )
     dtype = torch.bfloat16 if args.dtype == "bf16" else torch.float32
     sampler = Qwen2ForCausalLM(model.config).to(args.device, dtype).eval()
     sampler.generation_config.eos_token_id = None
-    seconds = fastest(args, lambda: generate(args, sampler, prompts))
+    seconds = fastest(args, lambda sampler=sampler: generate(args, sampler, prompts))
     print(f"  generation {args.completions * args.new_tokens / seconds:12.0f} completion tokens/s", flush=True)
     tokens = generate(args, sampler, prompts)
     assert tokens.shape == (args.completions, args.prompt_tokens + args.new_tokens), "a completion ended early"

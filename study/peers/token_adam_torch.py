@@ -170,11 +170,7 @@ class Lean:
         counts = torch.bincount(ids.flatten(), minlength=VOCABULARY)
         ends = counts[counts > 0].cumsum(0)
         sums = functional.embedding_bag(
-            order // ids.shape[1],
-            batch.hidden[keep].float(),
-            ends - counts[counts > 0],
-            mode="sum",
-            per_sample_weights=coefficients.flatten()[order],
+            order // ids.shape[1], batch.hidden[keep].float(), ends - counts[counts > 0], mode="sum", per_sample_weights=coefficients.flatten()[order]
         )
         return moments.step(*row_means(sums, counts))
 

@@ -7,7 +7,8 @@
 * Training: 60 steps of 32 completions in groups of 8, at most 6 tokens, temperature 1, a constant learning rate without a warm-up.
 * Number of a run: accuracy on the 128 held-out prompts, greedy, as the mean of the measurements after 40, 50 and 60 steps.
 * Seeds 31 to 33, which chose nothing. The target of 4e-3 was measured on seed 30: the median KL of a step of `grpo` at 1e-5, 4.5e-3, cut to one digit.
-* Fixed targets between 3e-5, the default at that time, and the measured one, at 1e-4, were added with the search over rates, before a run of either beyond seed 31.
+* Fixed targets between 3e-5, the default at that time, and the measured one, at 1e-4, were added with the search over rates, before a run of either beyond seed
+  31.
 * An adapter's fixed targets and its mask at 2%, at 1e-3, were added before any run of them. Of a grid of targets, the best on seed 31 gets
   the other seeds.
 * Successive halving over RATES at the cost of one run: five rates train for 4 steps, the two with the highest mean training reward go on to
@@ -34,11 +35,7 @@ MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 TARGETS = ("3e-5", "1e-4", "3e-4", "1e-3", "4e-3")
 # (rates that are left, the step that they train to): 5 x 4 + 2 x 6 + 1 x 30 are 62 steps.
 RUNGS = ((5, 4), (2, 10), (1, 40))
-TASKS = {
-    "sequence": None,
-    "chain_sum": ["--config", "max_terms=2", "--config", "max_digits=2"],
-    "number_sequence": [],
-}
+TASKS = {"sequence": None, "chain_sum": ["--config", "max_terms=2", "--config", "max_digits=2"], "number_sequence": []}
 # Kept of each step, where it was measured.
 METRICS = (
     "reward",
@@ -88,11 +85,11 @@ def config(folder, task, python):
     path = folder / f"{task}.toml"
     path.write_text(
         f"""[model]
-model_name_or_path = "{folder / 'models' / MODEL}"
+model_name_or_path = "{folder / "models" / MODEL}"
 
 [data]
-dataset_name = "{data / 'train.jsonl'}"
-eval_dataset_name = "{data / 'held_out.jsonl'}"
+dataset_name = "{data / "train.jsonl"}"
+eval_dataset_name = "{data / "held_out.jsonl"}"
 
 [rollout]
 num_generations = 8
