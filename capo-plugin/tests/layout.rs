@@ -94,5 +94,5 @@ fn every_type_of_the_wire_is_in_the_table() {
             count += 1;
         }
     }
-    assert_eq!(count, 41, "types of the wire");
+    assert_eq!(count, 37, "types of the wire");
 }

@@ -143,13 +143,6 @@ impl Part {
         })
     }
 
-    /// A part without activations, from another model's forward pass: features of the tokens of `rows`, `[K, D]`, with their head.
-    pub(super) fn detached(hidden: Tensor, head: Tensor, rows: Sequences, loss_temperature: f64) -> Result<Self> {
-        let targets = Tensor::new(rows.targets().collect::<Vec<_>>(), hidden.device())?;
-        let rows = Arc::new(rows);
-        Ok(Self { hidden, head, targets, rows, loss_temperature, truncation: None, tape: None })
-    }
-
     /// Number of completion tokens with their padding, `rows * T`.
     fn count(&self) -> usize {
         self.rows.rows() * self.rows.completion_len

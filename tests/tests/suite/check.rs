@@ -160,7 +160,7 @@ fn random_batches_and_one_of_them_again() {
     let outcome = folder.host(&format!("check libmisbehave.so {sin} --only fuzz --fuzz 20 --seed 7"));
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");
     let found = last_line(&outcome);
-    assert_snapshot!(found, @"  fuzz                failed   B = 6, T = 1, G = 3: two fresh instances differ: `keep` is 0 and 1 at completion 0, token 0 (run it alone with `--reproduce misbehave.mask@7.0`)");
+    assert_snapshot!(found, @"  fuzz                failed   B = 6, T = 1, G = 3: two fresh instances differ: `token_mask` is 0 and 1 at completion 0, token 0 (run it alone with `--reproduce misbehave.mask@7.0`)");
     let (_, name) = found.split_once("--reproduce ").unwrap();
     let name = name.trim_end_matches(['`', ')']);
     let again = folder.host(&format!("check libmisbehave.so {sin} --reproduce {name}"));

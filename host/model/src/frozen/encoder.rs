@@ -62,7 +62,7 @@ impl Encoder {
         let outputs = linear(&builder.pp(head.output), (labels, width), true)?;
         let bias = outputs.bias().map(|bias| bias.narrow(0, label, 1)).transpose()?;
         let output = Linear::new(outputs.weight().narrow(0, label, 1)?.contiguous()?, bias);
-        weights.finish("")?;
+        weights.finish()?;
         let averages = match settings.get("classifier_pooling").and_then(Value::as_str) {
             None | Some("cls") => false,
             Some("mean") => true,

@@ -1,20 +1,17 @@
 //! Frozen models: a reference model for a KL penalty, and models that score texts.
 //!
-//! Models of the trained families run in the same decoder. Other families run through `candle-transformers`, in 32-bit floats. Its panics
-//! become errors in one place, `contained`.
+//! Models of the trained families run in the same decoder. Encoders that score texts run through `candle-transformers`, in 32-bit floats.
+//! Its panics become errors in one place, `contained`.
 
-mod causal;
 mod classifier;
 mod encoder;
 mod encoders;
-mod families;
 mod known;
 mod labels;
 mod reference;
 mod scorer;
 mod weights;
 
-pub use causal::Causal;
 pub use classifier::Classifier;
 pub use reference::Reference;
 pub use weights::bytes_in_memory;

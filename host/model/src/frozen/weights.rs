@@ -12,7 +12,6 @@ use capo_loader::memory::lacking;
 use super::super::config::CONFIG_FILE;
 use super::super::files::ModelFiles;
 use super::super::params::weight_files;
-use super::super::shapes::HEAD;
 use super::super::tensors::TensorFile;
 
 /// Name endings of tensors that are computed, not read.
@@ -56,13 +55,10 @@ impl Weights {
         VarBuilder::from_backend(Box::new(self.clone()), DType::F32, device.clone())
     }
 
-    /// Refuses tensors that were not requested, except for a head equal to the `embedding` to which it is tied.
-    pub(super) fn finish(&self, embedding: &str) -> Result<()> {
-        let values = |tensor: &Tensor| tensor.flatten_all()?.to_vec1::<f32>();
-        let values = |name: &str| self.held.get(name).map(values).transpose();
-        for name in self.unused().iter() {
-            ensure!(
-                name == HEAD && values(HEAD)? == values(embedding)?,
+    /// Refuses tensors that were not requested.
+    pub(super) fn finish(&self) -> Result<()> {
+        if let Some(name) = self.unused().first() {
+            bail!(
                 "cannot use {}: unexpected tensor `{name}` (the weights and `config.json` must be of one model)",
                 self.place
             );

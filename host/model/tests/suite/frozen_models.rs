@@ -3,14 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-use candle_core::{DType, Device};
-use host_model::frozen::{Classifier, Reference};
-use host_model::{ModelFiles, Sequences, Wants, embedded};
+use candle_core::Device;
+use host_model::frozen::Classifier;
+use host_model::{ModelFiles, embedded};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::shared::{batch, changed_copy, data, json};
+use crate::shared::{self, changed_copy, data};
 
 /// Id of the tokens that fill rows up.
 const PAD: u32 = 0;
@@ -25,14 +24,10 @@ fn load(directory: &Path, label: Option<&str>) -> anyhow::Result<Classifier> {
     Classifier::load(&ModelFiles::Directory(directory.to_owned()), label, &Device::Cpu)
 }
 
-fn golden<T: DeserializeOwned>(name: &str, file: &str) -> Vec<T> {
-    json(&data("frozen-golden").join(name).join(file))
-}
-
 /// Compares the output `output`, called `label`, in one ragged batch and one text at a time.
 fn compare(name: &str, label: Option<&str>, output: usize) {
     let model = load(&data("frozen-golden").join(name), label).unwrap();
-    let rows: Vec<Row> = golden(name, "scores.json");
+    let rows: Vec<Row> = shared::json(&data("frozen-golden").join(name).join("scores.json"));
     let ids: Vec<Vec<u32>> = rows.iter().map(|row| row.ids.clone()).collect();
     let together = model.score(&ids, PAD).unwrap();
     let alone = ids.iter().map(|ids| model.score(std::slice::from_ref(ids), PAD).unwrap()[0]);
@@ -60,36 +55,6 @@ fn encoders_score_as_transformers_does() {
     }
 }
 
-#[derive(Deserialize)]
-struct Completion {
-    prompt_ids: Vec<u32>,
-    completion_ids: Vec<u32>,
-    logps: Vec<f32>,
-}
-
-#[test]
-fn references_have_the_log_probabilities_of_transformers() {
-    for name in ["gemma", "glm4", "qwen3-moe", "smollm3"] {
-        let rows: Vec<Completion> = golden(name, "logps.json");
-        let files = ModelFiles::Directory(data("frozen-golden").join(name));
-        let reference = Reference::load(&files, 40, DType::F32, &Device::Cpu).unwrap();
-        assert!(matches!(reference, Reference::Other(_)), "{name}");
-        let logps = |rows: &Sequences| reference.forward(rows, 0.9).unwrap().outputs(&Wants::default()).unwrap().logps;
-        let pairs: Vec<(&[u32], &[u32])> =
-            rows.iter().map(|row| (row.prompt_ids.as_slice(), row.completion_ids.as_slice())).collect();
-        let whole = batch(&pairs);
-        let together = logps(&whole);
-        assert_eq!(together, logps(&whole), "{name}: nothing is left of a pass");
-        for ((row, pair), together) in rows.iter().zip(&pairs).zip(together.chunks_exact(whole.completion_len)) {
-            let alone = logps(&batch(&[*pair]));
-            for ((expected, together), alone) in row.logps.iter().zip(together).zip(&alone) {
-                assert!((together - expected).abs() < 1e-4, "{name}: {together} {expected}");
-                assert!((alone - expected).abs() < 1e-4, "{name}: alone {alone} {expected}");
-            }
-        }
-    }
-}
-
 /// Of an adapter the base alone would be read.
 #[test]
 fn adapters_of_models_that_score_are_refused() {
@@ -97,8 +62,7 @@ fn adapters_of_models_that_score_are_refused() {
     for name in ["qwen2-score", "bert-score"] {
         let adapter = folder.path().join(name);
         fs::create_dir(&adapter).unwrap();
-        let config =
-            serde_json::json!({ "peft_type": "LORA", "base_model_name_or_path": data("frozen-golden").join(name) });
+        let config = json!({ "peft_type": "LORA", "base_model_name_or_path": data("frozen-golden").join(name) });
         fs::write(adapter.join("adapter_config.json"), config.to_string()).unwrap();
         let files = embedded::model_files(adapter.to_str().unwrap()).unwrap();
         let error = Classifier::load(&files, None, &Device::Cpu).err().unwrap().to_string();
@@ -118,13 +82,67 @@ fn changed(name: &str, changes: &Value) -> String {
 #[test]
 fn what_cannot_be_used_is_told() {
     assert_eq!(
-        changed("qwen2-score", &serde_json::json!({"architectures": ["Qwen2ForCausalLM"]})),
+        changed("qwen2-score", &json!({"architectures": ["Qwen2ForCausalLM"]})),
         "cannot use `FOLDER/config.json`: `architectures` is `[\"Qwen2ForCausalLM\"]`, only `Qwen2ForSequenceClassification` of a `qwen2` model scores texts (use a reward model's directory)"
     );
-    let shape = changed("qwen3-score", &serde_json::json!({"id2label": {"0": "good"}}));
+    let shape = changed("qwen3-score", &json!({"id2label": {"0": "good"}}));
     assert!(shape.ends_with("tensor `score.weight` has shape [3, 16], expected [1, 16] (the weights and `config.json` must be of one model)"), "{shape}");
-    let unknown = changed("qwen2-score", &serde_json::json!({"logit_scale": 2}));
+    let unknown = changed("qwen2-score", &json!({"logit_scale": 2}));
     assert!(unknown.contains("`logit_scale` is `2`, which is an unknown setting"), "{unknown}");
+    for (name, key, value, expected) in [
+        (
+            "bert-score",
+            "logit_cap",
+            json!(3),
+            "config.json`: `logit_cap` is `3`, which is an unknown setting of a `bert` model (remove it if it changes nothing of what the model computes)",
+        ),
+        (
+            "bert-score",
+            "is_decoder",
+            json!(true),
+            "config.json`: `is_decoder` is `true`, but only `false` is supported of a `bert` model (use another checkpoint)",
+        ),
+        (
+            "bert-score",
+            "num_attention_heads",
+            json!(0),
+            "config.json`: `num_attention_heads` is 0, expected at least 1 (correct `config.json`)",
+        ),
+        (
+            "bert-score",
+            "vocab_size",
+            json!(1_u64 << 62),
+            "config.json`: `vocab_size` is 4611686018427387904, expected at most 2147483647 (correct `config.json`)",
+        ),
+        (
+            "bert-score",
+            "num_hidden_layers",
+            json!(3),
+            "is missing (the weights and `config.json` must be of one model)",
+        ),
+        (
+            "bert-score",
+            "num_hidden_layers",
+            json!(1),
+            "unexpected tensor `bert.encoder.layer.1.attention.output.LayerNorm.bias` (the weights and `config.json` must be of one model)",
+        ),
+        (
+            "bert-score",
+            "hidden_size",
+            json!(18),
+            "has shape [15, 16], expected [15, 18] (the weights and `config.json` must be of one model)",
+        ),
+        (
+            "modernbert-score",
+            "rope_parameters",
+            json!({"rope_type": "yarn"}),
+            "config.json`: `rope_type` of `rope_parameters` is `yarn`, only `default` is supported of a model that is not of a family that is trained here (use another checkpoint)",
+        ),
+    ] {
+        let said = changed(name, &json!({ key: value }));
+        assert!(said.starts_with("cannot use `FOLDER/") || said.contains("cannot be used"), "{key}: {said}");
+        assert!(said.ends_with(expected), "{key}: {said}");
+    }
     let longer =
         load(&data("frozen-golden/qwen2-score"), None).unwrap().score(&[vec![2; 65]], PAD).unwrap_err().to_string();
     assert_eq!(longer, "a text has 65 tokens, the model has 64 positions (cut it)");

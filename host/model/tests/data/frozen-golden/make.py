@@ -2,10 +2,9 @@
 
     pip install torch transformers safetensors && python make.py
 
-Made with torch 2.9.1 and transformers 5.23.0. Every folder is a tiny random checkpoint as `save_pretrained` writes it: language
-models of the families that are only read (`logps.json`: log-probabilities at temperature 0.9 of ragged rows, each computed
-alone), and models that score texts (`scores.json`: the logits of ragged rows of ids, computed as one padded batch). Ids are
-those of the trainer's embedded tokenizer, 15 tokens of which 0 fills rows.
+Made with torch 2.9.1 and transformers 5.23.0. Every folder is a tiny random checkpoint as `save_pretrained` writes it, of a
+model that scores texts (`scores.json`: the logits of ragged rows of ids, computed as one padded batch). Ids are those of the
+trainer's embedded tokenizer, 15 tokens of which 0 fills rows.
 """
 
 import json
@@ -13,10 +12,9 @@ import shutil
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 HERE = Path(__file__).parent
-TEMPERATURE = 0.9
 PAD = 0
 ROWS = [(3, 4), (1, 1), (7, 2), (1, 9), (5, 5), (12, 1)]
 
@@ -35,23 +33,6 @@ SMALL = {
 }
 ROPE = {"rope_type": "default", "rope_theta": 100.0}
 ENCODER = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"} | {"num_labels": 1}
-
-# Language models; a vocabulary may be padded to more than the tokenizer's.
-CAUSAL = {
-    "gemma": {"model_type": "gemma", "head_dim": 8, "tie_word_embeddings": True, "vocab_size": 16, "rope_parameters": ROPE},
-    "glm4": {"model_type": "glm4", "head_dim": 8, "attention_bias": True, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}},
-    "qwen3-moe": {
-        "model_type": "qwen3_moe",
-        "head_dim": 8,
-        "moe_intermediate_size": 12,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "norm_topk_prob": True,
-        "decoder_sparse_step": 2,
-        "rope_parameters": ROPE,
-    },
-    "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0], "tie_word_embeddings": True, "rope_parameters": ROPE},
-}
 
 # Models that score texts: decoders, then encoders.
 DECODERS = {
@@ -95,11 +76,11 @@ ENCODERS = {
 }
 
 
-def make(number, name, changes, kind):
+def make(number, name, changes):
     torch.manual_seed(number)
     settings = {**(ENCODER if name in ENCODERS else SMALL), **changes}
     config = AutoConfig.for_model(settings.pop("model_type"), **settings)
-    model = kind.from_config(config, attn_implementation="eager").float().eval()
+    model = AutoModelForSequenceClassification.from_config(config, attn_implementation="eager").float().eval()
     with torch.no_grad():
         for weight_name, weight in model.named_parameters():
             if "norm" in weight_name.lower() and not weight_name.endswith("bias"):
@@ -110,7 +91,7 @@ def make(number, name, changes, kind):
     shutil.rmtree(directory, ignore_errors=True)
     model.save_pretrained(directory)
     (directory / "generation_config.json").unlink(missing_ok=True)
-    return kind.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+    return AutoModelForSequenceClassification.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
 
 
 def rows():
@@ -118,12 +99,6 @@ def rows():
     for prompt, completion in ROWS:
         row, ids = ids[: prompt + completion], ids[prompt + completion :]
         yield row[:prompt], row[prompt:]
-
-
-def logps(model, prompt, completion):
-    logits = model(input_ids=torch.tensor([prompt + completion])).logits[0] / TEMPERATURE
-    logps = torch.log_softmax(logits, -1)
-    return [logps[len(prompt) - 1 + t, token].item() for t, token in enumerate(completion)]
 
 
 def scores(model):
@@ -141,10 +116,6 @@ def write(path, rows):
 
 
 with torch.no_grad():
-    for number, (name, changes) in enumerate(CAUSAL.items()):
-        model = make(number, name, changes, AutoModelForCausalLM)
-        found = [{"prompt_ids": p, "completion_ids": c, "logps": logps(model, p, c)} for p, c in rows()]
-        write(HERE / name / "logps.json", found)
     for number, (name, changes) in enumerate((DECODERS | ENCODERS).items()):
-        model = make(100 + number, name, changes, AutoModelForSequenceClassification)
+        model = make(100 + number, name, changes)
         write(HERE / name / "scores.json", scores(model))
