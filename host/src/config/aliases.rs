@@ -47,7 +47,7 @@ impl Alias {
         Value::Table(table)
     }
 
-    /// The component's id, if TRL applies it as a factor of the loss. Truncated completions have no tokens there, so their mask is none.
+    /// The component's id, if TRL applies it as a factor of the loss. TRL drops truncated completions before the loss, so their mask is no factor.
     pub(super) fn loss_factor(&self) -> Option<&'static str> {
         (self.section != "objective" && self.id != TRUNCATED).then_some(self.id)
     }

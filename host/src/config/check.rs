@@ -182,7 +182,7 @@ fn optimizer(train: &TrainConfig) -> Result<()> {
     }
     ensure!(
         train.moments_dtype == Dtype::F32 || train.device == CPU,
-        "`train.moments_dtype` is `bf16`, which is there on the CPU alone, and `train.device` is `{}` (remove one of them)",
+        "`train.moments_dtype` is `bf16`, which only the CPU supports, but `train.device` is `{}` (remove one of them)",
         train.device
     );
     Ok(())
