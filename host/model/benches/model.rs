@@ -61,8 +61,10 @@ fn products_of((rows, inner, outputs): (usize, usize, usize)) {
         print!(", gradients {:.0} and {:.0}", rate(&|| ops::matmul(&gradient, &weight)), {
             rate(&|| ops::product(&gradient.t()?, &x, DType::F32))
         });
-        if ops::are_few_rows(&x, rows) {
-            print!(", as stored {:.0}", rate(&|| ops::products_of_few_rows(&x, [&weight]).map(|[product]| product)));
+        let streamed = ops::Streamed::new(&weight, dtype).unwrap().filter(|streamed| streamed.takes(rows));
+        if let Some(streamed) = streamed {
+            let product = || ops::products_of_few_rows(&x, [&streamed], dtype).map(|[product]| product);
+            print!(", of few rows {:.0}", rate(&product));
         }
         print!("{}", if dtype == DType::F32 { ";" } else { "\n" });
     }
