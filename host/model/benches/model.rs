@@ -129,7 +129,7 @@ fn parts() {
 /// Prints each fused operation, forward and backward, beside the same thing made of candle's differentiable operations.
 fn fused() {
     use candle_core::Var;
-    use candle_nn::ops::{rms_norm_slow, silu, softmax};
+    use candle_nn::ops::{rms_norm_slow, silu};
     use host_model::ops::{Frequencies, Rope, RopeTable};
     use std::sync::Arc;
 
