@@ -207,7 +207,7 @@ fn groups_of_one(config: &Config) -> Result<()> {
 }
 
 /// Refuses an invalid learning rate, schedule or weight decay, and a warm-up that the schedule would ignore.
-pub(crate) fn schedule(kind: ScheduleKind, learning_rate: f64, warmup_ratio: f64, weight_decay: f64) -> Result<()> {
+pub fn schedule(kind: ScheduleKind, learning_rate: f64, warmup_ratio: f64, weight_decay: f64) -> Result<()> {
     from_zero(&[
         ("train.learning_rate", learning_rate, f64::MAX),
         ("train.warmup_ratio", warmup_ratio, 1.0),
@@ -242,7 +242,7 @@ fn optimizer(train: &TrainConfig) -> Result<()> {
 }
 
 /// Refuses settings of files for a dataset that is not in files, and settings of conversations for plain-text prompts.
-pub(crate) fn data(data: &DataConfig) -> Result<()> {
+pub fn data(data: &DataConfig) -> Result<()> {
     let chat = first(&[
         ("system_prompt", data.system_prompt.is_some()),
         ("enable_thinking", data.enable_thinking.is_some()),

@@ -1,13 +1,13 @@
 //! The run's settings: a TOML file, `--set` overrides, and a recipe for the components that the file does not name.
 
 mod aliases;
-pub(crate) mod check;
+pub mod check;
 mod data;
 mod datasets;
 mod draft;
 mod eval;
 mod hints;
-pub(crate) mod limits;
+pub mod limits;
 mod logging;
 mod model;
 mod omission;
@@ -40,13 +40,13 @@ use omission::{in_full, is_default};
 pub use recipe::{Resolved, resolve};
 pub use replayed::replayed_settings;
 pub use rollout::RolloutConfig;
-pub(crate) use sets::{parse_set, set};
+pub use sets::{parse_set, set};
 pub use sizes::Sizes;
 pub use train::{LossDistribution, MaskDenominator, TrainConfig};
 pub use warnings::WarningsConfig;
 
 /// The settings of `host train` without `--config`; they are also the defaults for a config that holds only components.
-pub const DEFAULT: &str = include_str!("../../../configs/tiny/default.toml");
+pub const DEFAULT: &str = include_str!("../../../../configs/tiny/default.toml");
 
 /// All settings of a run, a field for each section.
 #[derive(Debug, Clone, Serialize)]

@@ -8,7 +8,7 @@ pub(super) fn first<'a>(keys: &[(&'a str, bool)]) -> Option<&'a str> {
 }
 
 /// Refuses counts of 0.
-pub(crate) fn at_least_one(counts: &[(&str, u64)]) -> Result<()> {
+pub fn at_least_one(counts: &[(&str, u64)]) -> Result<()> {
     if let Some((key, _)) = counts.iter().find(|(_, value)| *value == 0) {
         bail!("`{key}` is 0 (it must be at least 1)");
     }
@@ -16,7 +16,7 @@ pub(crate) fn at_least_one(counts: &[(&str, u64)]) -> Result<()> {
 }
 
 /// Refuses counts above their limits.
-pub(crate) fn at_most(counts: &[(&str, usize, usize)]) -> Result<()> {
+pub fn at_most(counts: &[(&str, usize, usize)]) -> Result<()> {
     if let Some((key, value, limit)) = counts.iter().find(|(_, value, limit)| value > limit) {
         bail!("`{key}` is {value} (it must be at most {limit})");
     }
@@ -24,7 +24,7 @@ pub(crate) fn at_most(counts: &[(&str, usize, usize)]) -> Result<()> {
 }
 
 /// Refuses numbers that are negative, not finite or above their limits.
-pub(crate) fn from_zero(numbers: &[(&str, f64, f64)]) -> Result<()> {
+pub fn from_zero(numbers: &[(&str, f64, f64)]) -> Result<()> {
     for (key, value, high) in numbers {
         if !(*value >= 0.0 && value <= high) {
             let limit = if *high == f64::MAX {

@@ -17,7 +17,7 @@ pub(super) fn sections() -> [(&'static str, &'static [&'static str]); 7] {
 }
 
 /// The page whose tables have the names of settings in TRL.
-const FROM_TRL: &str = include_str!("../../../docs/from-trl.md");
+const FROM_TRL: &str = include_str!("../../../../docs/from-trl.md");
 
 /// Error message about the key `typed` of `[section]`, whose keys are `known`.
 pub(super) fn unknown_key(section: &str, typed: &str, known: &[&str]) -> String {
