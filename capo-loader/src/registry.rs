@@ -66,7 +66,7 @@ impl Registry {
         let watch = |seconds| Watchdog::over_plugins(seconds, files.iter().map(shown).collect());
         let watchdog = seconds.map_or_else(Watchdog::off, watch);
         for file in files {
-            // What a user adds to a command may name a plugin again.
+            // A user may name a plugin again on the command line.
             if registry.plugins.iter().any(|other| other.path == file.path) {
                 continue;
             }

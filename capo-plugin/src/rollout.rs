@@ -23,9 +23,11 @@ impl Purpose {
 pub struct Completion<'a> {
     /// Text of the prompt, as in the dataset.
     pub prompt: &'a str,
-    /// Text of the completion, without special tokens.
+    /// Text of the completion, without special tokens; of an episode of several turns, that of the last turn.
     pub text: &'a str,
-    /// Token ids of the completion, up to and including the end token.
+    /// An episode of several turns: its messages after the prompt, as a JSON list of objects with `role` and `content`. Empty otherwise.
+    pub messages: &'a str,
+    /// Token ids of the completion, up to and including the end token; of an episode, with those that the environment added.
     pub ids: &'a [u32],
     /// True if the length limit cut the completion off.
     pub truncated: bool,
@@ -38,7 +40,7 @@ pub struct Completion<'a> {
 impl<'a> Completion<'a> {
     /// A completion that ended by itself, with an empty row. Hosts and tests then fill in the other fields.
     pub fn new(prompt: &'a str, text: &'a str) -> Self {
-        Self { prompt, text, ids: &[], truncated: false, answer: "", columns: "{}" }
+        Self { prompt, text, messages: "", ids: &[], truncated: false, answer: "", columns: "{}" }
     }
 
     /// Column `name` of the prompt's row, read as a `T`: `completion.column::<Vec<String>>("tests")`.

@@ -18,6 +18,7 @@ use crate::{Extension, Inputs, Purpose, Reduction, Traits};
 pub struct WireCompletion<'a> {
     pub prompt: RStr<'a>,
     pub text: RStr<'a>,
+    pub messages: RStr<'a>,
     pub ids: RSlice<'a, u32>,
     pub truncated: bool,
     pub answer: RStr<'a>,

@@ -8,7 +8,7 @@ use candle_core::{DType, Tensor};
 use super::config::{Biases, Config};
 use super::linear::Linear;
 use super::lora::DropoutMask;
-use super::ops::{self, HeadSizes, Rope};
+use super::ops::{self, HeadSizes, Rope, Streamed};
 use super::packed::Tokens;
 use super::policy::Policy;
 use super::shapes::{EMBEDDING, FINAL_NORM, head_name};
@@ -20,7 +20,7 @@ pub(super) struct Decoder {
     pub(super) embedding: Tensor,
     pub(super) layers: Vec<Layer>,
     pub(super) final_norm: Tensor,
-    /// Head, `[V, D]`, f32, because logits are f32.
+    /// Head, `[V, D]`, f32. Products with bf16 features round it on the CPU; logits are f32.
     pub(super) head: Linear,
     pub(super) eps: f64,
     /// True if the weights are frozen, and only an adapter is trained.
@@ -293,18 +293,24 @@ impl Decoder {
         Ok(self)
     }
 
-    /// Products with few rows read the matrices without a copy. Generation with a larger model uses this: f32 needs no copy of the weights,
+    /// Prepares the matrices for many products with few rows, which generation with a larger model uses: f32 needs no copy of the weights,
     /// and bf16 needs one of half their size.
     pub(super) fn stream(mut self) -> Result<Self> {
         let dtype = self.final_norm.dtype();
-        for linear in self.layers.iter_mut().flat_map(Layer::linears) {
-            linear.weight = ops::to_dtype(&linear.weight, dtype)?;
-            linear.transposed = linear.weight.t()?;
-            linear.streams = true;
+        let on_cpu = self.head.weight.device().is_cpu();
+        if on_cpu {
+            let dtype = ops::for_logits(&self.final_norm)?.dtype();
+            self.head.streamed = Streamed::new(&self.head.weight, dtype)?.map(Arc::new);
         }
-        self.head.streams = true;
+        for linear in self.layers.iter_mut().flat_map(Layer::linears) {
+            linear.streamed = Streamed::new(&linear.weight, dtype)?.map(Arc::new);
+            if !on_cpu {
+                linear.weight = linear.weight.to_dtype(dtype)?;
+                linear.transposed = linear.weight.t()?;
+            }
+        }
         // There, bf16 weights are copies already, so that joined ones take no more memory.
-        if self.head.weight.device().is_cuda() && dtype == DType::BF16 {
+        if !on_cpu && dtype == DType::BF16 {
             self.layers.iter_mut().try_for_each(Layer::join)?;
         }
         Ok(self)
@@ -333,6 +339,6 @@ impl Decoder {
 
     /// Logits `[N, V]`, f32, from features `[N, D]`.
     pub(super) fn logits(&self, features: &Tensor) -> Result<Tensor> {
-        self.head.forward(&features.to_dtype(DType::F32)?)
+        self.head.forward_to(&ops::for_logits(features)?, DType::F32)
     }
 }

@@ -1,4 +1,4 @@
-//! Built-in advantage estimators and objectives, and recipes that combine them. Their formulas are in docs/objectives.md.
+//! Built-in advantage estimators and objectives, and recipes that combine them. Their formulas are in plugins/baselines/README.md.
 
 use capo_baselines::{
     ByCompletion, ByFixedLength, ByToken, Cispo, ClippedSurrogate, Dapo, GroupCentered, GroupNormalized, Gspo,

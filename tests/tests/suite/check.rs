@@ -104,7 +104,7 @@ fn a_whole_report() {
     let is_other =
         |section: &&str| ["objective m", "weight m", "step_control m"].iter().any(|of| section.starts_with(of));
     let (others, whole): (Vec<&str>, Vec<&str>) = report.split("\n\n").partition(is_other);
-    // What is said of one component without its keys is said of all.
+    // A statement about one component without its keys holds for all.
     let (_, reward) = whole[1].split_once('\n').unwrap();
     let (reward, _) = reward.split_once("\n  group-of-one").unwrap();
     for (section, (point, skipped)) in others.iter().zip([("objective", 19), ("weight", 21), ("control", 18)]) {
@@ -131,7 +131,7 @@ fn a_reward_that_reads_columns_of_its_own() {
     // The report is of all components, and one of them is there to break a rule.
     let report = reward(checked("--rows rows.jsonl --fuzz 50"));
     assert!(report.lines().all(|line| line.contains(" success ")) && report.lines().count() == 24, "{report}");
-    // What is said of components at every point is not said again here.
+    // Statements about components at every point are not repeated here.
     let own = "group-of-one one-completion empty-completion odd-columns outputs-finite record-names permutation \
         evaluation key-values call-time fuzz";
     let is_own = |line: &&str| own.split(' ').any(|check| line.trim_start().starts_with(&format!("{check} ")));
@@ -160,7 +160,7 @@ fn random_batches_and_one_of_them_again() {
     let outcome = folder.host(&format!("check libmisbehave.so {sin} --only fuzz --fuzz 20 --seed 7"));
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");
     let found = last_line(&outcome);
-    assert_snapshot!(found, @"  fuzz                failed   B = 6, T = 1, G = 3: two fresh instances differ: `keep` is 0 and 1 at completion 0, token 0 (run it alone with `--reproduce misbehave.mask@7.0`)");
+    assert_snapshot!(found, @"  fuzz                failed   B = 6, T = 1, G = 3: two fresh instances differ: `token_mask` is 0 and 1 at completion 0, token 0 (run it alone with `--reproduce misbehave.mask@7.0`)");
     let (_, name) = found.split_once("--reproduce ").unwrap();
     let name = name.trim_end_matches(['`', ')']);
     let again = folder.host(&format!("check libmisbehave.so {sin} --reproduce {name}"));

@@ -24,7 +24,7 @@ use crate::terminal::say;
 
 use alone::Replays;
 use comparison::{Compared, Comparison, Row};
-use contender::Lineup;
+use contender::SelectedMasks;
 use setting::Setting;
 use tokens::Tokens;
 
@@ -33,13 +33,13 @@ pub(super) fn run(args: &CompareArgs) -> Result<()> {
     let target = args.target_rate.as_deref().map(str::parse).transpose()?;
     let optimizer = replayed_settings("a comparison of masks", &["mask"], &args.set)?;
     let registry = args.plugins.open()?;
-    let mut lineup = Lineup::choose(args, &registry, target.is_some())?;
-    let watchdog = Watchdog::start(0, lineup.names());
-    lineup.keep_buildable(&registry, &watchdog)?;
+    let mut selected = SelectedMasks::choose(args, &registry, target.is_some())?;
+    let watchdog = Watchdog::start(0, selected.names());
+    selected.keep_buildable(&registry, &watchdog)?;
     let mut batches = Batches { paths: &args.batches, optimizer, held: None };
     batches.hold()?;
-    let tokens = Tokens::read(&batches, &mut |path, batch| lineup.keep_supplied(path, batch))?;
-    let Lineup { contenders, left_out, .. } = lineup;
+    let tokens = Tokens::read(&batches, &mut |path, batch| selected.keep_supplied(path, batch))?;
+    let SelectedMasks { contenders, left_out, .. } = selected;
     if contenders.is_empty() {
         bail!("no mask can be compared on these batches: {}", left_out.join("; "));
     }

@@ -3,11 +3,12 @@
 
 use anyhow::{Result, bail};
 use capo_loader::registry::Registry;
-use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::draft::read_section;
 use super::hints;
+use super::setting::names;
+use super::trl::{Mode, TrlConfig};
 use super::{Draft, TrainConfig};
 
 /// The library with these components.
@@ -17,29 +18,6 @@ const VESPO: &str = "vespo.objective";
 
 /// The mask that rejects completions that the length limit cut off.
 const TRUNCATED: &str = "masks.truncated";
-
-/// Settings of TRL's `GRPOConfig` that components other than the objective implement here.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Settings {
-    mask_truncated_completions: bool,
-    /// 1 keeps all tokens.
-    top_entropy_quantile: Option<f64>,
-    off_policy_mask_threshold: Option<f64>,
-    vllm_importance_sampling_correction: Option<bool>,
-    vllm_importance_sampling_mode: Option<Mode>,
-    vllm_importance_sampling_clip_max: Option<f64>,
-    vllm_importance_sampling_clip_min: Option<f64>,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Mode {
-    TokenTruncate,
-    TokenMask,
-    SequenceTruncate,
-    SequenceMask,
-}
 
 /// A TRL setting, and the component that implements it.
 #[derive(Debug)]
@@ -69,7 +47,7 @@ impl Alias {
         Value::Table(table)
     }
 
-    /// The component's id, if TRL applies it as a factor of the loss. Truncated completions have no tokens there, so their mask is none.
+    /// The component's id, if TRL applies it as a factor of the loss. TRL drops truncated completions before the loss, so their mask is no factor.
     pub(super) fn loss_factor(&self) -> Option<&'static str> {
         (self.section != "objective" && self.id != TRUNCATED).then_some(self.id)
     }
@@ -88,7 +66,7 @@ impl Alias {
     }
 }
 
-impl Settings {
+impl TrlConfig {
     /// The aliases of a run with this objective.
     fn aliases(self, objective: Option<&str>) -> Vec<Alias> {
         let mut aliases = Vec::new();
@@ -145,19 +123,18 @@ impl Settings {
 /// TRL's settings that become components of `section`, which is `mask` or `weight`.
 pub(super) fn aliases_of(section: &str) -> impl Iterator<Item = &'static str> {
     let weights = section == "weight";
-    let known = capo_plugin::known_keys::<Settings>().unwrap_or_default();
-    known.iter().copied().filter(move |name| name.starts_with("vllm_importance_sampling") == weights)
+    names::<TrlConfig>().into_iter().filter(move |name| name.starts_with("vllm_importance_sampling") == weights)
 }
 
 impl Draft {
     /// Removes TRL's settings from `[train]`. Appends their components, or adds their keys to the objective.
     pub(super) fn take_aliases(&mut self) -> Result<Vec<Alias>> {
-        let own = capo_plugin::known_keys::<Settings>().unwrap_or_default();
-        let train = capo_plugin::known_keys::<TrainConfig>().unwrap_or_default();
+        let own = names::<TrlConfig>();
+        let train = names::<TrainConfig>();
         let objective = self.objective();
         let Some(Value::Table(table)) = self.table.get("train") else { return Ok(Vec::new()) };
         // Checked here, so that a mistyped key is compared with both lists.
-        let known = [train, own].concat();
+        let known = [&train[..], &own].concat();
         if let Some(unknown) = table.keys().find(|key| !known.contains(&key.as_str())) {
             let origin = self.origin(&[&format!("train.{unknown}")]);
             bail!("`[train]` of {origin}: {}", hints::unknown_key("train", unknown, &known));
@@ -166,7 +143,7 @@ impl Draft {
         let taken: Table = own.iter().filter_map(|name| table.remove_entry(*name)).collect();
         self.table.insert("train".into(), Value::Table(table));
         let origin = |key: &str| self.origin(&[&format!("train.{key}")]);
-        let aliases = read_section::<Settings>("train", Value::Table(taken), origin)?.aliases(objective.as_deref());
+        let aliases = read_section::<TrlConfig>("train", Value::Table(taken), origin)?.aliases(objective.as_deref());
         for alias in &aliases {
             if alias.section == "objective" {
                 self.give_objective(alias)?;
@@ -213,23 +190,35 @@ mod tests {
     fn appended(settings: &str) -> String {
         let sets = settings.split_whitespace().map(|set| format!("train.{set}")).collect::<Vec<_>>();
         let mut draft = Draft::read(None, DEFAULT, &sets).unwrap();
-        let line = |alias: &Alias| format!("train.{}: {} {}", alias.setting, alias.section, alias.table());
+        let line = |alias: &Alias| format!("{} {}", alias.section, alias.table());
         draft.take_aliases().unwrap().iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
     #[test]
-    fn each_is_a_component() {
-        assert_eq!(
-            appended("mask_truncated_completions=true top_entropy_quantile=0.2 off_policy_mask_threshold=0.5"),
-            "train.mask_truncated_completions: mask { use = \"masks.truncated\" }\n\
-             train.top_entropy_quantile: mask { top_entropy_quantile = 0.2, use = \"masks.entropy-quantile\" }\n\
-             train.off_policy_mask_threshold: mask { off_policy_mask_threshold = 0.5, use = \"masks.off-policy-sequence\" }"
-        );
-        assert_eq!(
-            appended("vllm_importance_sampling_mode=token_truncate vllm_importance_sampling_clip_min=0.5"),
-            "train.vllm_importance_sampling_mode: weight { mode = \"truncate\", rollout_is = \"token\", \
-             rollout_is_threshold = 3.0, rollout_is_threshold_lower = 0.5, use = \"masks.tis\" }"
-        );
+    fn each_is_a_component_and_what_is_off_is_nothing() {
+        let cases = [
+            ("mask_truncated_completions=true", "mask { use = \"masks.truncated\" }"),
+            ("top_entropy_quantile=0.2", "mask { top_entropy_quantile = 0.2, use = \"masks.entropy-quantile\" }"),
+            (
+                "off_policy_mask_threshold=0.5",
+                "mask { off_policy_mask_threshold = 0.5, use = \"masks.off-policy-sequence\" }",
+            ),
+            (
+                "vllm_importance_sampling_mode=token_truncate vllm_importance_sampling_clip_min=0.5",
+                "weight { mode = \"truncate\", rollout_is = \"token\", rollout_is_threshold = 3.0, \
+                 rollout_is_threshold_lower = 0.5, use = \"masks.tis\" }",
+            ),
+            (
+                "vllm_importance_sampling_correction=true",
+                "weight { mode = \"mask\", rollout_is = \"sequence\", rollout_is_threshold = 3.0, use = \"masks.tis\" }",
+            ),
+            ("vllm_importance_sampling_correction=false vllm_importance_sampling_mode=token_mask", ""),
+            ("mask_truncated_completions=false top_entropy_quantile=1.0", ""),
+            ("top_entropy_quantile=1", ""),
+        ];
+        for (settings, expected) in cases {
+            assert_eq!(appended(settings), expected, "{settings}");
+        }
     }
 
     #[test]
@@ -251,17 +240,5 @@ mod tests {
             "`train.vllm_importance_sampling_clip_max` of `--set` sets \
              `objective.vllm_importance_sampling_mode`, which is set as well (leave one out)"
         );
-    }
-
-    #[test]
-    fn trls_correction_has_its_default_mode_and_what_is_off_is_nothing() {
-        assert_eq!(
-            appended("vllm_importance_sampling_correction=true"),
-            "train.vllm_importance_sampling_correction: weight { mode = \"mask\", rollout_is = \"sequence\", \
-             rollout_is_threshold = 3.0, use = \"masks.tis\" }"
-        );
-        let off = "vllm_importance_sampling_correction=false vllm_importance_sampling_mode=token_mask";
-        let default = "mask_truncated_completions=false top_entropy_quantile=1.0";
-        assert_eq!([off, default, "top_entropy_quantile=1"].map(appended), [""; 3]);
     }
 }

@@ -3,75 +3,31 @@
 use anyhow::{Result, bail, ensure};
 use capo_loader::{ComponentConfig, component_names};
 
-use super::limits::{at_least_one, at_most, first, from_zero};
+use super::setting::{self, Settings, given};
 use super::{Config, DataConfig, Format, LossDistribution, RolloutConfig, Sizes, TEST, TrainConfig, datasets};
 use crate::adamw::SecondMoment;
 use crate::algorithms::GROUP_ADVANTAGES;
-use crate::data::{Arithmetic, Filter};
+use crate::data::Arithmetic;
 use crate::exam::RightAnswer;
 use crate::model::device::{CPU, Dtype};
 use crate::optim::OptimizerName;
 use crate::schedule::ScheduleKind;
-
-/// Longest prompt and completion in tokens, far above any model's limit.
-const LONGEST: usize = 1 << 24;
-/// Largest number of uses of one rollout.
-const MOST_ITERATIONS: usize = 1000;
 
 /// Refuses settings that are out of range, do not fit together or make other settings ineffective; returns the sizes of the run.
 pub(super) fn check(config: &Config) -> Result<Sizes> {
     let (data, rollout, train) = (&config.data, &config.rollout, &config.train);
     config.model.check()?;
     config.logging.check()?;
-    config.warnings.check()?;
-    at_least_one(&[
-        ("data.max_prompt_length", data.max_prompt_length as u64),
-        ("rollout.num_generations", rollout.num_generations as u64),
-        ("rollout.max_completion_length", rollout.max_completion_length as u64),
-        ("train.max_steps", train.max_steps),
-        ("train.per_device_train_batch_size", train.per_device_train_batch_size as u64),
-        ("train.gradient_accumulation_steps", train.gradient_accumulation_steps as u64),
-        ("train.num_iterations", train.num_iterations as u64),
-        ("number of `[[reward]]` tables", config.reward.len() as u64),
-    ])?;
-    at_most(&[
-        ("data.max_prompt_length", data.max_prompt_length, LONGEST),
-        ("rollout.max_completion_length", rollout.max_completion_length, LONGEST),
-        ("train.num_iterations", train.num_iterations, MOST_ITERATIONS),
-    ])?;
-    let ranges = [
-        (
-            "rollout.temperature",
-            f64::from(rollout.temperature),
-            0.0,
-            100.0,
-            "for greedy evaluation see `[eval]`; sampling needs more than 0",
-        ),
-        ("rollout.top_p", f64::from(rollout.top_p), 0.0, 1.0, "1 is off"),
-        ("train.loss_temperature", train.loss_temperature, 0.0, 100.0, "1 is the model's own distribution"),
-    ];
-    for (key, value, low, high, hint) in ranges {
-        if !(value > low && value <= high) {
-            bail!("`{key}` is {value} (it must be above {low} and at most {high}; {hint})");
-        }
-    }
-    from_zero(&[
-        ("train.adam_beta1", train.adam_beta1, 1.0 - f64::EPSILON),
-        ("train.adam_beta2", train.adam_beta2, 1.0 - f64::EPSILON),
-        ("train.sgd_momentum", train.sgd_momentum, 1.0 - f64::EPSILON),
-        ("train.max_grad_norm", train.max_grad_norm, f64::MAX),
-        ("train.entropy_coef", train.entropy_coef, f64::MAX),
-        ("train.save_minutes", train.save_minutes, f64::MAX),
-    ])?;
+    in_section("model", &config.model)?;
+    in_section("data", data)?;
+    in_section("rollout", rollout)?;
+    in_section("train", train)?;
+    in_section("eval", &config.eval)?;
+    in_section("logging", &config.logging)?;
+    in_section("warnings", &config.warnings)?;
+    ensure!(!config.reward.is_empty(), "the number of `[[reward]]` tables is 0 (it must be at least 1)");
     optimizer(train)?;
-    // Weights are f32: a smaller number rounds to 0, and a weight without gradients would become 0 / 0.
-    ensure!(
-        train.adam_epsilon >= f64::from(f32::MIN_POSITIVE) && train.adam_epsilon <= f64::from(f32::MAX),
-        "`train.adam_epsilon` is {} (it must be finite and at least {:e}; 1e-8 is usual)",
-        train.adam_epsilon,
-        f32::MIN_POSITIVE
-    );
-    schedule(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.weight_decay)?;
+    warmup(train.lr_scheduler_type, train.warmup_ratio)?;
     self::data(data)?;
     config.check_eval()?;
     let sizes = Sizes::new(rollout, train)?;
@@ -95,6 +51,11 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     Ok(sizes)
 }
 
+/// Refuses numbers of a section outside of the limits that stand at their fields.
+pub fn in_section<S: Settings>(section: &str, settings: &S) -> Result<()> {
+    setting::check(settings, |name| format!("`{section}.{name}`"))
+}
+
 /// Refuses `train.loss_factors` that the run does not have.
 fn loss_factors(config: &Config) -> Result<()> {
     let names = [component_names(&config.mask), component_names(&config.weight)].concat();
@@ -109,17 +70,8 @@ fn loss_factors(config: &Config) -> Result<()> {
 /// Refuses settings of the best checkpoint without a metric, and evaluations at steps without a checkpoint.
 fn best_model(config: &Config, sizes: &Sizes) -> Result<()> {
     let (train, eval) = (&config.train, &config.eval);
-    from_zero(&[
-        ("train.early_stopping_threshold", train.early_stopping_threshold, f64::MAX),
-        ("train.max_time", train.max_time, f64::MAX),
-    ])?;
     let Some(metric) = &train.metric_for_best_model else {
-        let alone = first(&[
-            ("greater_is_better", train.greater_is_better.is_some()),
-            ("early_stopping_patience", train.early_stopping_patience > 0),
-            ("early_stopping_threshold", train.early_stopping_threshold > 0.0),
-        ]);
-        if let Some(key) = alone {
+        if let Some((key, _)) = given(train, "metric") {
             bail!("`train.{key}` is set, but no metric is compared (set `train.metric_for_best_model`, or remove it)");
         }
         return Ok(());
@@ -186,7 +138,7 @@ fn dynamic_sampling(rollout: &RolloutConfig) -> Result<()> {
             group > 1,
             "`rollout.filter_groups` is on, but `rollout.num_generations` is {group}, and a group of one has no difference (raise it, or turn it off)"
         );
-        return at_least_one(&[("rollout.max_num_gen_batches", most as u64)]);
+        return Ok(());
     }
     ensure!(
         most == RolloutConfig::default().max_num_gen_batches,
@@ -206,13 +158,8 @@ fn groups_of_one(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Refuses an invalid learning rate, schedule or weight decay, and a warm-up that the schedule would ignore.
-pub fn schedule(kind: ScheduleKind, learning_rate: f64, warmup_ratio: f64, weight_decay: f64) -> Result<()> {
-    from_zero(&[
-        ("train.learning_rate", learning_rate, f64::MAX),
-        ("train.warmup_ratio", warmup_ratio, 1.0),
-        ("train.weight_decay", weight_decay, f64::MAX),
-    ])?;
+/// Refuses a warm-up that the schedule would ignore.
+pub fn warmup(kind: ScheduleKind, warmup_ratio: f64) -> Result<()> {
     ensure!(
         kind != ScheduleKind::Constant || warmup_ratio == 0.0,
         "`train.warmup_ratio` is {warmup_ratio}, but `train.lr_scheduler_type` `constant` has no warm-up (use `constant_with_warmup`, or set `train.warmup_ratio` to 0)"
@@ -235,7 +182,7 @@ fn optimizer(train: &TrainConfig) -> Result<()> {
     }
     ensure!(
         train.moments_dtype == Dtype::F32 || train.device == CPU,
-        "`train.moments_dtype` is `bf16`, which is there on the CPU alone, and `train.device` is `{}` (remove one of them)",
+        "`train.moments_dtype` is `bf16`, which only the CPU supports, but `train.device` is `{}` (remove one of them)",
         train.device
     );
     Ok(())
@@ -243,13 +190,7 @@ fn optimizer(train: &TrainConfig) -> Result<()> {
 
 /// Refuses settings of files for a dataset that is not in files, and settings of conversations for plain-text prompts.
 pub fn data(data: &DataConfig) -> Result<()> {
-    let chat = first(&[
-        ("system_prompt", data.system_prompt.is_some()),
-        ("enable_thinking", data.enable_thinking.is_some()),
-        ("chat_template", data.chat_template.is_some()),
-        ("date", data.date.is_some()),
-    ]);
-    if let (Format::Text, Some(key)) = (data.format, chat) {
+    if let (Format::Text, Some((key, _))) = (data.format, given(data, "chat")) {
         bail!(
             "`data.{key}` is set, but `data.format` is `text`, which has no use for it (set `data.format` to `chat`, or remove it)"
         );
@@ -267,20 +208,11 @@ pub fn data(data: &DataConfig) -> Result<()> {
         data.eval_dataset_name.is_none() && data.dataset_test_split.is_none(),
         "dataset `{name}` has its own held-out prompts (remove `eval_dataset_name` and `dataset_test_split`)"
     );
-    if let Some((key, column)) = datasets::renamed(data) {
+    if let Some((key, column)) = given(data, "columns") {
+        let column = column.as_str().unwrap_or_default();
         bail!("`data.{key}` is `{column}`, but dataset `{name}` has no columns (remove it)");
     }
-    let silent = first(&[
-        ("dataset_config", data.dataset_config.is_some()),
-        ("dataset_train_split", data.dataset_train_split.is_some()),
-        ("preset", data.preset.is_some()),
-        ("prompt_template", data.prompt_template.is_some()),
-        ("filter", data.filter != Filter::default()),
-        ("max_train_samples", data.max_train_samples > 0),
-        ("shuffle_dataset", !data.shuffle_dataset),
-        ("filter_overlong_prompts", data.filter_overlong_prompts),
-    ]);
-    if let Some(key) = silent {
+    if let Some((key, _)) = given(data, "rows") {
         bail!("`data.{key}` is set, but dataset `{name}` is made, not read (remove it)");
     }
     Ok(())

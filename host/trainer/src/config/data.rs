@@ -5,76 +5,95 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::omission::{is_default, may_be_left_out};
+use super::rollout::LONGEST;
+use super::setting::{Setting, Settings, settings};
 use crate::data::{
     Chat, ChatOptions, Date, Demands, Filter, OnBadRow, Preset, Purpose, TEMPLATE_FILE, Tokenizer, with_eos_token,
 };
 use crate::model::{ModelFiles, Policy};
 
 /// Section `[data]`.
+#[settings]
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct DataConfig {
-    /// A file or a folder of rows, the id of a dataset in the Hub's cache, or `embedded:arithmetic`.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    /// A file of JSON lines, parquet or arrow, a folder of such files, the id of a dataset in the Hub's cache, or `embedded:arithmetic`:
+    /// [data](../docs/data.md).
+    #[setting(default = "", unset = "required", trl, verl = ["data.train_files"])]
+    #[setting(differs = "files, saved folders and the Hub's cache: [data.md](data.md)")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub dataset_name: String,
-    /// The dataset's configuration, if it has several.
+    /// The dataset's configuration.
+    #[setting(unset = "the only one", trl, needs = "rows")]
     pub dataset_config: Option<String>,
-    /// Split of the training prompts; default `train`.
+    /// The split of training prompts.
+    #[setting(unset = "`train`", trl, needs = "rows")]
     pub dataset_train_split: Option<String>,
-    /// Split of the held-out prompts; default `test` of `eval_dataset_name`.
+    /// The split of held-out prompts; without `eval_dataset_name` a split of `dataset_name`.
+    #[setting(unset = "`test` of `eval_dataset_name`", trl)]
     pub dataset_test_split: Option<String>,
-    /// Dataset of held-out prompts; not used with `embedded:arithmetic`, which has its own.
+    /// The dataset of held-out prompts. The embedded task has its own.
+    #[setting(verl = ["data.val_files"])]
     pub eval_dataset_name: Option<String>,
-    /// Layout of a well-known dataset; its rows get the columns `prompt`, `answer` and `solution`.
+    /// Layout of a well-known dataset: [what a row says](../docs/data.md#what-a-row-says).
+    #[setting(needs = "rows")]
     pub preset: Option<Preset>,
-    /// Text around each prompt, with `{prompt}` in the prompt's place; default is the preset's template.
+    /// A text around each prompt, with `{prompt}` in its place.
+    #[setting(unset = "the preset's", needs = "rows")]
     pub prompt_template: Option<String>,
-    /// Name of the column with the prompt text.
-    #[serde(default = "prompt_column")]
+    /// The column with the prompt.
+    #[setting(default = "prompt", verl = ["data.prompt_key"], needs = "columns")]
     pub prompt_column: String,
-    /// Name of the column with the expected answer.
-    #[serde(default = "answer_column")]
+    /// The column with the expected answer.
+    #[setting(default = "answer", needs = "columns")]
     pub answer_column: String,
-    /// Name of the column with the worked solution, for `host sft`; a row without one uses the answer.
-    #[serde(default = "solution_column")]
+    /// The column with the worked solution, for `host sft`. A row without one uses the answer.
+    #[setting(default = "solution", needs = "columns")]
     pub solution_column: String,
-    /// Longest prompt in tokens; a row with a longer prompt is a bad row.
-    #[serde(default = "max_prompt_length")]
+    /// The longest prompt. A row with a longer one is a bad row.
+    #[setting(default = 512, unit = "tokens", at_least = 1, at_most = LONGEST, trl, verl = ["data.max_prompt_length"])]
+    #[setting(differs = "TRL has removed it. Longer prompts are an error, or left out and counted; none is cut")]
     pub max_prompt_length: usize,
-    /// True if rows with longer prompts are left out instead.
-    #[serde(default, skip_serializing_if = "is_default")]
+    /// True leaves rows with longer prompts out instead.
+    #[setting(default = false, verl = ["data.filter_overlong_prompts"], needs = "rows")]
     pub filter_overlong_prompts: bool,
-    /// Treatment of a row that cannot be used: `error` or `skip`.
-    #[serde(default)]
+    /// How to treat a row that cannot be used.
+    #[setting(default = OnBadRow::Error)]
     pub on_bad_row: OnBadRow,
-    /// True if training rows are put in random order, a new one in each epoch.
-    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    /// True shuffles the training rows, anew in each pass.
+    #[setting(default = true, trl, verl = ["data.shuffle"], needs = "rows")]
     pub shuffle_dataset: bool,
-    /// Largest number of training rows of each dataset, drawn by the seed; 0 is all.
-    #[serde(default, skip_serializing_if = "is_default")]
+    /// Most training rows of each dataset, drawn by `train.seed`; 0 is all.
+    #[setting(default = 0, verl = ["data.train_max_samples"], needs = "rows")]
     pub max_train_samples: usize,
-    /// Form of prompts. `text` is plain text. `chat` is a conversation or one message, which the model's chat template formats.
-    #[serde(default, skip_serializing_if = "is_default")]
+    /// Form of prompts. With `chat` they are messages, formatted by the model's chat template; see
+    /// [conversations](../docs/models.md#conversations).
+    #[setting(default = Format::Text)]
     pub format: Format,
-    /// True if prompts of plain text begin with the special tokens that the tokenizer puts before a text.
-    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    /// With `text`: prompts begin with the special tokens that the tokenizer puts before a text
+    /// ([where a prompt begins](../docs/data.md#where-a-prompt-begins)).
+    #[setting(default = true)]
     pub add_special_tokens: bool,
-    /// Token that ends completions, besides those that the model's files name; default is the tokenizer's own.
+    /// A token that ends completions, besides those of the model's files;
+    /// [saved with the model](../docs/models.md#where-completions-end-and-how-they-are-sampled).
+    #[setting(unset = "the tokenizer's", trl, differs = "of TRL's SFT; here for `host train` and `host eval` too")]
     pub eos_token: Option<String>,
-    /// System prompt: first message of conversations that have no system message.
+    /// With `chat`: the first message of conversations that have no system message.
+    #[setting(needs = "chat")]
     pub system_prompt: Option<String>,
-    /// Value of `enable_thinking` for the chat template; `None` leaves the variable undefined.
+    /// With `chat`: the template's variable of this name. Qwen3's template asks for an answer without thoughts if it is `false`.
+    #[setting(unset = "undefined", needs = "chat")]
     pub enable_thinking: Option<bool>,
-    /// File with a chat template that replaces the model's own.
+    /// With `chat`: a Jinja file to use in place of the model's template. Checkpoints include it.
+    #[setting(unset = "the model's", verl = ["model.custom_chat_template"], needs = "chat")]
     pub chat_template: Option<String>,
-    /// Date that the chat template takes as today; default is the day on which the run began.
+    /// With `chat`: today's date for the template, as `2026-07-31`. It is saved in a run's `config.toml`.
+    #[setting(unset = "the day on which the run began", needs = "chat")]
     pub date: Option<Date>,
-    /// Allowed values of columns; only training rows with these values are used.
-    #[serde(default, skip_serializing_if = "is_default")]
+    /// Columns with the values that training rows must have: `{ level = ["Level 3", "Level 4"] }`.
+    #[setting(default = Filter::default(), needs = "rows")]
     pub filter: Filter,
-    /// Several datasets in place of one; prompts are drawn by the datasets' weights if they have any.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// Tables `[[data.datasets]]`, in place of `dataset_name`: [several datasets](../docs/data.md#several-datasets).
+    #[setting(default = Vec::new(), trl)]
     pub datasets: Vec<SourceConfig>,
     /// True if a row needs no answer, because no reward of the run reads it.
     #[serde(skip)]
@@ -82,58 +101,46 @@ pub struct DataConfig {
 }
 
 /// Entry of `[[data.datasets]]`; absent keys have the values of `[data]`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[settings]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SourceConfig {
     /// A file or a folder of rows, or the id of a dataset in the Hub's cache.
     pub path: String,
-    /// The dataset's configuration, if it has several.
+    /// The dataset's configuration.
+    #[setting(unset = "the only one")]
     pub name: Option<String>,
-    /// The dataset's split; default `train`.
+    /// The dataset's split.
+    #[setting(unset = "`train`")]
     pub split: Option<String>,
-    /// Sampling weight of this dataset, relative to the others; either all datasets have a weight, or none.
+    /// Sampling weight of this dataset, relative to the others. Either all datasets have a weight, or none.
     pub weight: Option<f64>,
+    /// Layout of its rows.
+    #[setting(unset = "as in `[data]`")]
     pub preset: Option<Preset>,
+    /// Text around each prompt, with `{prompt}` in the prompt's place.
+    #[setting(unset = "as in `[data]`")]
     pub prompt_template: Option<String>,
+    /// The column with the prompt.
+    #[setting(unset = "as in `[data]`", needs = "columns")]
     pub prompt_column: Option<String>,
+    /// The column with the expected answer.
+    #[setting(unset = "as in `[data]`", needs = "columns")]
     pub answer_column: Option<String>,
+    /// The column with the worked solution.
+    #[setting(unset = "as in `[data]`", needs = "columns")]
     pub solution_column: Option<String>,
-    #[serde(default, skip_serializing_if = "is_default")]
+    /// Columns with the values that training rows must have.
+    #[setting(default = Filter::default(), unset = "as in `[data]`")]
     pub filter: Filter,
 }
 
 /// Form of prompts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
     /// Plain text, which is the model's input unchanged.
-    #[default]
     Text,
     Chat,
-}
-
-fn prompt_column() -> String {
-    "prompt".into()
-}
-
-fn answer_column() -> String {
-    "answer".into()
-}
-
-fn solution_column() -> String {
-    "solution".into()
-}
-
-fn max_prompt_length() -> usize {
-    512
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn is_yes(value: &bool) -> bool {
-    may_be_left_out(*value)
 }
 
 impl DataConfig {

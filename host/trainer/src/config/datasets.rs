@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::data::{DataConfig, SourceConfig};
-use super::limits::first;
+use super::setting::given;
 use crate::data::{
     Arithmetic, Columns, Dataset, Filter, Order, PROMPT, Purpose, Reading, Rows, Source, Tokenizer, Wanted, find,
 };
@@ -104,18 +104,12 @@ pub(super) fn check(data: &DataConfig) -> Result<()> {
             "`prompt_template` is `{template}`, which has no place for the prompt (write `{PROMPT}` where it goes)"
         );
     }
-    let own = |one: &SourceConfig| {
-        let columns = [
-            ("prompt_column", &one.prompt_column),
-            ("answer_column", &one.answer_column),
-            ("solution_column", &one.solution_column),
-        ];
-        columns.into_iter().find_map(|(key, name)| Some((key, name.clone()?)))
-    };
-    let presets = data.datasets.iter().filter(|one| one.preset.is_some()).find_map(own);
+    let has_preset = |one: &&SourceConfig| one.preset.is_some();
+    let own = data.datasets.iter().filter(has_preset).find_map(|one| given(one, "columns"));
     let shared =
-        renamed(data).filter(|_| data.preset.is_some() || data.datasets.iter().any(|one| one.preset.is_some()));
-    if let Some((key, name)) = presets.or(shared) {
+        given(data, "columns").filter(|_| data.preset.is_some() || data.datasets.iter().any(|one| has_preset(&one)));
+    if let Some((key, name)) = own.or(shared) {
+        let name = name.as_str().unwrap_or_default();
         bail!("`data.{key}` is `{name}`, but a `preset` says what the columns are (remove one of them)");
     }
     if data.datasets.is_empty() {
@@ -126,13 +120,13 @@ pub(super) fn check(data: &DataConfig) -> Result<()> {
         );
         return Ok(());
     }
-    let beside = first(&[
+    let beside = [
         ("dataset_name", !data.dataset_name.is_empty()),
         ("dataset_config", data.dataset_config.is_some()),
         ("dataset_train_split", data.dataset_train_split.is_some()),
         ("dataset_test_split", data.dataset_test_split.is_some() && data.eval_dataset_name.is_none()),
-    ]);
-    if let Some(key) = beside {
+    ];
+    if let Some((key, _)) = beside.into_iter().find(|(_, is_set)| *is_set) {
         bail!("`data.{key}` is set, but `[[data.datasets]]` name the data (remove one of them)");
     }
     let weighted = data.datasets.iter().filter(|one| one.weight.is_some()).count();
@@ -142,15 +136,4 @@ pub(super) fn check(data: &DataConfig) -> Result<()> {
         data.datasets.len()
     );
     Ok(())
-}
-
-/// The first column setting in `[data]` that differs from its default, with its value.
-pub(super) fn renamed(data: &DataConfig) -> Option<(&'static str, String)> {
-    let usual = Columns::default();
-    let columns = [
-        ("prompt_column", &data.prompt_column, usual.prompt),
-        ("answer_column", &data.answer_column, usual.answer),
-        ("solution_column", &data.solution_column, usual.solution),
-    ];
-    columns.into_iter().find(|(_, name, usual)| *name != usual).map(|(key, name, _)| (key, name.clone()))
 }

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use capo_loader::{ComponentConfig, files, tables};
-use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 use super::check::check;
 use super::hints;
 use super::sets::{numbered, parse_set, set};
-use super::{Config, Sizes, TrainConfig};
+use super::setting::{Settings, names as names_of};
+use super::{Config, Sizes, TrainConfig, sections};
 use crate::reward::{RewardConfig, reads_answer};
 
 /// The sections of components, which recipes fill in.
@@ -152,7 +152,7 @@ impl Draft {
     /// Checks all keys and reads the sections.
     pub fn finish(mut self) -> Result<Config> {
         self.apply_components()?;
-        let plain = hints::sections().map(|(section, _)| section);
+        let plain = sections().map(|(section, _)| section);
         self.only(&[&["recipe"], &plain[..], &COMPONENT_SECTIONS, &["reward"]].concat())?;
         let reward = |value: Value| to_reward(value, &self.origin(&["reward"]));
         let mut config = Config {
@@ -224,7 +224,7 @@ impl Draft {
     }
 
     /// Reads one section; an absent section counts as empty.
-    pub fn section<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+    pub fn section<T: Settings>(&self, name: &str) -> Result<T> {
         let value = self.table.get(name).cloned().unwrap_or_else(|| Value::Table(Table::new()));
         read_section(name, value, |key| self.origin(&[&format!("{name}.{key}")]))
     }
@@ -274,15 +274,11 @@ fn holds_components_alone(file: &Table) -> bool {
 }
 
 /// Reads a section; `origin` returns the origin of one of its keys.
-pub(super) fn read_section<T: DeserializeOwned>(
-    name: &str,
-    value: Value,
-    origin: impl Fn(&str) -> String,
-) -> Result<T> {
-    if let (Value::Table(table), Some(known)) = (&value, capo_plugin::known_keys::<T>())
-        && let Some(unknown) = table.keys().find(|key| !known.contains(&key.as_str()))
-    {
-        bail!("`[{name}]` of {}: {}", origin(unknown), hints::unknown_key(name, unknown, known));
+pub(super) fn read_section<T: Settings>(name: &str, value: Value, origin: impl Fn(&str) -> String) -> Result<T> {
+    let known = names_of::<T>();
+    let unknown = |table: &Table| table.keys().find(|key| !known.contains(&key.as_str())).cloned();
+    if let Some(unknown) = value.as_table().and_then(unknown) {
+        bail!("`[{name}]` of {}: {}", origin(&unknown), hints::unknown_key(name, &unknown, &known));
     }
     value.try_into().map_err(|error: toml::de::Error| {
         let sentence = error.to_string().trim().replace('\n', ", ");

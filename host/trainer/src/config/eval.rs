@@ -8,7 +8,7 @@ use toml::Table;
 
 use super::data::{DataConfig, SourceConfig};
 use super::datasets;
-use super::omission::is_default;
+use super::setting::{self, Setting, Settings, settings};
 use crate::data::{Demands, Example, Preset, examples};
 use crate::model::SamplingParams;
 
@@ -18,64 +18,72 @@ const MOST_SAMPLES: usize = 1 << 16;
 pub const TEST: &str = "TEST";
 
 /// Section `[eval]`.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[settings]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct EvalConfig {
-    /// Number of held-out prompts, answered greedily before and after training; 0 turns it off.
+    /// Held-out prompts, answered greedily before and after training; 0 is off.
+    #[setting(default = 0)]
     pub num_prompts: usize,
-    /// Interval in optimizer steps between further evaluations; 0 turns them off.
+    /// Evaluates every so many optimizer steps as well; 0 is off.
+    #[setting(default = 0, unit = "steps", trl = ["eval_steps", "eval_strategy"], verl = ["trainer.test_freq"])]
+    #[setting(differs = "[evaluation](evaluation.md) is always counted in steps")]
     pub eval_steps: u64,
-    /// Largest number of answers that are sampled at a time; 0 is 512.
-    #[serde(skip_serializing_if = "is_default")]
+    /// Most answers that are sampled at a time; 0 is 512.
+    #[setting(default = 0, trl)]
     pub per_device_eval_batch_size: usize,
-    /// Name of the reward that decides if an answer is right, by a value above 0. `None` is the sum of all rewards.
+    /// Name of the reward that decides whether an answer is right, namely if it is above 0:
+    /// [how it is known](../docs/evaluation.md#held-out-prompts).
+    #[setting(unset = "the one that compares answers, or the only one")]
     pub reward: Option<String>,
-    /// Entries of `[[eval.benchmark]]`, in order.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Tables `[[eval.benchmark]]`: several answers to each question of a file ([benchmarks](../docs/evaluation.md#benchmarks)).
+    #[setting(default = Vec::new())]
     pub benchmark: Vec<BenchmarkConfig>,
 }
 
-/// Entry of `[[eval.benchmark]]`; absent keys about its rows have the values of `[data]`.
+/// Entry of `[[eval.benchmark]]`.
+#[settings]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct BenchmarkConfig {
-    /// Name of the benchmark in metrics.
+    /// Name in the metrics: letters, digits, `-`, `_` and `.`.
     pub name: String,
-    /// A file or a folder of rows, or the id of a dataset in the Hub's cache.
+    /// A file or a folder of rows, or the id of a dataset in the Hub's cache: [data](data.md#where-rows-are).
     pub file: String,
-    /// The dataset's configuration, if it has several.
+    /// The dataset's configuration.
+    #[setting(unset = "the only one")]
     pub config: Option<String>,
-    /// The dataset's split; default `test`.
+    /// The dataset's split.
+    #[setting(unset = "`test`")]
     pub split: Option<String>,
+    /// Layout of its rows.
+    #[setting(unset = "as in `[data]`")]
     pub preset: Option<Preset>,
+    /// Text around each prompt, with `{prompt}` in the prompt's place.
+    #[setting(unset = "as in `[data]`")]
     pub prompt_template: Option<String>,
+    /// Column with the prompt. `data.filter` does not apply to benchmarks.
+    #[setting(unset = "as in `[data]`")]
     pub prompt_column: Option<String>,
+    /// Column with the expected answer.
+    #[setting(unset = "as in `[data]`")]
     pub answer_column: Option<String>,
-    /// Number of answers to each prompt.
-    #[serde(default = "one")]
+    /// Answers to each prompt.
+    #[setting(default = 1, at_least = 1, at_most = MOST_SAMPLES, trl = ["num_generations_eval"])]
     pub samples: usize,
-    /// Temperature, the divisor of the logits; 0 is greedy decoding.
-    #[serde(default)]
+    /// Divides the logits. 0 takes the likeliest token and allows one answer only.
+    #[setting(default = 0.0)]
     pub temperature: f64,
     /// Total probability of the most likely tokens to sample from; 1 turns top-p off.
-    #[serde(default = "all")]
+    #[setting(default = 1.0)]
     pub top_p: f64,
     /// Number of most likely tokens to sample from; 0 turns top-k off.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[setting(default = 0)]
     pub top_k: usize,
-    /// Longest answer in tokens; `None` is the limit of rollouts.
+    /// The longest answer.
+    #[setting(unset = "that of `[rollout]`", unit = "tokens", at_least = 1)]
     pub max_completion_length: Option<usize>,
-    /// Largest number of prompts, from the beginning of the file; 0 is all.
-    #[serde(default, skip_serializing_if = "is_default")]
+    /// Uses only the first prompts of the file, this many; 0 is all.
+    #[setting(default = 0)]
     pub max_prompts: usize,
-}
-
-fn one() -> usize {
-    1
-}
-
-fn all() -> f64 {
-    1.0
 }
 
 impl BenchmarkConfig {
@@ -117,12 +125,7 @@ impl BenchmarkConfig {
             "the `name` of a benchmark is `{name}` (use letters, digits, `-`, `_` and `.`)"
         );
         let of = |key: &str| format!("`{key}` of benchmark `{name}`");
-        ensure!(
-            (1..=MOST_SAMPLES).contains(&self.samples),
-            "{} is {} (it must be from 1 to {MOST_SAMPLES})",
-            of("samples"),
-            self.samples
-        );
+        setting::check(self, of)?;
         if let Err(error) = self.sampling().check() {
             bail!("benchmark `{name}`: {error}");
         }
@@ -132,7 +135,6 @@ impl BenchmarkConfig {
             of("samples"),
             self.samples
         );
-        ensure!(self.max_completion_length != Some(0), "{} is 0 (it must be at least 1)", of("max_completion_length"));
         Ok(())
     }
 }

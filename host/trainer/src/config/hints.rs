@@ -1,29 +1,18 @@
-//! Advice about an unknown key: the section that has the key, or what docs/from-trl.md has in its place.
+//! Advice about an unknown key: where the setting is that another section or another trainer calls so, or what docs/from-trl.md has in its
+//! place.
 
-use super::{DataConfig, EvalConfig, LoggingConfig, ModelConfig, RolloutConfig, TrainConfig, WarningsConfig};
+use super::{Setting, sections, settings};
 
-/// The sections of a run that consist of one table, with their keys.
-pub(super) fn sections() -> [(&'static str, &'static [&'static str]); 7] {
-    [
-        ("model", capo_plugin::known_keys::<ModelConfig>()),
-        ("data", capo_plugin::known_keys::<DataConfig>()),
-        ("rollout", capo_plugin::known_keys::<RolloutConfig>()),
-        ("train", capo_plugin::known_keys::<TrainConfig>()),
-        ("eval", capo_plugin::known_keys::<EvalConfig>()),
-        ("logging", capo_plugin::known_keys::<LoggingConfig>()),
-        ("warnings", capo_plugin::known_keys::<WarningsConfig>()),
-    ]
-    .map(|(section, keys)| (section, keys.unwrap_or_default()))
-}
-
-/// The page whose tables have the names of settings in TRL.
+/// The page with the names of TRL's that are no settings here.
 const FROM_TRL: &str = include_str!("../../../../docs/from-trl.md");
 
 /// Error message about the key `typed` of `[section]`, whose keys are `known`.
 pub(super) fn unknown_key(section: &str, typed: &str, known: &[&str]) -> String {
     // `host sft` has other sections than a run.
-    let is_run = sections().iter().any(|(name, keys)| *name == section && keys.iter().all(|key| known.contains(key)));
-    let advice = if is_run { advice(typed) } else { None };
+    let is_run = |(name, settings): (&str, &[Setting])| {
+        name == section && settings.iter().all(|setting| known.contains(&setting.name))
+    };
+    let advice = if sections().into_iter().any(is_run) { advice(typed) } else { None };
     advice.map_or_else(|| capo_plugin::unknown_key(typed, known), |advice| format!("unknown key `{typed}` ({advice})"))
 }
 
@@ -35,10 +24,20 @@ pub(super) fn unknown_section(typed: &str, known: &[&str]) -> String {
 
 /// Where the setting `typed` is, or what has its effect.
 pub(super) fn advice(typed: &str) -> Option<String> {
-    let other = sections().into_iter().find(|(_, keys)| keys.contains(&typed));
     let at = |section: &str, more: &str| format!("it is in `[{section}]`: `{section}.{typed}`{more}");
-    if let Some((section, _)) = other {
+    if let Some((section, _)) = settings().find(|(_, setting)| setting.name == typed) {
         return Some(at(section, ""));
+    }
+    let is_called = |setting: &Setting| {
+        let verl = setting.verl.iter().filter_map(|path| path.rsplit('.').next());
+        setting.trl.iter().copied().chain(verl).any(|name| name == typed)
+    };
+    let same: Vec<String> = settings()
+        .filter(|(_, setting)| is_called(setting))
+        .map(|(section, setting)| format!("`{section}.{}`", setting.name))
+        .collect();
+    if !same.is_empty() {
+        return Some(format!("here: {}; docs/from-trl.md", same.join(", ")));
     }
     let [_, here, differs] =
         rows().find(|[names, ..]| names.split('`').skip(1).step_by(2).any(|name| name == typed))?;
@@ -69,7 +68,6 @@ fn plain(text: &str) -> String {
 mod tests {
     use capo_loader::registry::Registry;
 
-    use super::super::aliases::aliases_of;
     use super::*;
 
     /// Names in the tables are those of the hints; the places that they name exist.
@@ -84,11 +82,12 @@ mod tests {
         for name in names {
             let advice = advice(name).unwrap_or_else(|| panic!("nothing is said of `{name}`"));
             for (section, key) in advice.split(['`', ' ']).filter_map(|word| word.split_once('.')) {
-                let of_components = ["mask", "weight"].into_iter().flat_map(aliases_of).any(|alias| alias == key);
-                let known =
-                    sections().into_iter().find(|(known, _)| *known == section).map(|(_, keys)| keys.contains(&key));
-                let is_offered = !["advantage", "objective"].contains(&section) || offered(key);
-                assert!(known.unwrap_or(is_offered) || of_components, "`{name}`: no `{section}.{key}`: {advice}");
+                let is_there = match section {
+                    "advantage" | "objective" => offered(key),
+                    _ if sections().iter().all(|(known, _)| *known != section) => true,
+                    _ => settings().any(|(known, setting)| (known, setting.name) == (section, key)),
+                };
+                assert!(is_there, "`{name}`: no `{section}.{key}`: {advice}");
             }
         }
     }

@@ -3,37 +3,40 @@
 use anyhow::{Result, bail};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::limits::{at_least_one, first};
-use super::omission::{is_default, may_be_left_out};
+use super::setting::{Setting, Settings, given, settings};
 
 /// Section `[logging]`.
+#[settings]
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
 pub struct LoggingConfig {
-    /// Interval in steps between lines on the terminal.
+    /// A line on the terminal every so many steps.
+    #[setting(default = 10, unit = "steps", at_least = 1, trl = ["logging_steps", "logging_strategy"])]
     pub logging_steps: u64,
-    /// Trackers that receive the metrics besides `metrics.jsonl`.
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "one_or_several")]
+    /// What else gets the metrics, besides `metrics.jsonl`: `none`, `tensorboard`, or a list of names ([reports](../docs/seeing.md)).
+    #[setting(default = Vec::new(), unset = "`none`", trl, verl = ["trainer.logger"])]
+    #[setting(differs = "it knows `tensorboard`, whose files `wandb sync` takes; `metrics.jsonl` is always written")]
+    #[serde(deserialize_with = "one_or_several")]
     pub report_to: Vec<Tracker>,
-    /// Metrics of masks, weights and step controls that trackers receive: the `main` ones, or `all`. `metrics.jsonl` has all.
-    #[serde(skip_serializing_if = "is_default")]
+    /// What trackers are told of each mask, weight and step control: its `main` [metrics](#metrics), or `all`. `metrics.jsonl` has all.
+    #[setting(default = ComponentMetrics::Main)]
     pub component_metrics: ComponentMetrics,
-    /// True if completions and their rewards are written to `completions.jsonl`, or to files in `completions/`.
+    /// True writes completions with their rewards: [completions](../docs/seeing.md#completions).
+    #[setting(default = false, trl)]
     pub log_completions: bool,
-    /// Interval in steps between steps whose completions are written, each at the beginning of a rollout. The first step is one of them.
-    #[serde(skip_serializing_if = "is_default_steps")]
+    /// Writes completions every so many steps, rounded up to whole rollouts. Those of the first step are always written.
+    #[setting(default = 1, unit = "steps", at_least = 1, needs = "completions")]
     pub completions_steps: u64,
-    /// Largest number of completions that are written per step; 0 writes all.
-    #[serde(skip_serializing_if = "is_default")]
+    /// Most completions written of a step; 0 is all.
+    #[setting(default = 0, trl = ["num_completions_to_print"], differs = "how many are written", needs = "completions")]
     pub num_completions: usize,
-    /// True if only one completion per prompt is written.
-    #[serde(skip_serializing_if = "is_default")]
+    /// True writes only the first completion of each prompt.
+    #[setting(default = false, trl, needs = "completions")]
     pub log_unique_prompts: bool,
-    /// True if the known values of each token are written too.
-    #[serde(skip_serializing_if = "is_default")]
+    /// True adds the known values of each token.
+    #[setting(default = false, needs = "completions")]
     pub log_tokens: bool,
-    /// File format of completions: `jsonl`, or `parquet` with one file per step.
-    #[serde(skip_serializing_if = "is_default")]
+    /// File format of completions: `completions.jsonl`, or with `parquet` a file per step in `completions/`.
+    #[setting(default = CompletionsFormat::Jsonl, needs = "completions")]
     pub completions_format: CompletionsFormat,
 }
 
@@ -46,71 +49,38 @@ pub enum Tracker {
 }
 
 /// Metrics of components for trackers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComponentMetrics {
     /// The few metrics that show at a glance what a component does.
-    #[default]
     Main,
     /// All that a component records.
     All,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CompletionsFormat {
     /// One file with a JSON object per completion.
-    #[default]
     Jsonl,
     /// One file per step.
     Parquet,
 }
 
-impl Default for LoggingConfig {
-    fn default() -> Self {
-        Self {
-            logging_steps: 10,
-            report_to: Vec::new(),
-            component_metrics: ComponentMetrics::Main,
-            log_completions: false,
-            completions_steps: 1,
-            num_completions: 0,
-            log_unique_prompts: false,
-            log_tokens: false,
-            completions_format: CompletionsFormat::Jsonl,
-        }
-    }
-}
-
 impl LoggingConfig {
-    /// Refuses counts of 0, and settings of completions if none are written.
+    /// Refuses settings of completions if none are written.
     pub(super) fn check(&self) -> Result<()> {
-        at_least_one(&[
-            ("logging.logging_steps", self.logging_steps),
-            ("logging.completions_steps", self.completions_steps),
-        ])?;
-        let silenced = first(&[
-            ("completions_steps", self.completions_steps != 1),
-            ("num_completions", self.num_completions > 0),
-            ("log_unique_prompts", self.log_unique_prompts),
-            ("log_tokens", self.log_tokens),
-            ("completions_format", self.completions_format != CompletionsFormat::Jsonl),
-        ]);
         #[cfg(not(feature = "datasets"))]
         if self.completions_format == CompletionsFormat::Parquet {
             return Err(crate::features::missing("parquet", "datasets"));
         }
-        if let Some(key) = silenced.filter(|_| !self.log_completions) {
+        if let (false, Some((key, _))) = (self.log_completions, given(self, "completions")) {
             bail!(
                 "`logging.{key}` is set, but no completions are written (set `logging.log_completions = true`, or remove it)"
             );
         }
         Ok(())
     }
-}
-
-fn is_default_steps(value: &u64) -> bool {
-    may_be_left_out(*value == 1)
 }
 
 /// Reads a list of trackers, a single tracker, or `none`.

@@ -7,16 +7,16 @@ mod datasets;
 mod draft;
 mod eval;
 mod hints;
-pub mod limits;
 mod logging;
 mod model;
-mod omission;
 mod recipe;
 mod replayed;
 mod rollout;
 mod sets;
+pub mod setting;
 mod sizes;
 mod train;
+mod trl;
 mod warnings;
 
 use std::ops::Range;
@@ -36,13 +36,14 @@ pub use draft::{Appended, Draft, component_timeout};
 pub use eval::{ANSWERS_AT_ONCE, BenchmarkConfig, EvalConfig, TEST};
 pub use logging::{CompletionsFormat, ComponentMetrics, LoggingConfig, Tracker};
 pub use model::{ModelConfig, TargetModules};
-use omission::{in_full, is_default};
 pub use recipe::{Resolved, resolve};
 pub use replayed::replayed_settings;
 pub use rollout::RolloutConfig;
 pub use sets::{parse_set, set};
+pub use setting::{Setting, Settings};
 pub use sizes::Sizes;
 pub use train::{LossDistribution, MaskDenominator, TrainConfig};
+pub use trl::TrlConfig;
 pub use warnings::WarningsConfig;
 
 /// The settings of `host train` without `--config`; they are also the defaults for a config that holds only components.
@@ -59,7 +60,6 @@ pub struct Config {
     pub train: TrainConfig,
     pub eval: EvalConfig,
     pub logging: LoggingConfig,
-    #[serde(skip_serializing_if = "is_default")]
     pub warnings: WarningsConfig,
     pub advantage: ComponentConfig,
     pub objective: ComponentConfig,
@@ -105,15 +105,16 @@ impl Config {
         lists.into_iter().filter_map(of).collect()
     }
 
-    /// All settings as TOML, also those that a run's file leaves out. A line lists the settings that have no value.
+    /// All settings as TOML. A line lists those that have no value.
     pub fn in_full(&self) -> Result<String> {
-        let text = in_full(|| toml::to_string(self))?;
+        let text = toml::to_string(self)?;
         let table: Table = text.parse()?;
         let is_there = |section: &str, key: &str| table.get(section).is_some_and(|table| table.get(key).is_some());
-        let of = |(section, keys): (&'static str, &'static [&'static str])| {
-            keys.iter().filter(move |key| !is_there(section, key)).map(move |key| format!("{section}.{key}"))
+        let of = |(section, settings): (&'static str, &'static [Setting])| {
+            let absent = settings.iter().filter(move |setting| !is_there(section, setting.name));
+            absent.map(move |setting| format!("{section}.{}", setting.name))
         };
-        let unset: Vec<String> = hints::sections().into_iter().flat_map(of).collect();
+        let unset: Vec<String> = sections().into_iter().flat_map(of).collect();
         Ok(format!("{text}\n# not set: {}", unset.join(", ")))
     }
 
@@ -191,6 +192,32 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// The sections of a run that consist of one table, with their settings.
+pub fn sections() -> [(&'static str, &'static [Setting]); 7] {
+    [
+        ("model", ModelConfig::SETTINGS),
+        ("data", DataConfig::SETTINGS),
+        ("rollout", RolloutConfig::SETTINGS),
+        ("train", TrainConfig::SETTINGS),
+        ("eval", EvalConfig::SETTINGS),
+        ("logging", LoggingConfig::SETTINGS),
+        ("warnings", WarningsConfig::SETTINGS),
+    ]
+}
+
+/// All settings of a run, each with its section; those of TRL's come last, which become components.
+pub fn settings() -> impl Iterator<Item = (&'static str, &'static Setting)> {
+    let of_trl = ("train", TrlConfig::SETTINGS);
+    let of = |(section, settings): (&'static str, &'static [Setting])| settings.iter().map(move |one| (section, one));
+    sections().into_iter().chain([of_trl]).flat_map(of)
+}
+
+/// The default of `section.key`, as TOML.
+pub fn default_of(path: &str) -> Option<String> {
+    let is = |(section, setting): &(&str, &Setting)| path.split_once('.') == Some((section, setting.name));
+    Some(settings().find(is)?.1.default()?.to_string())
 }
 
 /// Makes a path absolute. An id of the Hub becomes the path that `find` has for it.

@@ -4,36 +4,49 @@ use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
-use super::limits::{at_least_one, at_most};
+use super::setting::{Setting, Settings, given, settings};
 use crate::model::{LoraConfig, Targets};
 
 /// Largest rank of an adapter: no matrix is wider.
 const LARGEST_RANK: usize = 1 << 20;
 
 /// Section `[model]`; adapter settings have TRL's names and defaults.
+#[settings]
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ModelConfig {
-    /// A Hugging Face directory, a GGUF file, an adapter's directory, a model id in the Hub's cache, or `embedded:tiny-arithmetic`.
+    /// A Hugging Face directory, a GGUF file, an adapter's directory, the id of a model in the Hub's cache, or `embedded:tiny-arithmetic`; see
+    /// [models](../docs/models.md).
+    #[setting(trl, verl = ["model.path"])]
+    #[setting(
+        differs = "a directory, or an id in the Hub's cache; `host download` fetches one. [Families](models.md)"
+    )]
     pub model_name_or_path: String,
-    /// Reference model of a penalty on the distance from a reference, named as above and of any supported family. `None` is the model
-    /// from which training starts.
+    /// The reference model for an objective's `beta`; see [a reference](../docs/models.md#a-reference).
+    #[setting(unset = "the model that training starts from", differs = "it is not synchronised")]
+    #[setting(trl = ["ref_model", "sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps"])]
     pub ref_model_name_or_path: Option<String>,
-    /// True to start from random weights with the architecture and tokenizer of this model, without reading its weights.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    /// True starts from random weights in that model's architecture, drawn from `train.seed`. Its own weights are not read.
+    #[setting(default = false)]
     pub fresh_weights: bool,
-    /// True to train a LoRA adapter and leave the model's weights unchanged.
+    /// True trains a LoRA adapter and freezes the model's weights: [adapters](../docs/models.md#adapters).
+    #[setting(unset = "false", trl, differs = "no DoRA, no `modules_to_save`, no quantised base")]
     pub use_peft: Option<bool>,
-    /// Rank of the adapter; default 16.
-    pub lora_r: Option<usize>,
-    /// Factor of the adapter's product, before the division by the rank; default 32.
-    pub lora_alpha: Option<f64>,
-    /// Dropout: share of the adapter's inputs that a training pass leaves out; default 0.05.
-    pub lora_dropout: Option<f64>,
-    /// Modules that get an adapter: their names, or `all-linear`; default `q_proj` and `v_proj`.
+    /// The adapter's rank. This and the next four need `use_peft`.
+    #[setting(default = 16, at_least = 1, at_most = LARGEST_RANK, trl, verl = ["model.lora_rank"], needs = "adapter")]
+    pub lora_r: usize,
+    /// The adapter's product is multiplied by `lora_alpha / lora_r`.
+    #[setting(default = 32.0, above = 0, at_most = f32::MAX, hint = "twice the rank is usual", trl)]
+    #[setting(verl = ["model.lora_alpha"], needs = "adapter")]
+    pub lora_alpha: f64,
+    /// Dropout on the adapter's inputs in training passes. Above 0, the completions of a prompt do not share its computation there.
+    #[setting(default = 0.05, at_least = 0, below = 1, hint = "0 is off", trl, needs = "adapter")]
+    pub lora_dropout: f64,
+    /// Names of modules, or endings of names, or `"all-linear"`.
+    #[setting(unset = "`[\"q_proj\", \"v_proj\"]`", trl, verl = ["model.target_modules"], needs = "adapter")]
     pub lora_target_modules: Option<TargetModules>,
-    /// True to divide by the square root of the rank instead of the rank; default false.
-    pub use_rslora: Option<bool>,
+    /// True divides `lora_alpha` by the root of the rank instead.
+    #[setting(default = false, trl, needs = "adapter")]
+    pub use_rslora: bool,
 }
 
 /// Value of `model.lora_target_modules`.
@@ -47,10 +60,10 @@ pub enum TargetModules {
 }
 
 impl ModelConfig {
-    /// Refuses numbers that are out of range, and adapter settings if no adapter is trained.
+    /// Refuses adapter settings if no adapter is trained, and names that are none.
     pub(super) fn check(&self) -> Result<()> {
         if self.use_peft != Some(true) {
-            if let Some((key, value)) = self.adapter_key() {
+            if let Some((key, value)) = given(self, "adapter") {
                 bail!(
                     "`model.{key}` is {value}, but no adapter is trained (set `model.use_peft` to `true`, or remove it)"
                 );
@@ -60,17 +73,6 @@ impl ModelConfig {
         ensure!(
             !self.fresh_weights,
             "`model.fresh_weights` and `model.use_peft` are both true, but an adapter belongs to weights that a file holds (set one of them to `false`)"
-        );
-        let LoraConfig { r, alpha, dropout, .. } = self.lora_config();
-        at_least_one(&[("model.lora_r", r as u64)])?;
-        at_most(&[("model.lora_r", r, LARGEST_RANK)])?;
-        ensure!(
-            alpha > 0.0 && alpha <= f64::from(f32::MAX),
-            "`model.lora_alpha` is {alpha} (it must be finite and above 0; twice the rank is usual)"
-        );
-        ensure!(
-            (0.0..1.0).contains(&dropout),
-            "`model.lora_dropout` is {dropout} (it must be 0 or more and less than 1; 0 is off)"
         );
         if let Some(TargetModules::All(name)) = &self.lora_target_modules {
             ensure!(
@@ -93,11 +95,11 @@ impl ModelConfig {
             Some(TargetModules::Named(names)) => Targets::Named(names.clone()),
         };
         LoraConfig {
-            r: self.lora_r.unwrap_or(16),
-            alpha: self.lora_alpha.unwrap_or(32.0),
-            dropout: self.lora_dropout.unwrap_or(0.05),
+            r: self.lora_r,
+            alpha: self.lora_alpha,
+            dropout: self.lora_dropout,
             targets,
-            rslora: self.use_rslora.unwrap_or(false),
+            rslora: self.use_rslora,
             rest: Map::new(),
         }
     }
@@ -110,28 +112,11 @@ impl ModelConfig {
             "`{name}` is an adapter, but {} (remove it to go on with the adapter, or merge it with `host export` first)",
             if self.fresh_weights { "`model.fresh_weights` is true" } else { "`model.use_peft` is false" }
         );
-        if let Some((key, value)) = self.adapter_key() {
+        if let Some((key, value)) = given(self, "adapter") {
             bail!(
                 "`model.{key}` is {value}, but `{name}` is an adapter, which has its own (remove it, or name the base model to begin with a fresh one)"
             );
         }
         Ok(())
-    }
-
-    /// The first adapter setting that is given, with its value.
-    fn adapter_key(&self) -> Option<(&'static str, String)> {
-        let targets = self.lora_target_modules.as_ref().map(|targets| match targets {
-            TargetModules::All(name) => format!("`{name}`"),
-            TargetModules::Named(names) => format!("`{}`", names.join("`, `")),
-        });
-        [
-            ("lora_r", self.lora_r.map(|r| r.to_string())),
-            ("lora_alpha", self.lora_alpha.map(|alpha| alpha.to_string())),
-            ("lora_dropout", self.lora_dropout.map(|dropout| dropout.to_string())),
-            ("lora_target_modules", targets),
-            ("use_rslora", self.use_rslora.map(|on| on.to_string())),
-        ]
-        .into_iter()
-        .find_map(|(key, value)| Some((key, value?)))
     }
 }

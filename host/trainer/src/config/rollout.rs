@@ -2,56 +2,52 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::omission::{is_default, may_be_left_out};
+use super::setting::{Setting, Settings, settings};
 use crate::model::device::Dtype;
 
+/// Longest prompt and completion in tokens, far above any model's limit.
+pub(super) const LONGEST: usize = 1 << 24;
+
 /// Section `[rollout]`.
+#[settings]
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
 pub struct RolloutConfig {
-    /// G: number of completions per prompt.
+    /// G: completions per prompt. It divides the completions of a step, and is above 1 for an advantage that compares them.
+    #[setting(default = 8, at_least = 1, trl, verl = ["rollout.n"])]
     pub num_generations: usize,
-    /// Longest completion, in tokens.
+    /// The longest completion. With `data.max_prompt_length` it is at most the positions of the model.
+    #[setting(default = 256, unit = "tokens", at_least = 1, at_most = LONGEST, trl)]
+    #[setting(verl = ["data.max_response_length"], differs = "256 by default, TRL's 512")]
     pub max_completion_length: usize,
-    /// Sampling temperature, the divisor of the logits; 1 samples from the model itself.
+    /// The sampling temperature, which divides the logits; 1 samples from the model itself.
+    #[setting(default = 1.0, above = 0, at_most = 100, trl, verl = ["rollout.temperature"])]
+    #[setting(hint = "for greedy evaluation see `[eval]`; sampling needs more than 0")]
+    #[setting(
+        differs = "TRL's divides the logits of the loss too; here that is `train.loss_temperature`, 1 by default"
+    )]
     pub temperature: f32,
     /// Number of most likely tokens to sample from; 0 turns top-k off.
+    #[setting(default = 0, trl, verl = ["rollout.top_k"])]
     pub top_k: usize,
     /// Total probability of the most likely tokens to sample from; 1 turns top-p off.
+    #[setting(default = 1.0, above = 0, at_most = 1, hint = "1 is off", trl, verl = ["rollout.top_p"])]
     pub top_p: f32,
-    /// Largest number of completions that are sampled at a time; the others wait for one to end. 0 is no limit.
-    #[serde(skip_serializing_if = "is_default")]
+    /// Most completions that are sampled at a time; 0 samples all at once. A completion that ends frees its place for a waiting prompt, so
+    /// that a few long ones do not hold up the rest.
+    #[setting(default = 0, verl = ["rollout.max_num_seqs"], differs = "a setting of vLLM's")]
+    #[setting(trl = [
+        "use_transformers_continuous_batching", "transformers_continuous_batching_config", "use_transformers_paged"
+    ])]
     pub max_num_seqs: usize,
-    /// Dynamic sampling: groups whose completions all have one reward are dropped and replaced by newly sampled groups (verl's name).
-    #[serde(skip_serializing_if = "is_default")]
+    /// Drops groups whose completions all have the same reward, and samples others in their place:
+    /// [dynamic sampling](../docs/objectives.md#dynamic-sampling).
+    #[setting(default = false, verl = ["algorithm.filter_groups"])]
     pub filter_groups: bool,
-    /// With `filter_groups`, the largest number of times that completions are sampled for one rollout. After that, groups without a
-    /// difference in reward fill the rollout.
-    #[serde(skip_serializing_if = "is_default_gen_batches")]
+    /// With `filter_groups`: most sampling rounds for one rollout. After them, groups without a difference in reward fill it. The default is
+    /// from DAPO's own recipe.
+    #[setting(default = 10, at_least = 1, verl = ["algorithm.filter_groups.max_num_gen_batches"])]
     pub max_num_gen_batches: usize,
-    /// Floating-point type of the sampler, `f32` or `bf16`; `None` is `train.dtype`.
+    /// Data type of the sampler; see [sampler and trainer](#sampler-and-trainer).
+    #[setting(unset = "as `train.dtype`", verl = ["rollout.dtype"])]
     pub dtype: Option<Dtype>,
-}
-
-impl Default for RolloutConfig {
-    fn default() -> Self {
-        Self {
-            num_generations: 8,
-            max_completion_length: 256,
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            max_num_seqs: 0,
-            filter_groups: false,
-            max_num_gen_batches: GEN_BATCHES,
-            dtype: None,
-        }
-    }
-}
-
-/// Default of `rollout.max_num_gen_batches`, from DAPO's own recipe.
-const GEN_BATCHES: usize = 10;
-
-fn is_default_gen_batches(value: &usize) -> bool {
-    may_be_left_out(*value == GEN_BATCHES)
 }

@@ -4,128 +4,170 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::omission::{is_default, may_be_left_out};
+use super::setting::{Setting, Settings, settings};
 use crate::adamw::SecondMoment;
 use crate::model::device::{self, Dtype};
 use crate::optim::OptimizerName;
 use crate::schedule::ScheduleKind;
 
+/// The most times that a rollout is used.
+const MOST_ITERATIONS: usize = 1000;
+
 /// Section `[train]`.
+#[settings]
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
 pub struct TrainConfig {
-    /// Device of the policy: `cpu`, or `cuda:N`.
+    /// Device of the policy: `cpu`, or `cuda:N` in a host built with `--features cuda`. `--device` overrides it.
+    #[setting(default = device::CPU.into())]
     pub device: String,
-    /// Floating-point type of the computation: `f32` or `bf16`.
+    /// Data type of activations, features and the weights that products read. The trained weights, moments, logits and losses are f32 in
+    /// either. [On the CPU](../docs/models.md#in-bf16) `bf16` saves memory.
+    #[setting(default = Dtype::F32, trl = ["dtype", "bf16", "fp16"])]
+    #[setting(differs = "TRL's `bf16` is on by default; there is no fp16")]
     pub dtype: Dtype,
-    /// True if products of f32 on a GPU may round their operands to TF32; `None` allows it where they come from bf16 and lose nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// On a GPU: whether products of f32 may round their operands to TF32, up to 4.9e-4 of each ([when](../docs/gpu.md#products-of-f32)).
+    #[setting(unset = "true for operands that come from bf16 and lose nothing", trl)]
     pub tf32: Option<bool>,
-    /// Seed of every random choice.
+    /// The source of every random choice.
+    #[setting(default = 42, trl, verl = ["data.seed"])]
     pub seed: u64,
     /// Number of optimizer steps.
+    #[setting(default = 100, at_least = 1, trl, verl = ["trainer.total_training_steps"])]
     pub max_steps: u64,
-    /// Number of completions of one backward pass (a micro-batch).
+    /// Completions of one backward pass (a micro-batch).
+    #[setting(default = 8, at_least = 1, trl, verl = ["actor.ppo_micro_batch_size_per_gpu"])]
+    #[setting(differs = "completions, as in TRL, and of one device")]
     pub per_device_train_batch_size: usize,
-    /// True if the backward pass recomputes activations, one layer at a time, instead of storing them: less memory, one more forward
-    /// pass, bitwise equal results.
-    #[serde(skip_serializing_if = "is_default")]
+    /// True keeps one `hidden_size` per token and layer for the backward pass and computes the rest again, to the same bits:
+    /// [memory](../docs/models.md#memory-of-a-step).
+    #[setting(default = false, trl, verl = ["model.enable_gradient_checkpointing"])]
+    #[setting(differs = "off by default; TRL's is on")]
     pub gradient_checkpointing: bool,
-    /// True to reuse the sampler's own forward passes for the values that masks and objective read, instead of a log-probability pass. This
-    /// needs a sampler that draws from the policy as it is trained, and one step per rollout.
-    #[serde(skip_serializing_if = "is_default")]
+    /// True takes the inputs of masks and objective from the sampler's own passes:
+    /// [no log-probability pass](../docs/models.md#speed-of-a-step). The sampler must draw from the trained policy, for one step per rollout.
+    #[setting(default = false)]
     pub score_at_sampling: bool,
-    /// With several micro-batches: MiB of activations that the log-probability pass keeps for the backward pass; others are recomputed.
-    #[serde(skip_serializing_if = "is_default_budget")]
+    /// With several micro-batches: activations that the log-probability pass keeps for the backward pass. The others are computed twice, to
+    /// the same bits.
+    #[setting(default = 1024, unit = "MiB")]
     pub activation_budget: u64,
-    /// Number of micro-batches of one optimizer step.
+    /// Backward passes of one optimizer step. The split does not change the update.
+    #[setting(default = 1, at_least = 1, trl)]
     pub gradient_accumulation_steps: usize,
-    /// Number of micro-batches of one rollout; 0 is `gradient_accumulation_steps`.
+    /// Backward passes that one rollout feeds; 0 is `gradient_accumulation_steps`. A rollout has at most 1048576 completions.
+    #[setting(default = 0, trl)]
     pub steps_per_generation: usize,
-    /// Number of completions of one rollout, in place of `steps_per_generation`; 0 leaves the choice to that setting.
-    #[serde(skip_serializing_if = "is_default")]
+    /// Completions of one rollout, in place of `steps_per_generation`; 0 is off ([batches](../docs/objectives.md#batches)).
+    #[setting(default = 0, trl)]
     pub generation_batch_size: usize,
-    /// Number of times that a rollout is used.
+    /// How often a rollout is used.
+    #[setting(default = 1, at_least = 1, at_most = MOST_ITERATIONS, trl, verl = ["actor.ppo_epochs"])]
     pub num_iterations: usize,
-    /// Peak learning rate.
+    /// The peak learning rate.
+    #[setting(default = 1e-6, at_least = 0, trl, verl = ["actor.optim.lr"])]
     pub learning_rate: f64,
-    /// `cosine`, `linear`, `constant` or `constant_with_warmup`.
+    /// Course of the learning rate after its warm-up.
+    #[setting(default = ScheduleKind::Linear, trl, verl = ["actor.optim.lr_scheduler_type"])]
     pub lr_scheduler_type: ScheduleKind,
-    /// Share of `max_steps` during which the learning rate rises from 0.
+    /// Share of `max_steps` during which the learning rate rises from 0. `constant` has no warm-up and refuses one.
+    #[setting(default = 0.0, at_least = 0, at_most = 1, trl = ["warmup_steps"])]
+    #[setting(verl = ["actor.optim.lr_warmup_steps_ratio"])]
+    #[setting(
+        differs = "a share of `max_steps`: divide a number of steps by it. TRL takes a number below 1 as a share"
+    )]
     pub warmup_ratio: f64,
-    /// Decoupled weight decay; it applies to matrices only.
+    /// Decoupled weight decay, with either optimizer. It does not apply to biases and norms.
+    #[setting(default = 0.0, at_least = 0, trl, verl = ["actor.optim.weight_decay"])]
     pub weight_decay: f64,
-    /// The optimizer: `adamw`, or `sgd`, with which a mask that rejects tokens shortens the step.
-    #[serde(skip_serializing_if = "is_default")]
+    /// The optimizer. With `sgd`, a mask that rejects tokens shortens the step.
+    #[setting(default = OptimizerName::AdamW, trl = ["optim"], differs = "`adamw` or `sgd`")]
     pub optimizer: OptimizerName,
     /// Momentum of SGD, as in `torch.optim.SGD`: the factor of the earlier sum of gradients in the next step.
-    ///
-    /// Weight decay is still decoupled and applies to matrices only, as in AdamW.
-    #[serde(skip_serializing_if = "is_default")]
+    #[setting(default = 0.0, at_least = 0, below = 1)]
     pub sgd_momentum: f64,
     /// Decay rate of Adam's first moment.
+    #[setting(default = 0.9, at_least = 0, below = 1, trl, verl = ["actor.optim.betas"])]
     pub adam_beta1: f64,
     /// Decay rate of Adam's second moment.
+    #[setting(default = 0.999, at_least = 0, below = 1, trl, verl = ["actor.optim.betas"])]
     pub adam_beta2: f64,
-    /// Term added to the square root of Adam's second moment.
+    // Weights are f32: a smaller number rounds to 0, and a weight without gradients would become 0 / 0.
+    /// The number that is added to the square root of Adam's second moment.
+    #[setting(default = 1e-8, at_least = f32::MIN_POSITIVE, at_most = f32::MAX, hint = "1e-8 is usual", trl)]
     pub adam_epsilon: f64,
-    /// Gradients that enter Adam's second moment: those `kept` by the masks, or `kept_and_rejected`, with which a mask shortens the
-    /// step.
-    #[serde(skip_serializing_if = "is_default")]
+    /// The gradients that enter Adam's second moment: those `kept` by the masks, or `kept_and_rejected` ones: [why](#what-adam-undoes).
+    #[setting(default = SecondMoment::Kept)]
     pub second_moment: SecondMoment,
-    /// Storage type of the optimizer's moments, for matrices below the last layer. `bf16`, on the CPU, halves their memory.
-    #[serde(skip_serializing_if = "is_default")]
+    /// Data type of the optimizer's moments of matrices below the last layer. `bf16`, on the CPU, takes
+    /// [half the memory](../docs/models.md#in-bf16).
+    #[setting(default = Dtype::F32)]
     pub moments_dtype: Dtype,
-    /// Largest global gradient norm; 0 turns clipping off.
+    /// The largest global norm of a gradient; 0 turns clipping off.
+    #[setting(default = 1.0, at_least = 0, trl, verl = ["actor.optim.clip_grad"])]
     pub max_grad_norm: f64,
-    /// Temperature of the loss: divisor of the logits.
+    /// Temperature of the loss, which divides the logits; 1 is the model's own distribution.
+    #[setting(default = 1.0, above = 0, at_most = 100, hint = "1 is the model's own distribution")]
     pub loss_temperature: f64,
-    /// Distribution of the loss's log-probabilities: `full`, or that of the `sampler`, truncated by `rollout.top_k` and `rollout.top_p`.
-    #[serde(skip_serializing_if = "is_default")]
+    /// Distribution of the loss's log-probabilities: the `full` softmax, or that of the `sampler`, truncated by `rollout.top_k` and `top_p`
+    /// ([which distribution](../docs/objectives.md#over-which-distribution)).
+    #[setting(default = LossDistribution::Full)]
     pub loss_distribution: LossDistribution,
-    /// Coefficient of the entropy bonus: the loss is reduced by this times the mean entropy of the kept tokens.
-    #[serde(skip_serializing_if = "is_default")]
+    /// Coefficient of the mean entropy of kept tokens, which is subtracted from the loss
+    /// ([entropy bonus](../docs/objectives.md#an-entropy-bonus)).
+    #[setting(default = 0.0, at_least = 0, trl, verl = ["actor.entropy_coeff"])]
     pub entropy_coef: f64,
-    /// Tokens over which a loss is averaged after masking: the `kept` tokens, or all `original` tokens.
+    /// The tokens over which a loss is averaged after masking: the `kept` ones, or the `original` ones.
+    #[setting(default = MaskDenominator::Kept)]
     pub mask_denominator: MaskDenominator,
-    /// Names in reports of the masks and weights that are factors of the loss, not of each token's own gradient. TRL's settings add their
-    /// components here.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Masks and weights, by id, that multiply the loss and not each token's own gradient. This matters
+    /// [if a completion has one ratio](../docs/objectives.md#factors-of-the-loss-and-of-the-gradient). TRL's settings add theirs here.
+    #[setting(default = Vec::new())]
     pub loss_factors: Vec<String>,
-    /// K: number of top logits in the last-layer inputs; 0 is the sampler's `top_k`, or 50 if top-k is off.
+    /// K: number of top tokens that masks see; 0 is the sampler's `top_k`, or 50 if that is off.
+    #[setting(default = 0)]
     pub last_layer_top_k: usize,
-    /// Interval in optimizer steps at which the change of the policy is measured and recorded as `step/...`; 0 turns it off.
-    #[serde(skip_serializing_if = "is_default")]
+    /// Measures the effect of a step every so many steps and records it as [`step/...`](#metrics); 0 is off.
+    #[setting(default = 0, unit = "steps")]
     pub measure_step: u64,
-    /// Interval in optimizer steps between checkpoints; 0 writes one only at the end.
+    /// Steps between checkpoints; 0 is off. A run always writes one at its end.
+    #[setting(default = 0, unit = "steps", trl, verl = ["trainer.save_freq"])]
+    #[setting(differs = "0 by default, TRL's 500; `save_minutes` writes checkpoints by time")]
     pub save_steps: u64,
-    /// Minutes between checkpoints by time, of which the newest is kept; 0 turns them off. They are written at the end of a rollout, and so
-    /// limit what a killed run loses to this time, or to a rollout that takes longer.
-    #[serde(skip_serializing_if = "is_default_minutes")]
+    /// Time between checkpoints by time, of which the newest is kept: [the most that a kill costs](../docs/reliability.md#what-a-kill-costs);
+    /// 0 is off.
+    #[setting(default = 10.0, unit = "minutes", at_least = 0)]
     pub save_minutes: f64,
-    /// Number of checkpoints to keep, besides one by time; older ones are deleted. 0 keeps all.
+    /// Most checkpoints kept, besides one by time. Older ones are deleted; 0 keeps all.
+    #[setting(default = 0, trl, verl = ["trainer.max_actor_ckpt_to_keep"])]
     pub save_total_limit: usize,
-    /// Evaluation metric that determines the best checkpoint, which is kept.
+    /// Evaluation metric that chooses [the best checkpoint](../docs/evaluation.md#the-best-checkpoint), which is kept.
+    #[setting(trl = ["metric_for_best_model", "load_best_model_at_end"])]
+    #[setting(differs = "the best checkpoint is always kept; `host export --model RUN` takes it")]
     pub metric_for_best_model: Option<String>,
-    /// True if a larger value of the metric is better. `None` is true unless the metric's name ends in `loss`.
+    /// Whether a larger value of the metric is better.
+    #[setting(unset = "true, unless the metric's name ends in `loss`", trl, needs = "metric")]
     pub greater_is_better: Option<bool>,
-    /// Number of evaluations without improvement after which the run ends; 0 turns it off.
-    #[serde(skip_serializing_if = "is_default")]
+    /// Evaluations without improvement after which the run ends; 0 is off.
+    #[setting(default = 0, trl = ["EarlyStoppingCallback"], needs = "metric")]
     pub early_stopping_patience: u64,
-    /// Least difference from the best value that counts as an improvement.
-    #[serde(skip_serializing_if = "is_default")]
+    /// The least difference from the best value that counts as an improvement.
+    #[setting(default = 0.0, at_least = 0, trl = ["EarlyStoppingCallback"], needs = "metric")]
     pub early_stopping_threshold: f64,
-    /// Number of sampled completions at which the run ends, after their rollout; 0 turns it off.
-    #[serde(skip_serializing_if = "is_default")]
+    /// Completions sampled for training after which the run ends, with their rollout; 0 is off. `max_steps` still sets the learning rate.
+    #[setting(default = 0)]
     pub max_completions: u64,
-    /// Seconds after which the process stops, at the end of a rollout and with a checkpoint; 0 turns it off.
-    #[serde(skip_serializing_if = "is_default")]
+    /// Time after which the process stops, at the end of a rollout, with a checkpoint; 0 is off. `--resume` goes on for as long again.
+    #[setting(default = 0.0, unit = "seconds", at_least = 0)]
     pub max_time: f64,
-    /// Longest call of a component, in seconds; 0 is no limit.
+    /// The longest call of a component, drop of it, or opening of its library. A longer one ends the run; 0 is no limit.
+    #[setting(default = 600, unit = "seconds")]
     pub component_timeout: u64,
-    /// Largest state of a component in a checkpoint, in MiB; 0 is no limit.
+    /// The largest state of a component. A larger one is not written to a checkpoint; 0 is no limit.
+    #[setting(default = 65_536, unit = "MiB")]
     pub component_state_limit: u64,
-    /// Folder of runs. Each run makes its own folder in it, unless the path does not exist yet and becomes the run's folder.
+    /// A folder that does not exist yet, or that of a run which ended before its first step.
+    #[setting(unset = "`runs/RECIPE-seedN`", trl = ["output_dir", "run_name"], verl = ["trainer.default_local_dir"])]
+    #[setting(differs = "its last folder is the run's name")]
     pub output_dir: Option<PathBuf>,
 }
 
@@ -140,28 +182,13 @@ pub enum MaskDenominator {
 }
 
 /// Distribution of the loss's log-probabilities.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LossDistribution {
     /// The whole softmax at `train.loss_temperature`.
-    #[default]
     Full,
     /// The part of it that remains after top-k and top-p.
     Sampler,
-}
-
-/// Default of `train.activation_budget`, in MiB.
-const ACTIVATION_BUDGET: u64 = 1024;
-
-/// Default of `train.save_minutes`.
-const SAVE_MINUTES: f64 = 10.0;
-
-fn is_default_minutes(value: &f64) -> bool {
-    may_be_left_out(*value == SAVE_MINUTES)
-}
-
-fn is_default_budget(value: &u64) -> bool {
-    may_be_left_out(*value == ACTIVATION_BUDGET)
 }
 
 impl TrainConfig {
@@ -169,56 +196,5 @@ impl TrainConfig {
     pub fn is_greater_better(&self) -> bool {
         let is_loss = || self.metric_for_best_model.as_deref().is_some_and(|metric| metric.ends_with("loss"));
         self.greater_is_better.unwrap_or_else(|| !is_loss())
-    }
-}
-
-impl Default for TrainConfig {
-    fn default() -> Self {
-        Self {
-            device: device::CPU.into(),
-            dtype: Dtype::F32,
-            tf32: None,
-            seed: 42,
-            max_steps: 100,
-            per_device_train_batch_size: 8,
-            gradient_checkpointing: false,
-            score_at_sampling: false,
-            activation_budget: ACTIVATION_BUDGET,
-            gradient_accumulation_steps: 1,
-            steps_per_generation: 0,
-            generation_batch_size: 0,
-            num_iterations: 1,
-            learning_rate: 1e-6,
-            lr_scheduler_type: ScheduleKind::Linear,
-            warmup_ratio: 0.0,
-            weight_decay: 0.0,
-            optimizer: OptimizerName::AdamW,
-            sgd_momentum: 0.0,
-            adam_beta1: 0.9,
-            adam_beta2: 0.999,
-            adam_epsilon: 1e-8,
-            second_moment: SecondMoment::Kept,
-            moments_dtype: Dtype::F32,
-            max_grad_norm: 1.0,
-            loss_temperature: 1.0,
-            loss_distribution: LossDistribution::Full,
-            entropy_coef: 0.0,
-            mask_denominator: MaskDenominator::Kept,
-            loss_factors: Vec::new(),
-            last_layer_top_k: 0,
-            measure_step: 0,
-            save_steps: 0,
-            save_minutes: SAVE_MINUTES,
-            save_total_limit: 0,
-            metric_for_best_model: None,
-            greater_is_better: None,
-            early_stopping_patience: 0,
-            early_stopping_threshold: 0.0,
-            max_completions: 0,
-            max_time: 0.0,
-            component_timeout: 600,
-            component_state_limit: 65_536,
-            output_dir: None,
-        }
     }
 }

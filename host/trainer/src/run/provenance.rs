@@ -48,11 +48,11 @@ pub fn check_owner(dir: &Path, plugins: &[LoadedPlugin]) -> Result<()> {
     for path in [dir.to_owned(), dir.join(FILE), dir.join(CONFIG_FILE)] {
         let shown = path.display();
         let metadata = std::fs::metadata(&path).with_context(|| format!("cannot examine `{shown}`"))?;
-        if let Some(stranger) = owner::stranger(&metadata) {
+        if let Some(other) = owner::other_writer(&metadata) {
             let named =
                 plugins.iter().map(|plugin| format!("`{}`", plugin.path.display())).collect::<Vec<_>>().join(", ");
             bail!(
-                "the run is not yours alone: `{shown}` may be changed by {stranger}, and a resume would load {named}, which the run names (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)"
+                "the run is not yours alone: `{shown}` may be changed by {other}, and a resume would load {named}, which the run names (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)"
             );
         }
     }

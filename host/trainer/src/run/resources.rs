@@ -117,7 +117,7 @@ fn open_policy(config: &Config, files: &ModelFiles, absent: AbsentWeights) -> Re
     let widest = if config.sampler_dtype() == Dtype::F32 { Dtype::F32 } else { train.dtype };
     ensure!(
         train.tf32 != Some(true) || train.device != device::CPU,
-        "`train.tf32` is true, which is there on a GPU alone, and `train.device` is `cpu` (remove one of them)"
+        "`train.tf32` is true, which only a GPU supports, but `train.device` is `cpu` (remove one of them)"
     );
     device::tf32::choose(train.tf32);
     let device = device::open(&train.device, widest)?;

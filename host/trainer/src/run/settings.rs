@@ -5,14 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result};
 use toml::{Table, Value};
 
-/// Differences between two settings texts, one entry per key.
+use crate::config::default_of;
+
+/// Differences between two settings texts, one entry per key. A setting that a text lacks has its default: a run may be of a version
+/// that did not know it.
 pub fn changes(before: &str, now: &str) -> Result<Vec<String>> {
     let (before, now) = (keys(&read(before)?), keys(&read(now)?));
     let all: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
-    let shown =
-        |values: &BTreeMap<String, String>, key: &str| values.get(key).cloned().unwrap_or_else(|| "not set".to_owned());
-    let changed = all.into_iter().filter(|key| before.get(*key) != now.get(*key));
-    Ok(changed.map(|key| format!("`{key}`: {} -> {}", shown(&before, key), shown(&now, key))).collect())
+    let value = |values: &BTreeMap<String, String>, key: &str| {
+        values.get(key).cloned().or_else(|| default_of(key)).unwrap_or_else(|| "not set".to_owned())
+    };
+    let values = all.into_iter().map(|key| (key, value(&before, key), value(&now, key)));
+    let changed = values.filter(|(_, before, now)| before != now);
+    Ok(changed.map(|(key, before, now)| format!("`{key}`: {before} -> {now}")).collect())
 }
 
 /// The settings in `text`.
@@ -56,6 +61,10 @@ mod tests {
             "`train.seed`: 1 -> 2",
         ];
         assert_eq!(changes(before, now).unwrap(), expected);
+        let of_an_older_version = |now: &str| changes("[train]\nseed = 1\n", now).unwrap();
+        assert!(of_an_older_version("[train]\nseed = 1\nsave_minutes = 10.0\n").is_empty());
+        let changed = of_an_older_version("[train]\nseed = 1\nsave_minutes = 5.0\n");
+        assert_eq!(changed, ["`train.save_minutes`: 10.0 -> 5.0"]);
     }
 
     #[test]

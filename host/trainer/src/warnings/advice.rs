@@ -22,7 +22,7 @@ macro_rules! ways {
     };
 }
 
-// What is in backticks is an addition to the run's command, or a command.
+// Text in backticks is an addition to the run's command, or a command.
 ways! {
     LowerRate: "try `--set train.learning_rate={}`, a third",
     RaiseRate: "raise the rate, which is the highest that it can find: `--set train.learning_rate={}`",

@@ -267,7 +267,7 @@ fn tables() -> Vec<Case> {
     cases
 }
 
-/// Those that hold ratios constant in their surrogates.
+/// The objectives that hold ratios constant in their surrogates.
 const HELD: [&str; 2] = ["cispo", "vespo"];
 
 #[test]

@@ -8,10 +8,11 @@ use capo_loader::memory;
 use capo_loader::registry::Registry;
 use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::adamw::AdamWConfig;
-use crate::config::{ANSWERS_AT_ONCE, DataConfig, Draft, check, limits};
+use crate::config::setting::{Setting, Settings, settings};
+use crate::config::{ANSWERS_AT_ONCE, DataConfig, Draft, check};
 use crate::data::{Dataset, Example, Purpose, Tokenizer};
 use crate::exam::{self, Exam, Grader, RightAnswer};
 use crate::folder;
@@ -24,100 +25,100 @@ use crate::schedule::{Schedule, ScheduleKind};
 use crate::stages::rollout::{encode, join};
 
 /// The settings of `host sft` when no `--config` is given. The embedded model was made with them.
-pub const DEFAULT: &str = include_str!("../../configs/tiny/sft.toml");
+pub const DEFAULT: &str = include_str!("../../../configs/tiny/sft.toml");
 
 /// Most examples in one step, because all of them are in memory at once.
 const MOST_EXAMPLES: usize = 1 << 20;
 
 /// The section `[model]`: exactly one of the two keys is set.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[settings]
+#[derive(Debug, Serialize, Deserialize)]
 struct ModelConfig {
-    /// Model whose architecture and tokenizer are used with fresh weights.
+    /// Model whose architecture and tokenizer are used, with fresh weights. Either this or the next key is set.
     config_name_or_path: Option<String>,
-    /// Model whose training continues.
+    /// Model whose training goes on.
     model_name_or_path: Option<String>,
 }
 
 /// The section `[train]`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[settings]
+#[derive(Debug, Serialize, Deserialize)]
 struct TrainConfig {
-    /// Device of the computation: `cpu`, or `cuda:N`.
+    /// As in a run.
+    #[setting(default = device::CPU.into())]
     device: String,
-    /// Floating-point type of the computation: `f32` or `bf16`.
+    /// As in a run.
+    #[setting(default = Dtype::F32)]
     dtype: Dtype,
+    /// As in a run.
+    #[setting(default = 42)]
     seed: u64,
+    /// As in a run.
+    #[setting(default = 100, at_least = 1)]
     max_steps: u64,
-    /// Number of examples in one step.
+    /// Examples of a step; there is one backward pass.
+    #[setting(default = 8, at_least = 1, at_most = MOST_EXAMPLES)]
     per_device_train_batch_size: usize,
-    /// True if the backward pass recomputes activations, as in `host train`.
+    /// As in a run.
+    #[setting(default = false)]
     gradient_checkpointing: bool,
+    /// The peak learning rate. The optimizer is AdamW.
+    #[setting(default = 2e-5, at_least = 0)]
     learning_rate: f64,
-    /// Shape of the learning-rate schedule.
+    /// As in a run.
+    #[setting(default = ScheduleKind::Linear)]
     lr_scheduler_type: ScheduleKind,
-    /// Share of `max_steps` for the warm-up from 0.
+    /// As in a run.
+    #[setting(default = 0.0, at_least = 0, at_most = 1)]
     warmup_ratio: f64,
+    /// As in a run.
+    #[setting(default = 0.0, at_least = 0)]
     weight_decay: f64,
-    /// Largest global gradient norm; 0 turns clipping off.
+    /// As in a run.
+    #[setting(default = 1.0, at_least = 0)]
     max_grad_norm: f64,
 }
 
-impl Default for TrainConfig {
-    fn default() -> Self {
-        Self {
-            device: device::CPU.into(),
-            dtype: Dtype::F32,
-            seed: 42,
-            max_steps: 100,
-            per_device_train_batch_size: 8,
-            gradient_checkpointing: false,
-            learning_rate: 2e-5,
-            lr_scheduler_type: ScheduleKind::Linear,
-            warmup_ratio: 0.0,
-            weight_decay: 0.0,
-            max_grad_norm: 1.0,
-        }
-    }
-}
-
 /// The section `[eval]`.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[settings]
+#[derive(Debug, Serialize, Deserialize)]
 struct EvalConfig {
-    /// Number of held-out prompts, answered greedily; 0 turns them off.
+    /// Held-out prompts, answered greedily and graded by `exact_match`; 0 is off.
+    #[setting(default = 0)]
     num_prompts: usize,
-    /// Number of steps between evaluations, with one more after the last step; 0 evaluates only after the last step.
+    /// Evaluates every so many steps, and after the last; 0 evaluates only after the last.
+    #[setting(default = 0, unit = "steps")]
     eval_steps: u64,
-    /// Longest completion, tokens; required if there are held-out prompts.
+    /// The longest answer. It is required with held-out prompts.
+    #[setting(default = 0, unit = "tokens")]
     max_completion_length: usize,
 }
 
-struct Settings {
+/// The sections besides `[data]`, which is that of a run, with their settings.
+pub fn sections() -> [(&'static str, &'static [Setting]); 3] {
+    [("model", ModelConfig::SETTINGS), ("train", TrainConfig::SETTINGS), ("eval", EvalConfig::SETTINGS)]
+}
+
+struct Sections {
     model: ModelConfig,
     data: DataConfig,
     train: TrainConfig,
     eval: EvalConfig,
 }
 
-impl Settings {
+impl Sections {
     /// Refuses settings that are out of range or make one another ineffective.
     fn check(&self) -> Result<()> {
         let (train, eval) = (&self.train, &self.eval);
-        limits::at_least_one(&[
-            ("data.max_prompt_length", self.data.max_prompt_length as u64),
-            ("train.max_steps", train.max_steps),
-            ("train.per_device_train_batch_size", train.per_device_train_batch_size as u64),
-        ])?;
+        check::in_section("data", &self.data)?;
+        check::in_section("train", train)?;
         let size = train.per_device_train_batch_size;
-        limits::at_most(&[("train.per_device_train_batch_size", size, MOST_EXAMPLES)])?;
         ensure!(
             train.max_steps.checked_mul(size as u64).is_some(),
             "`train.max_steps` {} × `train.per_device_train_batch_size` {size} are more examples than can be counted (lower one of them)",
             train.max_steps
         );
-        limits::from_zero(&[("train.max_grad_norm", train.max_grad_norm, f64::MAX)])?;
-        check::schedule(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.weight_decay)?;
+        check::warmup(train.lr_scheduler_type, train.warmup_ratio)?;
         check::data(&self.data)?;
         ensure!(
             eval.num_prompts == 0 || eval.max_completion_length > 0,
@@ -130,7 +131,7 @@ impl Settings {
 
 /// A supervised run that is ready for its first step.
 pub struct Sft {
-    settings: Settings,
+    settings: Sections,
     policy: Policy,
     tokenizer: Tokenizer,
     files: ModelFiles,
@@ -150,7 +151,7 @@ impl Sft {
         folder::check_new(output, "--output-dir")?;
         let draft = Draft::read(config, DEFAULT, sets)?;
         draft.only(&["model", "data", "train", "eval"])?;
-        let mut settings = Settings {
+        let mut settings = Sections {
             model: draft.section("model")?,
             data: draft.section("data")?,
             train: draft.section("train")?,
@@ -265,7 +266,7 @@ impl Sft {
         if self.held_out.is_empty() {
             return Ok(None);
         }
-        let Settings { data, train, eval, .. } = &self.settings;
+        let Sections { data, train, eval, .. } = &self.settings;
         let exam = Exam {
             max_prompt_length: data.max_prompt_length,
             max_completion_length: eval.max_completion_length,
@@ -285,7 +286,7 @@ impl Sft {
     }
 }
 
-fn open_model(settings: &Settings) -> Result<(ModelFiles, Policy)> {
+fn open_model(settings: &Sections) -> Result<(ModelFiles, Policy)> {
     let train = &settings.train;
     let device = device::open(&train.device, train.dtype)?;
     let (name, fresh) = match (&settings.model.config_name_or_path, &settings.model.model_name_or_path) {
