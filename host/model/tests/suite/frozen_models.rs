@@ -141,7 +141,8 @@ fn what_cannot_be_used_is_told() {
     ] {
         let said = changed(name, &json!({ key: value }));
         assert!(said.starts_with("cannot use `FOLDER/") || said.contains("cannot be used"), "{key}: {said}");
-        assert!(said.ends_with(expected), "{key}: {said}");
+        // Where backtraces are asked for, one follows.
+        assert!(said.contains(expected), "{key}: {said}");
     }
     let longer =
         load(&data("frozen-golden/qwen2-score"), None).unwrap().score(&[vec![2; 65]], PAD).unwrap_err().to_string();

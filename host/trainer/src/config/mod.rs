@@ -1,7 +1,7 @@
 //! The run's settings: a TOML file, `--set` overrides, and a recipe for the components that the file does not name.
 
 mod aliases;
-pub(crate) mod check;
+pub mod check;
 mod data;
 mod datasets;
 mod draft;
@@ -39,7 +39,7 @@ pub use model::{ModelConfig, TargetModules};
 pub use recipe::{Resolved, resolve};
 pub use replayed::replayed_settings;
 pub use rollout::RolloutConfig;
-pub(crate) use sets::{parse_set, set};
+pub use sets::{parse_set, set};
 pub use setting::{Setting, Settings};
 pub use sizes::Sizes;
 pub use train::{LossDistribution, MaskDenominator, TrainConfig};
@@ -47,7 +47,7 @@ pub use trl::TrlConfig;
 pub use warnings::WarningsConfig;
 
 /// The settings of `host train` without `--config`; they are also the defaults for a config that holds only components.
-pub const DEFAULT: &str = include_str!("../../../configs/tiny/default.toml");
+pub const DEFAULT: &str = include_str!("../../../../configs/tiny/default.toml");
 
 /// All settings of a run, a field for each section.
 #[derive(Debug, Clone, Serialize)]

@@ -81,14 +81,14 @@ fn place(tensor: &Tensor) -> Result<(u64, i32, usize)> {
 
 /// Data of the last layer in device memory, for components to read.
 #[derive(Debug, Clone)]
-pub(crate) struct LentLayer {
+pub struct LentLayer {
     /// Hidden states, the top tokens' ids and logits, `logsumexp` and the sampled tokens' logits.
     tensors: [Lent; 5],
     vocab_size: usize,
 }
 
 impl LentLayer {
-    pub(crate) fn new(layer: &LastLayerTensors) -> Result<Self> {
+    pub fn new(layer: &LastLayerTensors) -> Result<Self> {
         let LastLayerTensors { hidden, topk_ids, topk_logits, logsumexp, action_logits, vocab_size, .. } = layer;
         let [hidden, topk_ids, topk_logits] = [Lent::new(hidden)?, Lent::new(topk_ids)?, Lent::new(topk_logits)?];
         let tensors = [hidden, topk_ids, topk_logits, Lent::new(logsumexp)?, Lent::new(action_logits)?];
@@ -96,7 +96,7 @@ impl LentLayer {
     }
 
     /// The data as components see them, with the extents `[B, T, D]`, `[B, T, K]` and `[B, T]`.
-    pub(crate) fn view<'a>(&'a self, hidden: &'a [i64], topk: &'a [i64], tokens: &'a [i64]) -> LastLayer<'a> {
+    pub fn view<'a>(&'a self, hidden: &'a [i64], topk: &'a [i64], tokens: &'a [i64]) -> LastLayer<'a> {
         let shapes = [hidden, topk, topk, tokens, tokens];
         let [hidden, ids, logits, logsumexp, action] = std::array::from_fn(|i| self.tensors[i].view(shapes[i]));
         LastLayer::new(hidden, ids, logits, logsumexp, action, self.vocab_size)

@@ -189,11 +189,11 @@ fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<SampledRollout>
 }
 
 /// Token ids of the prompts. A prompt beyond `limit` tokens is an error.
-pub(crate) fn encode(examples: &[&Example], tokenizer: &Tokenizer, limit: usize) -> Result<Vec<Vec<u32>>> {
+pub fn encode(examples: &[&Example], tokenizer: &Tokenizer, limit: usize) -> Result<Vec<Vec<u32>>> {
     examples.iter().map(|example| example.prompt_ids(tokenizer, limit)).collect()
 }
 
-pub(crate) fn decode(tokens: &[SampledTokens], rows: &[&Example], tokenizer: &Tokenizer) -> Result<Vec<SampledText>> {
+pub fn decode(tokens: &[SampledTokens], rows: &[&Example], tokenizer: &Tokenizer) -> Result<Vec<SampledText>> {
     let text = |(tokens, row): (&SampledTokens, &&Example)| {
         let completion = tokenizer.decode(&tokens.ids).context("a sampled completion is not text")?;
         Ok(SampledText { prompt: row.prompt.clone(), completion, answer: row.answer.clone() })
@@ -202,7 +202,7 @@ pub(crate) fn decode(tokens: &[SampledTokens], rows: &[&Example], tokenizer: &To
 }
 
 /// Views of `completions` for reward components; all arguments are `[B]`.
-pub(crate) fn views<'a>(
+pub fn views<'a>(
     samples: &'a [SampledText],
     completions: &'a [SampledTokens],
     examples: &[&'a Example],
@@ -219,7 +219,7 @@ pub(crate) fn views<'a>(
 }
 
 /// Rows of prompts padded on the left and completions padded on the right.
-pub(crate) fn join(prompts: &[Vec<u32>], completions: &[&[u32]], pad: u32) -> Sequences {
+pub fn join(prompts: &[Vec<u32>], completions: &[&[u32]], pad: u32) -> Sequences {
     let prompt_len = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let completion_len = completions.iter().map(|ids| ids.len()).max().unwrap_or(0);
     let mut ids = Vec::with_capacity(prompts.len() * (prompt_len + completion_len));

@@ -4,7 +4,7 @@
 use super::{Setting, sections, settings};
 
 /// The page with the names of TRL's that are no settings here.
-const FROM_TRL: &str = include_str!("../../../docs/from-trl.md");
+const FROM_TRL: &str = include_str!("../../../../docs/from-trl.md");
 
 /// Error message about the key `typed` of `[section]`, whose keys are `known`.
 pub(super) fn unknown_key(section: &str, typed: &str, known: &[&str]) -> String {

@@ -10,10 +10,10 @@ use capo_plugin::testing::Records;
 use capo_plugin::{
     CompletionContext, ContextData, Denominator, Dims, ObjectiveHandle, OptimizerKind, Point, PromptContext, Reduction,
 };
-use host::model::{Sequences, TokenOutputs};
-use host::stages::backward::{Reduced, reduce};
-use host::stages::batch::{BatchWithLogps, SampledBatch, StepInfo};
-use host::stages::{advantage, objective};
+use host_trainer::model::{Sequences, TokenOutputs};
+use host_trainer::stages::backward::{Reduced, reduce};
+use host_trainer::stages::batch::{BatchWithLogps, SampledBatch, StepInfo};
+use host_trainer::stages::{advantage, objective};
 use serde::Deserialize;
 use toml::Table;
 

@@ -2,7 +2,7 @@
 //! the tables of the documentation read it here.
 
 use anyhow::{Result, bail};
-pub(crate) use host_settings::settings;
+pub use host_settings::settings;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde::de::value::{Error, StrDeserializer};
@@ -117,12 +117,12 @@ impl Setting {
 }
 
 /// Names of the settings of `S`.
-pub(crate) fn names<S: Settings>() -> Vec<&'static str> {
+pub fn names<S: Settings>() -> Vec<&'static str> {
     S::SETTINGS.iter().map(|setting| setting.name).collect()
 }
 
 /// Refuses numbers outside of their limits; `named` is a setting in the message.
-pub(crate) fn check<S: Settings>(settings: &S, named: impl Fn(&str) -> String) -> Result<()> {
+pub fn check<S: Settings>(settings: &S, named: impl Fn(&str) -> String) -> Result<()> {
     let table = Table::try_from(settings)?;
     let given = S::SETTINGS.iter().filter_map(|setting| Some((setting, table.get(setting.name)?)));
     given.into_iter().try_for_each(|(setting, value)| setting.check(&named(setting.name), value))

@@ -5,7 +5,7 @@ The formulas are those of TRL 1.16 (`GRPOTrainer._generate_and_score_completions
 (`compute_offpolicy_metrics`), said again in plain Python, whose numbers are 64-bit floats; masked means keep verl's 1e-8 in the
 denominator. It needs nothing but the standard library:
 
-    python3 host/tests/data/mismatch/make.py
+    python3 host/trainer/tests/data/mismatch/make.py
 """
 
 import json

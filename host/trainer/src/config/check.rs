@@ -52,7 +52,7 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
 }
 
 /// Refuses numbers of a section outside of the limits that stand at their fields.
-pub(crate) fn in_section<S: Settings>(section: &str, settings: &S) -> Result<()> {
+pub fn in_section<S: Settings>(section: &str, settings: &S) -> Result<()> {
     setting::check(settings, |name| format!("`{section}.{name}`"))
 }
 
@@ -159,7 +159,7 @@ fn groups_of_one(config: &Config) -> Result<()> {
 }
 
 /// Refuses a warm-up that the schedule would ignore.
-pub(crate) fn warmup(kind: ScheduleKind, warmup_ratio: f64) -> Result<()> {
+pub fn warmup(kind: ScheduleKind, warmup_ratio: f64) -> Result<()> {
     ensure!(
         kind != ScheduleKind::Constant || warmup_ratio == 0.0,
         "`train.warmup_ratio` is {warmup_ratio}, but `train.lr_scheduler_type` `constant` has no warm-up (use `constant_with_warmup`, or set `train.warmup_ratio` to 0)"
@@ -189,7 +189,7 @@ fn optimizer(train: &TrainConfig) -> Result<()> {
 }
 
 /// Refuses settings of files for a dataset that is not in files, and settings of conversations for plain-text prompts.
-pub(crate) fn data(data: &DataConfig) -> Result<()> {
+pub fn data(data: &DataConfig) -> Result<()> {
     if let (Format::Text, Some((key, _))) = (data.format, given(data, "chat")) {
         bail!(
             "`data.{key}` is set, but `data.format` is `text`, which has no use for it (set `data.format` to `chat`, or remove it)"

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use capo_plugin::Dims;
-use host::metrics::mismatch;
+use host_trainer::metrics::mismatch;
 use serde::Deserialize;
 
 #[derive(Deserialize)]

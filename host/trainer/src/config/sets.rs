@@ -8,7 +8,7 @@ use toml::{Table, Value};
 const MOST_PARTS: usize = 16;
 
 /// Parses a `--set` into key and value.
-pub(crate) fn parse_set(text: &str) -> Result<(String, Value)> {
+pub fn parse_set(text: &str) -> Result<(String, Value)> {
     let Some((path, value)) = text.split_once('=') else {
         bail!("`--set {text}` has no `=` (write `--set section.key=value`)");
     };
@@ -25,7 +25,7 @@ pub(crate) fn parse_set(text: &str) -> Result<(String, Value)> {
 }
 
 /// Sets `value` at the dotted `path`.
-pub(crate) fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
+pub fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
     let mut parents: Vec<&str> = path.split('.').collect();
     if parents.contains(&"") {
         bail!("`--set {path}=...` has an empty key (write `--set section.key=value`)");

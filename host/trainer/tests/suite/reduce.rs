@@ -2,9 +2,9 @@
 
 use capo_loader::decision::Decision;
 use capo_plugin::{Denominator, OptimizerKind, Reduction};
-use host::model::TokenOutputs;
-use host::stages::backward::{Reduced, reduce};
-use host::stages::batch::{BatchWithLogps, StepBatch, TokenLoss};
+use host_trainer::model::TokenOutputs;
+use host_trainer::stages::backward::{Reduced, reduce};
+use host_trainer::stages::batch::{BatchWithLogps, StepBatch, TokenLoss};
 
 use crate::objectives;
 use crate::shared::first_step;
