@@ -26,7 +26,7 @@
 //! let folder = tempfile::tempdir()?;
 //! // Paths of plugins go here.
 //! let registry = Registry::open(&[])?;
-//! let sets = ["train.max_steps=2", "eval.num_prompts=0", "objective.use=dapo"].map(String::from);
+//! let sets = ["train.max_steps=2", "eval.num_prompts=0", "objective.use=dapo.objective"].map(String::from);
 //! let mut config = config::resolve(&registry, Draft::read(None, config::DEFAULT, &sets)?)?.config;
 //! config.train.output_dir = Some(folder.path().join("run"));
 //! let (mut run, mut rewards) = (Run::start(config, &registry)?, Rewards(Vec::new()));

@@ -51,7 +51,7 @@ fn origin_of(id: &str) -> String {
     match id.split_once('.') {
         Some((plugin @ ("capo" | "drcapo" | "reincapo"), _)) => format!("{plugin} 0.1.0, `BUILD/lib{plugin}.so`"),
         None if id != "reward_model" => "capo-rewards 0.1.0, built in".to_owned(),
-        _ => "host 0.1.0, built in".to_owned(),
+        _ => "host-trainer 0.1.0, built in".to_owned(),
     }
 }
 
