@@ -6,7 +6,7 @@ use gemm::{Parallelism, gemm};
 use half::bf16;
 use rayon::prelude::*;
 
-use super::packing::{Block, HeadSizes, Packing, Piece, Stem};
+use super::super::packing::{Block, HeadSizes, Packing, Piece, Stem};
 use crate::kernel::{Number, Real, dot, for_rows, layout_error, maximum, rows, slice, sum};
 use crate::to_dtype;
 

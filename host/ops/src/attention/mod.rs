@@ -1,12 +1,11 @@
 //! Causal attention over packed rows: completions that share a prompt read its keys and values, and no product reads padding.
 
 mod kernel;
-mod packing;
 
 use candle_core::{Result, Tensor};
 
 use super::bf16::on_cpu;
-pub use packing::{BLOCK, HeadSizes, Packing};
+use super::packing::{HeadSizes, Packing};
 
 /// Values mixed by the attention of each query, `[N, H * width]`, from `queries` `[N, H * width]` and `keys` and `values` `[N, KV * width]`.
 ///

@@ -2,9 +2,9 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use super::super::attention::{HeadSizes, Packing};
 use super::super::kept::DecodeRows;
 use super::super::kernel::layout_error;
+use super::super::packing::{HeadSizes, Packing};
 use super::THREADS;
 use super::launch::{Launch, MOST_PARTS, unwritten};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
 
-use super::super::kept::Kept;
-use super::super::kernel::layout_error;
+use super::kept::Kept;
+use super::kernel::layout_error;
 
 /// Most queries that are computed at once.
 pub const BLOCK: usize = 128;
@@ -16,52 +16,52 @@ const TILE: usize = 64;
 /// Prompts, each with the completions that continue it, as consecutive rows of one matrix.
 #[derive(Debug, Clone)]
 pub struct Packing {
-    pub(super) stems: Arc<[Stem]>,
+    pub(crate) stems: Arc<[Stem]>,
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) on_device: [Kept; 3],
 }
 
 /// A prompt with its completions: rows of the packed matrices.
 #[derive(Debug)]
-pub(super) struct Stem {
-    pub(super) rows: Range<usize>,
+pub(crate) struct Stem {
+    pub(crate) rows: Range<usize>,
     /// Where the prompt ends.
     shared: usize,
-    pub(super) blocks: Vec<Block>,
+    pub(crate) blocks: Vec<Block>,
 }
 
 /// Consecutive queries of one prompt or of its completions.
 #[derive(Debug)]
-pub(super) struct Block {
-    pub(super) rows: Range<usize>,
+pub(crate) struct Block {
+    pub(crate) rows: Range<usize>,
     /// Rows that all queries attend to: none for a prompt, the prompt for completions.
-    pub(super) context: Range<usize>,
-    pub(super) pieces: Vec<Piece>,
+    pub(crate) context: Range<usize>,
+    pub(crate) pieces: Vec<Piece>,
 }
 
 /// Consecutive queries of one prompt or completion.
 #[derive(Debug, Clone)]
-pub(super) struct Piece {
-    pub(super) rows: Range<usize>,
+pub(crate) struct Piece {
+    pub(crate) rows: Range<usize>,
     /// First row of the prompt or completion.
-    pub(super) first: usize,
+    pub(crate) first: usize,
 }
 
 impl Piece {
     /// Number of its own keys that the last query reads.
-    pub(super) fn own(&self) -> usize {
+    pub(crate) fn own(&self) -> usize {
         self.rows.end - self.first
     }
 }
 
 impl Block {
     /// Largest number of keys of a query.
-    pub(super) fn keys(&self) -> usize {
+    pub(crate) fn keys(&self) -> usize {
         self.context.len() + self.pieces.iter().map(Piece::own).max().unwrap_or(0)
     }
 
     /// The piece that holds the query `row`.
-    pub(super) fn piece(&self, row: usize) -> &Piece {
+    pub(crate) fn piece(&self, row: usize) -> &Piece {
         &self.pieces[self.pieces.partition_point(|piece| piece.rows.end <= row)]
     }
 }
@@ -151,7 +151,7 @@ pub struct HeadSizes {
 
 impl HeadSizes {
     /// Number of query heads that share one key head.
-    pub(super) fn shared(self) -> usize {
+    pub(crate) fn shared(self) -> usize {
         self.heads / self.kv_heads
     }
 
@@ -160,7 +160,7 @@ impl HeadSizes {
         (self.width as f64).powf(-0.5)
     }
 
-    pub(super) fn check(self, packing: &Packing, [queries, keys, values]: [&Tensor; 3]) -> Result<()> {
+    pub(crate) fn check(self, packing: &Packing, [queries, keys, values]: [&Tensor; 3]) -> Result<()> {
         let (rows, all) = (packing.rows(), self.kv_heads * self.width);
         if queries.dims() != [rows, self.heads * self.width] || [keys, values].iter().any(|x| x.dims() != [rows, all]) {
             let dims = [queries, keys, values].map(Tensor::dims);
