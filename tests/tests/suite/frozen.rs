@@ -64,7 +64,7 @@ fn the_sources_are_as_they_were() {
         all.extend(std::fs::read(name).unwrap());
     }
     assert_eq!(names.len(), 65);
-    assert_snapshot!(sha256_hex(&all), @"566202c00987179d90e32c549075b95f02aef00ebf90ef9326fa40d38343179e");
+    assert_snapshot!(sha256_hex(&all), @"ff12aaee365131bbecb703ac7552f7ea48c79443fb806095279cd7f963ddd263");
 }
 
 #[test]
