@@ -2,21 +2,20 @@
 
 constexpr u32 DIGITS = 16;
 
-// True if a pair takes part: it has a row, its token is in a subset and, where coefficients are given, its own is not 0.
+// True if a pair takes part: it has a row, its token is in a subset, where these are given, and its own coefficient is not 0, where those are.
 __device__ inline bool takes_part(u32 index, const u32* rows, const u32* subsets, u32 stride, const double* coefficients) {
-    return rows[index] != NONE && subsets[index / stride] != NONE && (!coefficients || coefficients[index] != 0.0);
+    return rows[index] != NONE && (!subsets || subsets[index / stride] != NONE) && (!coefficients || coefficients[index] != 0.0);
 }
 
-// Rows as keys, `last` for what takes no part, and all indices as values.
-extern "C" __global__ void row_keys(
-    u32 count, const u32* rows, const u32* subsets, u32 stride, const double* coefficients, u32 last, u32* keys, u32* values) {
+// Rows as keys, `last` where there is none, and all indices as values.
+extern "C" __global__ void row_keys(u32 count, const u32* rows, u32 last, u32* keys, u32* values) {
     u32 index = blockIdx.x * blockDim.x + threadIdx.x;
     if (index >= count) return;
-    keys[index] = takes_part(index, rows, subsets, stride, coefficients) ? rows[index] : last;
+    keys[index] = min(rows[index], last);
     values[index] = index;
 }
 
-// Subsets as keys of pairs in their present order.
+// Subsets as keys of pairs in their present order, `last` for what takes no part.
 extern "C" __global__ void subset_keys(
     u32 count, const u32* rows, const u32* subsets, u32 stride, const double* coefficients, u32 last, const u32* values, u32* keys) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
@@ -73,7 +72,7 @@ extern "C" __global__ void mark_heads(
     bool here = at < count && takes_part(values[at], rows, subsets, stride, coefficients);
     bool before = at > 0 && takes_part(values[at - 1], rows, subsets, stride, coefficients);
     bool same = here && before && rows[values[at]] == rows[values[at - 1]] &&
-                subsets[values[at] / stride] == subsets[values[at - 1] / stride];
+                (!subsets || subsets[values[at] / stride] == subsets[values[at - 1] / stride]);
     heads[at] = here && !same;
     // Those that take part come first.
     if (!here && (at == 0 || before)) *pairs = at;

@@ -41,20 +41,24 @@ __device__ inline void sum_gradient(
     const double* coefficients, double (&tile)[WARPS][TILE]) {
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     double total[PER_LANE] = {};
-    for (u32 at = span.first; at < span.last; at += AHEAD) {
-        float h[AHEAD][PER_LANE];
-        double c[AHEAD];
+    for (u32 from = span.first; from < span.last; from += WARP) {
+        // Lane p knows pair p; beyond the end the last pair again, which adds nothing.
+        u32 index = values[min(from + lane, span.last - 1)], feature = features[index / stride];
+        double coefficient = from + lane < span.last ? coefficients[index] : 0.0;
+        for (u32 at = 0; at < min(WARP, span.last - from); at += AHEAD) {
+            float h[AHEAD][PER_LANE];
 #pragma unroll
-        for (u32 ahead = 0; ahead < AHEAD; ahead++) {
-            // Beyond the end the last pair again, which adds nothing.
-            u32 index = values[min(at + ahead, span.last - 1)];
-            c[ahead] = at + ahead < span.last ? coefficients[index] : 0.0;
-            load_columns(hidden + (size_t)features[index / stride] * width, column, width, vector, h[ahead]);
+            for (u32 ahead = 0; ahead < AHEAD; ahead++) {
+                const H* row = hidden + (size_t)__shfl_sync(ALL_LANES, feature, at + ahead) * width;
+                load_columns(row, column, width, vector, h[ahead]);
+            }
+#pragma unroll
+            for (u32 ahead = 0; ahead < AHEAD; ahead++) {
+                double c = __shfl_sync(ALL_LANES, coefficient, at + ahead);
+#pragma unroll
+                for (u32 own = 0; own < PER_LANE; own++) total[own] = fma(c, (double)h[ahead][own], total[own]);
+            }
         }
-#pragma unroll
-        for (u32 ahead = 0; ahead < AHEAD; ahead++)
-#pragma unroll
-            for (u32 own = 0; own < PER_LANE; own++) total[own] = fma(c[ahead], (double)h[ahead][own], total[own]);
     }
 #pragma unroll
     for (u32 own = 0; own < PER_LANE; own++) tile[warp][lane * PER_LANE + own] = total[own];
@@ -106,20 +110,24 @@ __device__ inline void project_segment(
     double direction[PER_LANE];
 #pragma unroll
     for (u32 own = 0; own < PER_LANE; own++) direction[own] = tile[0][lane * PER_LANE + own];
-    for (u32 at = span.first; at < span.last; at += AHEAD) {
-        float h[AHEAD][PER_LANE];
+    for (u32 from = span.first; from < span.last; from += WARP) {
+        u32 feature = features[values[min(from + lane, span.last - 1)] / stride];
+        for (u32 at = 0; at < min(WARP, span.last - from); at += AHEAD) {
+            float h[AHEAD][PER_LANE];
 #pragma unroll
-        for (u32 ahead = 0; ahead < AHEAD; ahead++) {
-            u32 index = values[min(at + ahead, span.last - 1)];
-            load_columns(hidden + (size_t)features[index / stride] * width, column, width, vector, h[ahead]);
-        }
+            for (u32 ahead = 0; ahead < AHEAD; ahead++) {
+                const H* row = hidden + (size_t)__shfl_sync(ALL_LANES, feature, at + ahead) * width;
+                load_columns(row, column, width, vector, h[ahead]);
+            }
 #pragma unroll
-        for (u32 ahead = 0; ahead < AHEAD; ahead++) {
-            double part = 0.0;
+            for (u32 ahead = 0; ahead < AHEAD; ahead++) {
+                double part = 0.0;
 #pragma unroll
-            for (u32 own = 0; own < PER_LANE; own++) part = fma(direction[own], (double)h[ahead][own], part);
-            part = warp_sum(part);
-            if (lane == 0 && at + ahead < span.last) parts[(size_t)blockIdx.y * pairs + at + ahead] = part;
+                for (u32 own = 0; own < PER_LANE; own++) part = fma(direction[own], (double)h[ahead][own], part);
+                part = warp_sum(part);
+                u32 pair = from + at + ahead;
+                if (lane == 0 && pair < span.last) parts[(size_t)blockIdx.y * pairs + pair] = part;
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 /// Somebody other than this user and root who may write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stranger {
+pub enum OtherWriter {
     /// The owner, by user id.
     User(u32),
     /// A group that may write, by group id.
@@ -18,7 +18,7 @@ pub enum Stranger {
     Anybody,
 }
 
-impl std::fmt::Display for Stranger {
+impl std::fmt::Display for OtherWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::User(id) => write!(f, "user {id}"),
@@ -30,24 +30,24 @@ impl std::fmt::Display for Stranger {
 
 /// Returns who else may write the file or folder of `metadata`: its owner, its group or everybody, checked in this order. In a folder with
 /// the sticky bit, such as `/tmp`, only the folder's owner may replace files of others.
-pub fn stranger(metadata: &Metadata) -> Option<Stranger> {
+pub fn other_writer(metadata: &Metadata) -> Option<OtherWriter> {
     const GROUP_WRITES: u32 = 0o020;
     const OTHERS_WRITE: u32 = 0o002;
     const STICKY: u32 = 0o1000;
     let (mode, owner, group) = (metadata.mode(), metadata.uid(), metadata.gid());
     let user = rustix::process::geteuid().as_raw();
     if owner != 0 && owner != user {
-        return Some(Stranger::User(owner));
+        return Some(OtherWriter::User(owner));
     }
     if metadata.is_dir() && mode & STICKY != 0 {
         return None;
     }
     if mode & OTHERS_WRITE != 0 {
-        return Some(Stranger::Anybody);
+        return Some(OtherWriter::Anybody);
     }
     let list = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     if mode & GROUP_WRITES != 0 && !is_own_group(&list("/etc/group"), &list("/etc/passwd"), group, user) {
-        return Some(Stranger::Group(group));
+        return Some(OtherWriter::Group(group));
     }
     None
 }
@@ -60,14 +60,14 @@ pub fn stranger(metadata: &Metadata) -> Option<Stranger> {
 pub fn check(what: &str, path: &Path, file: &Metadata, accept: &str) -> Result<()> {
     let shown = path.display();
     let refuse = |metadata: &Metadata, done: &str, it: &str, its_mode: &str| -> Result<()> {
-        let Some(stranger) = stranger(metadata) else { return Ok(()) };
+        let Some(other) = other_writer(metadata) else { return Ok(()) };
         let mode = metadata.mode() & 0o7777;
-        let (why, advice) = match stranger {
-            Stranger::User(_) => (format!("{it} is theirs"), "load a copy of your own"),
-            Stranger::Group(_) => (format!("{its_mode} is {mode:o}"), "`chmod g-w` takes that right away"),
-            Stranger::Anybody => (format!("{its_mode} is {mode:o}"), "`chmod o-w` takes that right away"),
+        let (why, advice) = match other {
+            OtherWriter::User(_) => (format!("{it} is theirs"), "load a copy of your own"),
+            OtherWriter::Group(_) => (format!("{its_mode} is {mode:o}"), "`chmod g-w` takes that right away"),
+            OtherWriter::Anybody => (format!("{its_mode} is {mode:o}"), "`chmod o-w` takes that right away"),
         };
-        bail!("{what} `{shown}` may be {done} by {stranger}: {why} ({advice}; `{accept}` accepts it)")
+        bail!("{what} `{shown}` may be {done} by {other}: {why} ({advice}; `{accept}` accepts it)")
     };
     refuse(file, "changed", "it", "its mode")?;
     for folder in path.ancestors().skip(1) {
@@ -125,13 +125,13 @@ mod tests {
         fs::write(&file, "").unwrap();
         let of = |path: &Path, mode: u32| {
             fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-            stranger(&fs::metadata(path).unwrap())
+            other_writer(&fs::metadata(path).unwrap())
         };
         assert_eq!(of(&file, 0o755), None);
-        assert_eq!(of(&file, 0o1757), Some(Stranger::Anybody), "the sticky bit of a file means nothing");
-        assert_eq!((of(folder.path(), 0o1777), of(folder.path(), 0o757)), (None, Some(Stranger::Anybody)));
+        assert_eq!(of(&file, 0o1757), Some(OtherWriter::Anybody), "the sticky bit of a file means nothing");
+        assert_eq!((of(folder.path(), 0o1777), of(folder.path(), 0o757)), (None, Some(OtherWriter::Anybody)));
         let group = fs::metadata(&file).unwrap().gid();
-        assert!([None, Some(Stranger::Group(group))].contains(&of(&file, 0o775)), "as this machine's lists say");
+        assert!([None, Some(OtherWriter::Group(group))].contains(&of(&file, 0o775)), "as this machine's lists say");
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl Registry {
         let watch = |seconds| Watchdog::over_plugins(seconds, files.iter().map(shown).collect());
         let watchdog = seconds.map_or_else(Watchdog::off, watch);
         for file in files {
-            // What a user adds to a command may name a plugin again.
+            // A user may name a plugin again on the command line.
             if registry.plugins.iter().any(|other| other.path == file.path) {
                 continue;
             }
@@ -164,14 +164,16 @@ impl Registry {
     pub fn unused(&self, used: &[String], recipe: Option<&str>) -> Vec<String> {
         let sentence = |plugin: &LoadedPlugin| {
             let origin = Origin::File(plugin.path.clone());
-            let mut recipes = self.recipes.iter().filter(|recipe| recipe.origin == origin);
+            let recipes = self.recipes.iter().filter(|recipe| recipe.origin == origin);
             let is_used = plugin.components.iter().any(|id| used.contains(id))
                 || recipes.clone().any(|offered| Some(offered.name.as_str()) == recipe);
             if is_used {
                 return None;
             }
-            let offer = self.offers.iter().rev().find(|offer| offer.origin == origin);
-            let advice = match (recipes.next(), offer) {
+            // The order in which a linker lays out a library's components and recipes is no one's choice.
+            let offers = self.offers.iter().filter(|offer| offer.origin == origin);
+            let offer = offers.max_by_key(|offer| (offer.point, &offer.id));
+            let advice = match (recipes.min_by_key(|recipe| &recipe.name), offer) {
                 (Some(recipe), _) => format!("recipe = \"{}\"", recipe.name),
                 (None, Some(offer)) => format!("{} use = \"{}\"", section(offer.point), offer.id),
                 (None, None) => return None,

@@ -42,12 +42,13 @@ def decide(batch: Batch, mask: Tensor, masks: Sequence[Mask], weights: Sequence[
 
     Args:
         batch: What they see.
-        mask: `[B, T]`: the tokens of completions.
+        mask: `[B, T]`: the tokens of completions, its `completion_mask`.
         masks: They go on from what those before them left.
         weights: They see what all masks left.
     """
     records: Records = {}
-    keep = mask.cpu()
+    # The batch may have it in host memory already, without another wait for the device.
+    keep = torch.as_tensor(batch.completion_mask).cpu()
     tokens = max(int(keep.sum()), 1)
     for name, each in named(masks):
         before = int(keep.sum())
@@ -60,7 +61,8 @@ def decide(batch: Batch, mask: Tensor, masks: Sequence[Mask], weights: Sequence[
         records |= reports(name, weight, told, {"mean": float(one.sum()) / max(int(keep.sum()), 1)})
         given = given * torch.as_tensor(one)
     keep = keep * (given > 0).to(keep.dtype)
-    return Decision(batch, mask, keep.to(mask.device), given.to(mask.device), records)
+    there = keep.to(mask.device)
+    return Decision(batch, mask, there, given.to(mask.device) if weights else there.float(), records)
 
 
 def step_end(

@@ -21,6 +21,18 @@ def whole(array: Tensor) -> Tensor:
     return array.full_tensor() if hasattr(array, "full_tensor") else array
 
 
+def on_host(arrays: Arrays) -> Arrays:
+    """The arrays in host memory, by one copy: each of several would wait for the device."""
+    if not arrays:
+        return {}
+    # Those of wider numbers first, so that each begins at a multiple of its numbers' size.
+    names = sorted(arrays, key=lambda name: -arrays[name].element_size())
+    data = torch.cat([arrays[name].contiguous().view(-1).view(torch.uint8) for name in names]).cpu()
+    parts = data.split([arrays[name].nbytes for name in names])
+    found = zip(names, parts, strict=True)
+    return {name: part.view(arrays[name].dtype).view(arrays[name].shape) for name, part in found}
+
+
 def received(array: Tensor, gathered: Tensor) -> int:
     """How many bytes of `gathered`, which is the whole of `array`, came from other ranks."""
     return gathered.nbytes - array.to_local().nbytes if hasattr(array, "to_local") else 0

@@ -14,12 +14,16 @@ from trl import GRPOTrainer
 
 from . import Batch, Optimizer
 from ._layer import check_head, check_same, optimizer_info, optimizer_state
-from ._step import Arrays, ranks, top_rows, whole
+from ._step import Arrays, on_host, ranks, top_rows, whole
 from ._trl_settings import Settings
 from .batch import nested
 
 #: A micro-batch of TRL: arrays, and what else a model takes.
 Inputs = dict[str, Any]
+
+
+# What components read where it lies.
+LAST_LAYER = ("hidden", "topk_ids", "topk_logits", "logsumexp", "action_logits")
 
 
 class Seen:
@@ -41,6 +45,8 @@ class Seen:
         self._hidden: Tensor | None = None
         self._keeps, self._checked = False, False
         self._weight: Any = None
+        # Ids that end a completion.
+        self._ends: Tensor | None = None
         # Vision inputs and the like, which the forward pass takes beside the tokens: whatever this TRL knows.
         self._forward = frozenset(inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters)
         if "LAST_LAYER" in needed or measures:
@@ -189,12 +195,14 @@ class Seen:
 
         A completion of several turns has such tokens before its last one too.
         """
-        processing = self.trainer.processing_class
-        tokenizer = getattr(processing, "tokenizer", processing)
-        ends = {*getattr(self.trainer, "eos_token_ids", [tokenizer.eos_token_id]), tokenizer.pad_token_id} - {None}
+        if self._ends is None:
+            processing = self.trainer.processing_class
+            tokenizer = getattr(processing, "tokenizer", processing)
+            ends = {*getattr(self.trainer, "eos_token_ids", [tokenizer.eos_token_id]), tokenizer.pad_token_id} - {None}
+            self._ends = torch.tensor(sorted(ends), device=ids.device)
         lengths = mask.sum(1, keepdim=True)
         last = ids.gather(1, (lengths - 1).clamp(min=0))
-        return (torch.isin(last, torch.tensor(sorted(ends), device=ids.device)) & (lengths > 0))[:, 0]
+        return (torch.isin(last, self._ends) & (lengths > 0))[:, 0]
 
     def _take_hidden(self, tokens: int) -> Tensor:
         hidden, self._hidden = self._hidden, None
@@ -240,6 +248,8 @@ class Seen:
         fields["optimizer"] = self._optimizer_info()
         if "LAST_LAYER" in self.needed:
             fields["vocab_size"] = self.vocab_size()
+        # Components read these in host memory.
+        fields |= on_host({name: x for name, x in arrays.items() if x.is_cuda and name not in (*LAST_LAYER, "rows")})
         if "OPTIMIZER_STATE" in self.needed:
             fields |= optimizer_state(self._optimizer(), self._weight)
         return nested(fields)

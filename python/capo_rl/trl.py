@@ -40,6 +40,7 @@ from ._step import Arrays, Ranks, joined, over_ranks
 from ._trl_batch import Inputs, Seen, Steps, rows_of
 from ._trl_reward import reward_func
 from ._trl_settings import METHODS, check_hooks, settled, take_adamw
+from .batch import Array
 from .components import Component, Records, listed
 
 __all__ = ["CapoGRPOTrainer", "reward_func"]
@@ -149,7 +150,7 @@ class CapoGRPOTrainer(GRPOTrainer):
 
     def _decide_ahead(self, micro_batches: Sequence[Inputs]) -> None:
         """All components over the step's whole batch; each micro-batch gets its part."""
-        started = time.perf_counter()
+        started = self._now()
         parts = [self._seen.scored(inputs) for inputs in micro_batches]
         own = [part["rows"] for part in parts]
         arrays = self._gathered(joined(parts))
@@ -166,16 +167,16 @@ class CapoGRPOTrainer(GRPOTrainer):
                 inputs["capo_factor"] = self._factor(*(array[place][:, :tokens] for array in whole))
         self._capo_decision = decision
         decision.rows = rows
-        self._tell(decision.records, started, mask.cpu())
+        self._tell(decision.records, started, decision.batch.completion_mask)
 
     def _decide_inflight(self, inputs: Inputs, logps: Tensor, entropies: Any) -> Tensor:
         """All components over one micro-batch, of which this forward pass is."""
-        started = time.perf_counter()
+        started = self._now()
         part = self._seen.arrays(inputs, logps, entropies)
         mask = part["completion_mask"]
         decision = decide(self._seen.batch(part), mask, self.capo_masks, self.capo_weights)
         self._capo_parts.append(part | {"keep": decision.keep, "weights": decision.weights})
-        self._tell(decision.records, started, mask.cpu())
+        self._tell(decision.records, started, decision.batch.completion_mask)
         return self._factor(mask, decision.keep, decision.weights)
 
     def _factor(self, mask: Tensor, keep: Tensor, weights: Tensor) -> Tensor:
@@ -342,7 +343,7 @@ class CapoGRPOTrainer(GRPOTrainer):
     def _after_step(self) -> None:
         if self._capo_decision is None:
             return
-        started = time.perf_counter()
+        started = self._now()
         decision, ranks = self._capo_decision, self._capo_ranks
         self._capo_decision, self._capo_ranks = None, None
         taken = self._capo_kept and not self.accelerator.optimizer_step_was_skipped
@@ -361,7 +362,16 @@ class CapoGRPOTrainer(GRPOTrainer):
             self._metrics["train"][name].append(float(of_step))
         self._capo_told = {}
 
-    def _tell(self, records: Records, started: float, mask: Tensor | None = None) -> None:
+    def _now(self) -> float:
+        """The time, once the device has done what it was asked for before.
+
+        What follows waits for that, and it is not what components take.
+        """
+        if self.accelerator.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+        return time.perf_counter()
+
+    def _tell(self, records: Records, started: float, mask: Array | None = None) -> None:
         for name, value in metrics(records, mask, self.component_metrics).items():
             self._add(f"capo/{name}", value)
         self._add("capo/seconds", time.perf_counter() - started)

@@ -23,6 +23,19 @@ def test_numpy_arrays_are_used_where_they_lie():
     assert batch.shape == (2, 3) and batch.inputs == {"LAST_LAYER", "OLD_LOGPS"}
 
 
+def test_arrays_reach_host_memory_together():
+    torch = pytest.importorskip("torch", reason="torch is not installed here")
+    from capo_rl._step import on_host
+
+    arrays = {"mask": torch.tensor([[1, 0, 1]], dtype=torch.uint8), "logps": torch.randn(1, 3)}
+    arrays |= {"turned": torch.randn(3, 2).T, "rows": torch.arange(5)}
+    arrays |= {"none": torch.zeros(0, 3), "half": torch.randn(1, 3).bfloat16()}
+    found = on_host(arrays)
+    assert {name: array.dtype for name, array in found.items()} == {name: array.dtype for name, array in arrays.items()}
+    assert all(torch.equal(found[name], array) for name, array in arrays.items())
+    assert on_host({}) == {}
+
+
 def test_torch_tensors_are_used_where_they_lie():
     torch = pytest.importorskip("torch", reason="torch is not installed here")
     ids = torch.tensor([[1, 2, 3], [3, 2, 0]], dtype=torch.int32)

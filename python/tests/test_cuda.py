@@ -17,8 +17,7 @@ EMULATED = ["paper-token-sgd", "paper-token-adam", "authors-completion-adam"]
 
 def emulator() -> Path:
     """The folder of the newest emulator that the repository's tests have compiled with the curvature's kernels (there are others)."""
-    folders = (path.parent for path in TARGET.glob("debug/deps/cuda-emulator/*/libcuda.so.1"))
-    found = [folder for folder in folders if b"collect_supports" in folder.joinpath("libcuda.so").read_bytes()]
+    found = [path.parent for path in TARGET.glob("debug/deps/cuda-emulator/*/curvature.kernels.so")]
     if not found:
         pytest.skip("the emulator of CUDA's driver is not compiled (cargo test --workspace --test suite -- cuda)")
     return max(found, key=lambda folder: folder.stat().st_mtime)

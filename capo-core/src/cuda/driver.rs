@@ -349,6 +349,12 @@ impl<T> Argument for Buffer<T> {
     }
 }
 
+impl<T> Argument for Arc<Buffer<T>> {
+    fn place(&self, places: &mut Vec<*mut c_void>) {
+        (**self).place(places);
+    }
+}
+
 impl<T> Argument for Slice<'_, T> {
     fn place(&self, places: &mut Vec<*mut c_void>) {
         self.address.place(places);

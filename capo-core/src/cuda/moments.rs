@@ -67,7 +67,7 @@ struct Coefficients {
 impl Coefficients {
     fn of(pairs: &Pairs, intake: &Intake, kind: Weights, slope: f64) -> Result<Self, Error> {
         let subset_of = pairs.queue.upload(&intake.subset.of)?;
-        let choice = Choice { subset_of: &subset_of, subsets: 1, nonzero: None };
+        let choice = Choice { subset_of: Some(&subset_of), subsets: 1, nonzero: None };
         let values = match kind {
             Weights::RowMean => pairs.row_means(&Segments::of(pairs, choice)?, Some(&intake.weights), slope)?,
             Weights::TokenMean | Weights::Loss => pairs.coefficients(&intake.weights, slope)?,
@@ -152,7 +152,7 @@ impl Moments {
         let widest = everything.as_ref().unwrap_or(&kept);
         // A zero gradient only decays a row, and the decay is applied when the row is next read.
         let nonzero = (semantics.untouched_rows == UntouchedRows::Decay).then_some(&widest.values);
-        let segments = Segments::of(pairs, Choice { subset_of: &widest.subset_of, subsets: 1, nonzero })?;
+        let segments = Segments::of(pairs, Choice { subset_of: Some(&widest.subset_of), subsets: 1, nonzero })?;
         let (long, (marks, new)) = (segments.long(queue)?, self.new_rows(pairs, &segments)?);
         let rows = queue.buffer(segments.count as usize)?;
         self.make_room(queue, new)?;

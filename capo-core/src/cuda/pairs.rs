@@ -1,5 +1,7 @@
 //! The (token, row) pairs of a batch's tokens on a device.
 
+use std::sync::{Arc, OnceLock};
+
 use super::Features;
 use super::driver::{Buffer, Queue};
 
@@ -30,6 +32,8 @@ pub(crate) struct Pairs {
     pub(super) u: Buffer<f64>,
     /// Memory that `hidden` borrows from if the batch does not hold it.
     pub(super) _held: Option<Buffer<f32>>,
+    /// `[N, S]`: indices of the slots by row, once they are sorted.
+    pub(super) sorted: OnceLock<Arc<Buffer<u32>>>,
     /// `[N]`: as [`Supports::spread`](crate::support::Supports::spread), in host memory.
     pub spreads: Vec<f64>,
 }
@@ -55,6 +59,11 @@ impl Hidden {
         // Rows of moments are floats and need a multiple of 4; eight columns of any type are at least 16 bytes.
         let vector = i32::from(width.is_multiple_of(8) && features.address().is_multiple_of(16));
         Self { address: features.address(), width: width as u32, vector, dtype }
+    }
+
+    /// Bytes of a number.
+    pub fn size(&self) -> usize {
+        [4, 2, 2][self.dtype]
     }
 
     /// The kernel for this type, among `kernels` for f32, f16 and bf16.

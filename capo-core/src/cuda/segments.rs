@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code, reason = "kernel launches")]
 
+use std::sync::Arc;
+
 use super::driver::{Argument, Buffer, Queue};
 use super::{Pairs, THREADS, threads};
 use crate::Error;
@@ -16,7 +18,7 @@ const DIGIT_BITS: u32 = 4;
 #[derive(Debug)]
 pub(super) struct Segments {
     /// `[P]` and beyond: index of each sorted pair.
-    pub values: Buffer<u32>,
+    pub values: Arc<Buffer<u32>>,
     /// `[P]`: segment of each sorted pair.
     pub of_pair: Buffer<u32>,
     /// `[R + 1]`: start of each segment.
@@ -30,8 +32,8 @@ pub(super) struct Segments {
 /// Selection of pairs: their token is in a subset and they contribute something.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice<'a> {
-    /// `[N]`: subset of each token, or `u32::MAX`.
-    pub subset_of: &'a Buffer<u32>,
+    /// `[N]`: subset of each token, or `u32::MAX`; `None` puts all tokens in one.
+    pub subset_of: Option<&'a Buffer<u32>>,
     /// Number of subsets.
     pub subsets: usize,
     /// `[N, S]`: coefficient of each pair's feature. Pairs with 0 are left out; `None` leaves out none.
@@ -40,23 +42,22 @@ pub(super) struct Choice<'a> {
 
 impl Segments {
     pub fn of(pairs: &Pairs, choice: Choice) -> Result<Self, Error> {
-        let Pairs { queue, rows, stride, vocab_size: vocab, .. } = pairs;
+        let Pairs { queue, rows, stride, .. } = pairs;
         let Choice { subset_of, subsets, nonzero } = choice;
         let slots = rows.len();
         let (total, nonzero) = (slots as u32, nonzero.map_or(0, Buffer::address));
-        let chosen: [&dyn Argument; 5] = [&total, rows, subset_of, stride, &nonzero];
-        let mut sorter = Sorter { queue, keys: queue.buffer(slots)?, values: queue.buffer(slots)? };
-        let Sorter { keys, values, .. } = &sorter;
-        // SAFETY: the arguments are the kernel's; subsets are `[N]`, rows, keys, values and coefficients `[N, S]`.
-        unsafe { queue.launch("row_keys", threads(slots), &[&chosen, vocab, keys, values]) }?;
-        sorter.sort(*vocab)?;
-        if subsets > 1 {
-            let (subsets, Sorter { keys, values, .. }) = (subsets as u32, &sorter);
-            // SAFETY: as above; values are a permutation of the indices.
-            unsafe { queue.launch("subset_keys", threads(slots), &[&chosen, &subsets, values, keys]) }?;
+        let subset_or_null = subset_of.map_or(0, Buffer::address);
+        let chosen: [&dyn Argument; 5] = [&total, rows, &subset_or_null, stride, &nonzero];
+        let mut values = pairs.by_row()?;
+        if subset_of.is_some() {
+            let (subsets, keys) = (subsets as u32, queue.buffer(slots)?);
+            // SAFETY: the arguments are the kernel's; subsets are `[N]`, rows, keys, values and coefficients `[N, S]`. Values are a
+            // permutation of the indices.
+            unsafe { queue.launch("subset_keys", threads(slots), &[&chosen, &subsets, &values, &keys]) }?;
+            let mut sorter = Sorter { queue, keys, values };
             sorter.sort(subsets)?;
+            values = sorter.values;
         }
-        let values = sorter.values;
         let (heads, known) = (queue.buffer::<u32>(slots + 1)?, queue.filled::<u32>(1, 0)?);
         // SAFETY: as above; heads are `[N S + 1]`.
         unsafe { queue.launch("mark_heads", threads(slots + 1), &[&chosen, &values, &heads, &known]) }?;
@@ -82,11 +83,28 @@ impl Segments {
     }
 }
 
+impl Pairs {
+    /// `[N, S]`: the indices of all slots by row, those without one last. They are sorted once, and each selection keeps their order.
+    fn by_row(&self) -> Result<Arc<Buffer<u32>>, Error> {
+        if let Some(sorted) = self.sorted.get() {
+            return Ok(sorted.clone());
+        }
+        let Self { queue, rows, vocab_size, .. } = self;
+        let slots = rows.len();
+        let mut sorter = Sorter { queue, keys: queue.buffer(slots)?, values: Arc::new(queue.buffer(slots)?) };
+        let (total, Sorter { keys, values, .. }) = (slots as u32, &sorter);
+        // SAFETY: the arguments are the kernel's; rows, keys and values are `[N, S]`.
+        unsafe { queue.launch("row_keys", threads(slots), &[&total, rows, vocab_size, keys, values]) }?;
+        sorter.sort(*vocab_size)?;
+        Ok(self.sorted.get_or_init(|| sorter.values).clone())
+    }
+}
+
 /// A stable radix sort of keys and values, in place.
 struct Sorter<'a> {
     queue: &'a Queue,
     keys: Buffer<u32>,
-    values: Buffer<u32>,
+    values: Arc<Buffer<u32>>,
 }
 
 impl Sorter<'_> {
@@ -109,7 +127,7 @@ impl Sorter<'_> {
                     &[&total, &from.keys, &from.values, &shift, &counts, &keys, &values],
                 )?;
             }
-            (self.keys, self.values) = (keys, values);
+            (self.keys, self.values) = (keys, Arc::new(values));
         }
         Ok(())
     }

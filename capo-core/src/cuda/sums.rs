@@ -1,6 +1,7 @@
 //! A step of several ranks on a device: one rank's gradients by row, and the update of its moments with the sums of all ranks.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 use super::driver::Device;
 use super::pairs::Hidden;
@@ -119,6 +120,7 @@ impl Pairs {
             logits: queue.buffer(tokens)?,
             pi: queue.buffer(tokens)?,
             u: queue.upload(&ones)?,
+            sorted: OnceLock::new(),
             spreads: Vec::new(),
             _held: Some(features),
             queue,

@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code, reason = "kernel launches")]
 
+use std::sync::OnceLock;
+
 use super::driver::{Argument, Device};
 use super::pairs::{Hidden, Pairs};
 use super::{Arrays, warps};
@@ -100,6 +102,7 @@ fn pairs_of(
         logits: queue.buffer(slots)?,
         pi: queue.buffer(slots)?,
         u: queue.buffer(slots)?,
+        sorted: OnceLock::new(),
         spreads: Vec::new(),
         _held: None,
         queue,

@@ -75,7 +75,7 @@ pub struct Answer {
     pub(super) mask: Vec<u8>,
 }
 
-/// A live component of any point: [`RewardHandle`], [`AdvantageHandle`], [`ObjectiveHandle`], [`Mask`], [`Weight`], [`StepControlHandle`].
+/// A live component of any point: [`RewardHandle`], [`AdvantageHandle`], [`ObjectiveHandle`], [`MaskHandle`], [`WeightHandle`], [`StepControlHandle`].
 ///
 /// An error is the component's own message, or the rule that it broke, as training would show it.
 pub trait Observed {

@@ -63,7 +63,7 @@ pub(super) fn parse(line: &[u8], reading: &Reading, chat: Option<&Chat>, place: 
         _ => (text_of(&row, &columns.prompt)?.ok_or_else(|| missing("prompt_column", &columns.prompt))?, None),
     };
     row.remove(&columns.prompt);
-    // What nobody reads may be anything.
+    // An answer that no reward reads may be anything.
     let text = |column: &str| {
         if reading.answer_is_unread { Ok(text_of(&row, column).unwrap_or_default()) } else { text_of(&row, column) }
     };

@@ -61,8 +61,10 @@ fn products_of((rows, inner, outputs): (usize, usize, usize)) {
         print!(", gradients {:.0} and {:.0}", rate(&|| ops::matmul(&gradient, &weight)), {
             rate(&|| ops::product(&gradient.t()?, &x, DType::F32))
         });
-        if ops::are_few_rows(&x, rows) {
-            print!(", as stored {:.0}", rate(&|| ops::products_of_few_rows(&x, [&weight]).map(|[product]| product)));
+        let streamed = ops::Streamed::new(&weight, dtype).unwrap().filter(|streamed| streamed.takes(rows));
+        if let Some(streamed) = streamed {
+            let product = || ops::products_of_few_rows(&x, [&streamed], dtype).map(|[product]| product);
+            print!(", of few rows {:.0}", rate(&product));
         }
         print!("{}", if dtype == DType::F32 { ";" } else { "\n" });
     }
@@ -127,7 +129,7 @@ fn parts() {
 /// Prints each fused operation, forward and backward, beside the same thing made of candle's differentiable operations.
 fn fused() {
     use candle_core::Var;
-    use candle_nn::ops::{rms_norm_slow, silu, softmax};
+    use candle_nn::ops::{rms_norm_slow, silu};
     use host_model::ops::{Frequencies, Rope, RopeTable};
     use std::sync::Arc;
 
@@ -150,18 +152,7 @@ fn fused() {
     let (gate, up) = (random(&[rows, tokens, 512]), random(&[rows, tokens, 512]));
     let swiglu = || ops::swiglu_backward(&gate, &up, &ops::swiglu(&gate, &up)?.ones_like()?).map(drop);
     print("swiglu", &swiglu, &|| (silu(&gate).unwrap() * up.as_tensor()).unwrap());
-    let (scores, starts) = (random(&[rows, heads, tokens, tokens]), ops::Starts::from(vec![0; rows]));
-    let mask: Vec<f32> =
-        (0..tokens * tokens).map(|i| if i % tokens > i / tokens { f32::NEG_INFINITY } else { 0.0 }).collect();
-    let mask = Tensor::from_vec(mask, (tokens, tokens), &Device::Cpu).unwrap();
-    let causal_softmax = || {
-        let probs = ops::causal_softmax(&scores, &starts, 0.2)?;
-        ops::causal_softmax_backward(&probs, &probs.ones_like()?, &starts, 0.2).map(drop)
-    };
-    print("causal_softmax", &causal_softmax, &|| {
-        softmax(&(scores.as_tensor() * 0.2).unwrap().broadcast_add(&mask).unwrap(), 3).unwrap()
-    });
-    let rope = Rope::new(Arc::new(RopeTable::new(tokens, &Frequencies::new(width, 1e4))), starts.clone(), 0);
+    let rope = Rope::new(Arc::new(RopeTable::new(tokens, &Frequencies::new(width, 1e4))), vec![0; rows], 0);
     let (cos, sin) =
         (random(&[tokens, width / 2]).as_detached_tensor(), random(&[tokens, width / 2]).as_detached_tensor());
     let turned = || rope.backward(&rope.apply(&x, heads)?.ones_like()?).map(drop);

@@ -8,7 +8,8 @@ use candle_core::{DType, Tensor};
 use super::config::{Biases, Config};
 use super::linear::Linear;
 use super::lora::DropoutMask;
-use super::ops::{self, HeadSizes, Rope};
+use super::narrowed::Narrowed;
+use super::ops::{self, HeadSizes, Rope, Streamed};
 use super::packed::Tokens;
 use super::policy::Policy;
 use super::shapes::{EMBEDDING, FINAL_NORM, head_name};
@@ -20,11 +21,13 @@ pub(super) struct Decoder {
     pub(super) embedding: Tensor,
     pub(super) layers: Vec<Layer>,
     pub(super) final_norm: Tensor,
-    /// Head, `[V, D]`, f32, because logits are f32.
+    /// Head, `[V, D]`, f32. Products with bf16 features round it on the CPU; logits are f32.
     pub(super) head: Linear,
     pub(super) eps: f64,
     /// True if the weights are frozen, and only an adapter is trained.
     pub(super) frozen: bool,
+    /// What the layers' weights are parts of, if one launch converted them.
+    converted: Option<Tensor>,
 }
 
 #[derive(Clone)]
@@ -133,33 +136,29 @@ fn stored(policy: &Policy, name: &str) -> Result<Tensor> {
     Ok(policy.weights().get(name)?.as_detached_tensor())
 }
 
-/// A weight in the dtype of the activations.
-fn converted(policy: &Policy, name: &str) -> Result<Tensor> {
-    Ok(stored(policy, name)?.to_dtype(policy.dtype())?)
-}
-
 impl Layer {
     /// Joins matrices that read the same input. They become parts of the joined ones. Adapters have no joined form.
-    pub(super) fn join(&mut self) -> Result<()> {
+    pub(super) fn join(&mut self, all: Option<&Tensor>) -> Result<()> {
         if self.has_adapter() {
             return Ok(());
         }
         let Self { query, key, value, gate, up, .. } = self;
-        let (heads, gates) = (Linear::join([query, key, value])?, Linear::join([gate, up])?);
+        let (heads, gates) = (Linear::join([query, key, value], all)?, Linear::join([gate, up], all)?);
         self.joined = Some(Joined { heads, gates });
         Ok(())
     }
 
-    fn new(number: usize, policy: &Policy) -> Result<Self> {
+    fn new(number: usize, policy: &Policy, converted: &Narrowed<'_>) -> Result<Self> {
         let config = policy.config();
-        let named = |part: &str| converted(policy, &format!("model.layers.{number}.{part}"));
+        let named = |part: &str| converted.get(&format!("model.layers.{number}.{part}"));
         let linear = |part: &str, biased: bool| {
             let module = format!("model.layers.{number}.{part}");
             // On the CPU, `ops::product` rounds the stored weight while it reads it.
-            let read = if policy.is_rounded() { stored } else { converted };
             let bias = biased.then(|| named(&format!("{part}.bias"))).transpose()?;
             let adapter = policy.adapter().map(|adapter| adapter.factors(&module, policy.dtype())).transpose()?;
-            Linear::new(read(policy, &format!("{module}.weight"))?, bias, adapter.flatten())
+            let name = format!("{module}.weight");
+            let weight = if policy.is_rounded() { stored(policy, &name)? } else { converted.get(&name)? };
+            Linear::new(weight, bias, adapter.flatten())
         };
         let head_norms = || -> Result<QueriesAndKeys> {
             Ok(QueriesAndKeys { queries: named("self_attn.q_norm.weight")?, keys: named("self_attn.k_norm.weight")? })
@@ -244,14 +243,15 @@ impl Decoder {
     /// The model over the policy's weights, without an autograd graph and without dropout. Later updates of the weights take effect
     /// here if the policy's dtype is the weights' dtype.
     pub(super) fn new(policy: &Policy) -> Result<Self> {
-        let config = policy.config();
+        let (config, converted) = (policy.config(), Narrowed::of(policy)?);
         Ok(Self {
             embedding: stored(policy, EMBEDDING)?,
-            layers: (0..config.num_hidden_layers).map(|i| Layer::new(i, policy)).collect::<Result<_>>()?,
-            final_norm: converted(policy, FINAL_NORM)?,
+            layers: (0..config.num_hidden_layers).map(|i| Layer::new(i, policy, &converted)).collect::<Result<_>>()?,
+            final_norm: converted.get(FINAL_NORM)?,
             head: Linear::new(stored(policy, head_name(config))?.to_dtype(DType::F32)?, None, None)?,
             eps: config.rms_norm_eps,
             frozen: policy.adapter().is_some(),
+            converted: converted.all,
         })
     }
 
@@ -293,19 +293,25 @@ impl Decoder {
         Ok(self)
     }
 
-    /// Products with few rows read the matrices without a copy. Generation with a larger model uses this: f32 needs no copy of the weights,
+    /// Prepares the matrices for many products with few rows, which generation with a larger model uses: f32 needs no copy of the weights,
     /// and bf16 needs one of half their size.
     pub(super) fn stream(mut self) -> Result<Self> {
         let dtype = self.final_norm.dtype();
-        for linear in self.layers.iter_mut().flat_map(Layer::linears) {
-            linear.weight = ops::to_dtype(&linear.weight, dtype)?;
-            linear.transposed = linear.weight.t()?;
-            linear.streams = true;
+        let on_cpu = self.head.weight.device().is_cpu();
+        if on_cpu {
+            let dtype = ops::for_logits(&self.final_norm)?.dtype();
+            self.head.streamed = Streamed::new(&self.head.weight, dtype)?.map(Arc::new);
         }
-        self.head.streams = true;
+        for linear in self.layers.iter_mut().flat_map(Layer::linears) {
+            linear.streamed = Streamed::new(&linear.weight, dtype)?.map(Arc::new);
+            if !on_cpu {
+                linear.weight = linear.weight.to_dtype(dtype)?;
+                linear.transposed = linear.weight.t()?;
+            }
+        }
         // There, bf16 weights are copies already, so that joined ones take no more memory.
-        if self.head.weight.device().is_cuda() && dtype == DType::BF16 {
-            self.layers.iter_mut().try_for_each(Layer::join)?;
+        if !on_cpu && dtype == DType::BF16 {
+            self.layers.iter_mut().try_for_each(|layer| layer.join(self.converted.as_ref()))?;
         }
         Ok(self)
     }
@@ -333,6 +339,6 @@ impl Decoder {
 
     /// Logits `[N, V]`, f32, from features `[N, D]`.
     pub(super) fn logits(&self, features: &Tensor) -> Result<Tensor> {
-        self.head.forward(&features.to_dtype(DType::F32)?)
+        self.head.forward_to(&ops::for_logits(features)?, DType::F32)
     }
 }

@@ -12,7 +12,7 @@ use super::decoder::Decoder;
 use super::gradients::Gradients;
 use super::ops::{self, TokenCotangents, Truncation};
 use super::packed::Packed;
-use super::parallel::side_by_side;
+use super::parallel::{on_all_threads, side_by_side};
 use super::policy::Policy;
 use super::sequences::Sequences;
 use super::size::{self, Shape};
@@ -168,7 +168,7 @@ impl Part {
             temperature: self.loss_temperature,
             truncation: self.truncation,
         };
-        let hidden = self.hidden.to_dtype(DType::F32)?;
+        let hidden = ops::for_logits(&self.hidden)?;
         if tape.model.frozen {
             let d_hidden = ops::token_logps_by_hidden(&hidden, &self.head, &loss)?;
             return tape.backward(&d_hidden, None, sum);
@@ -300,7 +300,7 @@ fn add_all(mut parts: Vec<(Part, Cotangents<'_>)>, sum: &mut Gradients) -> Resul
     if parts.len() == 1
         && let Some((part, cotangents)) = parts.pop()
     {
-        return rayon::scope(|_| part.backward(&cotangents, sum));
+        return on_all_threads(|| part.backward(&cotangents, sum));
     }
     let gradients = side_by_side(parts, |(part, cotangents)| {
         let mut own = Gradients::default();

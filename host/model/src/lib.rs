@@ -25,6 +25,7 @@ pub mod hub;
 mod kv_cache;
 mod linear;
 mod lora;
+mod narrowed;
 pub mod optim;
 mod outputs;
 mod packed;

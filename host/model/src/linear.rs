@@ -1,10 +1,13 @@
 //! A matrix of the model, with its bias and its adapter.
 
+use std::sync::Arc;
+
 use anyhow::Result;
-use candle_core::{D, Tensor};
+use candle_core::{D, DType, Tensor};
 
 use super::lora::Factors;
-use super::ops;
+use super::narrowed::stacked;
+use super::ops::{self, Streamed};
 
 /// `x W^T + b` with `W` `[out, in]`, plus the adapter's output if there is one.
 #[derive(Clone)]
@@ -12,29 +15,39 @@ pub(super) struct Linear {
     pub(super) weight: Tensor,
     /// The weight as `[in, out]`: a view, or a contiguous copy.
     pub(super) transposed: Tensor,
-    /// True if products with a few rows read the weight without a copy.
-    pub(super) streams: bool,
+    /// The weight for products of few rows, if it serves many of them.
+    pub(super) streamed: Option<Arc<Streamed>>,
     pub(super) bias: Option<Tensor>,
     pub(super) adapter: Option<Factors>,
 }
 
 impl Linear {
     pub(super) fn new(weight: Tensor, bias: Option<Tensor>, adapter: Option<Factors>) -> Result<Self> {
-        Ok(Self { transposed: weight.t()?, weight, streams: false, bias, adapter })
+        Ok(Self { transposed: weight.t()?, weight, streamed: None, bias, adapter })
     }
 
     /// Maps `[N, in]` to `[N, out]`.
     pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Self::forward_all([self], x).map(|[y]| y)
+        self.forward_to(x, x.dtype())
+    }
+
+    /// As `forward`, with results in the dtype `out`.
+    pub(super) fn forward_to(&self, x: &Tensor, out: DType) -> Result<Tensor> {
+        Self::forward_all([self], x, out).map(|[y]| y)
     }
 
     /// Applies each of `linears` to `x`. Streamed products with few rows share one kernel call.
-    pub(super) fn forward_all<const COUNT: usize>(linears: [&Self; COUNT], x: &Tensor) -> Result<[Tensor; COUNT]> {
-        let streams = linears.iter().all(|linear| linear.streams) && ops::are_few_rows(x, x.dim(0)?);
-        let products: Vec<Tensor> = if streams {
-            ops::products_of_few_rows(x, linears.map(|linear| &linear.weight))?.into()
+    pub(super) fn forward_all<const COUNT: usize>(
+        linears: [&Self; COUNT],
+        x: &Tensor,
+        out: DType,
+    ) -> Result<[Tensor; COUNT]> {
+        let rows = x.dim(0)?;
+        let streamed = linears.map(|linear| linear.streamed.as_deref().filter(|streamed| streamed.takes(rows)));
+        let products: Vec<Tensor> = if streamed.iter().all(Option::is_some) {
+            ops::products_of_few_rows(x, streamed.map(|streamed| streamed.expect("each has one")), out)?.into()
         } else {
-            let product = |linear: &Self| ops::product(x, &linear.transposed, x.dtype());
+            let product = |linear: &Self| ops::product(x, &linear.transposed, out);
             linears.into_iter().map(product).collect::<candle_core::Result<_>>()?
         };
         let finish = |(linear, mut y): (&Self, Tensor)| -> Result<Tensor> {
@@ -50,12 +63,12 @@ impl Linear {
         Ok(all.try_into().expect("as many products as linears"))
     }
 
-    /// One matrix of several, which become its parts. Biases are joined if all have one, as in each family.
-    pub(super) fn join<const COUNT: usize>(linears: [&mut Self; COUNT]) -> Result<Self> {
+    /// One matrix of several, which become its parts; `all` as for `stacked`. Biases are joined if all have one, as in each family.
+    pub(super) fn join<const COUNT: usize>(linears: [&mut Self; COUNT], all: Option<&Tensor>) -> Result<Self> {
         let weights: Vec<Tensor> = linears.iter().map(|linear| linear.weight.clone()).collect();
         let biases: Option<Vec<Tensor>> = linears.iter().map(|linear| linear.bias.clone()).collect();
-        let bias = biases.map(|biases| Tensor::cat(&biases, 0)).transpose()?;
-        let joined = Self::new(Tensor::cat(&weights, 0)?, bias, None)?;
+        let bias = biases.map(|biases| stacked(&biases, all)).transpose()?;
+        let joined = Self::new(stacked(&weights, all)?, bias, None)?;
         let mut first = 0;
         for linear in linears {
             let outputs = linear.weight.dim(0)?;
@@ -72,7 +85,7 @@ impl Linear {
         joined: Option<&Self>,
         x: &Tensor,
     ) -> Result<[Tensor; COUNT]> {
-        let Some(joined) = joined else { return Self::forward_all(linears, x) };
+        let Some(joined) = joined else { return Self::forward_all(linears, x, x.dtype()) };
         let (all, mut first) = (joined.forward(x)?, 0);
         let part = |linear: &Self| {
             let outputs = linear.weight.dim(0)?;

@@ -231,8 +231,8 @@ impl Part {
         let chunk = ops::chunk_rows(vocab);
         for from in (0..count).step_by(chunk) {
             let len = chunk.min(count - from);
-            let hidden = self.hidden.narrow(0, from, len)?.to_dtype(DType::F32)?;
-            let logits = ops::matmul(&hidden, &self.head.t()?)?;
+            let hidden = ops::for_logits(&self.hidden.narrow(0, from, len)?)?;
+            let logits = ops::product(&hidden, &self.head.t()?, DType::F32)?;
             let targets = self.targets.narrow(0, from, len)?;
             stats.push(self.stats(&logits, &targets)?);
             if let Some(k) = k {

@@ -149,7 +149,7 @@ impl Settings {
         match self.left.iter().find(|(_, value)| !value.is_null()) {
             None => Ok(Rotary { theta, scaling }),
             Some((key, value)) => bail!(
-                "`{key}` of `{}` is `{}`, which is no setting that is known of `{kind}` (remove it if it changes nothing)",
+                "`{key}` of `{}` is `{}`, which is an unknown setting of `{kind}` (remove it if it changes nothing)",
                 self.place,
                 shown(value)
             ),

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use candle_core::Tensor;
 
-use super::ops::{self, NOT_FINITE, argmax, fused, nucleus, pick, top_ids, top_k};
+use super::ops::{self, NOT_FINITE, argmax, fused, nucleus, pick, top_ids, top_k, weigh};
 
 /// Settings of sampling. Temperature comes first, then top-k, then top-p, the order of Hugging Face.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,15 +44,14 @@ impl SamplingParams {
             return Some(Drawn::certain(best));
         }
         if self.is_unlimited(logits.len()) && self.top_p == 1.0 {
-            scratch.weights.clear();
-            scratch.weights.extend(logits.iter().map(|logit| self.weight(*logit, largest)));
+            weigh(logits, largest, self.temperature, &mut scratch.weights);
             let place = pick(&scratch.weights, uniform);
             return Some(Drawn::new(place as u32, place, &scratch.weights, asked));
         }
         let k = if self.is_unlimited(logits.len()) { logits.len() } else { self.top_k };
         let ids = top_k(logits, k, &mut scratch.order);
-        let tops = ids.iter().map(|id| logits[*id as usize]);
-        Some(self.among(ids, tops, largest, (uniform, asked), &mut scratch.weights))
+        let tops: Vec<f32> = ids.iter().map(|id| logits[*id as usize]).collect();
+        Some(self.among(ids, &tops, largest, (uniform, asked), &mut scratch.weights))
     }
 
     /// True if `draw_rows` can draw from `logits` on their device. Top-p without top-k would have to sort all logits.
@@ -81,7 +80,6 @@ impl SamplingParams {
         let (ids, tops) = (ids.to_vec2::<u32>()?, logits.gather(&ids, 1)?.to_vec2::<f32>()?);
         let draw = |((ids, tops), uniform): ((&Vec<u32>, &Vec<f32>), &f64)| {
             let largest = Some(f64::from(tops[0])).filter(|largest| largest.is_finite())?;
-            let tops = tops.iter().copied();
             Some(match greedy {
                 true => Drawn::certain(ids[0]),
                 false => self.among(ids, tops, largest, (*uniform, asked), &mut scratch.weights),
@@ -123,21 +121,16 @@ impl SamplingParams {
         self.top_k == 0 || self.top_k >= vocab
     }
 
-    fn weight(&self, logit: f32, largest: f64) -> f64 {
-        ((f64::from(logit) - largest) / self.temperature).exp()
-    }
-
     /// Draws one of `ids`, whose descending logits are `tops`.
     fn among(
         &self,
         ids: &[u32],
-        tops: impl Iterator<Item = f32>,
+        tops: &[f32],
         largest: f64,
         (uniform, asked): (f64, bool),
         weights: &mut Vec<f64>,
     ) -> Drawn {
-        weights.clear();
-        weights.extend(tops.map(|logit| self.weight(logit, largest)));
+        weigh(tops, largest, self.temperature, weights);
         weights.truncate(nucleus(weights, self.top_p));
         let place = pick(weights, uniform);
         Drawn::new(ids[place], place, weights, asked)

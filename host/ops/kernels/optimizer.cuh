@@ -1,4 +1,4 @@
-// Norms of all gradients, and the step of AdamW in all weights, in one launch each: a block per CHUNK numbers of a tensor.
+// Norms of all gradients, the step of AdamW in all weights, and their copies in bf16, in one launch each: a block per CHUNK numbers of a tensor.
 constexpr unsigned CHUNK = 16384;
 
 // A tensor of `count` numbers; `chunk` is the number of its first block. Gradients are f32, or bf16 where the flag says so.
@@ -12,7 +12,8 @@ struct Trained {
 };
 
 // The tensor of this block, of `count`.
-__device__ inline const Trained& trained_of_block(const Trained* tensors, unsigned count) {
+template <class T>
+__device__ inline const T& tensor_of_block(const T* tensors, unsigned count) {
     unsigned low = 0, high = count;
     while (high - low > 1) {
         const unsigned middle = (low + high) / 2;
@@ -28,7 +29,7 @@ __device__ __forceinline__ float gradient_at(const void* grad, unsigned is_bf16,
 
 // out [blocks, 3]: sums of squares of the gradients, of the rejected ones, and of their sums.
 extern "C" __global__ void __launch_bounds__(THREADS) gradient_squares(const Trained* tensors, double* out, unsigned count) {
-    const Trained own = trained_of_block(tensors, count);
+    const Trained own = tensor_of_block(tensors, count);
     const unsigned long long from = static_cast<unsigned long long>(blockIdx.x - own.chunk) * CHUNK, to = min(from + CHUNK, own.count);
     double sums[3] = {};
     #pragma unroll 4
@@ -59,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_of_squares(const doubl
 // Mirrors `Mean`, `MeanSquare` and `Update` of ops/src/optimizer.rs.
 extern "C" __global__ void __launch_bounds__(THREADS)
     adamw(const Trained* tensors, unsigned count, float rest1, float beta2, float rest2, float scale, float rate, float root, float eps) {
-    const Trained own = trained_of_block(tensors, count);
+    const Trained own = tensor_of_block(tensors, count);
     const unsigned long long from = static_cast<unsigned long long>(blockIdx.x - own.chunk) * CHUNK, to = min(from + CHUNK, own.count);
     #pragma unroll 4
     for (unsigned long long i = from + threadIdx.x; i < to; i += THREADS) {
@@ -75,5 +76,23 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         own.mean[i] = m;
         own.square[i] = v;
         own.weight[i] = own.weight[i] * own.decay_factor - rate * (m / (sqrtf(v) / root + eps));
+    }
+}
+
+// A tensor of `count` numbers whose copy begins at number `to`; `chunk` is the number of its first block.
+struct Narrowed {
+    const float* from;
+    unsigned long long to, count, chunk;
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS) narrow_all(const Narrowed* tensors, bf16* out, unsigned count) {
+    const Narrowed own = tensor_of_block(tensors, count);
+    const unsigned long long from = (blockIdx.x - own.chunk) * CHUNK, to = min(from + CHUNK, own.count);
+    bf16* copy = out + own.to;
+    if (in_fours(own.count, own.from, copy)) {
+        #pragma unroll 4
+        for (unsigned long long i = from + threadIdx.x * 4; i < to; i += THREADS * 4) put(copy + i, take<4>(own.from + i));
+    } else {
+        for (unsigned long long i = from + threadIdx.x; i < to; i += THREADS) copy[i] = narrowed<bf16>(own.from[i]);
     }
 }

@@ -35,7 +35,7 @@ __device__ void move_heads(const T* x, const float* cos, const float* sin, const
         const T* from = x + head_start(sizes, !to_heads_first, b, h, s);
         T* to = out + head_start(sizes, to_heads_first, b, h, s);
         Few<N> left = take<N>(from + pair), right = take<N>(from + half + pair);
-        const unsigned index = first_index + s, position = cos && index > starts[b] ? index - starts[b] : 0;
+        const unsigned index = first_index + s, position = index > starts[b] ? index - starts[b] : 0;
         rotate(left, right, cos, sin, static_cast<unsigned long long>(position) * half + pair, sign);
         put(to + pair, left);
         put(to + half + pair, right);

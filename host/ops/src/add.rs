@@ -3,11 +3,11 @@
 
 use candle_core::{CustomOp2, DType, Result, Shape, Tensor};
 
-use super::kernel::{Arg, Real, custom_op, for_rows, layout_error, update2};
+use super::kernel::{Arg, Number, custom_op, layout_error, rows, update2};
 use super::{by_kernel, fused};
 
 /// Number of elements that one task handles.
-const RUN: usize = 256;
+const RUN: usize = 1024;
 
 /// `a + b` for two tensors of one shape.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
@@ -31,14 +31,13 @@ pub fn add_to(sum: Tensor, b: &Tensor) -> Result<Tensor> {
 struct Add;
 
 impl Add {
-    fn run<T: Real>(&self, (a, shape): Arg<'_, T>, (b, other): Arg<'_, T>) -> Result<(Vec<T>, Shape)> {
+    fn run<N: Number>(&self, (a, shape): Arg<'_, N>, (b, other): Arg<'_, N>) -> Result<(Vec<N>, Shape)> {
         if shape != other {
             return layout_error(self.name(), format!("{shape:?} and {other:?} differ"));
         }
-        let mut out = vec![T::from_f64(0.0); a.len()];
-        for_rows!(&mut out, RUN, |run, out| {
-            let (a, b) = (&a[run * RUN..], &b[run * RUN..]);
-            for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+        let out = rows!(N; a.len(), RUN, |run, out| {
+            let [a, b] = [a, b].map(|numbers| N::read(&numbers[run * RUN..][..out.len()]));
+            for ((out, a), b) in out.iter_mut().zip(&*a).zip(&*b) {
                 *out = *a + *b;
             }
         });

@@ -5,42 +5,26 @@ use half::bf16;
 use rayon::prelude::*;
 
 use super::fused;
-use super::kernel::{dtype_error, whole};
+use super::kernel::{dtype_error, rows, whole};
 
 /// Number of values that one task handles.
-const RUN: usize = 1 << 14;
-
-/// Bits of the nearest bf16, ties to even.
-#[inline(always)]
-pub(super) fn round_to_bf16(value: f32) -> u16 {
-    let bits = value.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
-    let quiet = bits | 0x0040_0000;
-    ((if value.is_nan() { quiet } else { rounded }) >> 16) as u16
-}
+const RUN: usize = 1 << 12;
 
 /// The nearest bf16 of each number.
 pub fn narrow(values: &[f32]) -> Vec<bf16> {
-    convert(values, bf16::ZERO, |value| bf16::from_bits(round_to_bf16(value)))
+    rows!(bf16; values.len(), RUN, |run, out| { out.copy_from_slice(&values[run * RUN..][..out.len()]) })
 }
 
 /// The values as f32.
 pub fn widen(values: &[bf16]) -> Vec<f32> {
-    convert(values, 0.0, |value| f32::from_bits(u32::from(value.to_bits()) << 16))
+    rows!(f32; values.len(), RUN, |run, out| {
+        for (out, value) in out.iter_mut().zip(&values[run * RUN..]) {
+            *out = f32::from_bits(u32::from(value.to_bits()) << 16);
+        }
+    })
 }
 
-fn convert<A: Copy + Sync, B: Copy + Send>(values: &[A], zero: B, f: impl Fn(A) -> B + Sync) -> Vec<B> {
-    let mut out = vec![zero; values.len()];
-    let run = |(out, values): (&mut [B], &[A])| out.iter_mut().zip(values).for_each(|(out, value)| *out = f(*value));
-    if values.len() <= RUN {
-        run((&mut out, values));
-    } else {
-        out.par_chunks_mut(RUN).zip(values.par_chunks(RUN)).for_each(run);
-    }
-    out
-}
-
-/// True if `x` is bf16 on the CPU. The fused kernels then compute in f32, and their results are rounded.
+/// True if `x` is bf16 on the CPU. The kernels then compute in f32, and round their results.
 pub(super) fn is_rounded(x: &Tensor) -> bool {
     #[cfg(feature = "testing")]
     if super::testing::GENERIC.get() {
@@ -56,6 +40,16 @@ pub fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
         (DType::F32, DType::BF16) | (DType::BF16, DType::F32) if here => x.apply_op1_no_bwd(&Convert),
         _ => x.to_dtype(dtype),
     }
+}
+
+/// Copies of f32 tensors on a GPU in bf16: one tensor, and its parts in their order; `None` elsewhere.
+pub fn narrowed(tensors: &[Tensor]) -> Result<Option<(Tensor, Vec<Tensor>)>> {
+    #[cfg(feature = "cuda")]
+    if tensors.first().is_some_and(|tensor| tensor.device().is_cuda()) {
+        return super::cuda::narrowed(tensors).map(Some);
+    }
+    let _ = tensors;
+    Ok(None)
 }
 
 /// Rounds f32 on the CPU to bf16 stochastically: each number goes up or down with probabilities that preserve its mean. `key` seeds the
@@ -94,46 +88,25 @@ fn mixed(x: u32) -> u32 {
     x ^ x >> 16
 }
 
-/// The result of an operation: a tensor, or several.
-pub(super) trait Rounded: Sized {
-    /// The result, rounded to bf16.
-    fn rounded(self) -> Result<Self>;
-}
-
-impl Rounded for Tensor {
-    fn rounded(self) -> Result<Self> {
-        to_dtype(&self, DType::BF16)
-    }
-}
-
-impl Rounded for (Tensor, Tensor) {
-    fn rounded(self) -> Result<Self> {
-        Ok((self.0.rounded()?, self.1.rounded()?))
-    }
-}
-
-impl Rounded for [Tensor; 3] {
-    fn rounded(self) -> Result<Self> {
-        let [a, b, c] = self;
-        Ok([a.rounded()?, b.rounded()?, c.rounded()?])
-    }
-}
-
-/// The result of `kernel` where it supports the first of `tensors`, else of `generic`. The kernel gets contiguous tensors. If the first is
-/// bf16 on the CPU, the kernel gets all in f32, and its result is rounded.
-pub(super) fn by_kernel<const N: usize, R: Rounded>(
+/// The result of `kernel` where it supports the first of `tensors`, else of `generic`. The kernel gets contiguous tensors.
+pub(super) fn by_kernel<const N: usize, R>(
     tensors: [&Tensor; N],
     generic: impl FnOnce() -> Result<R>,
     kernel: impl FnOnce([Tensor; N]) -> Result<R>,
 ) -> Result<R> {
-    let rounds = is_rounded(tensors[0]);
-    if !rounds && !fused(tensors[0]) {
+    if !fused(tensors[0]) && !is_rounded(tensors[0]) {
         return generic();
     }
-    let ready = |x: &&Tensor| if rounds { to_dtype(x, DType::F32)?.contiguous() } else { x.contiguous() };
-    let ready: Vec<Tensor> = tensors.iter().map(ready).collect::<Result<_>>()?;
-    let result = kernel(ready.try_into().expect("as many as there were"))?;
-    if rounds { result.rounded() } else { Ok(result) }
+    on_cpu(tensors, kernel)
+}
+
+/// The result of `kernel` for contiguous copies of tensors.
+pub(super) fn on_cpu<const N: usize, R>(
+    tensors: [&Tensor; N],
+    kernel: impl FnOnce([Tensor; N]) -> Result<R>,
+) -> Result<R> {
+    let ready: Vec<Tensor> = tensors.iter().map(|x| x.contiguous()).collect::<Result<_>>()?;
+    kernel(ready.try_into().expect("as many as there were"))
 }
 
 /// Conversion in either direction.

@@ -1,10 +1,10 @@
 //! Addition of a bias row. candle's `broadcast_add` reduces its gradient over rows with an index computation per
 //! element; here the reduction is a matrix product with a row of ones.
 
-use candle_core::{CustomOp2, Result, Shape, Tensor};
+use candle_core::{CustomOp2, DType, Result, Shape, Tensor};
 
-use super::by_kernel;
-use super::kernel::{Arg, Real, custom_op, for_rows, layout_error};
+use super::kernel::{Arg, Number, custom_op, layout_error, rows};
+use super::{by_kernel, to_dtype};
 
 /// `x + bias` for `x` `[.., W]` and `bias` `[W]`.
 pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
@@ -27,20 +27,23 @@ pub fn sum_rows(x: &Tensor) -> Result<Tensor> {
         let ones = Tensor::ones((1, rows), x.dtype(), x.device())?;
         ones.matmul(&x.reshape((rows, width))?)?.reshape(width)
     };
-    by_kernel([x], || sum(x), |[x]| sum(&x))
+    match x.dtype() {
+        DType::BF16 if x.device().is_cpu() => to_dtype(&sum(&to_dtype(x, DType::F32)?)?, DType::BF16),
+        _ => sum(x),
+    }
 }
 
 struct AddBias;
 
 impl AddBias {
-    fn run<T: Real>(&self, (x, shape): Arg<'_, T>, (b, _): Arg<'_, T>) -> Result<(Vec<T>, Shape)> {
+    fn run<N: Number>(&self, (x, shape): Arg<'_, N>, (b, _): Arg<'_, N>) -> Result<(Vec<N>, Shape)> {
         if shape.dims().last() != Some(&b.len()) {
             return layout_error(self.name(), format!("x {shape:?} does not end in {}", b.len()));
         }
-        let mut out = vec![T::from_f64(0.0); x.len()];
-        for_rows!(&mut out, b.len(), |row, out| {
-            let x = &x[row * b.len()..][..b.len()];
-            for ((out, x), b) in out.iter_mut().zip(x).zip(b) {
+        let (bias, width) = (N::read(b), b.len());
+        let out = rows!(N; x.len(), width, |row, out| {
+            let x = N::read(&x[row * width..][..width]);
+            for ((out, x), b) in out.iter_mut().zip(&*x).zip(&*bias) {
                 *out = *x + *b;
             }
         });

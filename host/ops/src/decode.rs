@@ -1,15 +1,10 @@
 //! Attention of new tokens over a KV cache.
 
-use std::borrow::Cow;
-use std::ops::Range;
-
-use candle_core::{CpuStorage, CustomOp3, DType, Error, InplaceOp2, Layout, Result, Shape, Tensor};
-use half::bf16;
+use candle_core::{CpuStorage, CustomOp3, Error, InplaceOp2, Layout, Result, Shape, Tensor};
 
 use super::kept::DecodeRows;
-use super::kernel::Real;
-use super::kernel::{dot, dtype_error, for_rows, layout_error, maximum, slice, sum};
-use super::{Rope, fused, generic, is_rounded, to_dtype};
+use super::kernel::{Arg, Number, Real, custom_op, dot, dtype_error, layout_error, maximum, rows, sum};
+use super::{Rope, by_kernel, fused, generic, is_rounded};
 
 /// Numbers of a head that are combined at a time, in registers.
 const BLOCK: usize = 32;
@@ -48,15 +43,11 @@ pub fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: 
     if super::cuda::takes(queries) && super::cuda::attends(queries, keys)? {
         return super::cuda::decode_attention(queries, keys, values, rows);
     }
-    if is_rounded(queries) {
-        // The cache stays bf16 and is widened one head at a time.
-        let mixed = to_dtype(queries, DType::F32)?.apply_op3_no_bwd(keys, values, &Attend(rows.clone()))?;
-        return to_dtype(&mixed, DType::BF16);
-    }
-    if !fused(queries) {
-        return generic::decode_attention(queries, keys, values, rows);
-    }
-    queries.apply_op3_no_bwd(keys, values, &Attend(rows.clone()))
+    by_kernel(
+        [queries, keys, values],
+        || generic::decode_attention(queries, keys, values, rows),
+        |[queries, keys, values]| queries.apply_op3_no_bwd(&keys, &values, &Attend(rows.clone())),
+    )
 }
 
 struct Append(DecodeRows);
@@ -95,91 +86,59 @@ impl InplaceOp2 for Append {
 
 struct Attend(DecodeRows);
 
-/// The numbers of a cache, in its dtype.
-enum Cached<'a> {
-    F32(&'a [f32]),
-    Bf16(&'a [bf16]),
-}
-
-impl<'a> Cached<'a> {
-    fn new(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> Result<Self> {
-        match storage {
-            CpuStorage::F32(_) => Ok(Self::F32(slice(storage, layout, op)?)),
-            CpuStorage::BF16(_) => Ok(Self::Bf16(slice(storage, layout, op)?)),
-            other => dtype_error(other, op),
-        }
-    }
-
-    fn part(&self, range: Range<usize>) -> Cow<'a, [f32]> {
-        match self {
-            Self::F32(values) => Cow::Borrowed(&values[range]),
-            Self::Bf16(values) => Cow::Owned(values[range].iter().map(|value| value.to_f32()).collect()),
-        }
-    }
-}
-
 impl Attend {
     /// Attention of one row and one key-value head; `queries` and `out` are the heads that share it, `[G * width]`.
     #[inline(always)]
-    fn group(&self, queries: &[f32], keys: &[f32], values: &[f32], width: usize, out: &mut [f32]) {
+    fn group<T: Real>(&self, queries: &[T], keys: &[T], values: &[T], width: usize, out: &mut [T]) {
         let count = keys.len() / width;
-        let scale = 1.0 / (width as f32).sqrt();
-        let mut probs = vec![0.0f32; count];
+        let scale = T::from_f64(1.0) / T::from_f64(width as f64).sqrt();
+        let mut probs = vec![T::from_f64(0.0); count];
         for (query, out) in queries.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
             for (prob, key) in probs.iter_mut().zip(keys.chunks_exact(width)) {
                 *prob = dot(query, key) * scale;
             }
             let largest = maximum(&probs);
-            probs.iter_mut().for_each(|prob| *prob = Real::exp(*prob - largest));
-            let inverse = 1.0 / sum(&probs);
+            probs.iter_mut().for_each(|prob| *prob = (*prob - largest).exp());
+            let inverse = T::from_f64(1.0) / sum(&probs);
             probs.iter_mut().for_each(|prob| *prob *= inverse);
             let (blocks, rest) = out.as_chunks_mut::<BLOCK>();
             let first = BLOCK * blocks.len();
             for (number, out) in blocks.iter_mut().enumerate() {
-                let mut mixed = [0.0; BLOCK];
+                let mut mixed = [T::from_f64(0.0); BLOCK];
                 for (prob, value) in probs.iter().zip(values.chunks_exact(width)) {
                     let value = &value[BLOCK * number..][..BLOCK];
                     mixed.iter_mut().zip(value).for_each(|(mixed, value)| *mixed += *prob * *value);
                 }
                 *out = mixed;
             }
+            rest.fill(T::from_f64(0.0));
             for (prob, value) in probs.iter().zip(values.chunks_exact(width)) {
                 rest.iter_mut().zip(&value[first..]).for_each(|(out, value)| *out += *prob * *value);
             }
         }
     }
-}
 
-impl CustomOp3 for Attend {
-    fn name(&self) -> &'static str {
-        "decode-attention"
-    }
-
-    fn cpu_fwd(
+    fn run<N: Number>(
         &self,
-        q: &CpuStorage,
-        ql: &Layout,
-        k: &CpuStorage,
-        kl: &Layout,
-        v: &CpuStorage,
-        vl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (_, kv_heads, tokens, width) = kl.shape().dims4()?;
-        let rows = &self.0;
-        let queries = slice::<f32>(q, ql, self.name())?;
-        let (keys, values) = (Cached::new(k, kl, self.name())?, Cached::new(v, vl, self.name())?);
-        let group = queries.len() / (rows.cache_rows.len() * kv_heads).max(1);
-        if !group.is_multiple_of(width) || rows.longest() > tokens || kl.shape() != vl.shape() {
-            return layout_error(self.name(), format!("queries {:?} do not fit {:?}", ql.dims(), kl.dims()));
+        (queries, shape): Arg<'_, N>,
+        (keys, of_keys): Arg<'_, N>,
+        (values, of_values): Arg<'_, N>,
+    ) -> Result<(Vec<N>, Shape)> {
+        let (_, kv_heads, tokens, width) = of_keys.dims4()?;
+        let places = &self.0;
+        let group = queries.len() / (places.cache_rows.len() * kv_heads).max(1);
+        if !group.is_multiple_of(width) || places.longest() > tokens || of_keys != of_values {
+            return layout_error(self.name(), format!("queries {shape:?} do not fit {of_keys:?}"));
         }
-        let mut out = vec![0.0f32; queries.len()];
-        for_rows!(&mut out, group, rows.longest(), |run, out| {
+        let out = rows!(N; queries.len(), group, places.longest(), |run, out| {
             let (active, head) = (run / kv_heads, run % kv_heads);
-            let base = (rows.cache_rows[active] * kv_heads + head) * tokens;
-            let range = base * width..(base + rows.positions[active] + 1) * width;
-            let queries = &queries[run * group..][..group];
-            self.group(queries, &keys.part(range.clone()), &values.part(range), width, out);
+            let base = (places.cache_rows[active] * kv_heads + head) * tokens;
+            let range = base * width..(base + places.positions[active] + 1) * width;
+            let queries = N::read(&queries[run * group..][..group]);
+            self.group(&queries, &N::read(&keys[range.clone()]), &N::read(&values[range]), width, out);
         });
-        Ok((CpuStorage::F32(out), ql.shape().clone()))
+        Ok((out, shape.clone()))
     }
 }
+
+custom_op!(Attend, "decode-attention", CustomOp3);

@@ -4,7 +4,12 @@
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
-use super::kernel::{layout_error, slice};
+use pulp::{Arch, NullaryFnOnce};
+
+use super::kernel::{exp_f64, layout_error, slice, sum};
+
+/// Number of weights whose sum is computed before the search looks at each.
+const BLOCK: usize = 256;
 
 /// Result in place of an id: the row's largest logit is not finite.
 pub const NOT_FINITE: u32 = u32::MAX;
@@ -17,30 +22,68 @@ pub fn draw(logits: &Tensor, uniform: &Tensor, temperature: f64) -> Result<Tenso
 
 /// Index of the largest logit, the lowest among equals; NaN counts as largest.
 pub fn argmax(logits: &[f32]) -> u32 {
-    let mut best = 0;
-    for (id, logit) in logits.iter().enumerate() {
-        if logit.is_nan() {
-            return id as u32;
-        }
-        if *logit > logits[best] {
-            best = id;
+    Arch::new().dispatch(Largest(logits))
+}
+
+struct Largest<'a>(&'a [f32]);
+
+impl NullaryFnOnce for Largest<'_> {
+    type Output = u32;
+
+    #[inline(always)]
+    fn call(self) -> u32 {
+        let any_nan = self.0.iter().fold(false, |any, logit| any | logit.is_nan());
+        let largest = if any_nan { f32::NAN } else { self.0.iter().copied().fold(f32::NEG_INFINITY, f32::max) };
+        let found = self.0.iter().position(|logit| if any_nan { logit.is_nan() } else { *logit == largest });
+        found.unwrap_or(0) as u32
+    }
+}
+
+/// `exp((logit - largest) / temperature)` of each of `logits`, in place of what `weights` held.
+pub fn weigh(logits: &[f32], largest: f64, temperature: f64, weights: &mut Vec<f64>) {
+    weights.clear();
+    weights.resize(logits.len(), 0.0);
+    Arch::new().dispatch(Weigh { logits, largest, temperature, weights });
+}
+
+struct Weigh<'a> {
+    logits: &'a [f32],
+    largest: f64,
+    temperature: f64,
+    weights: &'a mut [f64],
+}
+
+impl NullaryFnOnce for Weigh<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for (weight, logit) in self.weights.iter_mut().zip(self.logits) {
+            *weight = exp_f64((f64::from(*logit) - self.largest) / self.temperature);
         }
     }
-    best as u32
 }
 
 /// Inverts the cumulative distribution of `weights` at `uniform` in [0, 1); never returns an index of weight 0.
 pub fn pick(weights: &[f64], uniform: f64) -> usize {
-    let target = uniform * weights.iter().sum::<f64>();
-    let (mut sum, mut last) = (0.0, 0);
-    for (index, weight) in weights.iter().enumerate() {
-        sum += weight;
-        if *weight > 0.0 {
-            last = index;
-            if sum > target {
-                return index;
+    let sums: Vec<f64> = weights.chunks(BLOCK).map(sum).collect();
+    let target = uniform * sums.iter().sum::<f64>();
+    let (mut before, mut last) = (0.0, 0);
+    for (block, of_block) in sums.iter().enumerate() {
+        // The sum over a block in order may differ from the block's by rounding.
+        if *of_block > 0.0 && (before + of_block) * (1.0 + 1e-12) > target {
+            let mut sum = before;
+            for (index, weight) in weights.iter().enumerate().skip(block * BLOCK).take(BLOCK) {
+                sum += weight;
+                if *weight > 0.0 {
+                    last = index;
+                    if sum > target {
+                        return index;
+                    }
+                }
             }
         }
+        before += of_block;
     }
     last
 }
@@ -66,8 +109,7 @@ impl CustomOp2 for Draw {
             if !largest.is_finite() {
                 return NOT_FINITE;
             }
-            weights.clear();
-            weights.extend(row.iter().map(|logit| ((f64::from(*logit) - largest) / self.temperature).exp()));
+            weigh(row, largest, self.temperature, &mut weights);
             pick(&weights, *uniform) as u32
         };
         let ids = logits.chunks_exact(vocab).zip(uniform).map(&mut draw).collect();

@@ -8,7 +8,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::kernel::{for_rows, layout_error, slice};
-use super::product::{Instructions, product, product_of_few_rows_in_bf16};
+use super::product::{Instructions, Packed, products_with_packed};
 use super::to_dtype;
 
 const NAME: &str = "few-rows";
@@ -20,37 +20,71 @@ const TAKEN: usize = 12;
 /// Smallest number of work items per thread, so that a delayed thread leaves some to others.
 const SHARES: usize = 4;
 
-/// True if [`products_of_few_rows`] supports `rows` rows like `x`.
-pub fn are_few_rows(x: &Tensor, rows: usize) -> bool {
-    x.device().is_cpu() && matches!(x.dtype(), DType::F32 | DType::BF16) && (FEWEST..=MOST).contains(&rows)
+/// A weight `[N, K]` that many products of few rows read, each with the numbers that it has now if it is bf16.
+pub enum Streamed {
+    /// As it is stored.
+    Stored(Tensor),
+    /// bf16, packed for tiles.
+    Packed(Packed),
 }
 
-/// `x weight^T` for `x` `[M, K]` and each `weight` `[N, K]`, all f32 or all bf16 on the CPU, as `[M, N]`. In f32, every sum runs in the order
-/// of K.
+impl Streamed {
+    /// The weight in `dtype`; `None` if products do not get faster by it.
+    pub fn new(weight: &Tensor, dtype: DType) -> Result<Option<Self>> {
+        if !weight.device().is_cpu() || !matches!(dtype, DType::F32 | DType::BF16) {
+            return Ok(None);
+        }
+        Ok(Some(match Instructions::of_this_machine()? {
+            Instructions::F32 => Self::Stored(to_dtype(weight, dtype)?),
+            _ if dtype == DType::F32 => Self::Stored(to_dtype(weight, dtype)?),
+            _ => Self::Packed(Packed::new(weight)?),
+        }))
+    }
+
+    /// True if products of `rows` rows are faster with it.
+    pub fn takes(&self, rows: usize) -> bool {
+        match self {
+            Self::Stored(_) => (FEWEST..=MOST).contains(&rows),
+            Self::Packed(_) => rows > 0,
+        }
+    }
+}
+
+/// `x weight^T` for `x` `[M, K]` and each `weight` `[N, K]`, all f32 or all bf16 on the CPU, as `[M, N]` in the dtype `out`, f32 or bf16. In
+/// f32, every sum runs in the order of K.
 ///
 /// Threads share the rows of all weights, so that small matrices do not wait for each other.
-pub fn products_of_few_rows<const COUNT: usize>(x: &Tensor, weights: [&Tensor; COUNT]) -> Result<[Tensor; COUNT]> {
-    Ok(products(x, &weights)?.try_into().expect("as many products as weights"))
+pub fn products_of_few_rows<const COUNT: usize>(
+    x: &Tensor,
+    weights: [&Streamed; COUNT],
+    out: DType,
+) -> Result<[Tensor; COUNT]> {
+    Ok(products(x, &weights, out)?.try_into().expect("as many products as weights"))
 }
 
 /// Without parameters, so that it is compiled in this crate.
-fn products(x: &Tensor, weights: &[&Tensor]) -> Result<Vec<Tensor>> {
-    if x.dtype() == DType::F32 {
-        return widened::<f32>(&x.contiguous()?, weights);
+fn products(x: &Tensor, weights: &[&Streamed], out: DType) -> Result<Vec<Tensor>> {
+    let packed: Vec<&Packed> = weights
+        .iter()
+        .filter_map(|weight| if let Streamed::Packed(packed) = weight { Some(packed) } else { None })
+        .collect();
+    if packed.len() == weights.len() {
+        let (instructions, x) = (Instructions::of_this_machine()?, to_dtype(x, DType::BF16)?);
+        return match out {
+            DType::BF16 => products_with_packed::<bf16>(instructions, &x, &packed),
+            _ => products_with_packed::<f32>(instructions, &x, &packed),
+        };
     }
-    match Instructions::of_this_machine()? {
-        Instructions::F32 => {
-            let products = widened::<bf16>(&to_dtype(&x.contiguous()?, DType::F32)?, weights)?;
-            products.iter().map(|product| to_dtype(product, DType::BF16)).collect()
-        }
-        instructions => {
-            let in_tiles = |weight: &&Tensor| match product_of_few_rows_in_bf16(instructions, x, weight)? {
-                Some(product) => Ok(product),
-                None => product(x, &weight.t()?, DType::BF16),
-            };
-            weights.iter().map(in_tiles).collect()
-        }
-    }
+    let stored: Vec<&Tensor> = weights
+        .iter()
+        .filter_map(|weight| if let Streamed::Stored(stored) = weight { Some(stored) } else { None })
+        .collect();
+    let wide = to_dtype(&x.contiguous()?, DType::F32)?;
+    let products = match stored[0].dtype() {
+        DType::BF16 => widened::<bf16>(&wide, &stored)?,
+        _ => widened::<f32>(&wide, &stored)?,
+    };
+    products.iter().map(|product| to_dtype(product, out)).collect()
 }
 
 /// A number of a weight.

@@ -3,7 +3,7 @@
 //! Sums and functions are computed in f32 (f64 for f64); results have the arguments' dtype. Shapes and meaning are
 //! those of the fused operation of the same name. On CUDA devices each step is a kernel of candle's.
 
-use candle_core::{D, DType, Device, Result, Tensor};
+use candle_core::{D, DType, Result, Tensor};
 use candle_nn::ops::{sigmoid, silu, softmax_last_dim};
 
 use super::bias::sum_rows;
@@ -57,31 +57,6 @@ pub(super) fn swiglu_backward(gate: &Tensor, up: &Tensor, grad: &Tensor) -> Resu
     let slope = ((s.affine(-1.0, 1.0)? * &gate)? + 1.0)?;
     let d_gate = (((&grad * wide(up)?)? * &s)? * slope)?;
     Ok((d_gate.to_dtype(dtype)?, ((grad * gate)? * s)?.to_dtype(dtype)?))
-}
-
-/// `[B, 1, Q, S]`: 1 where key `j` is valid for query `i` of row `b` (`starts[b] <= j <= i`), else 0, for the last Q of S queries.
-fn valid_keys(starts: &[usize], (queries, tokens): (usize, usize), dtype: DType, device: &Device) -> Result<Tensor> {
-    let index = Tensor::arange(0, tokens as u32, device)?;
-    let last = index.narrow(0, tokens - queries, queries)?;
-    let starts: Vec<u32> = starts.iter().map(|start| *start as u32).collect();
-    let starts = Tensor::from_slice(&starts, (starts.len(), 1, 1, 1), device)?;
-    let keys = index.reshape((1, 1, 1, tokens))?;
-    let causal = keys.broadcast_le(&last.reshape((1, 1, queries, 1))?)?.to_dtype(dtype)?;
-    causal.broadcast_mul(&keys.broadcast_ge(&starts)?.to_dtype(dtype)?)
-}
-
-pub(super) fn causal_softmax(scores: &Tensor, starts: &[usize], scale: f64) -> Result<Tensor> {
-    let (dtype, sizes) = (scores.dtype(), (scores.dim(D::Minus2)?, scores.dim(D::Minus1)?));
-    let valid = valid_keys(starts, sizes, wide_dtype(scores), scores.device())?;
-    let scores = (wide(scores)? * scale)?.broadcast_add(&valid.affine(MASKED, -MASKED)?)?;
-    softmax_last_dim(&scores)?.broadcast_mul(&valid)?.to_dtype(dtype)
-}
-
-/// `ds = scale * p * (g - p.g)`; invalid keys have `p = 0`.
-pub(super) fn causal_softmax_backward(probs: &Tensor, grad: &Tensor, scale: f64) -> Result<Tensor> {
-    let (dtype, p, grad) = (probs.dtype(), wide(probs)?, wide(grad)?);
-    let mean = (&p * &grad)?.sum_keepdim(D::Minus1)?;
-    ((grad.broadcast_sub(&mean)? * p)? * scale)?.to_dtype(dtype)
 }
 
 /// Rotates pairs `(x_i, x_{i + half})` of `x` `[B, H, S, width]` by the angles with these `[B, 1, S, half]` cosines and sines.

@@ -1,13 +1,16 @@
 //! Common parts of the CPU kernels: element types, slices of storages, rows in parallel, reductions in a fixed order.
 
+use std::borrow::Cow;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use candle_core::{CpuStorage, Error, FloatDType, InplaceOp2, InplaceOp3, Layout, Result, Shape, Tensor, WithDType};
+use half::bf16;
 use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
-/// Smallest number of elements for which several threads pay off (a rayon call costs a few microseconds).
-const PARALLEL_ELEMENTS: usize = 1 << 13;
+/// Smallest number of elements for which several threads pay off. To wake a thread takes some ten microseconds.
+const PARALLEL_ELEMENTS: usize = 1 << 15;
 /// Number of elements that one task of `sum_blocks` or of an update handles.
 const BLOCK: usize = 1 << 14;
 /// Number of independent partial sums in a reduction. The compiler can use SIMD registers while the order stays fixed.
@@ -47,6 +50,65 @@ impl Real for f64 {
     }
 }
 
+/// A number in memory. Kernels compute with `Real`: numbers of bf16 are widened when they are read, and rounded when they are written.
+pub trait Number: WithDType {
+    /// The float that kernels compute with.
+    type Real: Real + Number<Real = Self::Real>;
+
+    /// The numbers in the float of the kernels.
+    fn read(values: &[Self]) -> Cow<'_, [Self::Real]>;
+
+    /// The nearest number.
+    fn nearest(value: Self::Real) -> Self;
+}
+
+macro_rules! real_number {
+    ($($real:ty),*) => {
+        $(impl Number for $real {
+            type Real = Self;
+
+            #[inline(always)]
+            fn read(values: &[Self]) -> Cow<'_, [Self]> {
+                Cow::Borrowed(values)
+            }
+
+            #[inline(always)]
+            fn nearest(value: Self) -> Self {
+                value
+            }
+        })*
+    };
+}
+real_number!(f32, f64);
+
+impl Number for bf16 {
+    type Real = f32;
+
+    #[inline(always)]
+    fn read(values: &[Self]) -> Cow<'_, [f32]> {
+        // A loop here, because `collect` is not compiled for the machine's widest vectors.
+        let mut wide = vec![0.0; values.len()];
+        for (wide, value) in wide.iter_mut().zip(values) {
+            *wide = f32::from_bits(u32::from(value.to_bits()) << 16);
+        }
+        Cow::Owned(wide)
+    }
+
+    #[inline(always)]
+    fn nearest(value: f32) -> Self {
+        Self::from_bits(round_to_bf16(value))
+    }
+}
+
+/// Bits of the nearest bf16, ties to even.
+#[inline(always)]
+pub fn round_to_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    let quiet = bits | 0x0040_0000;
+    ((if value.is_nan() { quiet } else { rounded }) >> 16) as u16
+}
+
 /// Cephes' `expf`: a reduction by multiples of ln 2, then a polynomial of degree 6; underflows to about 1e-38, not 0.
 #[inline(always)]
 pub fn exp_f32(x: f32) -> f32 {
@@ -61,6 +123,24 @@ pub fn exp_f32(x: f32) -> f32 {
     // The last bits of `shifted` are the integer n; a cast would prevent vectorisation. NaN passes through `p`.
     let power = f32::from_bits(shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23);
     power * p
+}
+
+/// Cephes' `exp` for numbers up to 0, within a unit in the last place; 0 below -708.
+#[inline(always)]
+pub fn exp_f64(x: f64) -> f64 {
+    const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52, as above
+    let shifted = x.max(-708.0) * std::f64::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    let r = (x - n * 6.931_457_519_531_25e-1) - n * 1.428_606_820_309_417_2e-6;
+    let square = r * r;
+    let p = r * ((1.261_771_930_748_105_9e-4 * square + 3.029_944_077_074_419_6e-2) * square + 1.0);
+    let q = ((3.001_985_051_386_644_6e-6 * square + 2.524_483_403_496_841e-3) * square + 2.272_655_482_081_550_3e-1)
+        * square
+        + 2.0;
+    let power = f64::from_bits(shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(1023) << 52);
+    let exp = power * (1.0 + 2.0 * (p / (q - p)));
+    // NaN stays NaN.
+    if x < -708.0 { 0.0 } else { exp }
 }
 
 /// The elements of a contiguous layout; any other layout is the caller's error.
@@ -102,15 +182,15 @@ pub fn dtype_error<T>(storage: &CpuStorage, op: &'static str) -> Result<T> {
 /// The elements of a contiguous argument, and its shape.
 pub type Arg<'a, T> = (&'a [T], &'a Shape);
 
-pub fn argument<'a, T: Real>(storage: &'a CpuStorage, layout: &'a Layout, op: &'static str) -> Result<Arg<'a, T>> {
+pub fn argument<'a, T: WithDType>(storage: &'a CpuStorage, layout: &'a Layout, op: &'static str) -> Result<Arg<'a, T>> {
     Ok((slice(storage, layout, op)?, layout.shape()))
 }
 
-pub fn stored<T: Real>((out, shape): (Vec<T>, Shape)) -> Result<(CpuStorage, Shape)> {
+pub fn stored<T: WithDType>((out, shape): (Vec<T>, Shape)) -> Result<(CpuStorage, Shape)> {
     Ok((T::to_cpu_storage_owned(out), shape))
 }
 
-/// Makes a candle operation from a type whose `run`, generic over f32 and f64, takes each argument as [`Arg`] and gives elements and shape.
+/// Makes a candle operation from a type whose `run`, generic over [`Number`], takes each argument as [`Arg`] and gives elements and shape.
 macro_rules! custom_op {
     ($op:ty, $name:literal, CustomOp1) => {
         custom_op!(@ $op, $name, CustomOp1, a al);
@@ -140,6 +220,9 @@ macro_rules! custom_op {
                     }
                     candle_core::CpuStorage::F64(_) => {
                         stored(self.run::<f64>(argument($first, $layout, $name)? $(, argument($other, $its, $name)?)*)?)
+                    }
+                    candle_core::CpuStorage::BF16(_) => {
+                        stored(self.run::<half::bf16>(argument($first, $layout, $name)? $(, argument($other, $its, $name)?)*)?)
                     }
                     other => dtype_error(other, $name),
                 }
@@ -174,21 +257,83 @@ macro_rules! for_rows {
 }
 pub(super) use for_rows;
 
+/// Like `for_rows!`, for a vector of [`Number`] of a given length: every row is computed in a buffer, which has numbers of earlier rows, and
+/// then written. So no memory is written twice.
+macro_rules! rows {
+    ($number:ty; $len:expr, $width:expr, |$row:ident, $part:ident| $body:block) => {
+        rows!($number; $len, $width, 1, |$row, $part| $body)
+    };
+    ($number:ty; $len:expr, $width:expr, $cost:expr, |$row:ident, $part:ident| $body:block) => {
+        crate::kernel::written_rows::<$number>(
+            $len,
+            $width,
+            $cost,
+            #[inline(always)]
+            |$row, $part| $body,
+        )
+    };
+}
+pub(super) use rows;
+
+/// The function behind `rows!`.
+pub fn written_rows<N: Number>(
+    len: usize,
+    width: usize,
+    cost: usize,
+    f: impl Fn(usize, &mut [N::Real]) + Sync,
+) -> Vec<N> {
+    let mut numbers = Vec::with_capacity(len);
+    if width > 0 {
+        let room = &mut numbers.spare_capacity_mut()[..len];
+        in_parts(room, width, cost, |first, out| Arch::new().dispatch(WrittenRows { first, width, out, f: &f }));
+        // SAFETY: the parts are all of `room`, and `WrittenRows` writes every number of its part.
+        unsafe { numbers.set_len(len) };
+    }
+    numbers
+}
+
 /// The function behind `for_rows!`: runs `f` on each row of `out`, `width` elements long.
 pub fn run_rows<T: Real>(out: &mut [T], width: usize, cost: usize, f: impl Fn(usize, &mut [T]) + Sync) {
-    if out.is_empty() || width == 0 {
-        return;
+    if width > 0 {
+        in_parts(out, width, cost, |first, out| Arch::new().dispatch(Rows { first, width, out, f: &f }));
     }
+}
+
+/// Calls `part` with some rows of `out` and the number of the first one, on several threads if there is enough work.
+fn in_parts<T: Send>(out: &mut [T], width: usize, cost: usize, part: impl Fn(usize, &mut [T]) + Sync) {
     let rows = if out.len() * cost < PARALLEL_ELEMENTS {
         out.len().div_ceil(width)
     } else {
         (PARALLEL_ELEMENTS / 4).div_ceil(width * cost)
     };
-    let part = |(number, out)| Arch::new().dispatch(Rows { first: number * rows, width, out, f: &f });
     if rows * width >= out.len() {
-        return part((0, out));
+        return part(0, out);
     }
-    out.par_chunks_mut(rows * width).enumerate().for_each(part);
+    out.par_chunks_mut(rows * width).enumerate().for_each(|(number, out)| part(number * rows, out));
+}
+
+/// As [`Rows`], for numbers that are not written yet.
+struct WrittenRows<'a, N, F> {
+    first: usize,
+    width: usize,
+    out: &'a mut [MaybeUninit<N>],
+    f: &'a F,
+}
+
+impl<N: Number, F: Fn(usize, &mut [N::Real])> NullaryFnOnce for WrittenRows<'_, N, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let mut buffer = vec![N::Real::from_f64(0.0); self.width.min(self.out.len())];
+        for (row, out) in self.out.chunks_mut(self.width).enumerate() {
+            let buffer = &mut buffer[..out.len()];
+            (self.f)(self.first + row, buffer);
+            for (out, value) in out.iter_mut().zip(buffer) {
+                out.write(N::nearest(*value));
+            }
+        }
+    }
 }
 
 /// Some rows, starting with number `first`. A closure instead would be compiled for the narrowest vectors.

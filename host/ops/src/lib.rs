@@ -3,12 +3,12 @@
 //! Each operation is a candle custom op with a CPU kernel generic over `f32` and `f64`. Each backward pass is a
 //! separate function, which the trainer's own backward pass calls: candle's autograd does not see through these ops.
 //! All kernels compute row by row in a fixed order, so the bits of a result do not depend on the number of threads.
-//! CUDA devices have kernels of their own (`cuda`) for f32 and bf16. Other dtypes use the compositions in `generic`. bf16 on the CPU is widened for the f32 kernels, and their results are rounded.
+//! CUDA devices have kernels of their own (`cuda`) for f32 and bf16. Other dtypes use the compositions in `generic`.
+//! On the CPU, kernels compute with f32 also for bf16, which they widen as they read and round as they write.
 //!
 //! Times of the fused operations, forward and backward on one thread, against compositions of candle's differentiable
 //! operations. Sizes: 32 rows of 64 tokens, D = 128, 4 heads, gate 512 wide; `benches/model.rs` prints the times.
-//! `rms_norm` 0.8 against 3.4 ms, `add_bias` 0.3 against 2.1, `swiglu` 5.2 against 10.7, `causal_softmax` 0.9 against
-//! 7.0, `rope` 0.4 against 1.0.
+//! `rms_norm` 0.8 against 3.4 ms, `add_bias` 0.3 against 2.1, `swiglu` 5.2 against 10.7, `rope` 0.4 against 1.0.
 
 use candle_core::{DType, Tensor};
 
@@ -30,12 +30,12 @@ mod kernel;
 pub mod kernels;
 mod logps;
 pub mod optimizer;
+mod packing;
 mod product;
 mod rms_norm;
 pub mod rng;
 mod rope;
 mod rows;
-mod softmax;
 mod swiglu;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -44,24 +44,24 @@ mod trained;
 mod truncate;
 
 pub use add::{add, add_to};
-pub use attention::{BLOCK, HeadSizes, Packing, attention, attention_backward};
-use bf16::{by_kernel, is_rounded, round_to_bf16};
-pub use bf16::{round_by_chance, to_dtype};
+pub use attention::{attention, attention_backward};
+use bf16::{by_kernel, is_rounded};
+pub use bf16::{narrowed, round_by_chance, to_dtype};
 pub use bias::{add_bias, sum_rows};
 #[cfg(feature = "cuda")]
 pub use cuda::{are_kernels_kept, compile_kernels};
 pub use decode::{append_to_cache, decode_attention, decode_heads};
 pub use divergence::divergence;
-pub use draw::{NOT_FINITE, argmax, draw, pick};
-pub use few_rows::{are_few_rows, products_of_few_rows};
+pub use draw::{NOT_FINITE, argmax, draw, pick, weigh};
+pub use few_rows::{Streamed, products_of_few_rows};
 pub use kept::{DecodeRows, Starts};
 pub use kernel::{sum_blocks, sum_squares};
-pub use logps::{TokenCotangents, chunk_rows, logit_stats, token_logps_by_hidden, token_logps_vjp};
+pub use logps::{TokenCotangents, chunk_rows, for_logits, logit_stats, token_logps_by_hidden, token_logps_vjp};
+pub use packing::{BLOCK, HeadSizes, Packing};
 pub use product::{check_instructions, matmul, product};
 pub use rms_norm::{add_rms_norm, rms_norm, rms_norm_backward};
-pub use rope::{Frequencies, Rope, RopeTable, heads_first, tokens_first};
+pub use rope::{Frequencies, Rope, RopeTable};
 pub use rows::add_rows;
-pub use softmax::{causal_softmax, causal_softmax_backward};
 pub use swiglu::{swiglu, swiglu_backward};
 pub use top::{top_ids, top_k};
 pub use truncate::{Truncation, nucleus, truncate};
@@ -70,7 +70,7 @@ pub use truncate::{Truncation, nucleus, truncate};
 #[cfg(feature = "testing")]
 pub mod parts {
     pub use crate::bf16::{narrow, widen};
-    pub use crate::kernel::{dot, exp_f32, maximum, sum};
+    pub use crate::kernel::{dot, exp_f32, exp_f64, maximum, sum};
     pub use crate::product::tile::{LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply, multiply_parts};
     pub use crate::product::{Instructions, by_parts};
 }

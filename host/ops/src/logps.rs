@@ -2,17 +2,29 @@
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor};
 
-use super::kernel::{Real, dtype_error, for_rows, layout_error, maximum, slice};
-use super::{Truncation, generic, has_kernel, matmul, truncate};
+use super::kernel::{Number, Real, dtype_error, for_rows, layout_error, maximum, rows, slice};
+use super::product::Instructions;
+use super::{Truncation, generic, has_kernel, is_rounded, product, to_dtype, truncate};
 
-/// Largest number of logits that exist at one time (64 MiB in f32).
-const CHUNK_LOGITS: usize = 1 << 24;
+/// Number of logits that exist at one time (16 MiB in f32).
+const CHUNK_LOGITS: usize = 1 << 22;
+/// The head is read once for each chunk, so that there are at least as many rows in one, as long as their logits take 64 MiB at most.
+const FEWEST_ROWS: usize = 256;
 
 /// Number of rows of hidden states whose logits are computed at one time.
 pub fn chunk_rows(vocab: usize) -> usize {
-    (CHUNK_LOGITS / vocab.max(1)).max(1)
+    let rows = |logits: usize| logits / vocab.max(1);
+    rows(CHUNK_LOGITS).max(rows(4 * CHUNK_LOGITS).min(FEWEST_ROWS)).max(1)
+}
+
+/// Features in the dtype in which the head reads them: bf16 where the processor has instructions for it, whose sums are f32, else f32 or f64.
+pub fn for_logits(hidden: &Tensor) -> Result<Tensor> {
+    if hidden.dtype() != DType::BF16 || is_rounded(hidden) && Instructions::of_this_machine()? != Instructions::F32 {
+        return Ok(hidden.clone());
+    }
+    to_dtype(hidden, DType::F32)
 }
 
 /// Four numbers per row of `logits` `[N, V]` and target `[N]` (u32), as `[N, 4]`.
@@ -42,7 +54,7 @@ pub struct TokenCotangents<'a> {
 }
 
 impl TokenCotangents<'_> {
-    /// Gradient by the logits of `len` rows from row `from`, `[len, V]`.
+    /// Gradient by the logits of `len` rows from row `from`, `[len, V]`, f32 or f64.
     fn by_logits(&self, logits: &Tensor, from: usize, len: usize) -> Result<Tensor> {
         let (targets, d_logps) = (self.targets.narrow(0, from, len)?, self.d_logps.narrow(0, from, len)?);
         let d_logits = match self.truncation {
@@ -61,13 +73,13 @@ impl TokenCotangents<'_> {
     }
 }
 
-/// Gradients of a loss by `hidden` `[N, D]` and `head` `[V, D]`; neither argument may carry a graph.
+/// Gradients of a loss by `hidden` `[N, D]`, in its dtype, and by `head` `[V, D]`, in the head's; neither argument may carry a graph.
 ///
 /// The logits `hidden . head^T` are recomputed chunk by chunk.
 pub fn token_logps_vjp(hidden: &Tensor, head: &Tensor, loss: &TokenCotangents<'_>) -> Result<(Tensor, Tensor)> {
     let mut d_head: Option<Tensor> = None;
     let d_hidden = by_hidden(hidden, head, loss, |d_logits, hidden| {
-        let part = matmul(&d_logits.t()?, hidden)?;
+        let part = product(&d_logits.t()?, hidden, head.dtype())?;
         d_head = Some(match d_head.take() {
             None => part,
             Some(sum) => super::add_to(sum, &part)?,
@@ -95,10 +107,10 @@ fn by_hidden(
     for from in (0..rows).step_by(chunk) {
         let len = chunk.min(rows - from);
         let hidden = hidden.narrow(0, from, len)?;
-        let logits = matmul(&hidden, &head.t()?)?;
-        let d_logits = loss.by_logits(&logits, from, len)?;
+        let logits = product(&hidden, &head.t()?, head.dtype())?;
+        let d_logits = to_dtype(&loss.by_logits(&logits, from, len)?, hidden.dtype())?;
         drop(logits);
-        d_hidden.push(matmul(&d_logits, head)?);
+        d_hidden.push(product(&d_logits, head, hidden.dtype())?);
         each(&d_logits, &hidden)?;
     }
     if d_hidden.is_empty() { hidden.zeros_like() } else { Tensor::cat(&d_hidden, 0) }
@@ -210,7 +222,12 @@ struct LogitGradient {
 }
 
 impl LogitGradient {
-    fn run<T: Real>(&self, logits: Arg<'_>, targets: &[u32], d_logps: Arg<'_>) -> Result<(CpuStorage, Shape)> {
+    fn run<T: Number<Real = T> + Real>(
+        &self,
+        logits: Arg<'_>,
+        targets: &[u32],
+        d_logps: Arg<'_>,
+    ) -> Result<(CpuStorage, Shape)> {
         let (rows, vocab) = check(self.name(), logits.1, targets)?;
         let shape = logits.1.shape().clone();
         let logits = slice::<T>(logits.0, logits.1, self.name())?;
@@ -219,11 +236,10 @@ impl LogitGradient {
             return layout_error(self.name(), format!("{rows} rows of logits, {} derivatives", d_logps.len()));
         }
         let inverse = T::from_f64(1.0 / self.temperature);
-        let mut out = vec![T::from_f64(0.0); logits.len()];
-        for_rows!(&mut out, vocab, 4, |row, out| {
+        let out = rows!(T; logits.len(), vocab, 4, |row, out| {
             let weight = d_logps[row] * inverse;
             if weight == T::from_f64(0.0) {
-                return;
+                return out.fill(weight);
             }
             let logits = &logits[row * vocab..][..vocab];
             let (largest, sum) = (maximum(logits), Pass::over(logits, self.temperature).sum);

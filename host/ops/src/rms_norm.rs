@@ -1,10 +1,10 @@
 //! RMSNorm with its backward pass.
 
-use candle_core::{CustomOp2, CustomOp3, Result, Shape, Tensor};
+use candle_core::{CustomOp2, CustomOp3, Result, Shape, Tensor, WithDType};
 
 use super::bias::sum_rows;
-use super::kernel::{Arg, Real, custom_op, dot, for_rows, layout_error};
-use super::{add, by_kernel, generic};
+use super::kernel::{Arg, Number, Real, custom_op, dot, layout_error, rows};
+use super::{add, by_kernel, generic, to_dtype};
 
 /// `y_i = w_i x_i / sqrt(mean(x^2) + eps)` over the last axis, for `x` `[.., D]` and `weight` `[D]`.
 ///
@@ -42,9 +42,8 @@ pub fn rms_norm_backward(
         return super::cuda::rms_norm_backward(x, weight, grad, eps, plus);
     }
     let kernel = |[x, weight, grad]: [Tensor; 3]| {
-        // `[2, .., D]`: the gradient by x, and the terms whose sum over rows is the gradient by the weight.
-        let both = x.apply_op3_no_bwd(&weight, &grad, &RmsNormBackward { eps })?;
-        Ok((both.get(0)?, sum_rows(&both.get(1)?)?))
+        let d_weight = sum_rows(&x.apply_op2_no_bwd(&grad, &ByWeight { eps })?)?;
+        Ok((x.apply_op3_no_bwd(&weight, &grad, &ByInput { eps })?, to_dtype(&d_weight, weight.dtype())?))
     };
     let (dx, d_weight) = by_kernel([x, weight, grad], || generic::rms_norm_backward(x, weight, grad, eps), kernel)?;
     Ok((plus.map_or(Ok(dx.clone()), |plus| add(plus, &dx))?, d_weight))
@@ -70,13 +69,12 @@ fn check(op: &'static str, x: &Shape, weight: &Shape) -> Result<usize> {
 }
 
 impl RmsNorm {
-    fn run<T: Real>(&self, (x, shape): Arg<'_, T>, (w, of_weight): Arg<'_, T>) -> Result<(Vec<T>, Shape)> {
-        let width = check(self.name(), shape, of_weight)?;
-        let mut out = vec![T::from_f64(0.0); x.len()];
-        for_rows!(&mut out, width, |row, out| {
-            let x = &x[row * width..][..width];
-            let inverse = inverse_rms(x, self.eps);
-            for ((out, x), w) in out.iter_mut().zip(x).zip(w) {
+    fn run<N: Number>(&self, (x, shape): Arg<'_, N>, (w, of_weight): Arg<'_, N>) -> Result<(Vec<N>, Shape)> {
+        let (width, w) = (check(self.name(), shape, of_weight)?, N::read(w));
+        let out = rows!(N; x.len(), width, |row, out| {
+            let x = N::read(&x[row * width..][..width]);
+            let inverse = inverse_rms(&x, self.eps);
+            for ((out, x), w) in out.iter_mut().zip(&*x).zip(&*w) {
                 *out = *x * inverse * *w;
             }
         });
@@ -86,41 +84,53 @@ impl RmsNorm {
 
 custom_op!(RmsNorm, "rms-norm", CustomOp2);
 
-/// `dx_i = r w_i g_i - r^3 x_i mean(w g x)`, and the weight's terms `g_i x_i r`, with `r = 1 / rms(x)`.
-struct RmsNormBackward {
+/// `r w_i g_i - r^3 x_i mean(w g x)`, with `r = 1 / rms(x)`.
+struct ByInput {
     eps: f64,
 }
 
-impl RmsNormBackward {
-    fn run<T: Real>(
+impl ByInput {
+    fn run<N: Number>(
         &self,
-        (x, shape): Arg<'_, T>,
-        (w, of_weight): Arg<'_, T>,
-        (g, _): Arg<'_, T>,
-    ) -> Result<(Vec<T>, Shape)> {
-        let width = check(self.name(), shape, of_weight)?;
-        let mut out = vec![T::from_f64(0.0); 2 * x.len()];
-        let (dx, terms) = out.split_at_mut(x.len());
-        for_rows!(dx, width, |row, dx| {
-            let (x, g) = (&x[row * width..][..width], &g[row * width..][..width]);
-            let r = inverse_rms(x, self.eps);
-            for ((dx, g), w) in dx.iter_mut().zip(g).zip(w) {
+        (x, shape): Arg<'_, N>,
+        (w, of_weight): Arg<'_, N>,
+        (g, _): Arg<'_, N>,
+    ) -> Result<(Vec<N>, Shape)> {
+        let (width, w) = (check(self.name(), shape, of_weight)?, N::read(w));
+        let out = rows!(N; x.len(), width, |row, dx| {
+            let [x, g] = [x, g].map(|numbers| N::read(&numbers[row * width..][..width]));
+            let r = inverse_rms(&x, self.eps);
+            for ((dx, g), w) in dx.iter_mut().zip(&*g).zip(&*w) {
                 *dx = *g * *w;
             }
-            let shift = r * r * dot(dx, x) / T::from_f64(width as f64);
-            for (dx, x) in dx.iter_mut().zip(x) {
+            let shift = r * r * dot(dx, &x) / N::Real::from_f64(width as f64);
+            for (dx, x) in dx.iter_mut().zip(&*x) {
                 *dx = r * (*dx - *x * shift);
             }
         });
-        for_rows!(terms, width, |row, terms| {
-            let (x, g) = (&x[row * width..][..width], &g[row * width..][..width]);
-            let r = inverse_rms(x, self.eps);
-            for ((term, g), x) in terms.iter_mut().zip(g).zip(x) {
-                *term = *g * *x * r;
-            }
-        });
-        Ok((out, [&[2], shape.dims()].concat().into()))
+        Ok((out, shape.clone()))
     }
 }
 
-custom_op!(RmsNormBackward, "rms-norm-backward", CustomOp3);
+custom_op!(ByInput, "rms-norm-by-input", CustomOp3);
+
+/// `g_i x_i r`, whose sum over rows is the gradient by the weight.
+struct ByWeight {
+    eps: f64,
+}
+
+impl ByWeight {
+    fn run<N: Number>(&self, (x, shape): Arg<'_, N>, (g, _): Arg<'_, N>) -> Result<(Vec<N::Real>, Shape)> {
+        let width = shape.dims().last().copied().unwrap_or(1);
+        let terms = rows!(N::Real; x.len(), width, |row, terms| {
+            let [x, g] = [x, g].map(|numbers| N::read(&numbers[row * width..][..width]));
+            let r = inverse_rms(&x, self.eps);
+            for ((term, g), x) in terms.iter_mut().zip(&*g).zip(&*x) {
+                *term = *g * *x * r;
+            }
+        });
+        Ok((terms, shape.clone()))
+    }
+}
+
+custom_op!(ByWeight, "rms-norm-by-weight", CustomOp2);

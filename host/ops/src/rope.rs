@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{CustomOp1, Device, Result, Shape, Tensor};
 
 use super::kept::{Kept, Starts};
-use super::kernel::{Arg, Real, custom_op, for_rows, layout_error};
+use super::kernel::{Arg, Number, Real, custom_op, layout_error, rows};
 use super::{by_kernel, generic};
 
 /// Rotation frequencies, in radians per position, for each pair of a head's numbers.
@@ -171,33 +171,13 @@ struct Sizes {
     width: usize,
 }
 
-/// `x` `[B, S, H * width]` with the heads moved to the front: `[B, H, S, width]`.
-pub fn heads_first(x: &Tensor, heads: usize) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if super::cuda::takes(x) {
-        return super::cuda::move_heads(x, heads, None, false);
-    }
-    let (rows, tokens, all) = x.dims3()?;
-    x.reshape((rows, tokens, heads, all / heads.max(1)))?.transpose(1, 2)?.contiguous()
-}
-
-/// `x` `[B, H, S, width]` with the tokens moved to the front: `[B, S, H * width]`.
-pub fn tokens_first(x: &Tensor) -> Result<Tensor> {
-    let (rows, heads, tokens, width) = x.dims4()?;
-    #[cfg(feature = "cuda")]
-    if super::cuda::takes(x) {
-        return super::cuda::move_heads(x, heads, None, true);
-    }
-    x.transpose(1, 2)?.reshape((rows, tokens, heads * width))
-}
-
 impl Rotate {
     #[cfg(feature = "cuda")]
     fn on_cuda(&self, x: &Tensor) -> Result<Tensor> {
         let Sizes { heads, .. } = self.sizes(x.shape())?;
         let (table, starts) = (self.rope.table.on(x.device())?, self.rope.starts.on(x.device())?);
         let turn = super::cuda::Turn { table, starts, first_index: self.rope.first_index };
-        super::cuda::move_heads(x, heads, Some(&turn), self.inverse)
+        super::cuda::move_heads(x, heads, &turn, self.inverse)
     }
 
     fn sizes(&self, shape: &Shape) -> Result<Sizes> {
@@ -216,16 +196,15 @@ impl Rotate {
         Ok(sizes)
     }
 
-    fn run<T: Real>(&self, (x, shape): Arg<'_, T>) -> Result<(Vec<T>, Shape)> {
+    fn run<N: Number>(&self, (x, shape): Arg<'_, N>) -> Result<(Vec<N>, Shape)> {
         let Sizes { rows, tokens, heads, width } = self.sizes(shape)?;
-        let mut out = vec![T::from_f64(0.0); x.len()];
         // Both layouts are sequences of runs of `width`; `outer` and `inner` are the middle axes of the output.
         let (outer, inner) = if self.inverse { (tokens, heads) } else { (heads, tokens) };
-        for_rows!(&mut out, width, |run, out| {
+        let out = rows!(N; x.len(), width, |run, out| {
             let (row, middle, last) = (run / (outer * inner), run / inner % outer, run % inner);
             let token = if self.inverse { middle } else { last };
-            let source = &x[((row * inner + last) * outer + middle) * width..][..width];
-            self.rotate(self.rope.position(row, token), source, out);
+            let source = N::read(&x[((row * inner + last) * outer + middle) * width..][..width]);
+            self.rotate(self.rope.position(row, token), &source, out);
         });
         let turned =
             if self.inverse { (rows, tokens, heads * width).into() } else { (rows, heads, tokens, width).into() };

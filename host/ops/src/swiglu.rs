@@ -1,12 +1,12 @@
 //! The gated activation of the feed-forward layer.
 
-use candle_core::{CustomOp2, Result, Shape, Tensor};
+use candle_core::{CustomOp2, Result, Shape, Tensor, WithDType};
 
-use super::kernel::{Arg, Real, custom_op, for_rows, layout_error};
+use super::kernel::{Arg, Number, Real, custom_op, layout_error, rows};
 use super::{by_kernel, generic};
 
 /// Number of elements that one kernel task handles.
-const RUN: usize = 256;
+const RUN: usize = 1024;
 
 /// `silu(gate) * up` with `silu(x) = x / (1 + e^-x)`, for two tensors of one shape.
 pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
@@ -24,25 +24,22 @@ pub fn swiglu_backward(gate: &Tensor, up: &Tensor, grad: &Tensor) -> Result<(Ten
         return super::cuda::swiglu_backward(gate, up, grad);
     }
     let kernel = |[gate, up, grad]: [Tensor; 3]| {
-        let both = gate.apply_op3_no_bwd(&up, &grad, &SwiGluBackward)?;
-        Ok((both.get(0)?, both.get(1)?))
+        Ok((gate.apply_op3_no_bwd(&up, &grad, &ByGate)?, gate.apply_op2_no_bwd(&grad, &ByUp)?))
     };
     by_kernel([gate, up, grad], || generic::swiglu_backward(gate, up, grad), kernel)
 }
 
 struct SwiGlu;
-struct SwiGluBackward;
 
 impl SwiGlu {
-    fn run<T: Real>(&self, (gate, shape): Arg<'_, T>, (up, of_up): Arg<'_, T>) -> Result<(Vec<T>, Shape)> {
+    fn run<N: Number>(&self, (gate, shape): Arg<'_, N>, (up, of_up): Arg<'_, N>) -> Result<(Vec<N>, Shape)> {
         if shape != of_up {
             return layout_error(self.name(), format!("gate {shape:?} and up {of_up:?} differ"));
         }
-        let one = T::from_f64(1.0);
-        let mut out = vec![T::from_f64(0.0); gate.len()];
-        for_rows!(&mut out, RUN, |run, out| {
-            let (gate, up) = (&gate[run * RUN..], &up[run * RUN..]);
-            for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+        let one = N::Real::from_f64(1.0);
+        let out = rows!(N; gate.len(), RUN, |run, out| {
+            let [gate, up] = [gate, up].map(|numbers| N::read(&numbers[run * RUN..][..out.len()]));
+            for ((out, gate), up) in out.iter_mut().zip(&*gate).zip(&*up) {
                 *out = *gate * *up / (one + (-*gate).exp());
             }
         });
@@ -52,32 +49,44 @@ impl SwiGlu {
 
 custom_op!(SwiGlu, "swiglu", CustomOp2);
 
-/// `[2, ..]`: `d up s (1 + gate (1 - s))` and `d gate s`, with `s = 1 / (1 + e^-gate)`.
-impl SwiGluBackward {
-    fn run<T: Real>(
+/// `d up s (1 + gate (1 - s))` with `s = 1 / (1 + e^-gate)`.
+struct ByGate;
+
+impl ByGate {
+    fn run<N: Number>(
         &self,
-        (gate, shape): Arg<'_, T>,
-        (up, _): Arg<'_, T>,
-        (d, _): Arg<'_, T>,
-    ) -> Result<(Vec<T>, Shape)> {
-        let one = T::from_f64(1.0);
-        let mut out = vec![T::from_f64(0.0); 2 * gate.len()];
-        let (d_gate, d_up) = out.split_at_mut(gate.len());
-        for_rows!(d_gate, RUN, |run, out| {
-            let (gate, up, d) = (&gate[run * RUN..], &up[run * RUN..], &d[run * RUN..]);
-            for (((out, gate), up), d) in out.iter_mut().zip(gate).zip(up).zip(d) {
+        (gate, shape): Arg<'_, N>,
+        (up, _): Arg<'_, N>,
+        (d, _): Arg<'_, N>,
+    ) -> Result<(Vec<N>, Shape)> {
+        let one = N::Real::from_f64(1.0);
+        let out = rows!(N; gate.len(), RUN, |run, out| {
+            let [gate, up, d] = [gate, up, d].map(|numbers| N::read(&numbers[run * RUN..][..out.len()]));
+            for (((out, gate), up), d) in out.iter_mut().zip(&*gate).zip(&*up).zip(&*d) {
                 let s = one / (one + (-*gate).exp());
                 *out = *d * *up * s * (one + *gate * (one - s));
             }
         });
-        for_rows!(d_up, RUN, |run, out| {
-            let (gate, d) = (&gate[run * RUN..], &d[run * RUN..]);
-            for ((out, gate), d) in out.iter_mut().zip(gate).zip(d) {
-                *out = *d * *gate / (one + (-*gate).exp());
-            }
-        });
-        Ok((out, [&[2], shape.dims()].concat().into()))
+        Ok((out, shape.clone()))
     }
 }
 
-custom_op!(SwiGluBackward, "swiglu-backward", CustomOp3);
+custom_op!(ByGate, "swiglu-by-gate", CustomOp3);
+
+/// `d gate s`.
+struct ByUp;
+
+impl ByUp {
+    fn run<N: Number>(&self, (gate, shape): Arg<'_, N>, (d, _): Arg<'_, N>) -> Result<(Vec<N>, Shape)> {
+        let one = N::Real::from_f64(1.0);
+        let out = rows!(N; gate.len(), RUN, |run, out| {
+            let [gate, d] = [gate, d].map(|numbers| N::read(&numbers[run * RUN..][..out.len()]));
+            for ((out, gate), d) in out.iter_mut().zip(&*gate).zip(&*d) {
+                *out = *d * *gate / (one + (-*gate).exp());
+            }
+        });
+        Ok((out, shape.clone()))
+    }
+}
+
+custom_op!(ByUp, "swiglu-by-up", CustomOp2);

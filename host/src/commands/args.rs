@@ -87,8 +87,8 @@ pub(super) enum Command {
     /// Prints a row per mask and how much every two of them have in common. Without `[[mask]]` tables and `--mask`, all masks of the
     /// plugins that the batches have the inputs for.
     ///
-    /// `host compare-masks --plugin libmasks.so --target-rate 2% --out masks.html batches/*` finds for each mask the threshold that
-    /// rejects one token in fifty, and writes a page that shows which.
+    /// `host compare-masks --plugin libmasks.so --target-rate 2% batches/*` finds for each mask the threshold that rejects one
+    /// token in fifty.
     CompareMasks(CompareArgs),
     /// List runs: how far each is, what it trains, how good it is.
     Runs(RunsArgs),
@@ -309,8 +309,8 @@ pub(super) struct CompareArgs {
     /// within the range that its author gives. A threshold that is set stays.
     #[arg(long, value_name = "R", allow_hyphen_values = true)]
     pub(super) target_rate: Option<String>,
-    /// Where the comparison goes too: a page to look at, or all numbers as JSON.
-    #[arg(long, value_name = "FILE.html|FILE.json")]
+    /// Where all numbers go too, as JSON.
+    #[arg(long, value_name = "FILE.json")]
     pub(super) out: Option<PathBuf>,
     /// Batch files, in order.
     #[arg(required = true, value_name = "BATCH")]

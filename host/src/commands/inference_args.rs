@@ -131,7 +131,7 @@ pub(super) struct ScoreArgs {
     /// Leaves out the special tokens that the tokenizer puts before the text of a prompt.
     #[arg(long)]
     pub(super) no_special_tokens: bool,
-    /// Most tokens that go through the model at a time, padding included; a longer row goes alone.
+    /// Most tokens that go through the model at a time; a longer row goes alone.
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub(super) batch_tokens: usize,
 }

@@ -82,7 +82,7 @@ pub fn main(started: Instant) -> i32 {
         Err(Failure::Input(error)) => (error, 2),
         Err(Failure::Run(error)) => (error, 1),
     };
-    // What a device does not have is no mistake in the settings.
+    // Too little memory of a device is no mistake in the settings.
     let code = if device::is_out_of_memory(&error) { 1 } else { code };
     terminal::error(&sentence(&device::explained(error), cli.verbose));
     code

@@ -27,7 +27,7 @@ pub fn saving(train: &TrainConfig) -> String {
     };
     let times = [every(train.save_steps as f64, "step"), every(train.save_minutes, "minute")];
     match times.into_iter().flatten().collect::<Vec<_>>().join(" and ") {
-        none if none.is_empty() => "at the end alone: a run that is killed begins again at step 1".to_owned(),
+        none if none.is_empty() => "only at the end: a run that is killed begins again at step 1".to_owned(),
         often => format!("{often}, and at the end"),
     }
 }
@@ -53,7 +53,7 @@ mod tests {
             (100, 10.0, "every 100 steps and every 10 minutes, and at the end"),
             (0, 2.5, "every 2.5 minutes, and at the end"),
             (1, 1.0, "every step and every minute, and at the end"),
-            (0, 0.0, "at the end alone: a run that is killed begins again at step 1"),
+            (0, 0.0, "only at the end: a run that is killed begins again at step 1"),
         ] {
             assert_eq!(saving(&TrainConfig { save_steps, save_minutes, ..TrainConfig::default() }), expected);
         }

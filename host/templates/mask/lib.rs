@@ -20,7 +20,12 @@ fn max_nats() -> f32 {
 }
 
 impl Mask for SurpriseLimit {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+    fn mask(
+        &mut self,
+        ctx: &mut Ctx,
+        batch: &Batch,
+        token_mask: &mut [u8],
+    ) -> Result<(), PluginError> {
         let surprise: Vec<f32> = batch.logps.iter().map(|logp| -logp).collect();
         for (keep, surprise) in token_mask.iter_mut().zip(&surprise) {
             *keep &= u8::from(*surprise <= self.max_nats);

@@ -7,7 +7,10 @@ use super::*;
 fn drops_what_is_above_the_limit_and_nothing_else() {
     let fixture = Fixture::new(2, 3).logps(&[-0.1, -0.2, -9.0, -0.1, -9.0, -0.3]);
     let mut mask = testing::mask::<SurpriseLimit>("max_nats = 5.0").unwrap();
-    assert_eq!(fixture.mask(&mut mask).unwrap().token_mask, [1, 1, 0, 1, 0, 1]);
+    assert_eq!(
+        fixture.mask(&mut mask).unwrap().token_mask,
+        [1, 1, 0, 1, 0, 1]
+    );
 }
 
 /// Runs the checks of `host check` behind the real ABI, as in a trainer; an error means a broken

@@ -112,7 +112,7 @@ impl Search {
         format!("{} {} {} {}", numbers.join(" "), self.cosines, self.steps, u8::from(self.started))
     }
 
-    /// The state of such a text; none where it is none.
+    /// The state that `text` holds; `None` for text that `save` did not write.
     pub(crate) fn load(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
         let &[log, logs, square, kl, rate, cosines, steps, started] = words.as_slice() else { return None };

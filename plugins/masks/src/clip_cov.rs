@@ -76,6 +76,6 @@ register!(Mask, ClipCov, "masks.clip-cov", "drops a few tokens whose log-probabi
     clip_cov_ratio = ClipCov::default().clip_cov_ratio => "share of all tokens that goes, at least one token"; 1e-5..1.0,
     clip_cov_lb = ClipCov::default().clip_cov_lb => "candidates have a larger covariance",
     clip_cov_ub = ClipCov::default().clip_cov_ub => "candidates have a smaller covariance",
-    clip_ratio_low = ClipCov::default().clip_ratio_low => "PPO's lower clip: what it clips is no candidate",
+    clip_ratio_low = ClipCov::default().clip_ratio_low => "PPO's lower clip: tokens that it clips are no candidates",
     clip_ratio_high = ClipCov::default().clip_ratio_high => "PPO's upper clip",
 });

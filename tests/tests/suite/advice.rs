@@ -61,7 +61,7 @@ fn every_way_out_works_on_the_run_that_is_shown_it() {
                         folder.said(command);
                         continue;
                     }
-                    // What is added to the run's own command, and to its settings.
+                    // Additions to the run's own command and to its settings.
                     for given in [args, &again] {
                         let outcome = folder.host(&format!("train {TWO_STEPS} {given} {change}"));
                         assert_eq!(outcome.code, Some(0), "{about}: {change}: {outcome:#?}");

@@ -104,7 +104,7 @@ fn a_whole_report() {
     let is_other =
         |section: &&str| ["objective m", "weight m", "step_control m"].iter().any(|of| section.starts_with(of));
     let (others, whole): (Vec<&str>, Vec<&str>) = report.split("\n\n").partition(is_other);
-    // What is said of one component without its keys is said of all.
+    // A statement about one component without its keys holds for all.
     let (_, reward) = whole[1].split_once('\n').unwrap();
     let (reward, _) = reward.split_once("\n  group-of-one").unwrap();
     for (section, (point, skipped)) in others.iter().zip([("objective", 19), ("weight", 21), ("control", 18)]) {
@@ -131,7 +131,7 @@ fn a_reward_that_reads_columns_of_its_own() {
     // The report is of all components, and one of them is there to break a rule.
     let report = reward(checked("--rows rows.jsonl --fuzz 50"));
     assert!(report.lines().all(|line| line.contains(" success ")) && report.lines().count() == 24, "{report}");
-    // What is said of components at every point is not said again here.
+    // Statements about components at every point are not repeated here.
     let own = "group-of-one one-completion empty-completion odd-columns outputs-finite record-names permutation \
         evaluation key-values call-time fuzz";
     let is_own = |line: &&str| own.split(' ').any(|check| line.trim_start().starts_with(&format!("{check} ")));

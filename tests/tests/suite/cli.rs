@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::process::Stdio;
 
+use host::config::Settings;
 use insta::assert_snapshot;
 use tests::{Folder, names};
 
@@ -50,7 +51,7 @@ fn origin_of(id: &str) -> String {
     match id.split_once('.') {
         Some((plugin @ ("capo" | "drcapo" | "reincapo"), _)) => format!("{plugin} 0.1.0, `BUILD/lib{plugin}.so`"),
         None if id != "reward_model" => "capo-rewards 0.1.0, built in".to_owned(),
-        _ => "host 0.1.0, built in".to_owned(),
+        _ => "host-trainer 0.1.0, built in".to_owned(),
     }
 }
 
@@ -118,7 +119,7 @@ fn a_dry_run_says_what_a_run_takes_and_writes_nothing() {
     let written = folder.text("run/config.toml");
     let [told, written] = [settings, &written].map(|text| host::run::settings::keys(&text.parse().unwrap()));
     assert!(written.iter().all(|(key, value)| told.get(key) == Some(value)), "{told:?}\n{written:?}");
-    for key in capo_plugin::known_keys::<host::config::TrainConfig>().unwrap() {
+    for key in host::config::TrainConfig::SETTINGS.iter().map(|setting| setting.name) {
         assert!(told.contains_key(&format!("train.{key}")) || settings.contains(&format!("train.{key},")), "no {key}");
     }
     folder.write("full.toml", settings);

@@ -1,9 +1,8 @@
-//! `host compare-masks`: each mask alone over recorded batches, the numbers beside each other, thresholds for a target, the page.
+//! `host compare-masks`: each mask alone over recorded batches, the numbers beside each other, thresholds for a target.
 
 use insta::assert_snapshot;
-use serde_json::Value;
 use tests::artifacts::{load_examples, workspace};
-use tests::{Folder, Outcome, names};
+use tests::{Folder, Outcome};
 
 use crate::replay::{batch_arguments as batches, dumped, rejected_by, tokens_and_dropped};
 
@@ -64,13 +63,6 @@ fn a_target_is_searched_for_all_masks_at_once() {
     assert!(count > 0.0 && count <= 23.0, "{count} of 231 at 10%");
 }
 
-/// Data that the script of a page shows.
-fn page_data(folder: &Folder, name: &str) -> Value {
-    let page = folder.text(name);
-    let (_, data) = page.split_once("id=\"data\">").unwrap();
-    serde_json::from_str(data.split_once("</script>").unwrap().0).unwrap()
-}
-
 #[test]
 fn a_component_may_stand_twice_and_what_is_set_stays() {
     let folder = Folder::new();
@@ -99,40 +91,6 @@ fn a_mask_alone_rejects_what_it_did_in_the_run_that_recorded_the_batches() {
     assert_eq!((&all["gradient"], &all["overlap"]), (&"last_layer".into(), &serde_json::json!([[1.0]])));
     let share = mask["gradient_share_removed"].as_f64().unwrap();
     assert!(share > 0.0 && share <= 1.0, "{share}");
-    // The page has the words of this task, not ids.
-    folder.said(&compare.replace("all.json", "page.html"));
-    let text = |completion: &Value| -> String {
-        let tokens = completion["tokens"].as_array().unwrap();
-        tokens.iter().filter_map(|token| token[0].as_str()).collect()
-    };
-    let shown = page_data(&folder, "page.html");
-    let texts: Vec<String> = shown["completions"].as_array().unwrap().iter().map(text).collect();
-    assert!(!texts.is_empty() && texts.iter().any(|text| text.contains('=')), "{texts:?}");
-    assert!(texts.iter().all(|text| text.chars().all(|c| " =+".contains(c) || c.is_ascii_digit())), "{texts:?}");
-}
-
-#[test]
-fn the_page_needs_nothing_else_and_holds_what_was_rejected() {
-    let folder = Folder::new();
-    let masks = plugins();
-    let compare = format!("compare-masks {masks} --target-rate 10% --out page.html{}", batches("paper-token-adam"));
-    folder.said(&compare);
-    let page = folder.text("page.html");
-    assert!(!page.contains("http") && !page.contains("src=") && !page.contains("@import"), "it asks for something");
-    for name in ["<th>capo.curvature</th>", "<th>example.surprise-cap</th>", "<th>2 example.surprise-cap</th>"] {
-        assert!(page.contains(name), "{name}");
-    }
-    let data = page_data(&folder, "page.html");
-    folder.said(&compare.replace("page.html", "all.json"));
-    let all = folder.json("all.json");
-    for mask in 0..2 {
-        let length = |run: &Value| run[1].as_u64().unwrap();
-        let completions = data["completions"].as_array().unwrap().iter();
-        let shown: u64 = completions.flat_map(|c| c["rejected"][mask].as_array().unwrap()).map(length).sum();
-        // There are fewer completions with a rejection than a page has room for.
-        assert_eq!(shown, all["masks"][mask]["rejected"].as_u64().unwrap(), "mask {mask}");
-    }
-    assert_eq!(names(folder.path()).len(), 2, "two files, no half ones");
 }
 
 #[test]
@@ -147,9 +105,9 @@ fn what_is_wrong_is_a_sentence() {
     assert_snapshot!(refused("--plugin libmasks.so --mask masks.entropy-quantile"), @"batch file `tests/data/replay/paper-token-sgd/batch-0000.safetensors`: component `masks.entropy-quantile` asks for `entropy`, which it does not hold (record batches in a run with this component)");
     assert_snapshot!(refused(&format!("{masks} --mask example.surprise-cap")), @r#"`[[mask]]` with `use = "example.surprise-cap"`: missing field `max_nats`"#);
     assert_snapshot!(refused("--plugin libcapo.so --set mask.capo.curvature.fisher_treshold=1"), @r#"`[[mask]]` with `use = "capo.curvature"`: unknown key `fisher_treshold` (did you mean `fisher_threshold`?)"#);
-    assert_snapshot!(refused("--plugin libcapo.so --out table.txt"), @"`--out table.txt` ends neither in `.html` nor in `.json` (choose one: a page, or all numbers)");
+    assert_snapshot!(refused("--plugin libcapo.so --out table.txt"), @"`--out table.txt` does not end in `.json` (the numbers are written as JSON)");
     assert_snapshot!(refused("--plugin libcapo.so --out ."), @"`.` exists and is not a plain file (choose another name)");
-    assert_snapshot!(refused("--plugin libcapo.so --out none/page.html"), @"`--out none/page.html`: there is no folder `none` (make it first)");
+    assert_snapshot!(refused("--plugin libcapo.so --out none/all.json"), @"`--out none/all.json`: there is no folder `none` (make it first)");
     assert_snapshot!(refused("--plugin libcapo.so --target-rate 2"), @"`--target-rate 2` is no share between 0 and 1 (write `0.02` or `2%` to reject one token in fifty)");
     assert_snapshot!(refused("--plugin libcapo.so missing.safetensors"), @"cannot read `missing.safetensors`: No such file or directory (os error 2)");
     assert_snapshot!(refused(&load_examples(&["surprise-cap"])), @r#"no mask can be compared on these batches: left out `example.surprise-cap`: `[[mask]]` with `use = "example.surprise-cap"`: missing field `max_nats`"#);

@@ -97,5 +97,5 @@ fn as_many_are_written_as_are_asked_for() {
     assert_eq!(train("prompts", &["log_unique_prompts=true"]), [(1, 6), (2, 6), (3, 6), (4, 6)]);
     let refused = |set: &str| folder.refused(&format!("train {ONE_STEP} --set logging.{set}"));
     assert_snapshot!(refused("log_tokens=true"), @"the settings of the default config and `--set logging.log_tokens` do not fit together: `logging.log_tokens` is set, but no completions are written (set `logging.log_completions = true`, or remove it)");
-    assert_snapshot!(refused("completions_steps=0"), @"the settings of `--set` do not fit together: `logging.completions_steps` is 0 (it must be at least 1)");
+    assert_snapshot!(refused("completions_steps=0 --set logging.log_completions=true"), @"the settings of `--set` do not fit together: `logging.completions_steps` is 0 (it must be at least 1)");
 }

@@ -88,7 +88,7 @@ fn one_seed_gives_the_same_bits() {
     }
 }
 
-/// What `host train` asked the device for in a run of `steps` and completions of `tokens`, by kind of work.
+/// The requests of `host train` to the device in a run of `steps` and completions of `tokens`, by kind of work.
 fn asked(folder: &Folder, steps: usize, tokens: usize) -> BTreeMap<String, i64> {
     let name = format!("{steps}-{tokens}");
     let trace = folder.path().join(format!("{name}.trace"));

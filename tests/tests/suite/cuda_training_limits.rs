@@ -1,4 +1,4 @@
-//! What a user reads whose GPU lacks something, and what a run's header says of a GPU. The emulated one can be small, or not there.
+//! Messages for a user whose GPU lacks something, and the GPU in a run's header. The emulated one can be small, or not there.
 
 use insta::assert_snapshot;
 use tests::device;
@@ -43,7 +43,7 @@ fn devices_and_their_header() {
     }
     let Some(folder) = device::trainer() else { return };
     assert_snapshot!(folder.refused(&format!("train {RUN} --device cuda:1")), @"device `cuda:1`: the number of CUDA devices here is 1, and they are numbered from 0 (name one of them, or run with `--device cpu`)");
-    assert_snapshot!(folder.refused(&format!("train {RUN} --device cpu --set train.tf32=true")), @"`train.tf32` is true, which is there on a GPU alone, and `train.device` is `cpu` (remove one of them)");
+    assert_snapshot!(folder.refused(&format!("train {RUN} --device cpu --set train.tf32=true")), @"`train.tf32` is true, which only a GPU supports, but `train.device` is `cpu` (remove one of them)");
     for (args, dtype, products) in [
         ("", "f32", "f32"),
         ("--set train.tf32=true", "f32", "TF32"),

@@ -64,7 +64,7 @@ fn the_sources_are_as_they_were() {
         all.extend(std::fs::read(name).unwrap());
     }
     assert_eq!(names.len(), 65);
-    assert_snapshot!(sha256_hex(&all), @"12c12a7fc31fd5cd994951ee49d79e5049d086162f8c0cbb75f09f3203023cf4");
+    assert_snapshot!(sha256_hex(&all), @"ff12aaee365131bbecb703ac7552f7ea48c79443fb806095279cd7f963ddd263");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn it_offers_what_it_registers() {
     let (folder, library) = (Folder::new(), frozen());
     let listed = folder.said(&format!("--verbose plugins --plugin {}", library.display()));
     let key = "factor (required)  # largest surprise kept, in means of the steps before; search 1.0..50.0";
-    assert!(listed.contains(key) && listed.contains("asks for entropy, last_layer"), "{listed}");
+    assert!(listed.contains(key) && listed.contains("asks for rollout_context, sampler_top_k"), "{listed}");
     for id in ["reward", "advantage", "objective", "mask", "weight", "step-control"] {
         assert!(listed.contains(&format!("  frozen.{id} ")), "{id}: {listed}");
     }

@@ -111,7 +111,7 @@ fn reduced(registry: &Registry, sets: &[String], shape: [usize; 2], arrays: &Arr
     backward::reduce(&batch, &info, &decision, factored.as_ref()).unwrap()
 }
 
-/// `host/tests/data/objectives-golden/corrections.json`.
+/// `host/trainer/tests/data/objectives-golden/corrections.json`.
 #[derive(Deserialize)]
 struct Corrections {
     limit: usize,
@@ -162,7 +162,7 @@ impl Corrected {
 
 #[test]
 fn every_loss_with_every_correction_at_both_levels_is_trls() {
-    let file = artifacts::workspace().join("host/tests/data/objectives-golden/corrections.json");
+    let file = artifacts::workspace().join("host/trainer/tests/data/objectives-golden/corrections.json");
     let mut golden: Corrections = serde_json::from_value(tests::json(&file)).unwrap();
     for Holed { shape: [rows, tokens], arrays, .. } in &mut golden.batches {
         arrays.lengths = vec![*tokens; *rows];

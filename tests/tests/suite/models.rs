@@ -135,6 +135,6 @@ fn settings_of_an_author_are_passed_over() {
         r#""_model_name_or_path": "org/model", "auto_map": {"AutoConfig": "a.B"}, "author": "somebody", "_rate": 3,"#;
     folder.replace("model/config.json", "\"model_type\"", &format!("{more} \"model_type\""));
     let warned = folder.host("generate --model model --max-completion-length 1 1+1=").succeeded().stderr;
-    assert_snapshot!(warned.trim_end(), @"warning: `config.json` of a `qwen2` model has `_model_name_or_path`, `_rate`, `author`, `auto_map`, which is not known and is passed over (docs/models.md lists what is known)");
+    assert_snapshot!(warned.trim_end(), @"warning: `config.json` of a `qwen2` model has unknown keys, which are ignored: `_model_name_or_path`, `_rate`, `author`, `auto_map` (docs/models.md#what-is-refused)");
     folder.train("next", &format!("--set model.model_name_or_path=model {ONE_STEP}"));
 }

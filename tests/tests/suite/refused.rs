@@ -12,7 +12,7 @@ use tests::Folder;
 fn answers(topic: &str) -> String {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("data/refused/{topic}.txt"));
     let answer = |line: &str| {
-        // What a failed test shows last is what was not refused.
+        // A failed test shows the input that was not refused last.
         println!("{line}");
         let is_text = line.is_empty() || line.starts_with('#');
         if is_text { format!("{line}\n") } else { format!("{line}\n    {}\n", Folder::new().refused(line)) }

@@ -1,6 +1,9 @@
 //! Sentences for errors of the driver, which candle gives as the driver's own words.
 
-use std::fmt;
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+use std::{fmt, thread};
 
 use capo_loader::memory::text;
 
@@ -92,11 +95,34 @@ pub(super) fn sentence(said: &str) -> Option<String> {
     if OUT_OF_MEMORY.iter().any(|word| said.contains(word)) {
         let known = memory::now().join(", ");
         let known = if known.is_empty() { "the GPU has none left".to_owned() } else { format!("device {known}") };
+        let known = known + &others(&listed().unwrap_or_default(), std::process::id());
         return Some(format!(
             "out of memory: {known} (lower `train.per_device_train_batch_size` or `rollout.max_completion_length`, set `train.gradient_checkpointing`, look at the parts with `--dry-run`, or end other processes on it, which `nvidia-smi` lists)"
         ));
     }
     SENTENCES.iter().find(|(word, _)| said.contains(word)).map(|(_, sentence)| (*sentence).to_owned())
+}
+
+/// What `nvidia-smi` says of the processes on the machine's GPUs; `None` where there is none, or where it takes more than five seconds.
+fn listed() -> Option<String> {
+    let (said, heard) = mpsc::channel();
+    let ask = || {
+        Command::new("nvidia-smi")
+            .args(["--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader"])
+            .output()
+    };
+    thread::Builder::new().spawn(move || said.send(ask())).ok()?;
+    let output = heard.recv_timeout(Duration::from_secs(5)).ok()?.ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The processes of a listing besides `own`, each with its name and its memory.
+fn others(listing: &str, own: u32) -> String {
+    let other = |line: &str| {
+        let [pid, name, memory] = line.split(", ").collect::<Vec<_>>().try_into().ok()?;
+        (pid != own.to_string()).then(|| format!("; process {pid} (`{name}`) has {memory} of a GPU here"))
+    };
+    listing.lines().filter_map(other).collect()
 }
 
 #[cfg(test)]
@@ -115,6 +141,13 @@ mod tests {
             assert_eq!(format!("{error:#}"), format!("{expected}: DriverError({word}, \"what it means\")"));
         }
         assert_eq!(explained(anyhow!("no such file")).to_string(), "no such file");
+    }
+
+    #[test]
+    fn other_processes_are_named() {
+        let listing = "17, /usr/bin/host, 900 MiB\n4242, /usr/bin/python3, 30123 MiB\nno line of it\n";
+        assert_eq!(others(listing, 17), "; process 4242 (`/usr/bin/python3`) has 30123 MiB of a GPU here");
+        assert_eq!(others("", 17), "");
     }
 
     #[test]

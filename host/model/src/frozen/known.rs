@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::super::config::{CONFIG_FILE, LARGEST, MOST_LAYERS};
-use super::super::family::{HARMLESS, SUPPORTED, may_pass_over, shown, shown_text, tell_passed_over};
+use super::super::family::{HARMLESS, SUPPORTED, may_ignore, shown, shown_text, warn_of_ignored};
 use super::super::files::ModelFiles;
 
 /// Keys that do not affect a model that is not trained.
@@ -57,14 +57,14 @@ impl<M> Family<M> {
         for (key, value) in &defaults {
             settings.entry(key).or_insert(value.clone());
         }
-        let mut passed_over = Vec::new();
+        let mut ignored = Vec::new();
         for (key, value) in &settings {
             if !self.check(key, value, fixed.get(key), defaults.contains_key(key))? {
-                passed_over.push(key.clone());
+                ignored.push(key.clone());
             }
         }
-        tell_passed_over(&passed_over, self.model_type);
-        settings.retain(|key, _| !passed_over.contains(key));
+        warn_of_ignored(&ignored, self.model_type);
+        settings.retain(|key, _| !ignored.contains(key));
         Ok(settings)
     }
 
@@ -95,8 +95,8 @@ impl<M> Family<M> {
             [self.read, NOT_TRAINED].into_iter().chain(HARMLESS.iter().copied()).flat_map(str::split_whitespace);
         let is_known = has_default || COUNTS.contains(&key) || known.any(|known| known == key);
         ensure!(
-            is_known || may_pass_over(key, value),
-            "`{}` is `{}`, which is no setting that is known of a `{}` model (remove it if it changes nothing of what the model computes)",
+            is_known || may_ignore(key, value),
+            "`{}` is `{}`, which is an unknown setting of a `{}` model (remove it if it changes nothing of what the model computes)",
             shown_text(key),
             shown(value),
             self.model_type
@@ -124,7 +124,7 @@ pub(super) fn named<'a, M>(
         let name = name.map_or("missing".to_owned(), |name| format!("`{}`", shown(name)));
         let others = families.iter().map(|family| family.model_type).collect::<Vec<_>>().join("`, `");
         format!(
-            "cannot use {}: `model_type` is {name}, read here are {SUPPORTED}, and `{others}` (use a checkpoint of one of these families; docs/models.md says why)",
+            "cannot use {}: `model_type` is {name}, supported are {SUPPORTED}, and `{others}` (use a checkpoint of one of these families; docs/models.md says why)",
             files.describe(CONFIG_FILE)
         )
     })
@@ -159,7 +159,7 @@ fn spread_rope(settings: &mut Map<String, Value>) -> Result<()> {
                     settings.insert(name.to_owned(), theta);
                 }
                 _ => bail!(
-                    "`{}` of `{place}` is `{}`, which is no setting that is known of it (use another checkpoint)",
+                    "`{}` of `{place}` is `{}`, which is an unknown setting of it (use another checkpoint)",
                     shown_text(&key),
                     shown(&value)
                 ),

@@ -88,13 +88,13 @@ fn what_cannot_be_used_is_told() {
     let shape = changed("qwen3-score", &json!({"id2label": {"0": "good"}}));
     assert!(shape.ends_with("tensor `score.weight` has shape [3, 16], expected [1, 16] (the weights and `config.json` must be of one model)"), "{shape}");
     let unknown = changed("qwen2-score", &json!({"logit_scale": 2}));
-    assert!(unknown.contains("`logit_scale` is `2`, which is no setting that is known"), "{unknown}");
+    assert!(unknown.contains("`logit_scale` is `2`, which is an unknown setting"), "{unknown}");
     for (name, key, value, expected) in [
         (
             "bert-score",
             "logit_cap",
             json!(3),
-            "config.json`: `logit_cap` is `3`, which is no setting that is known of a `bert` model (remove it if it changes nothing of what the model computes)",
+            "config.json`: `logit_cap` is `3`, which is an unknown setting of a `bert` model (remove it if it changes nothing of what the model computes)",
         ),
         (
             "bert-score",
@@ -141,7 +141,8 @@ fn what_cannot_be_used_is_told() {
     ] {
         let said = changed(name, &json!({ key: value }));
         assert!(said.starts_with("cannot use `FOLDER/") || said.contains("cannot be used"), "{key}: {said}");
-        assert!(said.ends_with(expected), "{key}: {said}");
+        // Where backtraces are asked for, one follows.
+        assert!(said.contains(expected), "{key}: {said}");
     }
     let longer =
         load(&data("frozen-golden/qwen2-score"), None).unwrap().score(&[vec![2; 65]], PAD).unwrap_err().to_string();

@@ -151,11 +151,11 @@ fn what_is_not_supported_is_named() {
         (set("qwen2.embedding_length", text("x")), "invalid type: string \"x\", expected usize"),
         (
             set("qwen2.rope.dimension_count", Value::U32(4)),
-            "`qwen2.rope.dimension_count` is `4`, which is no setting that is known",
+            "`qwen2.rope.dimension_count` is `4`, which is an unknown setting",
         ),
         (
             set("qwen2.logit_scale", Value::F32(0.5)),
-            "`qwen2.logit_scale` is `0.5`, which is no setting that is known of a `qwen2` model",
+            "`qwen2.logit_scale` is `0.5`, which is an unknown setting of a `qwen2` model",
         ),
         (
             set("qwen2.rope.scaling.type", text("longrope")),
@@ -179,7 +179,7 @@ fn what_is_not_supported_is_named() {
         (set("qwen2.attention.head_count", Value::U32(0)), "`num_attention_heads` is 0, expected at least 1"),
         (
             set("qwen2.attention.key_length", Value::U32(16)),
-            "`qwen2.attention.value_length` is `8`, which is no setting",
+            "`qwen2.attention.value_length` is `8`, which is an unknown setting",
         ),
     ];
     for (sentence, expected) in &cases {

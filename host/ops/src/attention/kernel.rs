@@ -1,12 +1,14 @@
 //! Attention over packed rows on the CPU: each prompt with its completions and each key head is computed by one thread.
 #![allow(unsafe_code, reason = "`gemm` takes addresses")]
 
-use candle_core::{DType, Device, Result, Storage, Tensor};
+use candle_core::{DType, Device, Result, Storage, Tensor, WithDType};
 use gemm::{Parallelism, gemm};
+use half::bf16;
 use rayon::prelude::*;
 
-use super::packing::{Block, HeadSizes, Packing, Piece, Stem};
-use crate::kernel::{Real, dot, for_rows, layout_error, maximum, slice, sum};
+use super::super::packing::{Block, HeadSizes, Packing, Piece, Stem};
+use crate::kernel::{Number, Real, dot, for_rows, layout_error, maximum, rows, slice, sum};
+use crate::to_dtype;
 
 /// A matrix inside a slice: number `j` of line `i` is at `i * line + j * inner`.
 #[derive(Clone, Copy)]
@@ -201,32 +203,31 @@ impl<T: Real> Parts<T> {
     }
 
     /// The tensor `[N, heads * width]`.
-    fn finish(self, packing: &Packing) -> Result<Tensor> {
+    fn finish<N: Number<Real = T>>(self, packing: &Packing) -> Result<Tensor> {
         let Self { numbers, heads, width } = self;
-        let rows = packing.rows();
-        let mut out = vec![T::from_f64(0.0); numbers.len()];
         let stem_of: Vec<&Stem> = packing.stems.iter().flat_map(|stem| vec![stem; stem.rows.len()]).collect();
-        for_rows!(&mut out, heads * width, |row, out| {
+        let out = rows!(N; numbers.len(), heads * width, |row, out| {
             let stem = stem_of[row].rows.clone();
             for (head, out) in out.chunks_exact_mut(width).enumerate() {
                 let at = stem.start * heads + head * stem.len() + row - stem.start;
                 out.copy_from_slice(&numbers[at * width..][..width]);
             }
         });
-        Tensor::from_vec(out, (rows, heads * width), &Device::Cpu)
+        Tensor::from_vec(out, (packing.rows(), heads * width), &Device::Cpu)
     }
 }
 
 pub(super) fn attention(heads: &[Tensor; 3], packing: &Packing, sizes: HeadSizes) -> Result<Tensor> {
     match heads[0].dtype() {
         DType::F64 => forward::<f64>(heads, packing, sizes),
+        DType::BF16 => forward::<bf16>(heads, packing, sizes),
         _ => forward::<f32>(heads, packing, sizes),
     }
 }
 
-fn forward<T: Real>(heads: &[Tensor; 3], packing: &Packing, sizes: HeadSizes) -> Result<Tensor> {
-    let mut mixed = Parts::<T>::new(packing, sizes.heads, sizes.width);
-    with_numbers(heads, |[queries, keys, values]| {
+fn forward<N: Number>(heads: &[Tensor; 3], packing: &Packing, sizes: HeadSizes) -> Result<Tensor> {
+    let mut mixed = Parts::<N::Real>::new(packing, sizes.heads, sizes.width);
+    with_numbers::<N, _>(heads, |[queries, keys, values]| {
         let places = mixed.split(packing, sizes.kv_heads);
         places.into_par_iter().enumerate().for_each(|(number, place)| {
             let (stem, kv) = (&packing.stems[number / sizes.kv_heads], number % sizes.kv_heads);
@@ -239,20 +240,21 @@ fn forward<T: Real>(heads: &[Tensor; 3], packing: &Packing, sizes: HeadSizes) ->
             }
         });
     })?;
-    mixed.finish(packing)
+    mixed.finish::<N>(packing)
 }
 
 pub(super) fn attention_backward(all: &[Tensor; 4], packing: &Packing, sizes: HeadSizes) -> Result<[Tensor; 3]> {
     match all[0].dtype() {
         DType::F64 => backward::<f64>(all, packing, sizes),
+        DType::BF16 => backward::<bf16>(all, packing, sizes),
         _ => backward::<f32>(all, packing, sizes),
     }
 }
 
-fn backward<T: Real>(all: &[Tensor; 4], packing: &Packing, sizes: HeadSizes) -> Result<[Tensor; 3]> {
+fn backward<N: Number>(all: &[Tensor; 4], packing: &Packing, sizes: HeadSizes) -> Result<[Tensor; 3]> {
     let [mut d_queries, mut d_keys, mut d_values] =
-        [sizes.heads, sizes.kv_heads, sizes.kv_heads].map(|heads| Parts::<T>::new(packing, heads, sizes.width));
-    with_numbers(all, |[queries, keys, values, grad]| {
+        [sizes.heads, sizes.kv_heads, sizes.kv_heads].map(|heads| Parts::<N::Real>::new(packing, heads, sizes.width));
+    with_numbers::<N, _>(all, |[queries, keys, values, grad]| {
         let places = d_queries.split(packing, sizes.kv_heads).into_par_iter();
         let of_keys = d_keys.split(packing, sizes.kv_heads).into_par_iter();
         let of_values = d_values.split(packing, sizes.kv_heads).into_par_iter();
@@ -271,13 +273,18 @@ fn backward<T: Real>(all: &[Tensor; 4], packing: &Packing, sizes: HeadSizes) -> 
             }
         });
     })?;
-    Ok([d_queries.finish(packing)?, d_keys.finish(packing)?, d_values.finish(packing)?])
+    Ok([d_queries.finish::<N>(packing)?, d_keys.finish::<N>(packing)?, d_values.finish::<N>(packing)?])
 }
 
-/// Calls `work` with the numbers of contiguous tensors in host memory.
-fn with_numbers<T: Real, const N: usize>(tensors: &[Tensor; N], work: impl FnOnce([&[T]; N])) -> Result<()> {
-    let stored = tensors.each_ref().map(Tensor::storage_and_layout);
-    let mut numbers: [&[T]; N] = [&[]; N];
+/// Calls `work` with the numbers of contiguous tensors in host memory, widened if they are bf16.
+fn with_numbers<N: Number, const COUNT: usize>(
+    tensors: &[Tensor; COUNT],
+    work: impl FnOnce([&[N::Real]; COUNT]),
+) -> Result<()> {
+    let tensors = tensors.each_ref().map(|tensor| to_dtype(tensor, N::Real::DTYPE));
+    let tensors: Vec<Tensor> = tensors.into_iter().collect::<Result<_>>()?;
+    let stored: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
+    let mut numbers: [&[N::Real]; COUNT] = [&[]; COUNT];
     for (numbers, (storage, layout)) in numbers.iter_mut().zip(&stored) {
         let Storage::Cpu(storage) = &**storage else {
             return layout_error("attention", "tensors must be on the CPU".to_owned());

@@ -1,14 +1,13 @@
-//! Softmax over whole sequences, and attention of single tokens over a cache.
+//! Attention over packed rows, and of single tokens over a cache.
 
 use candle_core::{DType, Result, Tensor};
 
-use super::super::kept::{DecodeRows, Starts};
+use super::super::kept::DecodeRows;
 use super::super::kernel::layout_error;
+use super::super::packing::{HeadSizes, Packing};
 use super::THREADS;
 use super::launch::{Launch, MOST_PARTS, unwritten};
 
-/// Lines that a block takes.
-const LINES: usize = THREADS / 32;
 /// As in `decode.cuh`: scores and numbers of queries that a block holds, and numbers of a head.
 const MOST_SCORES: usize = 8192;
 const MOST_QUERIES: usize = 2048;
@@ -17,32 +16,83 @@ const WIDEST_HEAD: usize = 256;
 const ENOUGH_BLOCKS: usize = 256;
 const FEWEST_KEYS: usize = 128;
 
-/// A kernel over the lines of `tensors` `[B, H, Q, S]`.
-fn by_line<const N: usize>(op: &str, tensors: [&Tensor; N], starts: &Starts, scale: f64) -> Result<Tensor> {
-    let (rows, heads, queries, tokens) = tensors[0].dims4()?;
-    if rows != starts.len() || queries > tokens || tensors.iter().any(|tensor| tensor.dims() != tensors[0].dims()) {
-        return layout_error("softmax", format!("{:?} do not fit {} starts", tensors[0].dims(), starts.len()));
+/// What the kernels over packed rows read besides their matrices, and where they run.
+struct Packed<'a> {
+    packing: &'a Packing,
+    sizes: HeadSizes,
+    /// First rows, tiles of queries, tiles of keys.
+    tables: [Tensor; 3],
+}
+
+impl<'a> Packed<'a> {
+    fn new(x: &Tensor, packing: &'a Packing, sizes: HeadSizes) -> Result<Self> {
+        if sizes.width > WIDEST_HEAD {
+            return layout_error(
+                "attention",
+                format!("heads of {} numbers, at most {WIDEST_HEAD} on a GPU", sizes.width),
+            );
+        }
+        let mut tables = packing.on_device.iter().zip(packing.tiles());
+        let mut next = || {
+            let (kept, table) = tables.next().expect("three tables");
+            kept.get(x.device(), || Tensor::new(table, x.device()))
+        };
+        Ok(Self { packing, sizes, tables: [next()?, next()?, next()?] })
     }
-    let inputs: Vec<Tensor> = tensors.iter().map(|tensor| tensor.contiguous()).collect::<Result<_>>()?;
-    let (dtype, count, lines) = (inputs[0].dtype(), inputs[0].elem_count(), rows * heads * queries);
-    let (starts, out) = (starts.on(inputs[0].device())?, unwritten(&inputs[0], inputs[0].shape(), dtype)?);
-    let mut launch = Launch::new(op, &inputs[0])?;
-    for input in &inputs {
-        launch = launch.memory(input, dtype, count)?;
+
+    /// Runs `name` in a block for each of the `heads` of each tile. It writes `outs` and reads the others.
+    fn run<'b>(
+        &'b self,
+        name: &str,
+        [queries, keys, values]: [&'b Tensor; 3],
+        grad: Option<&'b Tensor>,
+        (tiles, heads): (&'b Tensor, usize),
+        outs: &[&'b Tensor],
+    ) -> Result<()> {
+        let (rows, HeadSizes { heads: all, kv_heads, width }) = (self.packing.rows(), self.sizes);
+        let dtype = queries.dtype();
+        let form = [64, 128, WIDEST_HEAD].into_iter().find(|widest| width <= *widest).unwrap_or(WIDEST_HEAD);
+        let (mut launch, mut lines) = (Launch::new(&format!("{name}_{form}"), queries)?, [0; 3]);
+        for ((x, heads), line) in [(queries, all), (keys, kv_heads), (values, kv_heads)].into_iter().zip(&mut lines) {
+            (launch, *line) = launch.lines(x, dtype, [rows, heads * width])?;
+        }
+        if let Some(grad) = grad {
+            launch = launch.memory(grad, dtype, rows * all * width)?;
+        }
+        launch = launch.memory(&self.tables[0], DType::U32, rows)?.memory(tiles, DType::U32, tiles.elem_count())?;
+        for out in outs {
+            launch = launch.memory(out, out.dtype(), out.elem_count())?;
+        }
+        launch = launch.words(lines)?.words([all, all / kv_heads, width])?;
+        if grad.is_some() {
+            launch = launch.words([rows])?;
+        }
+        // SAFETY: `HeadSizes::check` compared the matrices with the packing, whose tiles cover its rows, each once. `form` is as wide as a head.
+        unsafe { launch.float(self.sizes.scale()).run((tiles.elem_count() / 4 * heads, 1)) }
     }
-    let launch = launch.memory(&starts, DType::U32, rows)?.memory(&out, dtype, count)?;
-    let launch = launch.long(lines).words([heads, queries, tokens])?.float(scale);
-    // SAFETY: all but `starts` have `lines` lines of `tokens`, and each line's row has a start.
-    unsafe { launch.run((lines.div_ceil(LINES), 1)) }?;
+}
+
+pub(crate) fn attention(heads: [&Tensor; 3], packing: &Packing, sizes: HeadSizes) -> Result<Tensor> {
+    let packed = Packed::new(heads[0], packing, sizes)?;
+    let out = unwritten(heads[0], heads[0].shape(), heads[0].dtype())?;
+    packed.run("attention", heads, None, (&packed.tables[1], sizes.heads), &[&out])?;
     Ok(out)
 }
 
-pub(crate) fn causal_softmax(scores: &Tensor, starts: &Starts, scale: f64) -> Result<Tensor> {
-    by_line("causal_softmax", [scores], starts, scale)
-}
-
-pub(crate) fn causal_softmax_backward(probs: &Tensor, grad: &Tensor, starts: &Starts, scale: f64) -> Result<Tensor> {
-    by_line("causal_softmax_backward", [probs, grad], starts, scale)
+pub(crate) fn attention_backward(
+    heads: [&Tensor; 3],
+    grad: &Tensor,
+    packing: &Packing,
+    sizes: HeadSizes,
+) -> Result<[Tensor; 3]> {
+    let (packed, grad) = (Packed::new(heads[0], packing, sizes)?, grad.contiguous()?);
+    let stats = unwritten(&grad, (3, sizes.heads, packing.rows()), DType::F32)?;
+    let [by_queries, by_keys, by_values] = heads.map(|x| unwritten(x, x.shape(), x.dtype()));
+    let (by_queries, by_keys, by_values) = (by_queries?, by_keys?, by_values?);
+    let [_, of_queries, of_keys] = &packed.tables;
+    packed.run("attention_by_queries", heads, Some(&grad), (of_queries, sizes.heads), &[&by_queries, &stats])?;
+    packed.run("attention_by_keys", heads, Some(&grad), (of_keys, sizes.kv_heads), &[&stats, &by_keys, &by_values])?;
+    Ok([by_queries, by_keys, by_values])
 }
 
 /// Sizes of a decoding step: active rows, query heads, key heads, columns of the cache, numbers of a head.

@@ -20,11 +20,11 @@ mod optimizer;
 mod rope;
 mod rows;
 
-pub(super) use attention::{attends, causal_softmax, causal_softmax_backward, decode_attention, decode_heads};
+pub(super) use attention::{attends, attention, attention_backward, decode_attention, decode_heads};
 pub(super) use elementwise::{add, add_bias, swiglu, swiglu_backward};
 pub(super) use logits::{draw, logit_gradient, logit_stats, top_ids};
 pub(super) use norms::{WIDEST, rms_norm, rms_norm_backward, sum_rows};
-pub(super) use optimizer::{adamw, squares};
+pub(super) use optimizer::{adamw, narrowed, squares};
 pub(super) use rope::{Turn, move_heads};
 pub(super) use rows::add_rows;
 

@@ -1,4 +1,4 @@
-//! Norms of gradients and steps of AdamW, for all weights at once.
+//! Norms of gradients, steps of AdamW, and copies in bf16, for all weights at once.
 
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -66,4 +66,30 @@ pub(crate) fn adamw(trained: &[Trained<'_>], rule: &AdamW) -> Result<()> {
     let launch = launch.words([trained.len()])?.float(1.0 - mean.beta).float(square.beta).float(1.0 - square.beta);
     // SAFETY: the table's tensors are borrowed here and all different, and its chunks count up to `blocks`.
     unsafe { launch.float(mean.scale).float(*rate).float(*root).float(*eps).run((blocks, 1)) }
+}
+
+/// Copies of f32 tensors in bf16: the parts of one tensor, in their order, and that tensor. Each begins at a multiple of 16 bytes.
+pub(crate) fn narrowed(tensors: &[Tensor]) -> Result<(Tensor, Vec<Tensor>)> {
+    let (mut words, mut places, mut end, mut blocks) = (Vec::new(), Vec::new(), 0usize, 0usize);
+    for tensor in tensors {
+        if tensor.dtype() != DType::F32 || !tensor.is_contiguous() || !tensor.device().same_device(tensors[0].device())
+        {
+            return layout_error("narrowed", format!("a weight {:?} is not contiguous f32", tensor.dims()));
+        }
+        let (storage, layout) = tensor.storage_and_layout();
+        let from = address(&storage, layout, &device_of(tensor)?.cuda_stream())?.0;
+        let count = tensor.elem_count();
+        words.extend([from, end as u64, count as u64, blocks as u64].map(u64::cast_signed));
+        places.push(end);
+        end = (end + count).next_multiple_of(8);
+        blocks += count.div_ceil(CHUNK);
+    }
+    let all = unwritten(&tensors[0], end, DType::BF16)?;
+    let table = Tensor::from_vec(words, (tensors.len(), 4), tensors[0].device())?;
+    let launch = Launch::named("narrow_all".to_owned(), &table)?.memory(&table, DType::I64, 4 * tensors.len())?;
+    // SAFETY: the tensors are borrowed here, their copies lie in `all` behind each other, and their chunks count up to `blocks`.
+    unsafe { launch.memory(&all, DType::BF16, end)?.words([tensors.len()])?.run((blocks, 1)) }?;
+    let part = |(tensor, at): (&Tensor, usize)| all.narrow(0, at, tensor.elem_count())?.reshape(tensor.shape());
+    let parts = tensors.iter().zip(places).map(part).collect::<Result<_>>()?;
+    Ok((all, parts))
 }

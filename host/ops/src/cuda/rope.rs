@@ -13,9 +13,9 @@ pub(crate) struct Turn {
     pub(crate) first_index: usize,
 }
 
-/// Moves the heads of `x` `[B, S, H * width]` to the front, `[B, H, S, width]`, or back if `back`. Turns them by the angles of `turn`, if
-/// there is one; back by the opposite ones. The caller has seen to it that positions are within the table.
-pub(crate) fn move_heads(x: &Tensor, heads: usize, turn: Option<&Turn>, back: bool) -> Result<Tensor> {
+/// Moves the heads of `x` `[B, S, H * width]` to the front, `[B, H, S, width]`, or back if `back`. Turns them by the angles of `turn`,
+/// back by the opposite ones. The caller has seen to it that positions are within the table.
+pub(crate) fn move_heads(x: &Tensor, heads: usize, turn: &Turn, back: bool) -> Result<Tensor> {
     let (rows, tokens, width) = match (back, x.dims()) {
         (false, &[rows, tokens, all]) if heads > 0 && all % heads == 0 => (rows, tokens, all / heads),
         (true, &[rows, there, tokens, width]) if there == heads => (rows, tokens, width),
@@ -28,13 +28,11 @@ pub(crate) fn move_heads(x: &Tensor, heads: usize, turn: Option<&Turn>, back: bo
     let (x, count) = (x.contiguous()?, x.elem_count());
     let out = unwritten(&x, shape, x.dtype())?;
     let mut launch = Launch::new("move_heads", &x)?.memory(&x, x.dtype(), count)?;
-    for place in 0..2 {
-        let table = turn.map(|turn| &turn.table[place]);
-        launch = launch.optional(table, DType::F32, table.map_or(0, Tensor::elem_count))?;
+    for table in &turn.table {
+        launch = launch.memory(table, DType::F32, table.elem_count())?;
     }
-    let first_index = turn.map_or(0, |turn| turn.first_index);
-    launch = launch.optional(turn.map(|turn| &turn.starts), DType::U32, rows)?.memory(&out, x.dtype(), count)?;
-    let launch = launch.words([rows, tokens, heads, width, first_index, usize::from(!back)])?;
+    launch = launch.memory(&turn.starts, DType::U32, rows)?.memory(&out, x.dtype(), count)?;
+    let launch = launch.words([rows, tokens, heads, width, turn.first_index, usize::from(!back)])?;
     let Ok(pairs) = u32::try_from(count / 2) else {
         return layout_error("move-heads", format!("{count} numbers, at most {} (use a smaller batch)", u32::MAX));
     };

@@ -1,63 +1,74 @@
-//! Products of a few rows with a large matrix in bf16, in tiles. The weights are read once, in the order of memory.
+//! Products with weights that are packed once for many products, in tiles: each is read once, in the order of memory.
 
-use candle_core::{CpuStorage, Device, Layout, Result, Storage, Tensor};
-use half::bf16;
+use candle_core::{Device, Result, Tensor, WithDType};
 use rayon::prelude::*;
 
 use super::instructions::Instructions;
-use super::pack::{Matrix, Pairing, Side, Values, panels};
-use super::tile::{self, LINES, Operand, STEP, Strides, Sums, TILE};
+use super::matrices;
+use super::multiply::{Number, Store, strips};
+use super::pack::{Pairing, Panel, Side, panels};
+use super::tile::{self, LINES, STEP, Sums};
 use crate::kernel::layout_error;
 
 /// Number of panels of the weights that one thread takes at a time.
 const TAKEN: usize = 4;
 
-/// `x weight^T` for `x` `[M, K]` and `weight` `[N, K]`, both bf16 on the CPU, as `[M, N]` bf16. `None` if the tiles cannot read the weight
-/// where it is.
-pub fn product_of_few_rows_in_bf16(instructions: Instructions, x: &Tensor, weight: &Tensor) -> Result<Option<Tensor>> {
-    let ((rows, inner), (outputs, width)) = (x.dims2()?, weight.dims2()?);
-    if inner != width {
-        return layout_error("product", format!("{:?} does not fit {:?}", x.dims(), weight.dims()));
+/// A weight `[N, K]`, rounded to bf16, in the order in which tiles read it.
+pub struct Packed {
+    panels: Vec<Panel>,
+    outputs: usize,
+    inner: usize,
+}
+
+impl Packed {
+    /// The numbers that `weight`, f32 or bf16 on the CPU, has now.
+    pub fn new(weight: &Tensor) -> Result<Self> {
+        let (outputs, inner) = weight.dims2()?;
+        let (storage, layout) = weight.storage_and_layout();
+        let matrix = matrices(&storage, layout)?[0];
+        let lines: Vec<_> = (0..outputs).step_by(LINES).map(|line| line..(line + LINES).min(outputs)).collect();
+        let pack = |lines| panels::<1>(matrix, Side::Right, Pairing::Apart, lines, &(0..inner));
+        Ok(Self { panels: lines.into_par_iter().flat_map_iter(pack).collect(), outputs, inner })
     }
-    let x = x.contiguous()?;
-    let (x_storage, x_layout) = x.storage_and_layout();
-    let (storage, layout) = weight.storage_and_layout();
-    let (Some(x), Some(weight)) = (numbers(&x_storage, x_layout), numbers(&storage, layout)) else { return Ok(None) };
-    let Ok(words) = bytemuck::try_cast_slice::<_, u32>(weight) else { return Ok(None) };
-    if rows == 0 || inner == 0 || !inner.is_multiple_of(STEP) || !outputs.is_multiple_of(LINES) {
-        return Ok(None);
+}
+
+/// `x weight^T` for `x` `[M, K]`, bf16 on the CPU, and each `weight` `[N, K]`, as `[M, N]` of the type `N`.
+///
+/// Threads share the panels of all weights, so that small matrices do not wait for each other.
+pub(crate) fn products_with_packed<N: Number + WithDType>(
+    instructions: Instructions,
+    x: &Tensor,
+    weights: &[&Packed],
+) -> Result<Vec<Tensor>> {
+    let (rows, inner) = x.dims2()?;
+    if let Some(weight) = weights.iter().find(|weight| weight.inner != inner || rows * inner == 0) {
+        return layout_error("product", format!("{:?} does not fit {:?}", x.dims(), (weight.outputs, weight.inner)));
     }
-    let matrix = Matrix { values: Values::Bf16(x), line: inner, inner: 1 };
-    let panels = panels::<1>(matrix, Side::Right, Pairing::Next, 0..rows, &(0..inner));
-    let strides = Strides { line: inner / 2, tile: TILE * inner / 2, step: STEP / 2 };
-    // `[N, M]`, so that each thread writes a contiguous range.
-    let mut turned = vec![bf16::ZERO; outputs * rows];
-    let share = TAKEN * LINES;
-    turned.par_chunks_mut(share * rows).zip(words.par_chunks(share * inner / 2)).for_each(|(turned, words)| {
+    let (storage, layout) = x.storage_and_layout();
+    let left = panels::<1>(matrices(&storage, layout)?[0], Side::Left, Pairing::Apart, 0..rows, &(0..inner));
+    let mut products: Vec<Vec<N>> = weights.iter().map(|weight| Vec::with_capacity(rows * weight.outputs)).collect();
+    let mut work = Vec::new();
+    for (product, weight) in products.iter_mut().zip(weights) {
+        let room = &mut product.spare_capacity_mut()[..rows * weight.outputs];
+        work.extend(strips(room, weight.outputs, false, TAKEN * LINES).into_iter().zip(weight.panels.chunks(TAKEN)));
+    }
+    let steps = inner.div_ceil(STEP);
+    work.into_par_iter().for_each(|(mut out, panels)| {
         tile::configured(instructions, || {
             let mut sums = Sums::ZERO;
-            for (words, turned) in words.chunks(LINES * inner / 2).zip(turned.chunks_mut(LINES * rows)) {
-                for (panel, first) in panels.iter().zip((0..rows).step_by(LINES)) {
-                    let right = Operand { words: bytemuck::cast_slice(&panel.rows), strides: Strides::packed(1) };
-                    let left = Operand { words, strides };
-                    tile::multiply(instructions, inner / STEP, left, right, (&mut sums, true));
-                    for (turned, sums) in turned.chunks_mut(rows).zip(&sums.0) {
-                        turned[first..].iter_mut().zip(sums).for_each(|(out, sum)| *out = bf16::from_f32(*sum));
-                    }
+            for (number, right) in panels.iter().enumerate() {
+                for (left, out) in left.iter().zip(out.chunks_mut(LINES)) {
+                    tile::multiply(instructions, steps, left.operand(), right.operand(), (&mut sums, true));
+                    let store = Store { sums: &sums, scale: 1.0, out, column: number * LINES, adds: false };
+                    pulp::Arch::new().dispatch(store);
                 }
             }
         });
     });
-    let mut out = vec![bf16::ZERO; rows * outputs];
-    out.par_chunks_mut(outputs).enumerate().for_each(|(row, out)| {
-        out.iter_mut().zip(turned[row..].iter().step_by(rows)).for_each(|(out, value)| *out = *value);
-    });
-    Tensor::from_vec(out, (rows, outputs), &Device::Cpu).map(Some)
-}
-
-fn numbers<'a>(storage: &'a Storage, layout: &Layout) -> Option<&'a [bf16]> {
-    match (storage, layout.contiguous_offsets()) {
-        (Storage::Cpu(CpuStorage::BF16(values)), Some((from, to))) => Some(&values[from..to]),
-        _ => None,
-    }
+    let tensor = |(mut product, weight): (Vec<N>, &&Packed)| {
+        // SAFETY: the strips are all of the product, and each was written.
+        unsafe { product.set_len(rows * weight.outputs) };
+        Tensor::from_vec(product, (rows, weight.outputs), &Device::Cpu)
+    };
+    products.into_iter().zip(weights).map(tensor).collect()
 }

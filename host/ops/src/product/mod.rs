@@ -17,7 +17,8 @@ use half::bf16;
 
 use super::kernel::{dtype_error, layout_error};
 use super::to_dtype;
-pub use few_rows::product_of_few_rows_in_bf16;
+pub use few_rows::Packed;
+pub(crate) use few_rows::products_with_packed;
 #[cfg(feature = "testing")]
 pub use instructions::INSTRUCTIONS;
 pub use instructions::Instructions;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use half::bf16;
 use rayon::prelude::*;
 
-use super::super::round_to_bf16;
+use super::super::kernel::round_to_bf16;
 use super::instructions::Instructions;
 use super::pack::{LARGEST, Matrix, Pairing, Panel, Side, UNSCALE, panels};
 use super::tile::{self, LINES, Operand, STEP, Strides, Sums};
@@ -15,7 +15,7 @@ use super::tile::{self, LINES, Operand, STEP, Strides, Sums};
 /// Numbers of the inner axis that are packed at a time.
 pub(super) const CHUNK: usize = 4096;
 /// Steps that are multiplied at a time, with one part and with several: a panel's stay in the first cache, a group's in the second.
-const STEPS: [usize; 2] = [8, 4];
+const STEPS: [usize; 2] = [16, 8];
 /// Panels of a thread's strip, and panels of the other operand that are multiplied with them at a time.
 const STRIP: usize = 8;
 const GROUP: usize = 16;
@@ -26,7 +26,7 @@ const PARALLEL: usize = 1 << 20;
 pub(super) type Sizes = (usize, usize, usize);
 
 /// A number of a result.
-pub(super) trait Number: Copy + Send {
+pub(crate) trait Number: Copy + Send {
     fn of(sum: f32) -> Self;
     fn plus(self, sum: f32) -> Self;
 }
@@ -128,10 +128,10 @@ fn write<N: Number, const PARTS: usize>(
 }
 
 /// Rows of a result, or parts of rows.
-type Strip<'a, N> = Vec<&'a mut [MaybeUninit<N>]>;
+pub(super) type Strip<'a, N> = Vec<&'a mut [MaybeUninit<N>]>;
 
 /// The rows of `out`, each `columns` long, in strips of so many rows; or strips of so many columns of all rows.
-fn strips<N>(out: &mut [MaybeUninit<N>], columns: usize, by_rows: bool, strip: usize) -> Vec<Strip<'_, N>> {
+pub(super) fn strips<N>(out: &mut [MaybeUninit<N>], columns: usize, by_rows: bool, strip: usize) -> Vec<Strip<'_, N>> {
     if by_rows {
         return out.chunks_mut(strip * columns).map(|out| out.chunks_mut(columns).collect()).collect();
     }
@@ -187,12 +187,12 @@ fn write_strip<N: Number, const PARTS: usize>(
 }
 
 /// Writes scaled sums to rows from a column on, or adds them.
-struct Store<'a, 'b, N> {
-    sums: &'a Sums,
-    scale: f32,
-    out: &'a mut [&'b mut [MaybeUninit<N>]],
-    column: usize,
-    adds: bool,
+pub(super) struct Store<'a, 'b, N> {
+    pub(super) sums: &'a Sums,
+    pub(super) scale: f32,
+    pub(super) out: &'a mut [&'b mut [MaybeUninit<N>]],
+    pub(super) column: usize,
+    pub(super) adds: bool,
 }
 
 impl<N: Number> pulp::NullaryFnOnce for Store<'_, '_, N> {

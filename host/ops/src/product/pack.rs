@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::super::round_to_bf16;
-use super::tile::{LINES, STEP, TILE};
+use super::super::kernel::round_to_bf16;
+use super::tile::{LINES, Operand, STEP, Strides, TILE};
 
 /// Sixteen words; on x86-64 a type that lies in one line of the cache.
 #[cfg(target_arch = "x86_64")]
@@ -73,6 +73,13 @@ pub(super) struct Panel {
     pub(super) rows: Vec<Row>,
     /// Bits of the largest magnitude; 0 for panels of one part.
     pub(super) largest: u32,
+}
+
+impl Panel {
+    /// All steps, of one part.
+    pub(super) fn operand(&self) -> Operand<'_> {
+        Operand { words: bytemuck::cast_slice(&self.rows), strides: Strides::packed(1) }
+    }
 }
 
 /// Panels of some lines of a matrix, with the first `PARTS` parts of some numbers of each.
@@ -171,12 +178,8 @@ impl<T: Number, const PARTS: usize> pulp::NullaryFnOnce for Fill<'_, T, PARTS> {
                             }
                         }
                     }
-                    for part in 0..PARTS {
-                        for tile in 0..2 {
-                            for row in 0..TILE {
-                                panel.rows.push(bytemuck::cast(tiles[part][tile][row]));
-                            }
-                        }
+                    for tile in tiles.as_flattened() {
+                        panel.rows.extend_from_slice(&bytemuck::cast::<Square, [Row; TILE]>(*tile));
                     }
                 }
                 panel.largest = largest.into_iter().fold(panel.largest, u32::max);

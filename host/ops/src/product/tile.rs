@@ -300,6 +300,10 @@ pub(super) mod amx {
                 "tileloadd tmm4, [{a} + {line}*1]",
                 "tileloadd tmm5, [{other} + {line}*1]",
                 load!(right 0),
+                // The next step of the packed panel, which may lie in memory; to fetch beyond its end does no harm.
+                ".irp line, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
+                "prefetcht0 [{b} + 2048 + 64 * \\line]",
+                ".endr",
                 products!(),
                 "add {a}, {step}",
                 "add {other}, {step}",

@@ -1,4 +1,4 @@
-use host_ops::parts::{dot, exp_f32, maximum, sum};
+use host_ops::parts::{dot, exp_f32, exp_f64, maximum, sum};
 
 #[test]
 fn exp_is_within_a_few_units_in_the_last_place() {
@@ -11,6 +11,15 @@ fn exp_is_within_a_few_units_in_the_last_place() {
     assert!(worst < 2.5e-7, "relative error {worst:e}");
     assert!(exp_f32(f32::NAN).is_nan());
     assert_eq!(exp_f32(0.0), 1.0);
+}
+
+#[test]
+fn exp_of_what_is_below_0_is_as_exact_as_the_librarys() {
+    let worst = (0..200_000).map(|step| -708.0 + f64::from(step) * (708.0 / 200_000.0));
+    let worst = worst.map(|x| (exp_f64(x) / x.exp() - 1.0).abs()).fold(0.0, f64::max);
+    assert!(worst < 4.5e-16, "relative error {worst:e}");
+    assert_eq!([0.0, -709.0, f64::NEG_INFINITY].map(exp_f64), [1.0, 0.0, 0.0]);
+    assert!(exp_f64(f64::NAN).is_nan());
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod bf16;
 mod cuda {
     #[macro_use]
     mod gpu;
+    mod attention;
     mod decode;
     mod layers;
     mod logits;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use host_ops::{self as ops, Frequencies, HeadSizes, Packing, Rope, RopeTable, Starts, TokenCotangents};
+use host_ops::{self as ops, Frequencies, HeadSizes, Packing, Rope, RopeTable, TokenCotangents};
 
 use super::{plain_stats, wave};
 
@@ -107,30 +107,6 @@ fn rope() {
 }
 
 #[test]
-fn causal_softmax() {
-    let starts = Starts::from([0, 2, 4]);
-    let (tokens, scale) = (5, 0.7);
-    let scores = wave(&[3, 2, tokens, tokens], 0.0);
-    let probs = ops::causal_softmax(&scores, &starts, scale).unwrap();
-    let (input, output) = (values(&scores), values(&probs));
-    let mut expected = vec![0.0; input.len()];
-    for (line, out) in expected.chunks_exact_mut(tokens).enumerate() {
-        let (start, query) = (starts[line / (2 * tokens)], line % tokens);
-        let scores = &input[line * tokens..];
-        let sum: f64 = (start..query + 1).map(|key| (scale * scores[key]).exp()).sum();
-        (start..query + 1).for_each(|key| out[key] = (scale * scores[key]).exp() / sum);
-    }
-    assert_close("causal_softmax forward", &output, &expected);
-    let last = scores.narrow(2, 3, 2).unwrap();
-    let of_last = values(&ops::causal_softmax(&last, &starts, scale).unwrap());
-    let expected: Vec<f64> =
-        output.chunks_exact(tokens * tokens).flat_map(|lines| lines[3 * tokens..].to_vec()).collect();
-    assert_eq!(of_last, expected, "the last two queries alone");
-    let gradient = ops::causal_softmax_backward(&probs, &cotangent(&probs), &starts, scale).unwrap();
-    check_backward("causal_softmax", &[scores], |t| ops::causal_softmax(&t[0], &starts, scale).unwrap(), &[gradient]);
-}
-
-#[test]
 fn attention() {
     // A prompt of three tokens with completions of two, one and none, one of one with one of two, and one alone.
     let stems: [(usize, &[usize]); 3] = [(3, &[2, 1, 0]), (1, &[2]), (2, &[])];
@@ -218,7 +194,6 @@ fn shapes_that_do_not_fit_are_errors() {
     assert!(ops::rms_norm(&x, &wave(&[5], 0.0), 1e-6).is_err());
     assert!(ops::add_bias(&x, &wave(&[5], 0.0)).is_err());
     assert!(ops::swiglu(&x, &wave(&[2, 5], 0.0)).is_err());
-    assert!(ops::causal_softmax(&wave(&[2, 1, 3, 3], 0.0), &Starts::from([0]), 1.0).is_err());
     let rope = Rope::new(Arc::new(RopeTable::new(2, &Frequencies::new(6, 1e4))), [0], 0);
     assert!(rope.apply(&wave(&[1, 3, 6], 0.0), 1).is_err());
 }

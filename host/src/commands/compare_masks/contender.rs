@@ -42,7 +42,7 @@ impl Contender {
     }
 }
 
-pub struct Lineup {
+pub struct SelectedMasks {
     /// The masks in the order of the report.
     pub contenders: Vec<Contender>,
     /// A message about each mask that the user did not name and that cannot run.
@@ -55,7 +55,7 @@ pub struct Lineup {
     built: BTreeMap<String, MaskHandle>,
 }
 
-impl Lineup {
+impl SelectedMasks {
     /// Chooses the masks of the config and of `--mask`; without either, all available masks.
     pub fn choose(args: &CompareArgs, registry: &Registry, searched: bool) -> Result<Self> {
         let masks = |sets: &[String], masks: Vec<String>| {

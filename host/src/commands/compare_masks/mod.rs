@@ -5,7 +5,6 @@ mod comparison;
 mod contender;
 mod gradient;
 mod json;
-mod page;
 mod setting;
 mod table;
 mod tokens;
@@ -13,7 +12,7 @@ mod tokens;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use capo_loader::files;
 use capo_loader::watchdog::Watchdog;
 
@@ -25,28 +24,22 @@ use crate::terminal::say;
 
 use alone::Replays;
 use comparison::{Compared, Comparison, Row};
-use contender::Lineup;
+use contender::SelectedMasks;
 use setting::Setting;
 use tokens::Tokens;
 
-#[derive(Clone, Copy)]
-enum Format {
-    Json,
-    Page,
-}
-
 pub(super) fn run(args: &CompareArgs) -> Result<()> {
-    let out = args.out.as_deref().map(|path| Ok::<_, anyhow::Error>((path, format(path)?))).transpose()?;
+    args.out.as_deref().map_or(Ok(()), check_out)?;
     let target = args.target_rate.as_deref().map(str::parse).transpose()?;
     let optimizer = replayed_settings("a comparison of masks", &["mask"], &args.set)?;
     let registry = args.plugins.open()?;
-    let mut lineup = Lineup::choose(args, &registry, target.is_some())?;
-    let watchdog = Watchdog::start(0, lineup.names());
-    lineup.keep_buildable(&registry, &watchdog)?;
+    let mut selected = SelectedMasks::choose(args, &registry, target.is_some())?;
+    let watchdog = Watchdog::start(0, selected.names());
+    selected.keep_buildable(&registry, &watchdog)?;
     let mut batches = Batches { paths: &args.batches, optimizer, held: None };
     batches.hold()?;
-    let tokens = Tokens::read(&batches, &mut |path, batch| lineup.keep_supplied(path, batch))?;
-    let Lineup { contenders, left_out, .. } = lineup;
+    let tokens = Tokens::read(&batches, &mut |path, batch| selected.keep_supplied(path, batch))?;
+    let SelectedMasks { contenders, left_out, .. } = selected;
     if contenders.is_empty() {
         bail!("no mask can be compared on these batches: {}", left_out.join("; "));
     }
@@ -67,24 +60,14 @@ pub(super) fn run(args: &CompareArgs) -> Result<()> {
     let masks = contenders.into_iter().map(compare).collect::<Result<Vec<_>>>()?;
     let comparison = Comparison { batches: args.batches.clone(), target, tokens, masks, left_out };
     table::lines(&comparison).iter().for_each(|line| say(line));
-    match out {
-        None => Ok(()),
-        Some((path, Format::Json)) => {
-            files::write_atomic(path, format!("{:#}\n", json::document(&comparison)).as_bytes())
-        }
-        Some((path, Format::Page)) => files::write_atomic(path, page::html(&comparison, &batches)?.as_bytes()),
-    }
+    let Some(path) = &args.out else { return Ok(()) };
+    files::write_atomic(path, format!("{:#}\n", json::document(&comparison)).as_bytes())
 }
 
-/// The file format for the name's ending. A path that cannot be written is refused here.
-fn format(path: &Path) -> Result<Format> {
+/// Refuses a path of another ending, and one that cannot be written.
+fn check_out(path: &Path) -> Result<()> {
     output::check(path)?;
-    match path.extension().and_then(|ending| ending.to_str()) {
-        Some("json") => Ok(Format::Json),
-        Some("html") => Ok(Format::Page),
-        _ => bail!(
-            "`--out {}` ends neither in `.html` nor in `.json` (choose one: a page, or all numbers)",
-            path.display()
-        ),
-    }
+    let is_json = path.extension().is_some_and(|ending| ending == "json");
+    ensure!(is_json, "`--out {}` does not end in `.json` (the numbers are written as JSON)", path.display());
+    Ok(())
 }

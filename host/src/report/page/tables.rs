@@ -71,7 +71,7 @@ fn row(run: &Summary) -> String {
         (Some(best), Some(step)) => format!("{} <small>step {}</small>", percent(best), grouped(step)),
         _ => none(),
     };
-    // What a narrow screen shows without scrolling comes first.
+    // The columns that a narrow screen shows without scrolling come first.
     let cells = [
         run.held_out().unwrap_or_else(none),
         best,

@@ -127,7 +127,7 @@ impl Parser {
         let mut signs = Vec::new();
         while let Some(sign) = self.mark().filter(|mark| RELATIONS.contains(mark)) {
             self.at += 1;
-            // What `x ≈ 11` names has no other value.
+            // `x ≈ 11` gives x its only value.
             signs.push(if sign == '≈' && signs.is_empty() && parts[0].is_name() { '=' } else { sign });
             parts.push(self.sets()?);
         }

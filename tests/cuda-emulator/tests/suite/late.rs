@@ -53,7 +53,7 @@ enum Memory {
 }
 use Memory::{Device as OnDevice, Host};
 
-/// What a program uses: its own, so that none meets another's work.
+/// The device of a program: its own, so that no program meets another's work.
 struct World {
     device: Device,
     streams: HashMap<&'static str, sys::CUstream>,

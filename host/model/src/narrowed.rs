@@ -1,0 +1,83 @@
+//! The weights in the dtype of the activations: on a GPU bf16 copies that one launch makes.
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+use candle_core::{DType, Tensor};
+
+use super::ops;
+use super::policy::Policy;
+use super::shapes::FINAL_NORM;
+
+/// Weights of a layer. Those that read the same input follow each other, so that together they are one matrix.
+const PARTS: [&str; 18] = [
+    "self_attn.q_proj.weight",
+    "self_attn.k_proj.weight",
+    "self_attn.v_proj.weight",
+    "mlp.gate_proj.weight",
+    "mlp.up_proj.weight",
+    "self_attn.o_proj.weight",
+    "mlp.down_proj.weight",
+    "self_attn.q_proj.bias",
+    "self_attn.k_proj.bias",
+    "self_attn.v_proj.bias",
+    "mlp.gate_proj.bias",
+    "mlp.up_proj.bias",
+    "self_attn.o_proj.bias",
+    "mlp.down_proj.bias",
+    "input_layernorm.weight",
+    "post_attention_layernorm.weight",
+    "self_attn.q_norm.weight",
+    "self_attn.k_norm.weight",
+];
+
+/// Weights of a policy in its dtype.
+pub(super) struct Narrowed<'a> {
+    policy: &'a Policy,
+    /// Copies by name, parts of `all`; none where no copy is needed, or where each is made on its own.
+    copies: HashMap<String, Tensor>,
+    /// What the copies are parts of.
+    pub(super) all: Option<Tensor>,
+}
+
+impl<'a> Narrowed<'a> {
+    pub(super) fn of(policy: &'a Policy) -> Result<Self> {
+        let mut narrowed = Self { policy, copies: HashMap::new(), all: None };
+        if policy.dtype() != DType::BF16 {
+            return Ok(narrowed);
+        }
+        let named = |layer: usize| PARTS.map(|part| format!("model.layers.{layer}.{part}"));
+        let names = (0..policy.config().num_hidden_layers).flat_map(named).chain([FINAL_NORM.to_owned()]);
+        let there =
+            names.filter_map(|name| policy.weights().get(&name).ok().map(|var| (name, var.as_detached_tensor())));
+        let (names, weights): (Vec<String>, Vec<Tensor>) = there.unzip();
+        if let Some((all, copies)) = ops::narrowed(&weights)? {
+            narrowed.copies = names.into_iter().zip(copies).collect();
+            narrowed.all = Some(all);
+        }
+        Ok(narrowed)
+    }
+
+    /// The weight `name`.
+    pub(super) fn get(&self, name: &str) -> Result<Tensor> {
+        if let Some(copy) = self.copies.get(name) {
+            return Ok(copy.clone());
+        }
+        Ok(self.policy.weights().get(name)?.as_detached_tensor().to_dtype(self.policy.dtype())?)
+    }
+}
+
+/// Tensors one below the other, which share storage with `all` where they follow each other in it.
+pub(super) fn stacked(parts: &[Tensor], all: Option<&Tensor>) -> Result<Tensor> {
+    let starts = |part: &Tensor| part.layout().start_offset();
+    let follow = parts.windows(2).all(|pair| starts(&pair[0]) + pair[0].elem_count() == starts(&pair[1]));
+    match (all, parts) {
+        (Some(all), [first, ..]) if follow => {
+            let rows = parts.iter().map(|part| part.dim(0)).sum::<candle_core::Result<usize>>()?;
+            let count = parts.iter().map(Tensor::elem_count).sum();
+            let shape = [&[rows], &first.dims()[1..]].concat();
+            Ok(all.narrow(0, starts(first), count)?.reshape(shape)?)
+        }
+        _ => Ok(Tensor::cat(parts, 0)?),
+    }
+}

@@ -1,0 +1,171 @@
+//! Which rows of packed matrices attend to which.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor};
+
+use super::kept::Kept;
+use super::kernel::layout_error;
+
+/// Most queries that are computed at once.
+pub const BLOCK: usize = 128;
+/// Rows in a tile of the kernels of a GPU, as in `attention.cuh`.
+const TILE: usize = 64;
+
+/// Prompts, each with the completions that continue it, as consecutive rows of one matrix.
+#[derive(Debug, Clone)]
+pub struct Packing {
+    pub(crate) stems: Arc<[Stem]>,
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) on_device: [Kept; 3],
+}
+
+/// A prompt with its completions: rows of the packed matrices.
+#[derive(Debug)]
+pub(crate) struct Stem {
+    pub(crate) rows: Range<usize>,
+    /// Where the prompt ends.
+    shared: usize,
+    pub(crate) blocks: Vec<Block>,
+}
+
+/// Consecutive queries of one prompt or of its completions.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) rows: Range<usize>,
+    /// Rows that all queries attend to: none for a prompt, the prompt for completions.
+    pub(crate) context: Range<usize>,
+    pub(crate) pieces: Vec<Piece>,
+}
+
+/// Consecutive queries of one prompt or completion.
+#[derive(Debug, Clone)]
+pub(crate) struct Piece {
+    pub(crate) rows: Range<usize>,
+    /// First row of the prompt or completion.
+    pub(crate) first: usize,
+}
+
+impl Piece {
+    /// Number of its own keys that the last query reads.
+    pub(crate) fn own(&self) -> usize {
+        self.rows.end - self.first
+    }
+}
+
+impl Block {
+    /// Largest number of keys of a query.
+    pub(crate) fn keys(&self) -> usize {
+        self.context.len() + self.pieces.iter().map(Piece::own).max().unwrap_or(0)
+    }
+
+    /// The piece that holds the query `row`.
+    pub(crate) fn piece(&self, row: usize) -> &Piece {
+        &self.pieces[self.pieces.partition_point(|piece| piece.rows.end <= row)]
+    }
+}
+
+impl Stem {
+    fn new(first: usize, prompt: usize, completions: &[usize]) -> Self {
+        let context = first..first + prompt;
+        let mut blocks = Vec::new();
+        cut(&mut blocks, &(first..first), first, prompt);
+        let mut end = context.end;
+        for tokens in completions {
+            cut(&mut blocks, &context, end, *tokens);
+            end += tokens;
+        }
+        Self { rows: first..end, shared: context.end, blocks }
+    }
+}
+
+/// Adds the queries of `tokens` rows from `first` on: to the last block if they fit and attend to the same rows, else in blocks of their own.
+fn cut(blocks: &mut Vec<Block>, context: &Range<usize>, first: usize, tokens: usize) {
+    let whole = Piece { rows: first..first + tokens, first };
+    match blocks.last_mut() {
+        Some(last) if last.context == *context && last.rows.len() + tokens <= BLOCK => {
+            last.rows.end = whole.rows.end;
+            last.pieces.extend((tokens > 0).then_some(whole));
+        }
+        _ => blocks.extend(whole.rows.step_by(BLOCK).map(|from| {
+            let rows = from..(from + BLOCK).min(first + tokens);
+            Block { rows: rows.clone(), context: context.clone(), pieces: vec![Piece { rows, first }] }
+        })),
+    }
+}
+
+impl Packing {
+    /// Prompts of some numbers of tokens, each with the numbers of tokens of its completions.
+    pub fn new<'a>(stems: impl IntoIterator<Item = (usize, &'a [usize])>) -> Self {
+        let mut first = 0;
+        let stem = |(prompt, completions): (usize, &[usize])| {
+            let stem = Stem::new(first, prompt, completions);
+            first = stem.rows.end;
+            stem
+        };
+        Self { stems: stems.into_iter().map(stem).collect(), on_device: Default::default() }
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.stems.last().map_or(0, |stem| stem.rows.end)
+    }
+
+    /// What the kernels of a GPU read: the first row of the prompt or completion of each row, `[N]`; tiles of up to `TILE` queries `[tiles, 4]`:
+    /// the first one, the end, where the stem begins and where its prompt ends; and tiles of keys, in which the third number is the end of the
+    /// rows that read them. The tiles with the most work come first.
+    pub fn tiles(&self) -> [Vec<u32>; 3] {
+        let (mut firsts, mut ends) = (vec![0; self.rows()], vec![0; self.rows()]);
+        for Piece { rows, first } in self.stems.iter().flat_map(|stem| &stem.blocks).flat_map(|block| &block.pieces) {
+            firsts[rows.clone()].fill(*first);
+            ends[*first] = rows.end;
+        }
+        let (mut of_queries, mut of_keys) = (Vec::new(), Vec::new());
+        for Stem { rows, shared, .. } in self.stems.iter() {
+            for from in rows.clone().step_by(TILE) {
+                let to = (from + TILE).min(rows.end);
+                of_queries.push((to - rows.start.max(firsts[from]), [from, to, rows.start, *shared]));
+                let until = if from < *shared { rows.end } else { ends[firsts[to - 1]] };
+                of_keys.push((until - from, [from, to, until, *shared]));
+            }
+        }
+        let sorted = |mut tiles: Vec<(usize, [usize; 4])>| {
+            tiles.sort_by_key(|(work, _)| std::cmp::Reverse(*work));
+            tiles.iter().flat_map(|(_, tile)| tile.map(|row| row as u32)).collect()
+        };
+        [firsts.iter().map(|row| *row as u32).collect(), sorted(of_queries), sorted(of_keys)]
+    }
+}
+
+/// Numbers of query heads and of key heads, and the width of each.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadSizes {
+    /// Number of query heads, H.
+    pub heads: usize,
+    /// Number of key heads, KV, which divides H.
+    pub kv_heads: usize,
+    /// Numbers in a head.
+    pub width: usize,
+}
+
+impl HeadSizes {
+    /// Number of query heads that share one key head.
+    pub(crate) fn shared(self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// Factor of attention scores, `1 / √width`.
+    pub(crate) fn scale(self) -> f64 {
+        (self.width as f64).powf(-0.5)
+    }
+
+    pub(crate) fn check(self, packing: &Packing, [queries, keys, values]: [&Tensor; 3]) -> Result<()> {
+        let (rows, all) = (packing.rows(), self.kv_heads * self.width);
+        if queries.dims() != [rows, self.heads * self.width] || [keys, values].iter().any(|x| x.dims() != [rows, all]) {
+            let dims = [queries, keys, values].map(Tensor::dims);
+            return layout_error("attention", format!("{dims:?} do not fit {rows} rows of {self:?}"));
+        }
+        Ok(())
+    }
+}

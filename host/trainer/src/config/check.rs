@@ -1,0 +1,219 @@
+//! Limits on single settings and on combinations of settings.
+
+use anyhow::{Result, bail, ensure};
+use capo_loader::{ComponentConfig, component_names};
+
+use super::setting::{self, Settings, given};
+use super::{Config, DataConfig, Format, LossDistribution, RolloutConfig, Sizes, TEST, TrainConfig, datasets};
+use crate::adamw::SecondMoment;
+use crate::algorithms::GROUP_ADVANTAGES;
+use crate::data::Arithmetic;
+use crate::exam::RightAnswer;
+use crate::model::device::{CPU, Dtype};
+use crate::optim::OptimizerName;
+use crate::schedule::ScheduleKind;
+
+/// Refuses settings that are out of range, do not fit together or make other settings ineffective; returns the sizes of the run.
+pub(super) fn check(config: &Config) -> Result<Sizes> {
+    let (data, rollout, train) = (&config.data, &config.rollout, &config.train);
+    config.model.check()?;
+    config.logging.check()?;
+    in_section("model", &config.model)?;
+    in_section("data", data)?;
+    in_section("rollout", rollout)?;
+    in_section("train", train)?;
+    in_section("eval", &config.eval)?;
+    in_section("logging", &config.logging)?;
+    in_section("warnings", &config.warnings)?;
+    ensure!(!config.reward.is_empty(), "the number of `[[reward]]` tables is 0 (it must be at least 1)");
+    optimizer(train)?;
+    warmup(train.lr_scheduler_type, train.warmup_ratio)?;
+    self::data(data)?;
+    config.check_eval()?;
+    let sizes = Sizes::new(rollout, train)?;
+    ensure!(
+        train.save_steps.is_multiple_of(sizes.steps_per_rollout),
+        "`train.save_steps` is {}, but checkpoints are written between rollouts, every {} steps (use a multiple)",
+        train.save_steps,
+        sizes.steps_per_rollout
+    );
+    score_at_sampling(config, &sizes)?;
+    best_model(config, &sizes)?;
+    dynamic_sampling(rollout)?;
+    groups_of_one(config)?;
+    loss_factors(config)?;
+    ensure!(
+        train.loss_distribution == LossDistribution::Full || rollout.temperature == train.loss_temperature as f32,
+        "`train.loss_distribution` is `sampler`, but `train.loss_temperature` is {} and `rollout.temperature` {} (set both to the same)",
+        train.loss_temperature,
+        rollout.temperature
+    );
+    Ok(sizes)
+}
+
+/// Refuses numbers of a section outside of the limits that stand at their fields.
+pub fn in_section<S: Settings>(section: &str, settings: &S) -> Result<()> {
+    setting::check(settings, |name| format!("`{section}.{name}`"))
+}
+
+/// Refuses `train.loss_factors` that the run does not have.
+fn loss_factors(config: &Config) -> Result<()> {
+    let names = [component_names(&config.mask), component_names(&config.weight)].concat();
+    if let Some(name) = config.train.loss_factors.iter().find(|name| !names.contains(name)) {
+        bail!(
+            "`train.loss_factors` names `{name}`, which is no mask and no weight of this run (add it to `[[mask]]` or `[[weight]]`, or leave it out)"
+        );
+    }
+    Ok(())
+}
+
+/// Refuses settings of the best checkpoint without a metric, and evaluations at steps without a checkpoint.
+fn best_model(config: &Config, sizes: &Sizes) -> Result<()> {
+    let (train, eval) = (&config.train, &config.eval);
+    let Some(metric) = &train.metric_for_best_model else {
+        if let Some((key, _)) = given(train, "metric") {
+            bail!("`train.{key}` is set, but no metric is compared (set `train.metric_for_best_model`, or remove it)");
+        }
+        return Ok(());
+    };
+    ensure!(
+        eval.eval_steps > 0,
+        "`train.metric_for_best_model` is `{metric}`, but `eval.eval_steps` is 0: only the last step is evaluated (set how often)"
+    );
+    ensure!(
+        eval.eval_steps.is_multiple_of(sizes.steps_per_rollout),
+        "`eval.eval_steps` is {}, but checkpoints are written between rollouts, every {} steps (use a multiple, or remove `train.metric_for_best_model`)",
+        eval.eval_steps,
+        sizes.steps_per_rollout
+    );
+    ensure!(
+        !metric.starts_with("eval_") || eval.num_prompts > 0,
+        "`train.metric_for_best_model` is `{metric}`, but `eval.num_prompts` is 0 (set it)"
+    );
+    ensure!(
+        RightAnswer::of(config) != RightAnswer::Undecided || !(metric == "eval_accuracy" || metric.contains('@')),
+        "`train.metric_for_best_model` is `{metric}`, but of several rewards none says which answers are right (name it with `eval.reward`)"
+    );
+    let benchmark = metric.strip_prefix("eval/").map(|rest| rest.split('/').next().unwrap_or(rest));
+    if let Some(name) = benchmark.filter(|name| *name != TEST) {
+        ensure!(
+            eval.benchmark.iter().any(|benchmark| benchmark.name == name),
+            "`train.metric_for_best_model` is `{metric}`, but no benchmark is called `{name}` (add an `[[eval.benchmark]]` table)"
+        );
+    }
+    Ok(())
+}
+
+/// Refuses `train.score_at_sampling` unless the sampler's log-probabilities are of the same distribution as the step's.
+fn score_at_sampling(config: &Config, sizes: &Sizes) -> Result<()> {
+    if !config.train.score_at_sampling {
+        return Ok(());
+    }
+    let key = "`train.score_at_sampling` is on";
+    ensure!(
+        !config.sampler_differs(),
+        "{key}, but completions are drawn from another distribution than the one that the loss sees (set `rollout.temperature` to `train.loss_temperature`, `rollout.top_k` to 0, `rollout.top_p` to 1 and `rollout.dtype` to `train.dtype`, or turn it off)"
+    );
+    let uses = sizes.steps_per_rollout;
+    ensure!(
+        uses == 1,
+        "{key}, but {uses} steps use each rollout, and all after the first have another policy (use each once, or turn it off)"
+    );
+    ensure!(
+        !config.rollout.filter_groups,
+        "{key}, but `rollout.filter_groups` puts a rollout together from several (turn one of them off)"
+    );
+    ensure!(
+        config.model.lora().is_none_or(|lora| lora.dropout == 0.0),
+        "{key}, but the passes of a step have dropout and the sampler has none (set `model.lora_dropout` to 0, or turn it off)"
+    );
+    Ok(())
+}
+
+/// Refuses groups that cannot differ in reward, and a limit that has no effect.
+fn dynamic_sampling(rollout: &RolloutConfig) -> Result<()> {
+    let (group, most) = (rollout.num_generations, rollout.max_num_gen_batches);
+    if rollout.filter_groups {
+        ensure!(
+            group > 1,
+            "`rollout.filter_groups` is on, but `rollout.num_generations` is {group}, and a group of one has no difference (raise it, or turn it off)"
+        );
+        return Ok(());
+    }
+    ensure!(
+        most == RolloutConfig::default().max_num_gen_batches,
+        "`rollout.max_num_gen_batches` is {most}, but `rollout.filter_groups` is off, and each rollout is sampled once (turn it on, or remove it)"
+    );
+    Ok(())
+}
+
+/// Refuses groups of one where the advantage compares the completions of each prompt: it would be 0 throughout.
+fn groups_of_one(config: &Config) -> Result<()> {
+    let ComponentConfig { id, table } = &config.advantage;
+    let baseline = table.get("baseline").and_then(toml::Value::as_str);
+    ensure!(
+        config.rollout.num_generations > 1 || !(GROUP_ADVANTAGES.contains(&id.as_str()) || baseline == Some("group")),
+        "`rollout.num_generations` is 1, but `{id}` compares the completions of each prompt (use 2 or more, or an advantage that does not: `--set recipe=reinforce`)"
+    );
+    Ok(())
+}
+
+/// Refuses a warm-up that the schedule would ignore.
+pub fn warmup(kind: ScheduleKind, warmup_ratio: f64) -> Result<()> {
+    ensure!(
+        kind != ScheduleKind::Constant || warmup_ratio == 0.0,
+        "`train.warmup_ratio` is {warmup_ratio}, but `train.lr_scheduler_type` `constant` has no warm-up (use `constant_with_warmup`, or set `train.warmup_ratio` to 0)"
+    );
+    Ok(())
+}
+
+/// Refuses settings that the chosen optimizer does not read.
+fn optimizer(train: &TrainConfig) -> Result<()> {
+    match train.optimizer {
+        OptimizerName::AdamW => ensure!(
+            train.sgd_momentum == 0.0,
+            "`train.sgd_momentum` is {}, but `train.optimizer` is `adamw`, whose momentum is `train.adam_beta1` (set `train.optimizer` to `sgd`, or remove it)",
+            train.sgd_momentum
+        ),
+        OptimizerName::Sgd => ensure!(
+            train.second_moment == SecondMoment::Kept,
+            "`train.second_moment` is `kept_and_rejected`, but `train.optimizer` is `sgd`, which has no second moment (set `train.optimizer` to `adamw`, or remove it)"
+        ),
+    }
+    ensure!(
+        train.moments_dtype == Dtype::F32 || train.device == CPU,
+        "`train.moments_dtype` is `bf16`, which only the CPU supports, but `train.device` is `{}` (remove one of them)",
+        train.device
+    );
+    Ok(())
+}
+
+/// Refuses settings of files for a dataset that is not in files, and settings of conversations for plain-text prompts.
+pub fn data(data: &DataConfig) -> Result<()> {
+    if let (Format::Text, Some((key, _))) = (data.format, given(data, "chat")) {
+        bail!(
+            "`data.{key}` is set, but `data.format` is `text`, which has no use for it (set `data.format` to `chat`, or remove it)"
+        );
+    }
+    ensure!(
+        data.format == Format::Text || data.add_special_tokens,
+        "`data.add_special_tokens` is `false`, but `data.format` is `chat`, whose template alone writes special tokens (remove it)"
+    );
+    datasets::check(data)?;
+    if !Arithmetic::NAMES.contains(&data.dataset_name.as_str()) {
+        return Ok(());
+    }
+    let name = &data.dataset_name;
+    ensure!(
+        data.eval_dataset_name.is_none() && data.dataset_test_split.is_none(),
+        "dataset `{name}` has its own held-out prompts (remove `eval_dataset_name` and `dataset_test_split`)"
+    );
+    if let Some((key, column)) = given(data, "columns") {
+        let column = column.as_str().unwrap_or_default();
+        bail!("`data.{key}` is `{column}`, but dataset `{name}` has no columns (remove it)");
+    }
+    if let Some((key, _)) = given(data, "rows") {
+        bail!("`data.{key}` is set, but dataset `{name}` is made, not read (remove it)");
+    }
+    Ok(())
+}

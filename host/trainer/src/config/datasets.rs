@@ -1,0 +1,139 @@
+//! Opens the datasets of `[data]`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::data::{DataConfig, SourceConfig};
+use super::setting::given;
+use crate::data::{
+    Arithmetic, Columns, Dataset, Filter, Order, PROMPT, Purpose, Reading, Rows, Source, Tokenizer, Wanted, find,
+};
+use crate::model::{ModelFiles, Policy, hub};
+
+impl DataConfig {
+    /// Opens the dataset for `purpose`, with a training order drawn from `seed`. Checks its rows against tokenizer and model.
+    pub fn open(
+        &self,
+        seed: u64,
+        purpose: Purpose,
+        files: &ModelFiles,
+        tokenizer: &Tokenizer,
+        policy: &Policy,
+    ) -> Result<Dataset> {
+        let chat = self.chat(files, purpose, tokenizer)?;
+        let demands = self.demands(chat.as_ref(), purpose, tokenizer, policy);
+        if let Some(task) = Dataset::embedded(&self.dataset_name, seed, &demands)? {
+            return Ok(task);
+        }
+        let order = Order { seed, shuffle: self.shuffle_dataset, max_train_samples: self.max_train_samples };
+        let (train, eval) = (train(self)?, eval(self)?);
+        Ok(Dataset::Rows(Rows::open(&train, eval.as_ref(), order, &demands)?))
+    }
+}
+
+/// The datasets of training prompts.
+fn train(data: &DataConfig) -> Result<Vec<Source>> {
+    let one = SourceConfig {
+        path: data.dataset_name.clone(),
+        name: data.dataset_config.clone(),
+        split: data.dataset_train_split.clone(),
+        ..SourceConfig::default()
+    };
+    let all = if data.datasets.is_empty() { std::slice::from_ref(&one) } else { &data.datasets[..] };
+    all.iter().map(|config| open(config, data, "train")).collect()
+}
+
+/// The dataset of held-out prompts: a separate one, or another split of the only dataset.
+fn eval(data: &DataConfig) -> Result<Option<Source>> {
+    let (path, name) = match (&data.eval_dataset_name, &data.dataset_test_split) {
+        (Some(path), _) => (path.clone(), None),
+        (None, Some(_)) => (data.dataset_name.clone(), data.dataset_config.clone()),
+        (None, None) => return Ok(None),
+    };
+    let split = data.dataset_test_split.clone();
+    measured(&SourceConfig { path, name, split, ..SourceConfig::default() }, data).map(Some)
+}
+
+/// A dataset that a model is measured on. The rows that are used do not depend on the training data.
+pub(super) fn measured(config: &SourceConfig, data: &DataConfig) -> Result<Source> {
+    let source = open(config, data, "test")?;
+    Ok(Source { reading: Reading { filter: Filter::default(), ..source.reading }, ..source })
+}
+
+fn open(config: &SourceConfig, data: &DataConfig, default_split: &str) -> Result<Source> {
+    let wanted = Wanted { config: config.name.as_deref(), split: config.split.as_deref(), default_split };
+    let files = find(&located(&config.path)?, wanted)?;
+    let column = |own: &Option<String>, shared: &String| own.as_ref().unwrap_or(shared).clone();
+    let columns = Columns {
+        prompt: column(&config.prompt_column, &data.prompt_column),
+        answer: column(&config.answer_column, &data.answer_column),
+        solution: column(&config.solution_column, &data.solution_column),
+    };
+    let filter = if config.filter == Filter::default() { &data.filter } else { &config.filter };
+    let reading = Reading {
+        columns,
+        preset: config.preset.or(data.preset),
+        template: config.prompt_template.clone().or_else(|| data.prompt_template.clone()),
+        filter: filter.clone(),
+        answer_is_unread: data.answer_is_unread,
+    };
+    let split = config.split.as_deref().map_or(String::new(), |split| format!(", {split}"));
+    Ok(Source { name: format!("{}{split}", config.path), files, reading, weight: config.weight })
+}
+
+/// File or folder of a dataset's name: a path, or the newest snapshot of an id in the Hub's cache.
+fn located(name: &str) -> Result<PathBuf> {
+    let path = Path::new(name);
+    if path.exists() {
+        return Ok(path.to_owned());
+    }
+    hub::find_dataset(name)?.with_context(|| {
+        format!(
+            "no dataset `{name}`: neither an embedded one, nor a file or folder, nor in the Hub's cache (embedded: `{}`; fetch one with `hf download --repo-type dataset OWNER/NAME`)",
+            Arithmetic::NAME
+        )
+    })
+}
+
+/// Refuses settings of datasets that make other settings ineffective.
+pub(super) fn check(data: &DataConfig) -> Result<()> {
+    for template in data.datasets.iter().map(|one| &one.prompt_template).chain([&data.prompt_template]).flatten() {
+        ensure!(
+            template.contains(PROMPT),
+            "`prompt_template` is `{template}`, which has no place for the prompt (write `{PROMPT}` where it goes)"
+        );
+    }
+    let has_preset = |one: &&SourceConfig| one.preset.is_some();
+    let own = data.datasets.iter().filter(has_preset).find_map(|one| given(one, "columns"));
+    let shared =
+        given(data, "columns").filter(|_| data.preset.is_some() || data.datasets.iter().any(|one| has_preset(&one)));
+    if let Some((key, name)) = own.or(shared) {
+        let name = name.as_str().unwrap_or_default();
+        bail!("`data.{key}` is `{name}`, but a `preset` says what the columns are (remove one of them)");
+    }
+    if data.datasets.is_empty() {
+        ensure!(
+            !data.dataset_name.is_empty(),
+            "`data.dataset_name` is missing (name a file, a folder, a dataset in the Hub's cache, or `{}`)",
+            Arithmetic::NAME
+        );
+        return Ok(());
+    }
+    let beside = [
+        ("dataset_name", !data.dataset_name.is_empty()),
+        ("dataset_config", data.dataset_config.is_some()),
+        ("dataset_train_split", data.dataset_train_split.is_some()),
+        ("dataset_test_split", data.dataset_test_split.is_some() && data.eval_dataset_name.is_none()),
+    ];
+    if let Some((key, _)) = beside.into_iter().find(|(_, is_set)| *is_set) {
+        bail!("`data.{key}` is set, but `[[data.datasets]]` name the data (remove one of them)");
+    }
+    let weighted = data.datasets.iter().filter(|one| one.weight.is_some()).count();
+    ensure!(
+        weighted == 0 || weighted == data.datasets.len(),
+        "{weighted} of {} `[[data.datasets]]` have a `weight` (give each one, or none)",
+        data.datasets.len()
+    );
+    Ok(())
+}

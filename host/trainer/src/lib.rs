@@ -1,0 +1,59 @@
+//! A trainer for reinforcement learning of language models, whose rewards, advantage estimator, objective and gradient masks
+//! are components behind a stable ABI.
+//!
+//! Start reading at [`train`], the training loop. [`run`] opens its state, and [`stages`] are its steps. [`model`] is the policy;
+//! [`data`] and [`reward`] provide prompts and rewards. Plugins are loaded by a separate crate, `capo-loader`.
+//!
+//! # Training from Rust
+//!
+//! Settings are those of the program's files and flags. An observer is told the metrics of each step; `()` is one that does nothing.
+//!
+//! ```
+//! use capo_loader::registry::Registry;
+//! use host_trainer::config::{self, Draft};
+//! use host_trainer::metrics::Line;
+//! use host_trainer::run::Run;
+//! use host_trainer::train::{Observer, train};
+//!
+//! struct Rewards(Vec<f64>);
+//!
+//! impl Observer for Rewards {
+//!     fn line(&mut self, _run: &Run, line: &Line) {
+//!         self.0.extend(line.value("reward"));
+//!     }
+//! }
+//!
+//! let folder = tempfile::tempdir()?;
+//! // Paths of plugins go here.
+//! let registry = Registry::open(&[])?;
+//! let sets = ["train.max_steps=2", "eval.num_prompts=0", "objective.use=dapo.objective"].map(String::from);
+//! let mut config = config::resolve(&registry, Draft::read(None, config::DEFAULT, &sets)?)?.config;
+//! config.train.output_dir = Some(folder.path().join("run"));
+//! let (mut run, mut rewards) = (Run::start(config, &registry)?, Rewards(Vec::new()));
+//! train(&mut run, &mut rewards, None, &false.into())?;
+//! assert_eq!(rewards.0.len(), 2);
+//! assert!(folder.path().join("run/checkpoints/step-000002/model.safetensors").exists());
+//! # anyhow::Ok(())
+//! ```
+
+pub mod algorithms;
+pub mod benchmark;
+pub mod builtin;
+pub mod config;
+pub mod eval;
+pub mod exam;
+pub mod folder;
+pub mod metrics;
+pub mod pass_at;
+pub mod reward;
+pub mod run;
+pub mod sft;
+pub mod stages;
+pub mod train;
+pub mod warnings;
+
+pub use host_data as data;
+pub use host_data::features;
+pub use host_model as model;
+pub use host_model::optim::{adamw, sgd};
+pub use host_model::{optim, schedule};

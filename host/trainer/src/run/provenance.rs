@@ -1,0 +1,85 @@
+//! Plugins and settings with which a run was made, and the step from which each was used: `provenance.json` in its directory.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use capo_loader::{LoadedPlugin, owner, seal};
+use serde::{Deserialize, Serialize};
+
+use super::CONFIG_FILE;
+
+/// Name of the file in a run's directory.
+pub const FILE: &str = "provenance.json";
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Provenance {
+    /// Periods in the order of their steps; never empty.
+    periods: Vec<Period>,
+}
+
+/// Plugins and settings of consecutive steps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Period {
+    /// Number of steps done before the period.
+    pub from_step: u64,
+    pub plugins: Vec<LoadedPlugin>,
+    /// All settings, as TOML.
+    pub settings: String,
+}
+
+/// The plugins that the run in `dir` used most recently.
+pub fn latest(dir: &Path) -> Result<Vec<LoadedPlugin>> {
+    Ok(read(dir)?.pop().map(|period| period.plugins).unwrap_or_default())
+}
+
+/// The settings of the run in `dir` when the checkpoint of `step` was made.
+pub fn settings_at(dir: &Path, step: u64) -> Result<String> {
+    let periods = read(dir)?;
+    let before = periods.into_iter().rev().find(|period| period.from_step <= step);
+    before
+        .map(|period| period.settings)
+        .with_context(|| format!("`{}` knows nothing of step {step}", dir.join(FILE).display()))
+}
+
+/// Refuses to load `plugins` that the run in `dir` names, if another user may have written them there.
+pub fn check_owner(dir: &Path, plugins: &[LoadedPlugin]) -> Result<()> {
+    for path in [dir.to_owned(), dir.join(FILE), dir.join(CONFIG_FILE)] {
+        let shown = path.display();
+        let metadata = std::fs::metadata(&path).with_context(|| format!("cannot examine `{shown}`"))?;
+        if let Some(other) = owner::other_writer(&metadata) {
+            let named =
+                plugins.iter().map(|plugin| format!("`{}`", plugin.path.display())).collect::<Vec<_>>().join(", ");
+            bail!(
+                "the run is not yours alone: `{shown}` may be changed by {other}, and a resume would load {named}, which the run names (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Records the plugins and settings with which a new run in `dir` starts.
+pub fn start(dir: &Path, plugins: Vec<LoadedPlugin>, settings: String) -> Result<()> {
+    write(dir, vec![Period { from_step: 0, plugins, settings }])
+}
+
+/// Records the plugins and settings with which the run in `dir` continues after `step`; writes nothing if they are unchanged.
+pub fn go_on(dir: &Path, step: u64, plugins: Vec<LoadedPlugin>, settings: String) -> Result<()> {
+    let before = read(dir)?;
+    let mut periods = before.clone();
+    // Steps after `step` are discarded, and so are their periods.
+    periods.retain(|period| period.from_step < step);
+    if periods.last().is_none_or(|last| last.plugins != plugins || last.settings != settings) {
+        periods.push(Period { from_step: step, plugins, settings });
+    }
+    if periods == before { Ok(()) } else { write(dir, periods) }
+}
+
+fn read(dir: &Path) -> Result<Vec<Period>> {
+    Ok(seal::read::<Provenance>(&dir.join(FILE))?.periods)
+}
+
+fn write(dir: &Path, periods: Vec<Period>) -> Result<()> {
+    seal::write(&dir.join(FILE), &Provenance { periods })
+}

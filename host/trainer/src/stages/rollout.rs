@@ -1,0 +1,247 @@
+//! Stage 1: samples completions for prompts, and rewards them.
+
+use std::ops::Range;
+
+use anyhow::{Context, Result};
+use capo_plugin::Sink;
+use host_ops::rng;
+
+use crate::config::Config;
+use crate::data::{Dataset, Example, Tokenizer};
+use crate::model::{Capture, Generation, Policy, SampledTokens, SamplingParams, Sequences, TokenOutputs};
+use crate::reward::{Rewards, Scored};
+use crate::stages::batch::SampledBatch;
+use crate::stages::context::{self, Group, SampledText};
+use crate::stages::dynamic_sampling::{self, Filtered};
+use crate::stages::logps::ComponentInputs;
+use crate::stages::recorder::Recorded;
+
+/// Settings and components for sampling, besides the policy.
+pub struct Sampler<'a> {
+    /// The run's settings.
+    pub config: &'a Config,
+    /// Number of completed optimizer steps.
+    pub step: u64,
+    /// What the run's components ask for.
+    pub inputs: ComponentInputs,
+    /// Outputs to collect in the sampler's passes, for a step that uses the whole rollout. If `None`, that step runs its own forward pass.
+    pub capture: Option<Capture>,
+    /// Converts text to token ids and back.
+    pub tokenizer: &'a Tokenizer,
+    /// The reward components, with their weights.
+    pub rewards: &'a mut Rewards,
+    /// Sink for reports of the reward components.
+    pub sink: &'a mut dyn Sink,
+}
+
+#[derive(Debug)]
+pub struct SampledRollout {
+    /// All completions, without the policy's log-probabilities.
+    pub batch: SampledBatch,
+    /// Outputs of the sampler's own passes, until a step takes them; `None` unless asked for.
+    pub outputs: Option<TokenOutputs>,
+    pub record: RolloutRecord,
+}
+
+/// What a rollout sampled. Metrics, the completions' log and the run's progress observe this record.
+#[derive(Debug, Default)]
+pub struct RolloutRecord {
+    /// Length of each completion, tokens.
+    pub lengths: Vec<usize>,
+    /// `[B]`: 1 where the length limit cut the completion off.
+    pub truncated: Vec<u8>,
+    /// Number of completions of each prompt.
+    pub group_size: usize,
+    /// Rewards, in total and per function.
+    pub rewards: Scored,
+    /// Prompt, completion text and answer of each completion.
+    pub texts: Vec<SampledText>,
+    /// Number of prompt and completion tokens, including those of dropped groups.
+    pub tokens: u64,
+    /// Number of prompts used, including those of dropped groups.
+    pub prompts: u64,
+    /// Dynamic sampling; `None` unless groups without a difference in reward are dropped.
+    pub filtered: Option<Filtered>,
+    /// What the rewards recorded, and the rollout's time.
+    pub recorded: Recorded,
+}
+
+/// The part of a rollout that one optimizer step uses.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// Number of earlier uses of the part.
+    pub iteration: u64,
+    /// Indices of the completions in the rollout.
+    pub rows: Range<usize>,
+}
+
+/// Samples `num_generations` completions for each of the next prompts, and scores them with the rewards.
+///
+/// Completion `j` of the prompt at `cursor` draws from the random stream `rollout.sample [cursor, j]` alone.
+pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, mut sampler: Sampler<'_>) -> Result<SampledRollout> {
+    let (config, size) = (&sampler.config.rollout, sampler.config.sizes.rollout);
+    let prompts = (size / config.num_generations) as u64;
+    if !config.filter_groups {
+        let (groups, outputs) = draw(policy, dataset, cursor..cursor + prompts, &mut sampler)?;
+        return Ok(SampledRollout { outputs, ..assemble(groups, &sampler)? });
+    }
+    let mut next = cursor;
+    let sampled = dynamic_sampling::fill(prompts, config.max_num_gen_batches, |count| {
+        let numbers = next..next + count;
+        next = numbers.end;
+        Ok(draw(policy, dataset, numbers, &mut sampler)?.0)
+    })?;
+    let mut rollout = assemble(sampled.groups, &sampler)?;
+    rollout.record.tokens = sampled.tokens;
+    rollout.record.prompts = next - cursor;
+    rollout.record.filtered = Some(sampled.filtered);
+    Ok(rollout)
+}
+
+/// Samples and rewards completions for the prompts with the given numbers.
+fn draw(
+    policy: &Policy,
+    dataset: &mut Dataset,
+    numbers: Range<u64>,
+    sampler: &mut Sampler<'_>,
+) -> Result<(Vec<Group>, Option<TokenOutputs>)> {
+    let (config, seed) = (&sampler.config.rollout, sampler.config.train.seed);
+    let group = config.num_generations;
+    let examples = numbers.clone().map(|number| dataset.train(number)).collect::<Result<Vec<Example>>>()?;
+    let each: Vec<&Example> = examples.iter().flat_map(|example| std::iter::repeat_n(example, group)).collect();
+    let prompt_ids = encode(&each, sampler.tokenizer, sampler.config.data.max_prompt_length)?;
+    let mut rngs = (numbers.clone())
+        .flat_map(|number| (0..group as u64).map(move |j| [number, j]))
+        .map(|index| rng::stream(seed, "rollout.sample", &index))
+        .collect::<Vec<_>>();
+    let generation = Generation {
+        sampling: SamplingParams {
+            temperature: f64::from(config.temperature),
+            top_k: config.top_k,
+            top_p: f64::from(config.top_p),
+        },
+        max_completion_length: config.max_completion_length,
+        max_turn_length: 0,
+        eos_ids: sampler.tokenizer.eos_ids().to_vec(),
+        logps: false,
+        sampler_logps: sampler.inputs.context() || sampler.config.sampler_differs() || policy.drops_out(),
+        top_k: sampler.inputs.sampler_top_k(),
+        max_num_seqs: config.max_num_seqs,
+    };
+    let (completions, outputs) =
+        policy.generate_with_outputs(&prompt_ids, &generation, sampler.capture, &mut rngs, None)?;
+    let texts = decode(&completions, &each, sampler.tokenizer)?;
+    let mut sampled = capo_plugin::Rollout::new(views(&texts, &completions, &each));
+    sampled.step = sampler.step;
+    sampled.max_steps = sampler.config.train.max_steps;
+    sampled.seed = seed;
+    sampled.group_size = group;
+    sampled.max_completion_length = config.max_completion_length;
+    let rewards = sampler.rewards.score(sampler.sink, &sampled)?;
+    drop(each);
+    let (mut prompt_ids, mut completions) = (prompt_ids.into_iter().step_by(group), completions.into_iter());
+    let mut texts = texts.into_iter();
+    let groups = numbers.zip(examples).enumerate().map(|(place, (number, example))| Group {
+        number,
+        example,
+        prompt_ids: prompt_ids.next().unwrap_or_default(),
+        completions: completions.by_ref().take(group).collect(),
+        texts: texts.by_ref().take(group).collect(),
+        rewards: rewards.part(place * group..(place + 1) * group),
+    });
+    Ok((groups.collect(), outputs))
+}
+
+/// Assembles a rollout from `groups`.
+fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<SampledRollout> {
+    let (tokens, prompts) = (groups.iter().map(Group::tokens).sum(), groups.len() as u64);
+    let group_size = sampler.config.rollout.num_generations;
+    let mut context = sampler.inputs.context().then(|| context::gather(&groups, sampler.tokenizer)).transpose()?;
+    let (mut prompt_ids, mut completions) = (Vec::new(), Vec::new());
+    let (mut texts, mut rewards) = (Vec::new(), Scored::default());
+    for group in groups {
+        prompt_ids.extend(std::iter::repeat_n(group.prompt_ids, group.completions.len()));
+        completions.extend(group.completions);
+        texts.extend(group.texts);
+        rewards.append(group.rewards);
+    }
+    for (name, values) in &rewards.per_reward {
+        context.iter_mut().for_each(|context| context.add_reward(name, values));
+    }
+    let ids: Vec<&[u32]> = completions.iter().map(|completion| completion.ids.as_slice()).collect();
+    let pad = sampler.tokenizer.pad_id();
+    let mut batch = SampledBatch::new(
+        join(&prompt_ids, &ids, pad),
+        &ids,
+        completions.iter().map(|completion| u8::from(completion.truncated)).collect(),
+        rewards.total.clone(),
+        group_size,
+        pad,
+    );
+    batch.sampled_at = sampler.step;
+    batch.context = context;
+    // They are empty unless they were asked for.
+    let sampler_logps = || completions.iter().map(|completion| completion.sampler_logps.as_slice());
+    let asked = sampler_logps().zip(&ids).all(|(logps, ids)| logps.len() == ids.len());
+    batch.sampler_logps = asked.then(|| context::padded(sampler_logps(), batch.dims.tokens as usize, 0.0));
+    let (lengths, truncated) = (ids.iter().map(|ids| ids.len()).collect(), batch.truncated.clone());
+    let record =
+        RolloutRecord { lengths, truncated, group_size, rewards, texts, tokens, prompts, ..RolloutRecord::default() };
+    Ok(SampledRollout { batch, outputs: None, record })
+}
+
+/// Token ids of the prompts. A prompt beyond `limit` tokens is an error.
+pub fn encode(examples: &[&Example], tokenizer: &Tokenizer, limit: usize) -> Result<Vec<Vec<u32>>> {
+    examples.iter().map(|example| example.prompt_ids(tokenizer, limit)).collect()
+}
+
+pub fn decode(tokens: &[SampledTokens], rows: &[&Example], tokenizer: &Tokenizer) -> Result<Vec<SampledText>> {
+    let text = |(tokens, row): (&SampledTokens, &&Example)| {
+        let completion = tokenizer.decode(&tokens.ids).context("a sampled completion is not text")?;
+        Ok(SampledText { prompt: row.prompt.clone(), completion, answer: row.answer.clone() })
+    };
+    tokens.iter().zip(rows).map(text).collect()
+}
+
+/// Views of `completions` for reward components; all arguments are `[B]`.
+pub fn views<'a>(
+    samples: &'a [SampledText],
+    completions: &'a [SampledTokens],
+    examples: &[&'a Example],
+) -> Vec<capo_plugin::Completion<'a>> {
+    let view = |((sample, completion), example): ((&'a SampledText, &'a SampledTokens), &&'a Example)| {
+        let mut view = capo_plugin::Completion::new(&example.prompt, &sample.completion);
+        view.ids = &completion.ids;
+        view.truncated = completion.truncated;
+        view.answer = &example.answer;
+        view.columns = &example.columns;
+        view
+    };
+    samples.iter().zip(completions).zip(examples).map(view).collect()
+}
+
+/// Rows of prompts padded on the left and completions padded on the right.
+pub fn join(prompts: &[Vec<u32>], completions: &[&[u32]], pad: u32) -> Sequences {
+    let prompt_len = prompts.iter().map(Vec::len).max().unwrap_or(0);
+    let completion_len = completions.iter().map(|ids| ids.len()).max().unwrap_or(0);
+    let mut ids = Vec::with_capacity(prompts.len() * (prompt_len + completion_len));
+    let mut starts = Vec::with_capacity(prompts.len());
+    for (prompt, completion) in prompts.iter().zip(completions) {
+        starts.push(prompt_len - prompt.len());
+        ids.extend(std::iter::repeat_n(pad, prompt_len - prompt.len()));
+        ids.extend(prompt);
+        ids.extend(*completion);
+        ids.extend(std::iter::repeat_n(pad, completion_len - completion.len()));
+    }
+    let (lengths, numbers) = (completions.iter().map(|ids| ids.len()).collect(), Sequences::numbered(starts.len()));
+    Sequences { ids, starts, prompt_len, completion_len, lengths, numbers }
+}
+
+impl SampledRollout {
+    /// The parts of `size` completions, one per optimizer step, in order; all of them come `iterations` times.
+    pub fn parts(&self, size: usize, iterations: u64) -> impl Iterator<Item = Part> + use<> {
+        let completions = self.batch.dims.completions as usize;
+        let parts = move || (0..completions).step_by(size).map(move |start| start..start + size);
+        (0..iterations).flat_map(move |iteration| parts().map(move |rows| Part { iteration, rows }))
+    }
+}

@@ -1,0 +1,186 @@
+//! The advice of checks. A test applies every way out to a run that was advised to take it.
+
+use toml::Value;
+
+use super::setup::Setup;
+use crate::config::TrainConfig;
+use crate::optim::OptimizerName;
+
+/// Lists the ways out, each with its words. Braces stand for what a run's settings fill in.
+macro_rules! ways {
+    ($($way:ident: $words:literal,)*) => {
+        /// A way out of what a check found.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Way {
+            $(#[doc = $words] $way,)*
+        }
+
+        impl Way {
+            /// Every way out, with its words.
+            pub const ALL: &[(Self, &'static str)] = &[$((Self::$way, $words)),*];
+        }
+    };
+}
+
+// Text in backticks is an addition to the run's command, or a command.
+ways! {
+    LowerRate: "try `--set train.learning_rate={}`, a third",
+    RaiseRate: "raise the rate, which is the highest that it can find: `--set train.learning_rate={}`",
+    Govern: "limit each step: `--plugin libgovernor.so{} --step-control governor.kl{}`",
+    BothMoments: "have the optimizer remember: `--set train.second_moment=kept_and_rejected`",
+    Bound: "{} its bound: `--set {}={}`",
+    Rate: "have it find its bounds: `--set {}.target_rejection_rate=0.02`",
+    Auto: "have the bound follow the run, since the default was found on whole models and an adapter's m_F are larger: `--set {}=auto`",
+    Keys: "{} `{}`, whose keys `host plugins --verbose --plugin {}` lists",
+    LeaveOut: "leave it out",
+    Longer: "allow more tokens: `--set rollout.max_completion_length={}`",
+    Drop: "drop what was cut off: `--plugin libmasks.so{} --mask masks.truncated`",
+    Answers: "try easier or harder prompts, or more answers to each: `--set rollout.num_generations={}{}`",
+    Resample: "replace such prompts: `--set rollout.filter_groups=true`",
+    Explore: "stop here where the answers are right, else begin again with an entropy bonus: `--set train.entropy_coef={}`",
+}
+
+/// Advice to take a way out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Advice {
+    pub way: Way,
+    pub text: String,
+}
+
+/// Advice on `way`, whose braces become `parts`.
+pub(super) fn advise<const N: usize>(way: Way, parts: [&str; N]) -> Option<Advice> {
+    let text = parts.iter().fold(Way::ALL[way as usize].1.to_owned(), |text, part| text.replacen("{}", part, 1));
+    Some(Advice { way, text })
+}
+
+/// Mask of completions that were cut off.
+const TRUNCATED: &str = "masks.truncated";
+
+pub(super) fn lower_rate(setup: &Setup) -> Option<Advice> {
+    advise(Way::LowerRate, [&short(setup.learning_rate()? / 3.0)])
+}
+
+pub(super) fn raise_rate(setup: &Setup) -> Option<Advice> {
+    advise(Way::RaiseRate, [&short(3.0 * setup.learning_rate()?)])
+}
+
+/// A governor for a run that has no step control.
+pub(super) fn govern(setup: &Setup) -> Option<Advice> {
+    // An optimizer without a momentum does not remember its last step, by which a target finds itself.
+    let forgets = setup
+        .settings
+        .train
+        .as_ref()
+        .is_some_and(|train| train.optimizer == OptimizerName::Sgd && train.sgd_momentum == 0.0);
+    let target = if forgets { " --set step_control.governor.kl.target=1e-4" } else { "" };
+    let is_free = setup.learning_rate().is_some() && setup.settings.step_control.is_empty();
+    advise(Way::Govern, [&with_recipe(setup), target]).filter(|_| is_free)
+}
+
+/// The run's recipe for its command, to which a plugin brings others.
+fn with_recipe(setup: &Setup) -> String {
+    setup.settings.recipe.as_ref().map_or_else(String::new, |recipe| format!(" --set recipe={recipe}"))
+}
+
+/// Has the component `name` of `[[section]]` do less by a bound ten times as wide.
+pub(super) fn loosen(setup: &Setup, section: &str, name: &str) -> Option<Advice> {
+    turn(setup, section, name, ["raise", "loosen"], 10.0)
+}
+
+/// Has it do more by a tenth of its bound.
+pub(super) fn tighten(setup: &Setup, section: &str, name: &str) -> Option<Advice> {
+    turn(setup, section, name, ["lower", "tighten"], 0.1)
+}
+
+fn turn(setup: &Setup, section: &str, name: &str, [bound_word, word]: [&str; 2], factor: f64) -> Option<Advice> {
+    let id = id(name);
+    // With the default, where the setting leaves it out.
+    let (key, default) = match id.split_once('.') {
+        Some((_, "curvature-weight")) => ("fisher_threshold", Some(1e-6)),
+        Some((_, "curvature")) => ("fisher_threshold", None),
+        Some(("governor", _)) => ("target", None),
+        _ => ("", None),
+    };
+    let (path, given) = (format!("{section}.{name}"), |key: &str| setup.key(section, name, key));
+    if let Some(bound) = given(key).map_or(default, number) {
+        return advise(Way::Bound, [bound_word, &format!("{path}.{key}"), &short(factor * bound)]);
+    }
+    let bounds = ["fisher_threshold", "hessian_threshold", "hessian_range", "hessian_interval"];
+    let has_defaults = setup.component(section, name).is_some() && bounds.iter().all(|key| given(key).is_none());
+    if has_defaults && id.ends_with(".curvature") {
+        return advise(Way::Rate, [&path]);
+    }
+    advise(Way::Keys, [word, name, &setup.library(id)])
+}
+
+/// A bound for a weight that does too much.
+pub(super) fn weight_bound(setup: &Setup, name: &str) -> Option<Advice> {
+    let is_adapter = setup.settings.model.as_ref().is_some_and(|model| model.use_peft == Some(true));
+    if is_adapter && id(name).ends_with(".curvature-weight") {
+        return advise(Way::Auto, [&format!("weight.{name}.fisher_threshold")]);
+    }
+    loosen(setup, "weight", name)
+}
+
+/// Has a mask that rejected every token do less.
+pub(super) fn less_rejection(setup: &Setup, mask: &str) -> Option<Advice> {
+    if id(mask) == TRUNCATED { longer(setup) } else { loosen(setup, "mask", mask) }
+}
+
+/// Completions twice as long, as far as the model has positions.
+pub(super) fn longer(setup: &Setup) -> Option<Advice> {
+    let now = setup.settings.rollout.as_ref()?.max_completion_length as f64;
+    let prompt = setup.settings.data.as_ref().map_or(0.0, |data| data.max_prompt_length as f64);
+    let room = setup.positions.map_or(f64::MAX, |all| all - prompt);
+    let longest = room.min(2.0 * now);
+    advise(Way::Longer, [&longest.to_string()]).filter(|_| longest > now)
+}
+
+/// A mask of completions that were cut off, for a run without it.
+pub(super) fn drop_truncated(setup: &Setup) -> Option<Advice> {
+    let drops = setup.settings.mask.iter().any(|mask| mask.id == TRUNCATED);
+    advise(Way::Drop, [&with_recipe(setup)]).filter(|_| !drops)
+}
+
+/// Twice as many answers to each prompt; of twice as many completions in a step, where they would not be whole groups.
+pub(super) fn answers(setup: &Setup) -> Option<Advice> {
+    let answers = setup.settings.rollout.as_ref()?.num_generations.saturating_mul(2);
+    let doubled = |train: &TrainConfig| {
+        let step = train.per_device_train_batch_size.saturating_mul(train.gradient_accumulation_steps);
+        let sizes = [
+            ("gradient_accumulation_steps", train.gradient_accumulation_steps),
+            ("steps_per_generation", train.steps_per_generation),
+            ("generation_batch_size", train.generation_batch_size),
+        ];
+        let sizes = sizes.into_iter().filter(|(_, size)| *size > 0 && !step.is_multiple_of(answers));
+        sizes.map(|(key, size)| format!(" --set train.{key}={}", size.saturating_mul(2))).collect::<String>()
+    };
+    let more = setup.settings.train.as_ref().map_or_else(String::new, doubled);
+    advise(Way::Answers, [&answers.to_string(), &more])
+}
+
+/// Other prompts for those whose answers earn alike.
+pub(super) fn resample(setup: &Setup) -> Option<Advice> {
+    setup.settings.rollout.as_ref().filter(|rollout| !rollout.filter_groups && rollout.num_generations > 1)?;
+    let is_scored = setup.settings.train.as_ref().is_some_and(|train| train.score_at_sampling);
+    advise(Way::Resample, []).filter(|_| !is_scored)
+}
+
+pub(super) fn explore(setup: &Setup) -> Option<Advice> {
+    let now = setup.settings.train.as_ref().map(|train| train.entropy_coef).filter(|coefficient| *coefficient > 0.0);
+    advise(Way::Explore, [&short(now.map_or(0.01, |coefficient| 3.0 * coefficient))])
+}
+
+fn number(value: &Value) -> Option<f64> {
+    value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64))
+}
+
+/// Id of the component that reports call `name`.
+pub(super) fn id(name: &str) -> &str {
+    name.split('#').next().unwrap_or(name)
+}
+
+/// The number with two digits, or with one where that says as much.
+fn short(number: f64) -> String {
+    format!("{number:.1e}").replace(".0e", "e")
+}
