@@ -115,7 +115,7 @@ alike! {
     LastLayer, WireLastLayer: hidden topk_ids topk_logits logsumexp action_logits vocab_size;
     OptimizerState, WireOptimizerState: weight exp_avg exp_avg_sq;
     ParameterGroup, WireGroup: name parameters;
-    Completion, WireCompletion: prompt text messages ids truncated answer columns;
+    Completion, WireCompletion: prompt text messages environment_reward ids truncated answer columns;
 }
 
 impl Rollout<'_> {

@@ -27,6 +27,8 @@ pub struct Completion<'a> {
     pub text: &'a str,
     /// An episode of several turns: its messages after the prompt, as a JSON list of objects with `role` and `content`. Empty otherwise.
     pub messages: &'a str,
+    /// Sum of the rewards that the environment gave in an episode, reward units; 0 otherwise.
+    pub environment_reward: f32,
     /// Token ids of the completion, up to and including the end token; of an episode, with those that the environment added.
     pub ids: &'a [u32],
     /// True if the length limit cut the completion off.
@@ -40,7 +42,16 @@ pub struct Completion<'a> {
 impl<'a> Completion<'a> {
     /// A completion that ended by itself, with an empty row. Hosts and tests then fill in the other fields.
     pub fn new(prompt: &'a str, text: &'a str) -> Self {
-        Self { prompt, text, messages: "", ids: &[], truncated: false, answer: "", columns: "{}" }
+        Self {
+            prompt,
+            text,
+            messages: "",
+            environment_reward: 0.0,
+            ids: &[],
+            truncated: false,
+            answer: "",
+            columns: "{}",
+        }
     }
 
     /// Column `name` of the prompt's row, read as a `T`: `completion.column::<Vec<String>>("tests")`.

@@ -58,7 +58,7 @@ fn the_layout_is_that_of_the_table() {
         WireOptimizerState<'static> { weight exp_avg exp_avg_sq },
         RolloutContext<'static>, SamplerTopK<'static>,
         WireRollout<'static> { purpose step max_steps seed group_size max_completion_length completions },
-        WireCompletion<'static> { prompt text messages ids truncated answer columns },
+        WireCompletion<'static> { prompt text messages environment_reward ids truncated answer columns },
         WireGroup<'static> { name parameters },
     };
     assert_eq!(found.as_slice(), TABLE.lines().collect::<Vec<_>>());

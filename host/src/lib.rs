@@ -12,6 +12,6 @@ pub use host_data::features;
 pub use host_model::optim::{adamw, sgd};
 pub use host_model::{optim, schedule};
 pub use host_trainer::{
-    algorithms, benchmark, builtin, config, data, eval, exam, folder, metrics, model, pass_at, reward, run, sft,
-    stages, train, warnings,
+    algorithms, benchmark, builtin, config, data, environment, eval, exam, folder, metrics, model, pass_at, reward,
+    run, sft, stages, train, warnings,
 };

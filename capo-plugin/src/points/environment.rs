@@ -22,8 +22,8 @@ const COUNTED: &str = "episodes (at this point one per episode)";
 pub trait Environment: Send {
     /// Tools that the model may call: schemas of functions as JSON text, as in `tools` of transformers' `apply_chat_template`. The host asks
     /// once, at creation, tells the model of them in its chat template's format, and compares calls with them.
-    fn tools(&self) -> Vec<String> {
-        Vec::new()
+    fn tools(&mut self) -> Result<Vec<String>, PluginError> {
+        Ok(Vec::new())
     }
 
     /// Begins episodes, and returns the text that follows the prompt of each, in its last message if it is a conversation.
@@ -57,8 +57,8 @@ point! {
 }
 
 impl<T: Environment> WireEnvironment for Guarded<T> {
-    fn tools(&self) -> RResult<RVec<RString>, WireError> {
-        self.call_shared("tools", |component| Ok(component.tools().into_iter().map(RString::from).collect()))
+    fn tools(&mut self) -> RResult<RVec<RString>, WireError> {
+        self.call("tools", |component| Ok(component.tools()?.into_iter().map(RString::from).collect()))
     }
 
     fn begin(&mut self, host: &mut HostRef<'_>, episodes: &WireEpisodes<'_>) -> RResult<RVec<RString>, WireError> {
@@ -89,7 +89,7 @@ impl EnvironmentHandle {
     /// # Errors
     ///
     /// The component's own message.
-    pub fn tools(&self) -> Result<Vec<String>, PluginError> {
+    pub fn tools(&mut self) -> Result<Vec<String>, PluginError> {
         let tools = keeping_arithmetic(|| self.wire.tools().into_result());
         Ok(tools.map_err(|error| self.named(error.into()))?.into_iter().map(String::from).collect())
     }

@@ -76,7 +76,7 @@ pub struct WireObservation {
 #[sabi_trait]
 pub trait WireEnvironment: Send {
     fn inputs(&self) -> Inputs;
-    fn tools(&self) -> RResult<RVec<RString>, WireError>;
+    fn tools(&mut self) -> RResult<RVec<RString>, WireError>;
     fn begin(&mut self, host: &mut HostRef<'_>, episodes: &WireEpisodes<'_>) -> RResult<RVec<RString>, WireError>;
     fn respond(
         &mut self,

@@ -19,6 +19,7 @@ pub struct WireCompletion<'a> {
     pub prompt: RStr<'a>,
     pub text: RStr<'a>,
     pub messages: RStr<'a>,
+    pub environment_reward: f32,
     pub ids: RSlice<'a, u32>,
     pub truncated: bool,
     pub answer: RStr<'a>,

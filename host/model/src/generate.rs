@@ -83,6 +83,13 @@ pub struct SampledTokens {
     pub top_logps: Vec<f32>,
 }
 
+impl SampledTokens {
+    /// Number of tokens that the model drew.
+    pub fn drawn(&self) -> usize {
+        self.ids.len() - self.added.iter().map(Range::len).sum::<usize>()
+    }
+}
+
 impl Policy {
     /// Samples one completion per prompt. Row `b` uses `rngs[b]` alone, with one random number per token.
     ///

@@ -16,6 +16,7 @@ use super::output;
 use crate::benchmark::{self, Benchmark, HELD_OUT, Outcome};
 use crate::config::{self, BenchmarkConfig, Config, Draft};
 use crate::data::{Purpose, Tokenizer};
+use crate::environment::Environment;
 use crate::exam::{Exam, Grader, RightAnswer};
 use crate::metrics::Values;
 use crate::model::{Policy, device, embedded, hub};
@@ -31,6 +32,7 @@ struct Open {
     policy: Policy,
     tokenizer: Tokenizer,
     rewards: Rewards,
+    environment: Option<Environment>,
     questions: Vec<Benchmark>,
     config: Config,
     watchdog: Watchdog,
@@ -100,6 +102,8 @@ fn open(args: &EvalArgs) -> Result<Open> {
     let dtype = config.train.dtype;
     let policy = Policy::load(&files, &device::open(&config.train.device, dtype)?)?.with_dtype(dtype.into());
     let tokenizer = config.data.tokenizer(&files)?;
+    let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
+    let environment = Environment::open(&mut config, &registry, &files, &tokenizer, &watchdog)?;
     let questions = if asks_benchmarks {
         Benchmark::open_all(&config.eval.benchmark, &config, &files, &tokenizer, &policy)?
     } else {
@@ -109,16 +113,16 @@ fn open(args: &EvalArgs) -> Result<Open> {
         let dataset = config.data.open(config.train.seed, Purpose::Measuring, &files, &tokenizer, &policy)?;
         vec![Benchmark::held_out(dataset.held_out(count)?, longest)]
     };
-    let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
     let rewards = Rewards::build(&registry, &config.reward, &config.train.device, &watchdog)?;
-    Ok(Open { policy, tokenizer, rewards, questions, config, watchdog, model })
+    Ok(Open { policy, tokenizer, rewards, environment, questions, config, watchdog, model })
 }
 
 /// Measures every benchmark; prints a line for each and for their mean.
 fn measure(mut open: Open, mut answers: Option<Answers>) -> Result<()> {
     let mut sink = WarningSink { warned: &mut BTreeSet::new(), watchdog: &open.watchdog };
     let right = RightAnswer::of(&open.config);
-    let mut grader = Grader { rewards: &mut open.rewards, sink: &mut sink, right: &right };
+    let mut grader =
+        Grader { rewards: &mut open.rewards, environment: open.environment.as_mut(), sink: &mut sink, right: &right };
     let exam = Exam::of(&open.config, 0);
     say(&format!("right      {right}"));
     let mut done: Vec<Vec<Outcome>> = (0..open.questions.len())

@@ -65,6 +65,9 @@ fn setting(name: &str, point: Point) -> String {
     match point {
         Point::Weight | Point::StepControl => format!("--{0} {name}.{0}", flag_name(point)),
         Point::Reward | Point::Mask => format!("--set '{point_name}=[{{use=\"{name}.{point_name}\"}}]'"),
+        Point::Environment => {
+            format!("--set 'environment={{use=\"{name}.environment\"}}' --set 'reward=[{{use=\"environment\"}}]'")
+        }
         Point::Advantage | Point::Objective => format!("--set {point_name}.use={name}.{point_name}"),
     }
 }
@@ -88,6 +91,7 @@ fn templates(point: Point) -> [(&'static str, &'static str); 6] {
         };
     }
     let (component, tests, snapshot) = match point {
+        Point::Environment => of!("environment"),
         Point::Reward => of!("reward"),
         Point::Advantage => of!("advantage"),
         Point::Objective => of!("objective"),

@@ -122,8 +122,9 @@ impl Benchmark {
         let places: Vec<(usize, usize)> = range.map(|i| (i / self.samples, i % self.samples)).collect();
         let asked: Vec<&Example> = places.iter().map(|(prompt, _)| &self.examples[*prompt]).collect();
         let mut rngs: Vec<_> = places.iter().map(|(prompt, sample)| self.stream(exam.seed, *prompt, *sample)).collect();
+        let indices: Vec<[u64; 2]> = places.iter().map(|(prompt, sample)| [*prompt as u64, *sample as u64]).collect();
         let exam = Exam { max_completion_length: self.max_completion_length, ..*exam };
-        let graded = grade_chunk(policy, tokenizer, grader, &asked, (self.sampling, &mut rngs), &exam)?;
+        let graded = grade_chunk(policy, tokenizer, grader, (&asked, &indices), (self.sampling, &mut rngs), &exam)?;
         let answer = |((prompt, sample), graded): ((usize, usize), Graded)| Answer {
             benchmark: self.name.clone(),
             prompt,

@@ -1,7 +1,8 @@
-//! Built-in rewards: `reward_model`, and the rewards that `capo-rewards` registers.
+//! Built-in rewards and environments: `reward_model`, and those that `capo-rewards` and `capo-environments` register.
 
 use capo_plugin::register;
-// This import links the crate, so that its rewards are built in.
+// These imports link the crates, so that what they register is built in.
+use capo_environments as _;
 use capo_rewards as _;
 
 use crate::reward::RewardModel;

@@ -35,7 +35,7 @@ pub fn evaluate(run: &mut Run) -> Result<()> {
 /// Held-out prompts give `eval_reward`, `eval_rewards/NAME/mean`, and `eval_accuracy` if right answers are known.
 fn measure(run: &mut Run) -> Result<Values> {
     let Run { resources, warned, progress, .. } = run;
-    let Resources { config, policy, tokenizer, held_out, benchmarks, rewards, watchdog, .. } = resources;
+    let Resources { config, policy, tokenizer, held_out, benchmarks, rewards, environment, watchdog, .. } = resources;
     let mut values = Values::new();
     if held_out.is_empty() && benchmarks.is_empty() {
         return Ok(values);
@@ -43,7 +43,7 @@ fn measure(run: &mut Run) -> Result<Values> {
     let exam = Exam::of(config, progress.step);
     let mut sink = WarningSink { warned, watchdog };
     let right = RightAnswer::of(config);
-    let mut grader = Grader { rewards, sink: &mut sink, right: &right };
+    let mut grader = Grader { rewards, environment: environment.as_mut(), sink: &mut sink, right: &right };
     if !held_out.is_empty() {
         let graded = grade(policy, tokenizer, &mut grader, held_out, &exam)?;
         let accuracy = share_right(&graded).map(|share| ("accuracy".to_owned(), share));

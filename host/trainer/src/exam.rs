@@ -10,11 +10,12 @@ use rand_chacha::ChaCha12Rng;
 
 use crate::config::Config;
 use crate::data::{Example, Tokenizer};
+use crate::environment::{Environment, Stage};
 use crate::metrics::Values;
 use crate::model::{Generation, Policy, SamplingParams};
 use crate::reward::{self, Rewards, Scored};
 use crate::stages::context::SampledText;
-use crate::stages::rollout::{decode, encode, views};
+use crate::stages::rollout::complete;
 
 /// A graded answer to one prompt.
 #[derive(Debug, Clone)]
@@ -24,7 +25,7 @@ pub struct Graded {
     pub earned: Earned,
     /// True if the answer is right; `None` if no reward decides this.
     pub correct: Option<bool>,
-    /// Length of the completion, tokens.
+    /// Number of tokens that the model drew.
     pub tokens: usize,
     /// True if the length limit cut the completion off.
     pub truncated: bool,
@@ -116,21 +117,30 @@ pub fn grade(
     exam: &Exam,
 ) -> Result<Vec<Graded>> {
     let mut graded = Vec::with_capacity(examples.len());
-    for chunk in examples.chunks(exam.batch_size) {
+    for (first, chunk) in (0..).step_by(exam.batch_size).zip(examples.chunks(exam.batch_size)) {
+        let indices: Vec<[u64; 2]> = (first..).take(chunk.len()).map(|number| [number, 0]).collect();
         let chunk: Vec<&Example> = chunk.iter().collect();
         // Greedy decoding uses no random numbers; the streams are placeholders.
         let mut rngs = vec![rng::stream(0, "eval.greedy", &[]); chunk.len()];
-        graded.extend(grade_chunk(policy, tokenizer, grader, &chunk, (SamplingParams::GREEDY, &mut rngs), exam)?);
+        graded.extend(grade_chunk(
+            policy,
+            tokenizer,
+            grader,
+            (&chunk, &indices),
+            (SamplingParams::GREEDY, &mut rngs),
+            exam,
+        )?);
     }
     Ok(graded)
 }
 
-/// Answers all `examples` at once, each with its own random stream, and grades the answers.
+/// Answers all `examples` at once, each with its own random stream, and grades the answers. `indices` are the number of the question of each,
+/// and of the answer among those to it.
 pub fn grade_chunk(
     policy: &Policy,
     tokenizer: &Tokenizer,
     grader: &mut Grader<'_>,
-    examples: &[&Example],
+    (examples, indices): (&[&Example], &[[u64; 2]]),
     (sampling, rngs): (SamplingParams, &mut [ChaCha12Rng]),
     exam: &Exam,
 ) -> Result<Vec<Graded>> {
@@ -144,13 +154,20 @@ pub fn grade_chunk(
         top_k: 0,
         max_num_seqs: exam.max_num_seqs,
     };
-    let prompts = encode(examples, tokenizer, exam.max_prompt_length)?;
-    let completions = policy.generate(&prompts, &generation, rngs)?;
-    let samples = decode(&completions, examples, tokenizer)?;
-    let scored = grader.rewards.score(grader.sink, &exam.rollout(views(&samples, &completions, examples)))?;
-    let graded = samples.into_iter().zip(&completions).enumerate().map(|(i, (sample, completion))| {
+    let Exam { step, max_steps, seed, .. } = *exam;
+    let stage = Stage { purpose: Purpose::EVALUATION, step, max_steps, seed, indices };
+    let completed = complete(
+        policy,
+        (tokenizer, exam.max_prompt_length),
+        (grader.environment.as_deref_mut(), grader.sink),
+        (examples, &stage),
+        (&generation, rngs, None),
+    )?;
+    let scored = grader.rewards.score(grader.sink, &exam.rollout(completed.views(examples)))?;
+    let samples = completed.texts.into_iter().zip(&completed.completions);
+    let graded = samples.enumerate().map(|(i, (sample, completion))| {
         let earned = Earned::of(&scored, i);
-        let (correct, tokens) = (grader.right.judge(&earned), completion.ids.len());
+        let (correct, tokens) = (grader.right.judge(&earned), completion.drawn());
         Graded { sample, earned, correct, tokens, truncated: completion.truncated }
     });
     Ok(graded.collect())
@@ -160,6 +177,8 @@ pub fn grade_chunk(
 pub struct Grader<'a> {
     /// Reward components of the section `[[reward]]`.
     pub rewards: &'a mut Rewards,
+    /// The environment; `None` if an answer is one turn.
+    pub environment: Option<&'a mut Environment>,
     /// Sink for reports of the reward components.
     pub sink: &'a mut dyn Sink,
     /// Rule that decides if an answer is right.

@@ -40,6 +40,7 @@ pub mod algorithms;
 pub mod benchmark;
 pub mod builtin;
 pub mod config;
+pub mod environment;
 pub mod eval;
 pub mod exam;
 pub mod folder;

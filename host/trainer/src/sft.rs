@@ -279,8 +279,12 @@ impl Sft {
         let watchdog = Watchdog::off();
         let mut rewards = Rewards::build(&Registry::open(&[])?, &[RewardConfig::exact_match()], CPU, &watchdog)?;
         let mut sink = WarningSink { warned: &mut BTreeSet::new(), watchdog: &watchdog };
-        let mut grader =
-            Grader { rewards: &mut rewards, sink: &mut sink, right: &RightAnswer::By("exact_match".into()) };
+        let mut grader = Grader {
+            environment: None,
+            rewards: &mut rewards,
+            sink: &mut sink,
+            right: &RightAnswer::By("exact_match".into()),
+        };
         let graded = exam::grade(&self.policy, &self.tokenizer, &mut grader, &self.held_out, &exam)?;
         Ok(exam::share_right(&graded))
     }

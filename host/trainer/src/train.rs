@@ -123,13 +123,13 @@ fn sample(run: &mut Run) -> Result<SampledRollout> {
     let started = Instant::now();
     let work = run.work();
     let Run { resources, progress, observers, warned, .. } = run;
-    let Resources { config, policy, dataset, tokenizer, rewards, inputs, components, watchdog, .. } = resources;
+    let Resources { config, policy, dataset, tokenizer, rewards, environment, inputs, components, watchdog, .. } =
+        resources;
     let measured = effect::is_due(progress.step, config.train.measure_step);
     let capture =
         Capture { wants: inputs.outputs(&components.step_controls, measured), loss_temperature: work.loss_temperature };
     let owners = &mut observers.metrics.owners;
     let mut recorder = Recorder::new(vec![1; config.sizes.rollout], owners, warned, watchdog);
-    let mut sink = recorder.at(Point::Reward);
     let sampler = Sampler {
         config,
         step: progress.step,
@@ -137,11 +137,11 @@ fn sample(run: &mut Run) -> Result<SampledRollout> {
         capture: config.train.score_at_sampling.then_some(capture),
         tokenizer,
         rewards,
-        sink: &mut sink,
+        environment: environment.as_mut(),
+        recorder: &mut recorder,
     };
     let drawn_by = policy.share().with_dtype(config.sampler_dtype().into());
     let mut rollout = rollout::sample(&drawn_by, dataset, progress.prompts, sampler)?;
-    drop(sink);
     if config.sizes.steps_per_rollout > 1 {
         // As in TRL, the training policy computes the log-probabilities of its completions.
         let dropout = Dropout::of_rollout(config.train.seed, progress.step);

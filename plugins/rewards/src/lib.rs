@@ -1,4 +1,4 @@
-//! Verifiable rewards, one file each: `exact_match`, `number`, `math`, `regex`, `format`, `soft_overlong` and `command`.
+//! Verifiable rewards, one file each: `exact_match`, `number`, `math`, `regex`, `format`, `soft_overlong`, `command` and `environment`.
 //!
 //! The trainer has them built in, and a plugin offers them to other hosts of `capo-plugin`. [`math`] reads the mathematical
 //! meaning of a text, for callers that compare answers without a rollout.
@@ -7,10 +7,12 @@
 #![deny(missing_docs)]
 
 mod command;
+mod environment;
 mod exact_match;
 mod format;
 pub mod math;
 mod number;
+pub mod program;
 mod regex;
 mod soft_overlong;
 

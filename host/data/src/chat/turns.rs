@@ -76,6 +76,20 @@ impl Turns {
         self.format
     }
 
+    /// A prompt with `opening` at its end, or in its last message if it is a conversation.
+    pub fn opened(&self, tokenizer: &Tokenizer, prompt: &str, opening: &str) -> Result<String> {
+        let opening = tokenizer.escaped(opening);
+        let Some(chat) = self.chat.as_ref().filter(|_| !opening.is_empty()) else {
+            return Ok(prompt.to_owned() + &opening);
+        };
+        let asked = chat.prompt(&Messages::user(REPLY))?;
+        let (_, end) = asked.rsplit_once(REPLY).context("the chat template leaves the user's text out")?;
+        let before = prompt.strip_suffix(end).with_context(|| {
+            format!("the chat template {} writes the end of this prompt in another way than that of a user's message (a prompt that an environment goes on with ends with one)", chat.place())
+        })?;
+        Ok(format!("{before}{opening}{end}"))
+    }
+
     /// Token ids that follow a turn with these replies. `ended` is true if the turn has its end token.
     pub fn after(&self, tokenizer: &Tokenizer, ended: bool, replies: &[Reply]) -> Result<Vec<u32>> {
         let escaped = |reply: &Reply| Reply { content: tokenizer.escaped(&reply.content), ..reply.clone() };
@@ -87,7 +101,7 @@ impl Turns {
         let whole = chat.answered(&Messages::user("asked"), ANSWER, &replies)?;
         let (_, after) = whole.split_once(ANSWER).context("the chat template leaves the assistant's text out")?;
         let mut ids = tokenizer.encode(after)?;
-        if ended && tokenizer.eos_ids().contains(&ids[0]) {
+        if ended && ids.first().is_some_and(|first| tokenizer.eos_ids().contains(first)) {
             ids.remove(0);
         }
         Ok(ids)

@@ -108,6 +108,7 @@ pub fn sampling(temperature: f64, top_k: usize, top_p: f64) -> Generation {
     Generation {
         sampling: SamplingParams { temperature, top_k, top_p },
         max_completion_length: 12,
+        max_turn_length: 0,
         eos_ids: vec![],
         logps: true,
         sampler_logps: false,

@@ -4,7 +4,9 @@ use anyhow::{Result, bail, ensure};
 use capo_loader::{ComponentConfig, component_names};
 
 use super::setting::{self, Settings, given};
-use super::{Config, DataConfig, Format, LossDistribution, RolloutConfig, Sizes, TEST, TrainConfig, datasets};
+use super::{
+    Config, DataConfig, EnvironmentConfig, Format, LossDistribution, RolloutConfig, Sizes, TEST, TrainConfig, datasets,
+};
 use crate::adamw::SecondMoment;
 use crate::algorithms::GROUP_ADVANTAGES;
 use crate::data::Arithmetic;
@@ -25,6 +27,7 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     in_section("eval", &config.eval)?;
     in_section("logging", &config.logging)?;
     in_section("warnings", &config.warnings)?;
+    environment(config)?;
     ensure!(!config.reward.is_empty(), "the number of `[[reward]]` tables is 0 (it must be at least 1)");
     optimizer(train)?;
     warmup(train.lr_scheduler_type, train.warmup_ratio)?;
@@ -54,6 +57,32 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
 /// Refuses numbers of a section outside of the limits that stand at their fields.
 pub fn in_section<S: Settings>(section: &str, settings: &S) -> Result<()> {
     setting::check(settings, |name| format!("`{section}.{name}`"))
+}
+
+/// Id of the reward that reads the environment's.
+const ENVIRONMENT_REWARD: &str = "environment";
+
+/// Refuses the environment's reward without an environment, and limits that no turn can keep.
+fn environment(config: &Config) -> Result<()> {
+    let Some(EnvironmentConfig { episode, .. }) = &config.environment else {
+        let reward = config.reward.iter().find(|reward| reward.id == ENVIRONMENT_REWARD);
+        ensure!(
+            reward.is_none(),
+            "`[[reward]]` names `{ENVIRONMENT_REWARD}`, but the run has no environment (add `[environment]`)"
+        );
+        return Ok(());
+    };
+    in_section("environment", episode)?;
+    let most = config.rollout.max_completion_length;
+    for (key, length) in
+        [("max_turn_length", episode.max_turn_length), ("max_observation_length", episode.max_observation_length)]
+    {
+        ensure!(
+            length <= most,
+            "`environment.{key}` is {length}, but a whole episode has at most `rollout.max_completion_length` {most} tokens (lower the one, or raise the other)"
+        );
+    }
+    Ok(())
 }
 
 /// Refuses `train.loss_factors` that the run does not have.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::rollout::LONGEST;
 use super::setting::{Setting, Settings, settings};
 use crate::data::{
-    Chat, ChatOptions, Date, Demands, Filter, OnBadRow, Preset, Purpose, TEMPLATE_FILE, Tokenizer, with_eos_token,
+    Chat, ChatOptions, Date, Demands, Filter, OnBadRow, Preset, Purpose, TEMPLATE_FILE, Tokenizer, Tool, with_eos_token,
 };
 use crate::model::{ModelFiles, Policy};
 
@@ -98,6 +98,9 @@ pub struct DataConfig {
     /// True if a row needs no answer, because no reward of the run reads it.
     #[serde(skip)]
     pub answer_is_unread: bool,
+    /// The tools of the run's environment, of which the chat template tells the model.
+    #[serde(skip)]
+    pub tools: Vec<Tool>,
 }
 
 /// Entry of `[[data.datasets]]`; absent keys have the values of `[data]`.
@@ -193,6 +196,7 @@ impl DataConfig {
             enable_thinking: self.enable_thinking,
             date: self.date.unwrap_or_default(),
             teaches: purpose == Purpose::Teaching,
+            tools: self.tools.clone(),
         };
         let chat = Chat::open(files, options)?;
         chat.warn_of_end(tokenizer);

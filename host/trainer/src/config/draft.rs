@@ -11,7 +11,7 @@ use super::check::check;
 use super::hints;
 use super::sets::{numbered, parse_set, set};
 use super::setting::{Settings, names as names_of};
-use super::{Config, Sizes, TrainConfig, sections};
+use super::{Config, EnvironmentConfig, Sizes, TrainConfig, sections};
 use crate::reward::{RewardConfig, reads_answer};
 
 /// The sections of components, which recipes fill in.
@@ -155,6 +155,8 @@ impl Draft {
         let plain = sections().map(|(section, _)| section);
         self.only(&[&["recipe"], &plain[..], &COMPONENT_SECTIONS, &["reward"]].concat())?;
         let reward = |value: Value| to_reward(value, &self.origin(&["reward"]));
+        let environment = self.table.get("environment").cloned();
+        let environment = environment.map(|value| EnvironmentConfig::read(value, &self.origin(&["environment"])));
         let mut config = Config {
             recipe: self.recipe()?.map(str::to_owned),
             model: self.section("model")?,
@@ -169,6 +171,7 @@ impl Draft {
             mask: self.components("mask")?,
             weight: self.components("weight")?,
             step_control: self.components("step_control")?,
+            environment: environment.transpose()?,
             reward: self.list("reward")?.into_iter().map(reward).collect::<Result<_>>()?,
             sizes: Sizes::default(),
         };

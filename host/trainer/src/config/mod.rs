@@ -5,6 +5,7 @@ pub mod check;
 mod data;
 mod datasets;
 mod draft;
+mod environment;
 mod eval;
 mod hints;
 mod logging;
@@ -33,6 +34,7 @@ use crate::reward::{self, RewardConfig};
 
 pub use data::{DataConfig, Format, SourceConfig};
 pub use draft::{Appended, Draft, component_timeout};
+pub use environment::{EnvironmentConfig, EpisodeConfig};
 pub use eval::{ANSWERS_AT_ONCE, BenchmarkConfig, EvalConfig, TEST};
 pub use logging::{CompletionsFormat, ComponentMetrics, LoggingConfig, Tracker};
 pub use model::{ModelConfig, TargetModules};
@@ -71,6 +73,9 @@ pub struct Config {
     /// Sections `[[step_control]]`, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub step_control: Vec<ComponentConfig>,
+    /// Section `[environment]`; `None` if a completion is one turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub environment: Option<EnvironmentConfig>,
     /// Sections `[[reward]]`; the rewards are summed.
     pub reward: Vec<RewardConfig>,
     /// Sizes of the run, computed when the settings are checked.
@@ -79,12 +84,13 @@ pub struct Config {
 }
 
 impl Config {
-    /// Names in reports of the run's components: rewards, advantage, objective, masks, weights, step controls.
+    /// Names in reports of the run's components: environment, rewards, advantage, objective, masks, weights, step controls.
     pub fn component_ids(&self) -> Vec<String> {
         let rewards = reward::names(&self.reward);
         let others = [&self.advantage, &self.objective].map(|component| component.id.clone());
         let lists = [&self.mask, &self.weight, &self.step_control].into_iter().flat_map(|list| component_names(list));
-        rewards.into_iter().chain(others).chain(lists).collect()
+        let environment = self.environment.iter().map(|environment| environment.component.id.clone());
+        environment.chain(rewards).chain(others).chain(lists).collect()
     }
 
     /// Sentences about masks, weights and step controls that are named more than once.
@@ -111,6 +117,7 @@ impl Config {
         let table: Table = text.parse()?;
         let is_there = |section: &str, key: &str| table.get(section).is_some_and(|table| table.get(key).is_some());
         let of = |(section, settings): (&'static str, &'static [Setting])| {
+            let settings = if section == "environment" && self.environment.is_none() { &[] } else { settings };
             let absent = settings.iter().filter(move |setting| !is_there(section, setting.name));
             absent.map(move |setting| format!("{section}.{}", setting.name))
         };
@@ -195,7 +202,7 @@ impl Config {
 }
 
 /// The sections of a run that consist of one table, with their settings.
-pub fn sections() -> [(&'static str, &'static [Setting]); 7] {
+pub fn sections() -> [(&'static str, &'static [Setting]); 8] {
     [
         ("model", ModelConfig::SETTINGS),
         ("data", DataConfig::SETTINGS),
@@ -204,6 +211,7 @@ pub fn sections() -> [(&'static str, &'static [Setting]); 7] {
         ("eval", EvalConfig::SETTINGS),
         ("logging", LoggingConfig::SETTINGS),
         ("warnings", WarningsConfig::SETTINGS),
+        ("environment", EpisodeConfig::SETTINGS),
     ]
 }
 

@@ -8,6 +8,7 @@ use crate::adamw::AdamWConfig;
 use crate::benchmark::Benchmark;
 use crate::config::{Config, LossDistribution, TrainConfig};
 use crate::data::{Dataset, Example, Purpose, Tokenizer, same_tokens};
+use crate::environment::Environment;
 use crate::model::device::{self, Dtype};
 use crate::model::frozen::Reference;
 use crate::model::{ADAPTER_CONFIG_FILE, Base, ModelFiles, Params, Policy, embedded};
@@ -42,6 +43,8 @@ pub struct Resources {
     pub benchmarks: Vec<Benchmark>,
     /// The reward components, with their weights.
     pub rewards: Rewards,
+    /// The environment; `None` if a completion is one turn.
+    pub environment: Option<Environment>,
     /// Advantage estimator, objective, masks, weights and step controls.
     pub components: Components,
     /// Inputs that the components ask for.
@@ -64,13 +67,14 @@ impl Resources {
     }
 
     /// Opens all resources, without writing.
-    pub(super) fn open(config: Config, registry: &Registry, absent: AbsentWeights) -> Result<Self> {
+    pub(super) fn open(mut config: Config, registry: &Registry, absent: AbsentWeights) -> Result<Self> {
         let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
         let components = registry.build(config.choice(), &watchdog)?;
         components.objective.reduction().check_known(components.objective.id())?;
         let model_files = config.data.amend(embedded::model_files(&config.model.model_name_or_path)?)?;
         let policy = open_policy(&config, &model_files, absent)?;
         let tokenizer = config.data.tokenizer(&model_files)?;
+        let environment = Environment::open(&mut config, registry, &model_files, &tokenizer, &watchdog)?;
         policy.share().with_dtype(config.sampler_dtype().into()).check_lengths(
             config.data.max_prompt_length,
             ("rollout", config.rollout.max_completion_length),
@@ -102,6 +106,7 @@ impl Resources {
             held_out,
             benchmarks,
             rewards,
+            environment,
             components,
             inputs,
             optimizer,

@@ -1,5 +1,5 @@
 //! The states of a run's components in a checkpoint. `component-N.bin` follows the order advantage, objective, masks, weights,
-//! step controls; `reward-N.bin` follows the order of the rewards.
+//! step controls, environment; `reward-N.bin` follows the order of the rewards.
 
 use std::path::Path;
 
@@ -12,6 +12,7 @@ use capo_plugin::{Component, RewardHandle, WireObject};
 
 use super::Resources;
 use super::progress::States;
+use crate::environment::Environment;
 use crate::stages::logps::asked;
 
 impl States {
@@ -24,6 +25,7 @@ impl States {
             save(resources, masks)?,
             save(resources, weights)?,
             save(resources, step_controls)?,
+            save(resources, resources.environment.as_ref().map(Environment::component))?,
         ];
         Ok(Self { components: components.concat(), rewards: save(resources, resources.rewards.components())? })
     }
@@ -82,7 +84,8 @@ pub fn load(
     components: &[String],
     rewards: &[String],
 ) -> Result<usize> {
-    ensure_same(components, asked(&resources.components).map(|(id, _)| id))?;
+    let environment = resources.environment.as_ref().map(|environment| environment.component().id());
+    ensure_same(components, asked(&resources.components).map(|(id, _)| id).chain(environment))?;
     ensure_same(rewards, resources.rewards.components().map(RewardHandle::id))?;
     let (watchdog, mut bytes) = (&resources.watchdog, 0);
     let mut state = |file: String| checkpoint.read(&file).inspect(|state| bytes += state.len());
@@ -93,6 +96,7 @@ pub fn load(
     load_each(masks, &mut states, watchdog)?;
     load_each(weights, &mut states, watchdog)?;
     load_each(step_controls, &mut states, watchdog)?;
+    load_each(resources.environment.as_mut().map(Environment::component_mut), &mut states, watchdog)?;
     let mut states = (0..).map(|number| state(reward_file(number)));
     load_each(resources.rewards.components_mut(), &mut states, watchdog)?;
     Ok(bytes)

@@ -49,7 +49,7 @@ pub struct SampledBatch {
     pub dims: Dims,
     /// `[B, T]`: ids of the sampled tokens.
     pub completion_ids: Vec<u32>,
-    /// `[B, T]`: 1 for tokens of the completion, 0 for padding.
+    /// `[B, T]`: 1 for tokens that the model drew, 0 for those of an environment and for padding.
     pub completion_mask: Vec<u8>,
     /// `[B]`: 1 where the length limit cut the completion off.
     pub truncated: Vec<u8>,
@@ -156,6 +156,12 @@ impl SampledBatch {
             sampler_logps: None,
             context: None,
         }
+    }
+
+    /// Takes the tokens `added`, which the model did not draw, out of the loss and of all that counts tokens. The model attends to them.
+    pub fn leave_out(&mut self, completion: usize, added: &[Range<usize>]) {
+        let first = self.dims.row(completion).start;
+        added.iter().for_each(|range| self.completion_mask[first + range.start..first + range.end].fill(0));
     }
 
     /// The completions `rows`, a whole number of groups, as a batch.

@@ -5,6 +5,7 @@ use anyhow::Result;
 use capo_plugin::{CompletionContext, ContextData, PromptContext};
 
 use crate::data::{Example, Tokenizer};
+use crate::environment::Conversation;
 use crate::model::SampledTokens;
 use crate::reward::Scored;
 
@@ -24,6 +25,7 @@ pub(super) struct Group {
     pub prompt_ids: Vec<u32>,
     pub completions: Vec<SampledTokens>,
     pub texts: Vec<SampledText>,
+    pub conversations: Vec<Conversation>,
     pub rewards: Scored,
 }
 

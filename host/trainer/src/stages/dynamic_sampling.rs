@@ -69,7 +69,15 @@ mod tests {
             Example { prompt: text(), answer: text(), solution: None, reply: None, columns: text(), row: None };
         let total = if informative.contains(&number) { vec![0.0, 1.0] } else { vec![1.0, 1.0] };
         let rewards = Scored { total, per_reward: Vec::new() };
-        Group { number, example, prompt_ids: vec![], completions: vec![], texts: vec![], rewards }
+        Group {
+            number,
+            example,
+            prompt_ids: vec![],
+            completions: vec![],
+            texts: vec![],
+            conversations: vec![],
+            rewards,
+        }
     }
 
     /// Numbers of the groups in the rollout, number of prompts in each call, and the metrics.

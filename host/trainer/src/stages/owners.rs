@@ -29,6 +29,7 @@ pub fn metric_name(point: Point, component: &str, name: &str) -> String {
     match point {
         Point::Reward => format!("rewards/{component}/{name}"),
         Point::Advantage | Point::Objective => name.to_owned(),
+        Point::Environment => format!("environment/{component}/{name}"),
         Point::Mask | Point::Weight | Point::StepControl => format!("{component}/{name}"),
     }
 }

@@ -95,7 +95,7 @@ impl Drop for ComponentSink<'_, '_> {
     fn drop(&mut self) {
         let stage = match self.point {
             // Their time is a part of the rollout's.
-            Point::Reward => return,
+            Point::Environment | Point::Reward => return,
             Point::Advantage => "advantage",
             Point::Objective => "objective",
             Point::Mask | Point::Weight => "mask",

@@ -3,21 +3,23 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result};
-use capo_plugin::Sink;
+use capo_plugin::{Point, Purpose, Sink};
 use host_ops::rng;
+use rand_chacha::rand_core::Rng;
 
 use crate::config::Config;
 use crate::data::{Dataset, Example, Tokenizer};
+use crate::environment::{Conversation, Environment, Stage};
 use crate::model::{Capture, Generation, Policy, SampledTokens, SamplingParams, Sequences, TokenOutputs};
 use crate::reward::{Rewards, Scored};
 use crate::stages::batch::SampledBatch;
 use crate::stages::context::{self, Group, SampledText};
 use crate::stages::dynamic_sampling::{self, Filtered};
 use crate::stages::logps::ComponentInputs;
-use crate::stages::recorder::Recorded;
+use crate::stages::recorder::{Recorded, Recorder};
 
 /// Settings and components for sampling, besides the policy.
-pub struct Sampler<'a> {
+pub struct Sampler<'a, 'r> {
     /// The run's settings.
     pub config: &'a Config,
     /// Number of completed optimizer steps.
@@ -30,8 +32,10 @@ pub struct Sampler<'a> {
     pub tokenizer: &'a Tokenizer,
     /// The reward components, with their weights.
     pub rewards: &'a mut Rewards,
-    /// Sink for reports of the reward components.
-    pub sink: &'a mut dyn Sink,
+    /// The environment; `None` if a completion is one turn.
+    pub environment: Option<&'a mut Environment>,
+    /// Takes what rewards and environment report.
+    pub recorder: &'a mut Recorder<'r>,
 }
 
 #[derive(Debug)]
@@ -46,7 +50,7 @@ pub struct SampledRollout {
 /// What a rollout sampled. Metrics, the completions' log and the run's progress observe this record.
 #[derive(Debug, Default)]
 pub struct RolloutRecord {
-    /// Length of each completion, tokens.
+    /// Number of tokens of each completion that the model drew.
     pub lengths: Vec<usize>,
     /// `[B]`: 1 where the length limit cut the completion off.
     pub truncated: Vec<u8>,
@@ -56,6 +60,8 @@ pub struct RolloutRecord {
     pub rewards: Scored,
     /// Prompt, completion text and answer of each completion.
     pub texts: Vec<SampledText>,
+    /// The episodes that the completions are; empty without an environment.
+    pub conversations: Vec<Conversation>,
     /// Number of prompt and completion tokens, including those of dropped groups.
     pub tokens: u64,
     /// Number of prompts used, including those of dropped groups.
@@ -78,7 +84,12 @@ pub struct Part {
 /// Samples `num_generations` completions for each of the next prompts, and scores them with the rewards.
 ///
 /// Completion `j` of the prompt at `cursor` draws from the random stream `rollout.sample [cursor, j]` alone.
-pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, mut sampler: Sampler<'_>) -> Result<SampledRollout> {
+pub fn sample(
+    policy: &Policy,
+    dataset: &mut Dataset,
+    cursor: u64,
+    mut sampler: Sampler<'_, '_>,
+) -> Result<SampledRollout> {
     let (config, size) = (&sampler.config.rollout, sampler.config.sizes.rollout);
     let prompts = (size / config.num_generations) as u64;
     if !config.filter_groups {
@@ -103,17 +114,15 @@ fn draw(
     policy: &Policy,
     dataset: &mut Dataset,
     numbers: Range<u64>,
-    sampler: &mut Sampler<'_>,
+    sampler: &mut Sampler<'_, '_>,
 ) -> Result<(Vec<Group>, Option<TokenOutputs>)> {
     let (config, seed) = (&sampler.config.rollout, sampler.config.train.seed);
     let group = config.num_generations;
     let examples = numbers.clone().map(|number| dataset.train(number)).collect::<Result<Vec<Example>>>()?;
     let each: Vec<&Example> = examples.iter().flat_map(|example| std::iter::repeat_n(example, group)).collect();
-    let prompt_ids = encode(&each, sampler.tokenizer, sampler.config.data.max_prompt_length)?;
-    let mut rngs = (numbers.clone())
-        .flat_map(|number| (0..group as u64).map(move |j| [number, j]))
-        .map(|index| rng::stream(seed, "rollout.sample", &index))
-        .collect::<Vec<_>>();
+    let indices: Vec<[u64; 2]> =
+        numbers.clone().flat_map(|number| (0..group as u64).map(move |j| [number, j])).collect();
+    let mut rngs: Vec<_> = indices.iter().map(|index| rng::stream(seed, "rollout.sample", index)).collect();
     let generation = Generation {
         sampling: SamplingParams {
             temperature: f64::from(config.temperature),
@@ -128,41 +137,51 @@ fn draw(
         top_k: sampler.inputs.sampler_top_k(),
         max_num_seqs: config.max_num_seqs,
     };
-    let (completions, outputs) =
-        policy.generate_with_outputs(&prompt_ids, &generation, sampler.capture, &mut rngs, None)?;
-    let texts = decode(&completions, &each, sampler.tokenizer)?;
-    let mut sampled = capo_plugin::Rollout::new(views(&texts, &completions, &each));
+    let max_steps = sampler.config.train.max_steps;
+    let stage = Stage { purpose: Purpose::TRAINING, step: sampler.step, max_steps, seed, indices: &indices };
+    let lengths = sampler.config.data.max_prompt_length;
+    let completed = complete(
+        policy,
+        (sampler.tokenizer, lengths),
+        (sampler.environment.as_deref_mut(), &mut sampler.recorder.at(Point::Environment)),
+        (&each, &stage),
+        (&generation, &mut rngs, sampler.capture),
+    )?;
+    let mut sampled = capo_plugin::Rollout::new(completed.views(&each));
     sampled.step = sampler.step;
-    sampled.max_steps = sampler.config.train.max_steps;
+    sampled.max_steps = max_steps;
     sampled.seed = seed;
     sampled.group_size = group;
     sampled.max_completion_length = config.max_completion_length;
-    let rewards = sampler.rewards.score(sampler.sink, &sampled)?;
+    let rewards = sampler.rewards.score(&mut sampler.recorder.at(Point::Reward), &sampled)?;
     drop(each);
+    let Completed { prompt_ids, completions, texts, conversations, outputs } = completed;
     let (mut prompt_ids, mut completions) = (prompt_ids.into_iter().step_by(group), completions.into_iter());
-    let mut texts = texts.into_iter();
+    let (mut texts, mut conversations) = (texts.into_iter(), conversations.into_iter());
     let groups = numbers.zip(examples).enumerate().map(|(place, (number, example))| Group {
         number,
         example,
         prompt_ids: prompt_ids.next().unwrap_or_default(),
         completions: completions.by_ref().take(group).collect(),
         texts: texts.by_ref().take(group).collect(),
+        conversations: conversations.by_ref().take(group).collect(),
         rewards: rewards.part(place * group..(place + 1) * group),
     });
     Ok((groups.collect(), outputs))
 }
 
 /// Assembles a rollout from `groups`.
-fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<SampledRollout> {
+fn assemble(groups: Vec<Group>, sampler: &Sampler<'_, '_>) -> Result<SampledRollout> {
     let (tokens, prompts) = (groups.iter().map(Group::tokens).sum(), groups.len() as u64);
     let group_size = sampler.config.rollout.num_generations;
     let mut context = sampler.inputs.context().then(|| context::gather(&groups, sampler.tokenizer)).transpose()?;
     let (mut prompt_ids, mut completions) = (Vec::new(), Vec::new());
-    let (mut texts, mut rewards) = (Vec::new(), Scored::default());
+    let (mut texts, mut conversations, mut rewards) = (Vec::new(), Vec::new(), Scored::default());
     for group in groups {
         prompt_ids.extend(std::iter::repeat_n(group.prompt_ids, group.completions.len()));
         completions.extend(group.completions);
         texts.extend(group.texts);
+        conversations.extend(group.conversations);
         rewards.append(group.rewards);
     }
     for (name, values) in &rewards.per_reward {
@@ -178,15 +197,25 @@ fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<SampledRollout>
         group_size,
         pad,
     );
+    completions.iter().enumerate().for_each(|(b, completion)| batch.leave_out(b, &completion.added));
     batch.sampled_at = sampler.step;
     batch.context = context;
     // They are empty unless they were asked for.
     let sampler_logps = || completions.iter().map(|completion| completion.sampler_logps.as_slice());
     let asked = sampler_logps().zip(&ids).all(|(logps, ids)| logps.len() == ids.len());
     batch.sampler_logps = asked.then(|| context::padded(sampler_logps(), batch.dims.tokens as usize, 0.0));
-    let (lengths, truncated) = (ids.iter().map(|ids| ids.len()).collect(), batch.truncated.clone());
-    let record =
-        RolloutRecord { lengths, truncated, group_size, rewards, texts, tokens, prompts, ..RolloutRecord::default() };
+    let (lengths, truncated) = (completions.iter().map(SampledTokens::drawn).collect(), batch.truncated.clone());
+    let record = RolloutRecord {
+        lengths,
+        truncated,
+        group_size,
+        rewards,
+        texts,
+        conversations,
+        tokens,
+        prompts,
+        ..RolloutRecord::default()
+    };
     Ok(SampledRollout { batch, outputs: None, record })
 }
 
@@ -195,29 +224,83 @@ pub fn encode(examples: &[&Example], tokenizer: &Tokenizer, limit: usize) -> Res
     examples.iter().map(|example| example.prompt_ids(tokenizer, limit)).collect()
 }
 
-pub fn decode(tokens: &[SampledTokens], rows: &[&Example], tokenizer: &Tokenizer) -> Result<Vec<SampledText>> {
-    let text = |(tokens, row): (&SampledTokens, &&Example)| {
-        let completion = tokenizer.decode(&tokens.ids).context("a sampled completion is not text")?;
-        Ok(SampledText { prompt: row.prompt.clone(), completion, answer: row.answer.clone() })
-    };
-    tokens.iter().zip(rows).map(text).collect()
+/// Completions of some prompts, as tokens and as texts; all are `[B]`.
+pub struct Completed {
+    pub prompt_ids: Vec<Vec<u32>>,
+    pub completions: Vec<SampledTokens>,
+    pub texts: Vec<SampledText>,
+    /// The episodes that the completions are; empty without an environment.
+    pub conversations: Vec<Conversation>,
+    /// Outputs of the sampler's passes, if they were asked for.
+    pub outputs: Option<TokenOutputs>,
 }
 
-/// Views of `completions` for reward components; all arguments are `[B]`.
-pub fn views<'a>(
-    samples: &'a [SampledText],
-    completions: &'a [SampledTokens],
-    examples: &[&'a Example],
-) -> Vec<capo_plugin::Completion<'a>> {
-    let view = |((sample, completion), example): ((&'a SampledText, &'a SampledTokens), &&'a Example)| {
-        let mut view = capo_plugin::Completion::new(&example.prompt, &sample.completion);
-        view.ids = &completion.ids;
-        view.truncated = completion.truncated;
-        view.answer = &example.answer;
-        view.columns = &example.columns;
-        view
+/// Samples a completion of each example, whose prompt has at most `limit` tokens. With an environment a completion is an episode.
+pub fn complete<R: Rng + Send>(
+    policy: &Policy,
+    (tokenizer, limit): (&Tokenizer, usize),
+    (environment, sink): (Option<&mut Environment>, &mut dyn Sink),
+    (examples, stage): (&[&Example], &Stage<'_>),
+    (generation, rngs, capture): (&Generation, &mut [R], Option<Capture>),
+) -> Result<Completed> {
+    let Some(environment) = environment else {
+        let prompt_ids = encode(examples, tokenizer, limit)?;
+        let (completions, outputs) = policy.generate_with_outputs(&prompt_ids, generation, capture, rngs, None)?;
+        let prompts = examples.iter().map(|example| example.prompt.clone());
+        let texts = decode(&completions, prompts, examples, tokenizer)?;
+        return Ok(Completed { prompt_ids, completions, texts, conversations: Vec::new(), outputs });
     };
-    samples.iter().zip(completions).zip(examples).map(view).collect()
+    let mut conversations = environment.begin(sink, tokenizer, examples, stage)?;
+    let begun = conversations.iter().zip(examples).map(|(conversation, example)| {
+        let prompt = conversation.prompt.clone();
+        Example { prompt, ..(*example).clone() }.prompt_ids(tokenizer, limit)
+    });
+    let prompt_ids = begun.collect::<Result<Vec<_>>>()?;
+    let generation = Generation { max_turn_length: environment.max_turn_length(), ..generation.clone() };
+    let (mut completions, outputs) = environment.converse(sink, tokenizer, &mut conversations, |lines| {
+        let partner = |rows| lines.partner(rows);
+        policy.generate_with_outputs(&prompt_ids, &generation, capture, rngs, Some(&partner))
+    })?;
+    for (completion, conversation) in completions.iter_mut().zip(&conversations) {
+        completion.truncated |= conversation.cut;
+    }
+    let prompts = conversations.iter().map(|conversation| conversation.prompt.clone());
+    let texts = decode(&completions, prompts, examples, tokenizer)?;
+    Ok(Completed { prompt_ids, completions, texts, conversations, outputs })
+}
+
+fn decode(
+    tokens: &[SampledTokens],
+    prompts: impl Iterator<Item = String>,
+    rows: &[&Example],
+    tokenizer: &Tokenizer,
+) -> Result<Vec<SampledText>> {
+    let text = |((tokens, prompt), row): ((&SampledTokens, String), &&Example)| {
+        let completion = tokenizer.decode(&tokens.ids).context("a sampled completion is not text")?;
+        Ok(SampledText { prompt, completion, answer: row.answer.clone() })
+    };
+    tokens.iter().zip(prompts).zip(rows).map(text).collect()
+}
+
+impl Completed {
+    /// Views for reward components of the completions of `examples`.
+    pub fn views<'a>(&'a self, examples: &[&'a Example]) -> Vec<capo_plugin::Completion<'a>> {
+        let view = |((sample, completion), example): ((&'a SampledText, &'a SampledTokens), &&'a Example)| {
+            let mut view = capo_plugin::Completion::new(&sample.prompt, &sample.completion);
+            view.ids = &completion.ids;
+            view.truncated = completion.truncated;
+            view.answer = &example.answer;
+            view.columns = &example.columns;
+            view
+        };
+        let mut views: Vec<_> = self.texts.iter().zip(&self.completions).zip(examples).map(view).collect();
+        for (view, conversation) in views.iter_mut().zip(&self.conversations) {
+            view.text = conversation.turns().next_back().unwrap_or_default();
+            view.messages = &conversation.json;
+            view.environment_reward = conversation.reward;
+        }
+        views
+    }
 }
 
 /// Rows of prompts padded on the left and completions padded on the right.

@@ -1,18 +1,16 @@
 //! The reward `command`: an external program's number for each completion, over JSON lines.
 
 mod line;
-mod program;
 
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use capo_plugin::Completion;
 use capo_plugin::prelude::*;
 
-use program::{Program, Silence};
+use crate::program::Program;
 
 /// An external program and its limits.
 #[derive(Deserialize)]
@@ -44,9 +42,6 @@ fn three() -> u64 {
     3
 }
 
-/// Largest number of processes.
-const MOST_PROCESSES: usize = 256;
-
 /// Smallest and largest time to wait for surplus answers after a process's last answer.
 const QUIET: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
 
@@ -68,10 +63,7 @@ impl External {
             self.programs.resize_with(number + 1, || None);
         }
         if self.programs[number].is_none() {
-            let started = Program::start(&self.command);
-            let started = started
-                .map_err(|error| PluginError::failed(format!("`{}` could not be started: {error}", self.name())))?;
-            self.programs[number] = Some(started);
+            self.programs[number] = Some(Program::start(&self.command)?);
         }
         if let Some(program) = &self.programs[number] {
             program.send(line::questions(rollout, share.first, share.completions));
@@ -146,13 +138,8 @@ impl External {
                     let now = Instant::now();
                     *longest = (*longest).max(now - last.replace(now).unwrap_or(now));
                 }
-                Err(Silence::Ended) => {
-                    return Ok(Some(format!("ended after {next} of {count} answers: {}", program.end())));
-                }
-                Err(Silence::Late) => {
-                    let how = program.end();
-                    let seconds = self.timeout;
-                    return Ok(Some(format!("gave {next} of {count} answers in {seconds} seconds, `timeout`: {how}")));
+                Err(silence) => {
+                    return Ok(Some(program.end(&silence, &format!("{next} of {count} answers"), self.timeout)));
                 }
             }
         }
@@ -200,37 +187,8 @@ impl Reward for External {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        let Self { command, timeout, concurrency, .. } = self;
-        let Some(name) = command.first().filter(|name| !name.is_empty()) else {
-            return Err(PluginError::config(
-                "`command` is empty (give a program and its arguments, `[\"./grade\", \"--fast\"]`)",
-            ));
-        };
-        if !is_found(name) {
-            return Err(PluginError::config(format!(
-                "`command` names `{name}`, which is no file that can be run (give its path, or a name in `PATH`)"
-            )));
-        }
-        if !(0.001..=1e6).contains(timeout) {
-            return Err(PluginError::config(format!("`timeout` is {timeout} (it must be 0.001 to 1000000 seconds)")));
-        }
-        if !(1..=MOST_PROCESSES).contains(concurrency) {
-            return Err(PluginError::config(format!(
-                "`concurrency` is {concurrency} (it must be 1 to {MOST_PROCESSES})"
-            )));
-        }
-        Ok(())
+        Program::check(&self.command, self.timeout, ("concurrency", self.concurrency))
     }
-}
-
-/// True if the system finds a program with this name.
-fn is_found(name: &str) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    let runs = |path: &Path| path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
-    if name.contains('/') {
-        return runs(Path::new(name));
-    }
-    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|folder| runs(&folder.join(name))))
 }
 
 register!(Reward, External, "command", "what an external program says of each completion, over JSON lines", {

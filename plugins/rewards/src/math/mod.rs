@@ -24,6 +24,7 @@ pub use boxes::boxed;
 pub use extract::Places;
 pub(crate) use rational::Rational;
 
+use evaluate::{Evaluator, Value};
 use expression::Expression;
 
 /// An answer: its text, and its meaning if the text could be parsed.
@@ -108,6 +109,24 @@ pub fn extract(text: &str) -> Option<String> {
 #[must_use]
 pub fn verify(gold: &str, answer: &str) -> bool {
     Answer::of(answer, Places::Any).is_some_and(|answer| answer.matches(&Answer::gold(gold)))
+}
+
+/// The exact value of an expression of numbers, as a whole number or a fraction. `None` if it has none, or none within the limits on time
+/// and memory.
+///
+/// ```
+/// use capo_rewards::math;
+///
+/// assert_eq!(math::value("(347 - 5) * 286").as_deref(), Some("97812"));
+/// assert_eq!(math::value("1/2 + x"), None);
+/// ```
+#[must_use]
+pub fn value(text: &str) -> Option<String> {
+    let says = parse::parse(text).filter(|says| says.is_scalar() && says.is_constant())?;
+    match Evaluator::new().value(&says) {
+        Value::Exact(value) => Some(value.to_string()),
+        Value::Near(_) => None,
+    }
 }
 
 /// Commands that mark words and layout.

@@ -1,13 +1,15 @@
-//! A long-running external program: its input lines, its output lines, and its end.
+//! A long-running external program, of a reward or an environment: its input lines, its output lines, and its end.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use capo_plugin::PluginError;
 use rustix::io::ioctl_fionread;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
@@ -23,29 +25,67 @@ const KEPT: usize = 2000;
 /// Time for a program to end by itself after its input ends.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// Largest number of processes of one component.
+const MOST_PROCESSES: usize = 256;
+
 /// Reason why no answer came.
-pub(super) enum Silence {
+#[derive(Debug)]
+pub enum Silence {
     /// The deadline passed.
     Late,
+    /// A line is longer than any answer may be.
+    TooLong,
     /// The program's output ended.
     Ended,
 }
 
 /// A running program. It leads a process group that ends with it.
-pub(super) struct Program {
+pub struct Program {
     child: Child,
     input: Option<Sender<Vec<u8>>>,
     /// The pipe to which `input` is written.
     pipe: Option<Arc<ChildStdin>>,
-    output: Receiver<String>,
+    /// Lines of output; `None` in place of one that is too long.
+    output: Receiver<Option<String>>,
     errors: Arc<Mutex<Vec<u8>>>,
     /// Disconnected when standard error ends.
     silent: Receiver<()>,
 }
 
 impl Program {
+    /// Refuses a command that names no program, a limit on seconds, and a number of processes; `count` is the name of its key.
+    ///
+    /// # Errors
+    ///
+    /// The value that is out of range, and its limit.
+    pub fn check(command: &[String], timeout: f64, (count, processes): (&str, usize)) -> Result<(), PluginError> {
+        let sentence = match command.first().filter(|name| !name.is_empty()) {
+            None => "`command` is empty (give a program and its arguments, `[\"./grade\", \"--fast\"]`)".to_owned(),
+            Some(name) if !is_found(name) => format!(
+                "`command` names `{name}`, which is no file that can be run (give its path, or a name in `PATH`)"
+            ),
+            _ if !(0.001..=1e6).contains(&timeout) => {
+                format!("`timeout` is {timeout} (it must be 0.001 to 1000000 seconds)")
+            }
+            _ if !(1..=MOST_PROCESSES).contains(&processes) => {
+                format!("`{count}` is {processes} (it must be 1 to {MOST_PROCESSES})")
+            }
+            _ => return Ok(()),
+        };
+        Err(PluginError::config(sentence))
+    }
+
     /// Starts the program with this process's environment and working directory.
-    pub(super) fn start(command: &[String]) -> io::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// When the system cannot start it.
+    pub fn start(command: &[String]) -> Result<Self, PluginError> {
+        let name = command.first().map_or("", String::as_str);
+        Self::spawn(command).map_err(|error| PluginError::failed(format!("`{name}` could not be started: {error}")))
+    }
+
+    fn spawn(command: &[String]) -> io::Result<Self> {
         let (name, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut child = Command::new(name)
             .args(arguments)
@@ -70,39 +110,49 @@ impl Program {
     }
 
     /// Sends lines to the program. If the program has ended, the next call of `answer` reports it.
-    pub(super) fn send(&self, lines: Vec<u8>) {
+    pub fn send(&self, lines: Vec<u8>) {
         if let Some(input) = &self.input {
             let _ = input.send(lines);
         }
     }
 
     /// A surplus line that arrives by `deadline`, if any.
-    pub(super) fn unasked(&self, deadline: Instant) -> Option<String> {
-        self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()
+    pub fn unasked(&self, deadline: Instant) -> Option<String> {
+        self.answer(deadline).ok()
     }
 
     /// True if the program has left more of its input unread than the end of one line.
-    pub(super) fn has_unread(&self) -> bool {
+    pub fn has_unread(&self) -> bool {
         self.pipe.as_ref().is_some_and(|pipe| ioctl_fionread(pipe).is_ok_and(|bytes| bytes > 1))
     }
 
     /// The next line of output.
-    pub(super) fn answer(&self, deadline: Instant) -> Result<String, Silence> {
-        self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|error| match error {
-            RecvTimeoutError::Timeout => Silence::Late,
-            RecvTimeoutError::Disconnected => Silence::Ended,
-        })
+    ///
+    /// # Errors
+    ///
+    /// When there is none by the deadline, or it is longer than a MiB.
+    pub fn answer(&self, deadline: Instant) -> Result<String, Silence> {
+        match self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => line.ok_or(Silence::TooLong),
+            Err(RecvTimeoutError::Timeout) => Err(Silence::Late),
+            Err(RecvTimeoutError::Disconnected) => Err(Silence::Ended),
+        }
     }
 
-    /// Ends the program; returns its exit status and the end of its standard error.
-    pub(super) fn end(mut self) -> String {
+    /// Ends the program; returns what it has done instead of its next answer, `said` of how many it gave, its exit status and the end of its standard error.
+    pub fn end(mut self, silence: &Silence, said: &str, timeout: f64) -> String {
         let status = self.stop().map_or_else(|error| error.to_string(), |status| status.to_string());
         // A process that has left the group may still hold the pipe open.
         let _ = self.silent.recv_timeout(GRACE);
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         let text = String::from_utf8_lossy(&errors);
-        let said = text.trim().lines().collect::<Vec<_>>().join(" | ");
-        if said.is_empty() { status } else { format!("{status}; its standard error ends with `{said}`") }
+        let words = text.trim().lines().collect::<Vec<_>>().join(" | ");
+        let words = if words.is_empty() { status } else { format!("{status}; its standard error ends with `{words}`") };
+        match silence {
+            Silence::Late => format!("gave {said} in {timeout} seconds, `timeout`: {words}"),
+            Silence::Ended => format!("ended after {said}: {words}"),
+            Silence::TooLong => format!("wrote a line of more than {MOST_BYTES} bytes after {said}: {words}"),
+        }
     }
 
     /// Closes the program's input, waits a moment, and then ends the whole group.
@@ -138,15 +188,17 @@ fn write(mut stdin: &ChildStdin, lines: &Receiver<Vec<u8>>) {
 }
 
 /// Sends line after line; a line that is too long ends the output.
-fn read(stdout: ChildStdout, answers: &SyncSender<String>) {
+fn read(stdout: ChildStdout, answers: &SyncSender<Option<String>>) {
     let mut stdout = BufReader::new(stdout);
     loop {
         let mut line = Vec::new();
         let count = stdout.by_ref().take(MOST_BYTES).read_until(b'\n', &mut line);
-        if !matches!(count, Ok(1..)) || line.len() as u64 == MOST_BYTES {
+        if !matches!(count, Ok(1..)) {
             return;
         }
-        if answers.send(String::from_utf8_lossy(&line).trim().to_owned()).is_err() {
+        let is_too_long = line.len() as u64 == MOST_BYTES;
+        let line = (!is_too_long).then(|| String::from_utf8_lossy(&line).trim().to_owned());
+        if answers.send(line).is_err() || is_too_long {
             return;
         }
     }
@@ -161,4 +213,14 @@ fn keep(mut stderr: ChildStderr, kept: &Mutex<Vec<u8>>, _speaking: Sender<()>) {
         let surplus = kept.len().saturating_sub(KEPT);
         kept.drain(..surplus);
     }
+}
+
+/// True if the system finds a program with this name.
+fn is_found(name: &str) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    let runs = |path: &Path| path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
+    if name.contains('/') {
+        return runs(Path::new(name));
+    }
+    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|folder| runs(&folder.join(name))))
 }

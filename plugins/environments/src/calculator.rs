@@ -1,0 +1,102 @@
+//! The environment `calculator`: a tool that computes.
+
+use capo_plugin::prelude::*;
+use capo_rewards::math;
+
+const TOOL: &str = r#"{"type": "function", "function": {"name": "calculator", "description": "Computes the exact value of an expression of numbers.", "parameters": {"type": "object", "properties": {"expression": {"type": "string", "description": "The expression, for example (347 - 5) * 286."}}, "required": ["expression"]}}}"#;
+
+/// Answers calls; a turn without one ends the episode.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Calculator {
+    #[serde(default)]
+    plain: bool,
+}
+
+impl Environment for Calculator {
+    fn tools(&mut self) -> Result<Vec<String>, PluginError> {
+        Ok(if self.plain { Vec::new() } else { vec![TOOL.to_owned()] })
+    }
+
+    fn begin(&mut self, _: &mut Ctx<'_>, episodes: &Episodes<'_>) -> Result<Vec<String>, PluginError> {
+        Ok(vec![String::new(); episodes.episodes.len()])
+    }
+
+    fn respond(&mut self, _: &mut Ctx<'_>, turns: &[Turn<'_>]) -> Result<Vec<Observation>, PluginError> {
+        Ok(turns.iter().map(|turn| if self.plain { plain(turn) } else { of_calls(turn) }).collect())
+    }
+}
+
+fn of_calls(turn: &Turn<'_>) -> Observation {
+    let observation = Observation::of(turn);
+    if turn.calls.is_empty() {
+        return observation.end();
+    }
+    turn.calls.iter().fold(observation, |observation, call| {
+        let arguments: serde_json::Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+        let expression = arguments["expression"].as_str().unwrap_or_default();
+        let value = math::value(expression).unwrap_or_else(|| "error: the expression has no exact value".to_owned());
+        observation.result(&call.name, value)
+    })
+}
+
+/// The answer to a turn in plain text, in which `347*286=` is a call, and a space between two numbers multiplies them.
+fn plain(turn: &Turn<'_>) -> Observation {
+    let Some(expression) = turn.text.trim().strip_suffix('=') else {
+        return Observation::of(turn).metric("calls", 0.0).end();
+    };
+    let factors: Vec<&str> = expression.split_whitespace().collect();
+    let is_number = |text: &&str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let expression = if factors.iter().all(is_number) { factors.join("*") } else { expression.to_owned() };
+    let observation = Observation::of(turn).metric("calls", 1.0);
+    match math::value(&expression) {
+        Some(value) => observation.metric("failures", 0.0).say(format!("{value}=")),
+        None => observation.metric("failures", 1.0).end(),
+    }
+}
+
+register!(Environment, Calculator, "calculator", "a tool that computes the exact value of an expression of numbers", {
+    plain = false => "true for a model without a chat template: a turn `347*286=` is a call, and `99242=` the answer",
+});
+
+#[cfg(test)]
+mod tests {
+    use capo_plugin::ToolCall;
+    use capo_plugin::testing::{self, Records};
+
+    use super::*;
+
+    #[test]
+    fn calls_are_answered_and_other_turns_end_the_episode() {
+        let answer = |table: &str, turn: Turn<'_>| {
+            let mut calculator = testing::environment::<Calculator>(table).unwrap();
+            calculator.respond(&mut Records::default(), &[turn]).unwrap().remove(0)
+        };
+        for (text, said) in [
+            ("347 286=", Some("99242=")),
+            ("347*286=", Some("99242=")),
+            (" 1+1/3=", Some("4/3=")),
+            ("99242", None),
+            ("=", None),
+            ("12+=", None),
+            ("9^9^9^9=", None),
+        ] {
+            let answer = answer("plain = true", Turn::new(0, text));
+            assert_eq!(answer.messages.first().map(|message| message.content.as_str()), said, "{text}");
+            assert_eq!(answer.ended, said.is_none());
+        }
+        for (expression, said) in [("(2+3)*4", "20"), ("x", "error: the expression has no exact value")] {
+            let mut turn = Turn::new(0, "");
+            let arguments = serde_json::json!({ "expression": expression }).to_string();
+            turn.calls = vec![ToolCall { name: "calculator".into(), arguments }];
+            assert_eq!(answer("", turn).messages[0].content, said);
+        }
+        assert!(answer("", Turn::new(0, "It is 20.")).ended);
+    }
+
+    #[test]
+    fn the_rules_of_the_point_are_kept() {
+        testing::check_key_docs().unwrap();
+        testing::conform(&[]).unwrap();
+    }
+}

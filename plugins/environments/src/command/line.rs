@@ -1,0 +1,103 @@
+//! The JSON lines that an external program reads and writes. docs/environments.md describes them.
+
+use std::collections::BTreeMap;
+
+use capo_plugin::{Episode, Episodes, Message, Observation, Purpose, Turn};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The question for a copy's tools.
+pub(super) const TOOLS: &str = "{\"ask\":\"tools\"}\n";
+
+/// The answer about tools.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tools {
+    tools: Vec<Value>,
+}
+
+/// An answer about an episode.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Answer {
+    pub(super) episode: u64,
+    /// What follows the prompt; only where an episode begins.
+    pub(super) message: Option<String>,
+    pub(super) turn: Option<usize>,
+    #[serde(default)]
+    messages: Vec<Words>,
+    #[serde(default)]
+    ended: bool,
+    #[serde(default)]
+    reward: f64,
+    #[serde(default)]
+    metrics: BTreeMap<String, f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Words {
+    #[serde(default = "user")]
+    role: String,
+    #[serde(default)]
+    name: String,
+    content: String,
+}
+
+fn user() -> String {
+    "user".into()
+}
+
+/// The line that begins an episode.
+pub(super) fn begin(episodes: &Episodes<'_>, episode: &Episode<'_>) -> Vec<u8> {
+    let Episode { number, prompt, answer, columns, group, place, seed, .. } = *episode;
+    line(&json!({
+        "ask": "begin", "episode": number, "group": group, "place": place, "seed": seed, "step": episodes.step,
+        "max_turns": episodes.max_turns,
+        "purpose": if episodes.purpose == Purpose::EVALUATION { "evaluation" } else { "training" },
+        "prompt": prompt, "answer": (!answer.is_empty()).then_some(answer),
+        "columns": serde_json::from_str::<Value>(columns).unwrap_or_default(),
+    }))
+}
+
+/// The line about a turn.
+pub(super) fn respond(turn: &Turn<'_>) -> Vec<u8> {
+    let call = |call: &capo_plugin::ToolCall| json!({"name": call.name, "arguments": serde_json::from_str::<Value>(&call.arguments).unwrap_or_default()});
+    let calls: Vec<Value> = turn.calls.iter().map(call).collect();
+    line(&json!({
+        "ask": "respond", "episode": turn.episode, "turn": turn.number, "text": turn.text, "calls": calls,
+        "is_last": turn.is_last,
+    }))
+}
+
+fn line(value: &Value) -> Vec<u8> {
+    (value.to_string() + "\n").into_bytes()
+}
+
+/// The schemas in an answer about tools.
+pub(super) fn tools(line: &str) -> Result<Vec<String>, String> {
+    let Tools { tools } = serde_json::from_str(line).map_err(|error| format!("is {}: {error}", shown(line)))?;
+    Ok(tools.iter().map(Value::to_string).collect())
+}
+
+/// The answer in `line`.
+pub(super) fn answer(line: &str) -> Result<Answer, String> {
+    serde_json::from_str(line).map_err(|error| format!("is {}: {error}", shown(line)))
+}
+
+/// The beginning of a line, in backticks.
+pub(super) fn shown(line: &str) -> String {
+    format!("`{}`", line.chars().take(200).collect::<String>())
+}
+
+impl Answer {
+    /// The observation of `turn`.
+    pub(super) fn observed(self, turn: &Turn<'_>) -> Observation {
+        let message = |Words { role, name, content }| Message { role, name, content };
+        let mut observation = Observation::of(turn).reward(self.reward as f32);
+        observation.messages = self.messages.into_iter().map(message).collect();
+        observation.metrics = self.metrics.into_iter().collect();
+        observation.ended = self.ended;
+        observation
+    }
+}

@@ -1,0 +1,16 @@
+//! The reward `environment`: what a run's environment gave in the turns of an episode.
+
+use capo_plugin::prelude::*;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfEnvironment {}
+
+impl Reward for OfEnvironment {
+    fn score(&mut self, _: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
+        crate::each(rollout, rewards, |completion| completion.environment_reward);
+        Ok(())
+    }
+}
+
+register!(Reward, OfEnvironment, "environment", "the sum of the rewards that the environment gave in an episode");
