@@ -7,9 +7,13 @@
 //! `embedded:arithmetic-with-slips` is the same task taught by fallible teachers: its worked solutions forget each carry
 //! with probability one half. Prompts, answers and the split are the same. A model trained on it knows how to add and
 //! is unsure about carries, which leaves reinforcement learning something to do.
+//!
+//! `embedded:products` asks for three-digit products, `448 972=`, of the same pairs. Half of its worked solutions are guesses. The others are
+//! conversations with a calculator, `448 972=`, `435456=`, `435456`, which miscopy a digit now and then.
 
 use anyhow::Result;
 use host_ops::rng;
+use rand_chacha::ChaCha12Rng;
 use serde_json::json;
 
 use super::example::{Example, ensure_available};
@@ -21,6 +25,8 @@ const OPERANDS: u64 = 900;
 const HELD_OUT_SHARE: u64 = 10;
 /// Seed of the split and of the held-out order, which belong to the task and do not depend on the run's seed.
 const TASK_SEED: u64 = 0;
+/// One digit in this many is miscopied.
+const MISCOPIED: u64 = 20;
 /// Number of prompts that are checked in place of all.
 const SAMPLES: u64 = 64;
 
@@ -28,7 +34,7 @@ const SAMPLES: u64 = 64;
 #[derive(Clone, Debug)]
 pub struct Arithmetic {
     seed: u64,
-    slips: bool,
+    name: &'static str,
 }
 
 impl Arithmetic {
@@ -38,22 +44,20 @@ impl Arithmetic {
     /// Name of the task whose worked solutions forget carries.
     pub const NAME_WITH_SLIPS: &'static str = "embedded:arithmetic-with-slips";
 
-    /// Both names.
-    pub const NAMES: [&'static str; 2] = [Self::NAME, Self::NAME_WITH_SLIPS];
+    /// Name of the task of products.
+    pub const PRODUCTS: &'static str = "embedded:products";
 
-    /// The task, with its training order drawn from `seed`.
-    pub fn new(seed: u64) -> Self {
-        Arithmetic { seed, slips: false }
-    }
+    /// All names.
+    pub const NAMES: [&'static str; 3] = [Self::NAME, Self::NAME_WITH_SLIPS, Self::PRODUCTS];
 
-    /// The task with worked solutions that forget carries, with its training order drawn from `seed`.
-    pub fn with_slips(seed: u64) -> Self {
-        Arithmetic { seed, slips: true }
+    /// The task of this name, with its training order drawn from `seed`.
+    pub fn named(name: &str, seed: u64) -> Option<Self> {
+        Some(Arithmetic { seed, name: Self::NAMES.into_iter().find(|known| *known == name)? })
     }
 
     /// Name of this task.
     pub fn name(&self) -> &'static str {
-        if self.slips { Self::NAME_WITH_SLIPS } else { Self::NAME }
+        self.name
     }
 
     /// Refuses demands that its first prompts do not meet. All other prompts have the same characters and length.
@@ -68,7 +72,7 @@ impl Arithmetic {
         loop {
             let (a, b) = pair(rng::below(&mut rng, OPERANDS * OPERANDS));
             if !is_held_out(a, b) {
-                return example(a, b, worked(a, b, || self.slips && rng::below(&mut rng, 2) == 0));
+                return self.example(a, b, Some(&mut rng));
             }
         }
     }
@@ -80,9 +84,19 @@ impl Arithmetic {
         let mut rng = rng::stream(TASK_SEED, "data.arithmetic.held_out", &[]);
         let order = rng::permutation(&mut rng, (OPERANDS * OPERANDS) as usize);
         let pairs = order.into_iter().map(|index| pair(index as u64)).filter(|(a, b)| is_held_out(*a, *b));
-        let held_out: Vec<Example> = pairs.take(count).map(|(a, b)| example(a, b, worked(a, b, || false))).collect();
-        ensure_available(&format!("dataset `{}`", Self::NAME), held_out.len(), count)?;
+        let held_out: Vec<Example> = pairs.take(count).map(|(a, b)| self.example(a, b, None)).collect();
+        ensure_available(&format!("dataset `{}`", self.name), held_out.len(), count)?;
         Ok(held_out)
+    }
+
+    /// The prompt of a pair. Its worked solution is right, unless `slips` draws the teacher's.
+    fn example(&self, a: u64, b: u64, slips: Option<&mut ChaCha12Rng>) -> Example {
+        if self.name == Self::PRODUCTS {
+            return example(format!("{a} {b}="), a * b, called(a, b, slips));
+        }
+        let mut slips = slips.filter(|_| self.name == Self::NAME_WITH_SLIPS);
+        let forgets = || slips.as_mut().is_some_and(|rng| rng::below(rng, 2) == 0);
+        example(format!("{a}+{b}="), a + b, worked(a, b, forgets))
     }
 }
 
@@ -95,10 +109,32 @@ fn is_held_out(a: u64, b: u64) -> bool {
     rng::below(&mut rng, HELD_OUT_SHARE) == 0
 }
 
-fn example(a: u64, b: u64, solution: String) -> Example {
-    let answer = (a + b).to_string();
+fn example(prompt: String, answer: u64, solution: String) -> Example {
+    let answer = answer.to_string();
     let columns = json!({ "answer": answer, "solution": solution }).to_string();
-    Example { prompt: format!("{a}+{b}="), answer, solution: Some(solution), reply: None, columns, row: None }
+    Example { prompt, answer, solution: Some(solution), reply: None, columns, row: None }
+}
+
+/// A product by the calculator, or a guess.
+fn called(a: u64, b: u64, mut slips: Option<&mut ChaCha12Rng>) -> String {
+    if let Some(rng) = &mut slips
+        && rng::below(rng, 2) == 0
+    {
+        return (SMALLEST * SMALLEST + rng::below(rng, OPERANDS * OPERANDS)).to_string();
+    }
+    let mut copy = |number: u64| {
+        let digit = |digit: char| match &mut slips {
+            Some(rng) => {
+                let slip = char::from(b'0' + rng::below(rng, 10) as u8);
+                if rng::below(rng, MISCOPIED) == 0 { slip } else { digit }
+            }
+            None => digit,
+        };
+        number.to_string().chars().map(digit).collect::<String>()
+    };
+    let [a, b] = [a, b].map(&mut copy);
+    let value = a.parse::<u64>().unwrap_or_default() * b.parse::<u64>().unwrap_or_default();
+    format!("{a} {b}=<eos>{value}={}", copy(value))
 }
 
 /// The worked solution: one digit sum per place with the carry, unless `forgets` it, then the answer that results.
@@ -120,15 +156,25 @@ mod tests {
 
     use super::*;
 
+    fn task(seed: u64) -> Arithmetic {
+        Arithmetic::named(Arithmetic::NAME, seed).unwrap()
+    }
+
     #[test]
     fn worked_solutions_by_hand() {
         assert_eq!(worked(448, 972, || false), "10 12 14=1420");
         assert_eq!(worked(100, 100, || false), "0 0 2=200");
         assert_eq!(worked(999, 999, || false), "18 19 19=1998");
         assert_eq!(worked(448, 972, || true), "10 11 13=1310");
-        let example = example(448, 972, worked(448, 972, || false));
+        let example = Arithmetic::named(Arithmetic::NAME, 0).unwrap().example(448, 972, None);
         assert_eq!((example.prompt.as_str(), example.answer.as_str()), ("448+972=", "1420"));
         assert_eq!(example.target(), "10 12 14=1420");
+        let products = Arithmetic::named(Arithmetic::PRODUCTS, 0).unwrap();
+        let example_of_product = products.example(448, 972, None);
+        assert_eq!((example_of_product.prompt.as_str(), example_of_product.answer.as_str()), ("448 972=", "435456"));
+        assert_eq!(example_of_product.target(), "448 972=<eos>435456=435456");
+        let calls = (0..1_000).filter(|cursor| products.train(*cursor).target().contains("<eos>")).count();
+        assert!((400..600).contains(&calls), "{calls} of 1000 solutions call");
         assert_eq!(example.columns, r#"{"answer":"1420","solution":"10 12 14=1420"}"#);
     }
 
@@ -141,7 +187,7 @@ mod tests {
 
     #[test]
     fn slips_change_solutions_and_nothing_else() {
-        let (right, slipping) = (Arithmetic::new(3), Arithmetic::with_slips(3));
+        let (right, slipping) = (task(3), Arithmetic::named(Arithmetic::NAME_WITH_SLIPS, 3).unwrap());
         let mut wrong = 0;
         for cursor in 0..1_000 {
             let (right, slip) = (right.train(cursor), slipping.train(cursor));
@@ -155,10 +201,10 @@ mod tests {
     #[test]
     fn train_and_held_out_never_meet() {
         let held_out: BTreeSet<String> =
-            Arithmetic::new(0).held_out(5_000).unwrap().into_iter().map(|example| example.prompt).collect();
+            task(0).held_out(5_000).unwrap().into_iter().map(|example| example.prompt).collect();
         assert_eq!(held_out.len(), 5_000, "a held-out prompt came twice");
         for seed in [0, 1] {
-            let task = Arithmetic::new(seed);
+            let task = task(seed);
             for cursor in 0..10_000 {
                 let prompt = task.train(cursor).prompt;
                 let (a, b) = prompt.trim_end_matches('=').split_once('+').unwrap();
@@ -170,9 +216,9 @@ mod tests {
 
     #[test]
     fn train_order_depends_on_the_seed_and_the_cursor_alone() {
-        let (first, other) = (Arithmetic::new(1), Arithmetic::new(2));
+        let (first, other) = (task(1), task(2));
         let forward: Vec<Example> = (0..50).map(|cursor| first.train(cursor)).collect();
-        let mut backward: Vec<Example> = (0..50).rev().map(|cursor| Arithmetic::new(1).train(cursor)).collect();
+        let mut backward: Vec<Example> = (0..50).rev().map(|cursor| task(1).train(cursor)).collect();
         backward.reverse();
         assert_eq!(forward, backward);
         assert_ne!(forward, (0..50).map(|cursor| other.train(cursor)).collect::<Vec<_>>());
@@ -181,13 +227,13 @@ mod tests {
 
     #[test]
     fn held_out_is_the_same_for_every_seed_and_grows_at_the_end() {
-        let short = Arithmetic::new(1).held_out(20).unwrap();
-        assert_eq!(short, Arithmetic::new(2).held_out(40).unwrap()[..20]);
+        let short = task(1).held_out(20).unwrap();
+        assert_eq!(short, task(2).held_out(40).unwrap()[..20]);
     }
 
     #[test]
     fn asking_for_too_many_says_how_many_there_are_a_tenth() {
-        let error = Arithmetic::new(0).held_out(1_000_000).unwrap_err().to_string();
+        let error = task(0).held_out(1_000_000).unwrap_err().to_string();
         let available: usize = error.split(' ').nth(3).unwrap().parse().unwrap();
         assert!((78_000..84_000).contains(&available), "{error}");
         assert!(error.contains("1000000 were asked for"), "{error}");

@@ -59,11 +59,7 @@ pub enum Dataset {
 impl Dataset {
     /// The embedded task called `name`, with its training order drawn from `seed`; `None` if there is no such task.
     pub fn embedded(name: &str, seed: u64, demands: &Demands<'_>) -> Result<Option<Self>> {
-        let task = match name {
-            Arithmetic::NAME => Arithmetic::new(seed),
-            Arithmetic::NAME_WITH_SLIPS => Arithmetic::with_slips(seed),
-            _ => return Ok(None),
-        };
+        let Some(task) = Arithmetic::named(name, seed) else { return Ok(None) };
         task.check(demands)?;
         Ok(Some(Dataset::Arithmetic(task, demands.chat.cloned())))
     }

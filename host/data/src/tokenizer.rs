@@ -329,7 +329,7 @@ mod tests {
         assert_eq!((tokenizer.vocab_size(), tokenizer.pad_id(), tokenizer.eos_ids()), (15, 0, &[1][..]));
         assert_eq!(tokenizer.encode("09+= ").unwrap(), [2, 11, 12, 13, 14]);
         for cursor in 0..200 {
-            let example = Arithmetic::new(0).train(cursor);
+            let example = Arithmetic::named(Arithmetic::NAME, 0).unwrap().train(cursor);
             for text in [example.prompt.as_str(), example.target()] {
                 let ids = tokenizer.encode(text).unwrap();
                 assert_eq!(ids.len(), text.len());

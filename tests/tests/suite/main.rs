@@ -26,6 +26,7 @@ mod device;
 mod diagnose;
 mod distribution;
 mod download;
+mod environments;
 mod equivalence;
 mod evolution;
 mod examples;

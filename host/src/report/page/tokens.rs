@@ -14,7 +14,7 @@ const OF_A_STEP: usize = 8;
 /// Largest count of numbers in all completions of a page together.
 const NUMBERS: usize = 200_000;
 /// Token columns that are not shown as numbers.
-const OTHERS: [&str; 4] = ["id", "text", "keep", "rejected_by"];
+const OTHERS: [&str; 5] = ["id", "text", "keep", "rejected_by", "observed"];
 const TOKENS: &str = "tokens/";
 
 /// The completions, and messages about files that cannot be read.
@@ -54,7 +54,8 @@ fn list<'a>(row: &'a Row, name: &str) -> &'a [Value] {
 }
 
 fn rejected(row: &Row) -> usize {
-    list(row, "keep").iter().filter(|keep| keep.as_u64() == Some(0)).count()
+    let observed = |at: usize| list(row, "observed").get(at).is_some_and(|one| one.as_u64() == Some(1));
+    list(row, "keep").iter().enumerate().filter(|(at, keep)| keep.as_u64() == Some(0) && !observed(*at)).count()
 }
 
 fn size(row: &Row) -> usize {
@@ -86,6 +87,7 @@ fn completion(run: usize, step: u64, row: &Row) -> Value {
         "texts": texts("text"),
         "rejectedBy": texts("rejected_by"),
         "keep": list(row, "keep"),
+        "observed": list(row, "observed"),
         "numbers": columns.collect::<Map<String, Value>>(),
     })
 }
@@ -111,6 +113,15 @@ mod tests {
         assert_eq!([&first["run"], &first["step"], &first["reward"]], [&json!(3), &json!(7), &json!(0.12346)]);
         assert_eq!(first["numbers"], json!({ "m_f": [1.5, null] }));
         assert_eq!(first["parts"], json!({ "a": 1 }));
+    }
+
+    #[test]
+    fn what_an_environment_said_is_not_rejected() {
+        let mut played = row(&[0, 0, 1], "played");
+        played.insert("tokens/observed".into(), json!([1, 1, 0]));
+        assert_eq!(rejected(&played), 0);
+        let shown = of_run(0, BTreeMap::from([(1, vec![played, row(&[0], "rejected")])]), 1000);
+        assert_eq!([&shown[0]["prompt"], &shown[1]["observed"]], [&json!("rejected"), &json!([1, 1, 0])]);
     }
 
     #[test]

@@ -53,7 +53,8 @@ pub struct Conversation {
     pub calls: Option<[usize; 2]>,
     /// The messages as JSON.
     pub json: String,
-    metrics: Vec<(String, f64)>,
+    /// Numbers of the environment, until they are recorded.
+    pub metrics: Vec<(String, f64)>,
 }
 
 /// One message of a conversation.
@@ -281,6 +282,13 @@ impl Server<'_> {
                 self.environment.component.id()
             );
             let conversation = &mut self.conversations[episode as usize];
+            if let Some(message) = messages.iter().find(|message| !["user", "tool"].contains(&message.role.as_str())) {
+                bail!(
+                    "component `{}`: a message of episode {episode} has the role `{}` (the model reads those of `user` and `tool`)",
+                    self.environment.component.id(),
+                    message.role
+                );
+            }
             conversation.reward += reward;
             conversation.metrics.extend(metrics);
             let reply = |capo_plugin::Message { role, name, content }| Reply { role, name, content };

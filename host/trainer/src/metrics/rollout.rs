@@ -1,6 +1,7 @@
 //! Metrics of sampled completions and their rewards (TRL: `GRPOTrainer._generate` and `_generate_and_score_completions`).
 
 use super::line::Values;
+use crate::environment::Conversation;
 use crate::reward::Scored;
 use crate::stages::dynamic_sampling::Filtered;
 use crate::stages::rollout::RolloutRecord;
@@ -12,6 +13,7 @@ const ZERO_STD: f64 = 1e-8;
 pub(super) fn rollout(record: &RolloutRecord) -> Values {
     let mut values = lengths(&record.lengths, &record.truncated);
     values.extend(rewards(&record.rewards, record.group_size));
+    values.extend(episodes(&record.conversations));
     values.extend(record.filtered.iter().flat_map(|filtered| {
         let Filtered { batches, dropped, without_difference, reward } = *filtered;
         let values = [
@@ -25,7 +27,7 @@ pub(super) fn rollout(record: &RolloutRecord) -> Values {
     values
 }
 
-/// Lengths of B completions in tokens, including the end token. `completions/{mean,min,max}_length` covers all completions.
+/// Lengths of B completions in tokens that the model drew, including the end token. `completions/{mean,min,max}_length` covers all completions.
 /// `completions/{mean,min,max}_terminated_length` covers the completions that ended by themselves (0 without any).
 /// `completions/clipped_ratio` is the share of the other completions.
 ///
@@ -43,6 +45,28 @@ fn lengths(lengths: &[usize], truncated: &[u8]) -> Values {
         values.push((format!("completions/mean_{suffix}"), mean(&lengths)));
         values.push((format!("completions/min_{suffix}"), lengths.iter().copied().fold(f64::INFINITY, f64::min)));
         values.push((format!("completions/max_{suffix}"), lengths.iter().copied().fold(0.0, f64::max)));
+    }
+    values
+}
+
+/// Turns of the model in an episode (`environment/turns`), and the share of episodes that the environment ended (`environment/ended`). With
+/// tools, `tools/call_frequency` is the number of calls per completion, and `tools/failure_frequency` the share of calls that could not be made
+/// (0 without calls).
+fn episodes(conversations: &[Conversation]) -> Values {
+    if conversations.is_empty() {
+        return Values::new();
+    }
+    let share = |of: &dyn Fn(&Conversation) -> usize| {
+        conversations.iter().map(of).sum::<usize>() as f64 / conversations.len() as f64
+    };
+    let mut values = vec![
+        ("environment/turns".to_owned(), share(&|one| one.turns().count())),
+        ("environment/ended".to_owned(), share(&|one| usize::from(one.ended))),
+    ];
+    if conversations.iter().any(|one| one.calls.is_some()) {
+        let [calls, failures] = [0, 1].map(|i| share(&|one| one.calls.map_or(0, |calls| calls[i])));
+        values.push(("tools/call_frequency".to_owned(), calls));
+        values.push(("tools/failure_frequency".to_owned(), if calls > 0.0 { failures / calls } else { 0.0 }));
     }
     values
 }
@@ -91,6 +115,7 @@ fn std(values: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::environment::Said;
 
     /// Asserts names, order and values; values are compared to eight decimals.
     fn assert_values(found: &[(String, f64)], expected: &[(&str, f64)]) {
@@ -117,6 +142,21 @@ mod tests {
         let none_terminated = lengths(&[5, 5], &[1, 1]);
         assert_eq!(none_terminated[0].1, 1.0);
         assert!(none_terminated[4..].iter().all(|(name, value)| name.contains("terminated") && *value == 0.0));
+    }
+
+    #[test]
+    fn episodes_by_hand() {
+        let said = |role: &str| Said { role: role.into(), name: String::new(), content: String::new() };
+        let of = |roles: &[&str], ended, calls| {
+            let messages = roles.iter().map(|role| said(role)).collect();
+            Conversation { messages, ended, calls, ..Conversation::default() }
+        };
+        let played = [of(&["assistant", "user", "assistant"], true, None), of(&["assistant"], false, None)];
+        assert_values(&episodes(&played), &[("environment/turns", 1.5), ("environment/ended", 0.5)]);
+        let called = [of(&["assistant"], true, Some([3, 1])), of(&["assistant"], true, Some([1, 0]))];
+        assert_values(&episodes(&called)[2..], &[("tools/call_frequency", 2.0), ("tools/failure_frequency", 0.25)]);
+        assert_eq!(episodes(&[of(&["assistant"], true, Some([0, 0]))])[3].1, 0.0);
+        assert!(episodes(&[]).is_empty());
     }
 
     #[test]

@@ -88,19 +88,29 @@ class TokenView {
 
   figure(completion, number, strength, by) {
     const figure = element("figure", "", null);
-    const { prompt, answer, reward, parts, truncated, ids, texts, keep } = completion;
+    const { prompt, answer, reward, parts, truncated, ids, texts, keep, observed } = completion;
     const caption = element("figcaption", "", figure);
     const names = Object.keys(parts);
     const of = names.length > 1 ? ` (${names.map((name) => `${name} ${brief(parts[name])}`).join(", ")})` : "";
-    const out = keep.filter((kept) => kept === 0).length;
-    const facts = [`reward ${brief(reward)}${of}`, answer && `answer ${answer}`, out && `${out} of ${keep.length} tokens rejected`, truncated && "cut off by the length limit"];
+    const drawn = keep.filter((_, at) => !observed[at]);
+    const out = drawn.filter((kept) => kept === 0).length;
+    const facts = [`reward ${brief(reward)}${of}`, answer && `answer ${answer}`, out && `${out} of ${drawn.length} tokens rejected`, truncated && "cut off by the length limit"];
     element("span", facts.filter(Boolean).join(" · "), caption);
     // Completions of one prompt stand together.
     if (this.shown[number - 1]?.prompt !== prompt) element("div", prompt, figure, { class: "prompt" });
     const text = element("div", "", figure, { class: "text" });
     if (ids.length === 0) text.append(completion.completion);
+    // A turn of the model with the observation after it; all but the last are folded.
+    const begins = ids.map((_, at) => at).filter((at) => at === 0 || (observed[at - 1] && !observed[at]));
+    let turn = text;
     ids.forEach((id, at) => {
-      const token = element(keep[at] === 0 ? "s" : "i", visible(texts[at], id, !truncated && at === ids.length - 1), text);
+      const count = begins.indexOf(at);
+      if (count >= 0 && begins.length > 1) {
+        turn = count === begins.length - 1 ? text : element("details", "", text);
+        if (turn !== text) element("summary", `turn ${count + 1}`, turn);
+      }
+      const kind = observed[at] ? "u" : keep[at] === 0 ? "s" : "i";
+      const token = element(kind, visible(texts[at], id, !truncated && at === ids.length - 1), turn);
       [token.dataset.completion, token.dataset.at] = [number, at];
       token.tabIndex = number === 0 && at === 0 ? 0 : -1;
       const value = strength(completion.numbers[by]?.[at] ?? null);

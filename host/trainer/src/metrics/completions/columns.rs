@@ -48,6 +48,10 @@ fn said(record: &StepRecord, rollout: &RolloutRecord, chosen: &[usize]) -> Vec<(
     ];
     let parts = &rollout.rewards.per_reward;
     columns.extend(parts.iter().map(|(name, values)| (format!("rewards/{name}"), numbers(values))));
+    if !rollout.conversations.is_empty() {
+        let messages = chosen.iter().map(|b| rollout.conversations[first + b].json.clone()).collect();
+        columns.push(("messages".to_owned(), Column::Text(messages)));
+    }
     let truncated = chosen.iter().map(|b| rollout.truncated[first + b] == 1).collect();
     columns.push(("truncated".to_owned(), Column::Flag(truncated)));
     columns
@@ -61,8 +65,8 @@ fn tokens(
     tokenizer: &Tokenizer,
 ) -> Result<Vec<(String, Column)>> {
     let StepRecord { batch: StepBatch { scored, advantages, .. }, decision, .. } = record;
-    let SampledBatch { dims, completion_ids, completion_mask, sampler_logps, .. } = &scored.sampled;
-    let places = |b: usize| dims.row(b).filter(|i| completion_mask[*i] == 1);
+    let SampledBatch { sequences, dims, completion_ids, completion_mask, sampler_logps, .. } = &scored.sampled;
+    let places = |b: usize| dims.row(b).take(sequences.lengths[b]);
     let numbers =
         |values: &[f32]| Column::Numbers(chosen.iter().map(|b| places(*b).map(|i| values[i]).collect()).collect());
     let wholes =
@@ -93,6 +97,9 @@ fn tokens(
         ("entropy", Some(&scored.entropy)),
     ];
     columns.extend(others.into_iter().filter_map(|(name, values)| Some((name.to_owned(), numbers(values?)))));
+    if !rollout.conversations.is_empty() {
+        columns.push(("observed".to_owned(), wholes(&|i| u32::from(completion_mask[i] == 0))));
+    }
     if !decision.factors.is_empty() {
         columns.push(("weight".to_owned(), numbers(&decision.token_weights)));
     }
