@@ -86,7 +86,7 @@ impl Registry {
             for info in offered {
                 let id = info.id.into_string();
                 offer::check_name("component", &id, origin)?;
-                if let Some(first) = self.offers.iter().find(|offer| offer.id == id) {
+                if let Some(first) = self.offers.iter().find(|offer| offer.point == point && offer.id == id) {
                     bail!("component `{id}` {}", twice(&first.origin, origin));
                 }
                 self.offers.push(Offer {
@@ -277,7 +277,9 @@ impl Registry {
     }
 
     fn offer(&self, section: &str, point: Point, id: &str) -> Result<&Offer> {
-        let Some(offer) = self.offers.iter().find(|offer| offer.id == id) else {
+        // An id belongs to its point: a reward and an environment may have the same.
+        let of_id = self.offers.iter().filter(|offer| offer.id == id);
+        let Some(offer) = of_id.max_by_key(|offer| offer.point == point) else {
             let here = || self.offers().into_iter().filter(|offer| offer.point == point).map(|offer| offer.id.as_str());
             let known = here().collect::<Vec<_>>().join("`, `");
             let hint = match (nearest(id, here()), find::carrier(id)) {

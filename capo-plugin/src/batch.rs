@@ -234,7 +234,7 @@ impl<'a> OptimizerState<'a> {
 /// how the host splits its work.
 ///
 /// Groups are consecutive: completions `g·G .. (g+1)·G` answer one prompt. Entries of `[B, T]` arrays where
-/// `completion_mask` is 0 are padding; their values are finite and mean nothing. A field that needs a flag of
+/// `completion_mask` is 0 are padding, or tokens of an environment; their values are finite and mean nothing. A field that needs a flag of
 /// [`Inputs`] is `None` unless the component's `inputs` names the flag.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]

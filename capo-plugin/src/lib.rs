@@ -2,8 +2,8 @@
 //!
 //! # In a training step
 //!
-//! A step runs **rollout → advantage → objective → mask → backward → step**. A *component* takes part at one of six
-//! extension points: [`Reward`], [`Advantage`], [`Objective`], [`Mask`], [`Weight`] or
+//! A step runs **rollout → advantage → objective → mask → backward → step**. A *component* takes part at one of seven
+//! extension points: [`Environment`], [`Reward`], [`Advantage`], [`Objective`], [`Mask`], [`Weight`] or
 //! [`StepControl`]. It is a struct: its fields are its configuration keys, and its trait defines its behaviour.
 //! `host new-plugin NAME` makes a crate with all of the above.
 //!
@@ -13,7 +13,8 @@
 //! request: return their flags from `inputs`, as in `Inputs::LAST_LAYER | Inputs::OLD_LOGPS`. Without a flag the
 //! array is absent. A curvature model needs the last layer's features, its largest logits and the optimizer's
 //! settings. In a trainer on a GPU these tensors are in GPU memory ([`Tensor::device`]). A reward sees a [`Rollout`]
-//! instead: prompt, completion text, and the dataset's row, as in `completion.column::<u32>("level")`.
+//! instead: prompt, completion text, and the dataset's row, as in `completion.column::<u32>("level")`. An environment sees
+//! [`Episodes`] when they begin, and then each [`Turn`] of the model.
 //!
 //! With `Inputs::ROLLOUT_CONTEXT`, [`Batch::rollout_context`] has the prompt ids, completion texts with a byte range per
 //! token, the rewards of every reward function, the log-probabilities under the sampler's own distribution, and the rollout's

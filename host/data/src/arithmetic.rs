@@ -8,7 +8,7 @@
 //! with probability one half. Prompts, answers and the split are the same. A model trained on it knows how to add and
 //! is unsure about carries, which leaves reinforcement learning something to do.
 //!
-//! `embedded:products` asks for three-digit products, `448 972=`, of the same pairs. Half of its worked solutions are guesses. The others are
+//! `embedded:products` asks for three-digit products, `448 972=`, of the same pairs. Three of four worked solutions are guesses. The others are
 //! conversations with a calculator, `448 972=`, `435456=`, `435456`, which miscopy a digit now and then.
 
 use anyhow::Result;
@@ -25,6 +25,8 @@ const OPERANDS: u64 = 900;
 const HELD_OUT_SHARE: u64 = 10;
 /// Seed of the split and of the held-out order, which belong to the task and do not depend on the run's seed.
 const TASK_SEED: u64 = 0;
+/// One of so many worked solutions of products is no guess.
+const GUESSES: u64 = 4;
 /// One digit in this many is miscopied.
 const MISCOPIED: u64 = 20;
 /// Number of prompts that are checked in place of all.
@@ -118,9 +120,9 @@ fn example(prompt: String, answer: u64, solution: String) -> Example {
 /// A product by the calculator, or a guess.
 fn called(a: u64, b: u64, mut slips: Option<&mut ChaCha12Rng>) -> String {
     if let Some(rng) = &mut slips
-        && rng::below(rng, 2) == 0
+        && rng::below(rng, GUESSES) != 0
     {
-        return (SMALLEST * SMALLEST + rng::below(rng, OPERANDS * OPERANDS)).to_string();
+        return format!("{a}{}", 10 + rng::below(rng, 990));
     }
     let mut copy = |number: u64| {
         let digit = |digit: char| match &mut slips {
@@ -174,7 +176,7 @@ mod tests {
         assert_eq!((example_of_product.prompt.as_str(), example_of_product.answer.as_str()), ("448 972=", "435456"));
         assert_eq!(example_of_product.target(), "448 972=<eos>435456=435456");
         let calls = (0..1_000).filter(|cursor| products.train(*cursor).target().contains("<eos>")).count();
-        assert!((400..600).contains(&calls), "{calls} of 1000 solutions call");
+        assert!((180..320).contains(&calls), "{calls} of 1000 solutions call");
         assert_eq!(example.columns, r#"{"answer":"1420","solution":"10 12 14=1420"}"#);
     }
 

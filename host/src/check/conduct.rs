@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use capo_plugin::PluginError;
 use capo_plugin::testing::check::{Check, Subject, Verdict, failed, skipped, success, warning};
-use capo_plugin::{PluginError, Point};
 use rustix::time::{ClockId, clock_gettime};
 
 /// The check that no thread is left behind.
@@ -115,6 +115,6 @@ fn call_time(subject: &Subject<'_>) -> Verdict {
         instance.step(&input)?;
         least = least.min(cpu_time().saturating_sub(start));
     }
-    let what = if subject.point == Point::Reward { "16 completions" } else { "16 completions of 32 tokens" };
+    let what = if subject.point.sees_text() { "16 completions" } else { "16 completions of 32 tokens" };
     success(format!("a step is {:.3} ms of work for {what}", 1e3 * least.as_secs_f64()))
 }

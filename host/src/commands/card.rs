@@ -37,7 +37,7 @@ pub(super) fn of_run(dir: &Path, step: u64) -> Result<String> {
     let name = short(&from);
     let method = settings.get("recipe").and_then(Value::as_str).map_or(String::new(), |recipe| format!(" of {recipe}"));
     let _ = write!(card, "# {name} after step {step}{method}\n\n| setting | value |\n|---|---|\n");
-    for point in ["advantage", "objective", "mask", "weight", "step_control", "reward"] {
+    for point in ["environment", "advantage", "objective", "mask", "weight", "step_control", "reward"] {
         let ids = ids(settings.get(point));
         if !ids.is_empty() {
             let _ = writeln!(card, "| {point} | {} |", ids.join(", "));

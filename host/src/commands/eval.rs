@@ -64,13 +64,13 @@ fn open(args: &EvalArgs) -> Result<Open> {
     let names_data = run.is_some() || draft.names_data() || !args.benchmark.is_empty();
     let draft = if run.is_some() { draft.without_recipe() } else { draft };
     let mut config = config::resolve(&registry, draft)?.config;
-    if let Some(run) = run
-        && let Some(reward) = config.reward.iter().find(|reward| reward.id == "command")
-    {
+    let starts = |(_, id): &(&str, &String)| *id == "command";
+    let rewards = config.reward.iter().map(|reward| ("reward", &reward.id));
+    let environment = config.environment.iter().map(|environment| ("environment", &environment.component.id));
+    if let (Some(run), Some((point, id))) = (run, rewards.chain(environment).find(starts)) {
         let settings = run.join(CONFIG_FILE);
         bail!(
-            "the settings of the run have the reward `{}`, which starts a program (if you trust them, name them with `--config {}`)",
-            reward.id,
+            "the settings of the run have the {point} `{id}`, which starts a program (if you trust them, name them with `--config {}`)",
             settings.display()
         );
     }

@@ -31,7 +31,9 @@ fn folder() -> Folder {
 }
 
 fn with(keys: &str, delay: &str) -> String {
-    format!("{STEPS} --set environment={{use=\"command\",command=[\"sh\",\"game\",\"{delay}\"],max_turn_length=9,deterministic=true{keys}}}")
+    format!(
+        "{STEPS} --set environment={{use=\"command\",command=[\"sh\",\"game\",\"{delay}\"],max_turn_length=9,deterministic=true{keys}}}"
+    )
 }
 
 #[test]
@@ -78,7 +80,8 @@ fn a_run_killed_inside_an_episode_resumes_to_the_same_bits() {
     let args = with("", "0.002");
     let whole = folder.train("whole", &args);
     let killed: RunDir = folder.run_dir("killed");
-    for (command, steps) in [(format!("train --output-dir killed {args}"), 1), ("train --resume killed".to_owned(), 2)] {
+    for (command, steps) in [(format!("train --output-dir killed {args}"), 1), ("train --resume killed".to_owned(), 2)]
+    {
         let mut child = start(&folder, &command);
         wait_for(&mut child, &killed, steps);
         std::thread::sleep(Duration::from_millis(15));
@@ -113,7 +116,13 @@ fn what_goes_wrong_in_an_episode_ends_the_run_with_a_sentence() {
         let command = format!("environment={{use=\"command\",command=[\"sh\",\"{name}\"],timeout=0.5}}");
         folder.attempt(&format!("run-{name}"), &format!("{STEPS} --set {command} --set eval.num_prompts=0")).failed()
     };
-    assert_snapshot!(failed("letters", r#"echo "{\"episode\": $e, \"messages\": [{\"content\": \"abc\"}]}"; continue;"#));
-    assert_snapshot!(failed("forged", r#"echo "{\"episode\": $e, \"messages\": [{\"role\": \"assistant\", \"content\": \"1\"}]}"; continue;"#));
+    assert_snapshot!(failed(
+        "letters",
+        r#"echo "{\"episode\": $e, \"messages\": [{\"content\": \"abc\"}]}"; continue;"#
+    ));
+    assert_snapshot!(failed(
+        "forged",
+        r#"echo "{\"episode\": $e, \"messages\": [{\"role\": \"assistant\", \"content\": \"1\"}]}"; continue;"#
+    ));
     assert_snapshot!(failed("silent", "exec sleep 1000;"));
 }

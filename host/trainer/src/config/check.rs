@@ -62,7 +62,7 @@ pub fn in_section<S: Settings>(section: &str, settings: &S) -> Result<()> {
 /// Id of the reward that reads the environment's.
 const ENVIRONMENT_REWARD: &str = "environment";
 
-/// Refuses the environment's reward without an environment, and limits that no turn can keep.
+/// Refuses the environment's reward without an environment, and turns that are longer than an episode.
 fn environment(config: &Config) -> Result<()> {
     let Some(EnvironmentConfig { episode, .. }) = &config.environment else {
         let reward = config.reward.iter().find(|reward| reward.id == ENVIRONMENT_REWARD);
@@ -73,15 +73,11 @@ fn environment(config: &Config) -> Result<()> {
         return Ok(());
     };
     in_section("environment", episode)?;
-    let most = config.rollout.max_completion_length;
-    for (key, length) in
-        [("max_turn_length", episode.max_turn_length), ("max_observation_length", episode.max_observation_length)]
-    {
-        ensure!(
-            length <= most,
-            "`environment.{key}` is {length}, but a whole episode has at most `rollout.max_completion_length` {most} tokens (lower the one, or raise the other)"
-        );
-    }
+    let (length, most) = (episode.max_turn_length, config.rollout.max_completion_length);
+    ensure!(
+        length <= most,
+        "`environment.max_turn_length` is {length}, but a whole episode has at most `rollout.max_completion_length` {most} tokens (lower the one, or raise the other)"
+    );
     Ok(())
 }
 

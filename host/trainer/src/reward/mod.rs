@@ -11,7 +11,7 @@ use anyhow::{Result, bail, ensure};
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
 use capo_loader::{ComponentConfig, component_names};
-use capo_plugin::{RewardHandle, Rollout, Sink, nearest};
+use capo_plugin::{Point, RewardHandle, Rollout, Sink, nearest};
 use serde::Serialize;
 use toml::{Table, Value};
 
@@ -49,7 +49,9 @@ impl RewardConfig {
     fn check_weight_key(&self, registry: &Registry) -> Result<()> {
         let Self { id, table, .. } = self;
         let offers = registry.offers();
-        let keys = || offers.iter().filter(|offer| offer.id == *id).flat_map(|offer| &offer.keys);
+        let keys = || {
+            offers.iter().filter(|offer| offer.point == Point::Reward && offer.id == *id).flat_map(|offer| &offer.keys)
+        };
         let unknown = table.keys().find(|key| keys().next().is_some() && keys().all(|known| known != *key));
         if let Some(typed) = unknown
             && nearest(typed, keys().map(String::as_str).chain(["weight"])) == Some("weight")
