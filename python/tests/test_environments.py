@@ -339,7 +339,7 @@ def nested(a: list[int], b: dict[str, float], c: tuple[int, str], d: list[Litera
     """
 
 
-def unions(a: Optional[int], b: Union[int, str], c: int | None = None, d: Union[list[int], str, None] = None, e: Literal[1, "x"] = 1, f: Any = None) -> str:
+def unions(a: Optional[int], b: Union[int, str], c: int | None = None, d: Union[list[int], str, None] = None, e: Literal[1, "x"] = 1, f: Any = None) -> str:  # noqa: UP007, UP045
     """Unions.
 
     Args:
