@@ -70,7 +70,7 @@ def case(loaded, with_tools):
     text = lambda messages, prompts: loaded.apply_chat_template(messages, tools=tools, add_generation_prompt=prompts, tokenize=False)
     ids = lambda text: loaded(text, add_special_tokens=False)["input_ids"]
     ends = loaded.eos_token
-    found = {"tools": tools or [], "messages": messages[:1], "prompt": ids(text(messages[:1], True)), "turns": []}
+    found = {"eos_token": ends, "tools": tools or [], "messages": messages[:1], "prompt": ids(text(messages[:1], True)), "turns": []}
     row, mask = list(found["prompt"]), []
     turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     for place, then in zip(turns, [*turns[1:], len(messages)]):
@@ -119,8 +119,10 @@ def main():
     cases = {}
     if sys.argv[1:2] == ["--check"]:
         for path in sorted(Path(sys.argv[2]).glob("*.jinja")):
-            loaded = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), bos_token="<s>", eos_token="</s>")
-            loaded.chat_template = path.read_text()
+            text = path.read_text()
+            ends = next((token for token in ("<|im_end|>", "<|eot_id|>") if token in text), "</s>")
+            loaded = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), bos_token="<s>", eos_token=ends)
+            loaded.chat_template = text
             cases[path.stem] = case(loaded, True)
         dump(cases, Path(sys.argv[2]) / "turns.json")
         return
