@@ -28,6 +28,8 @@ class Game:
         print("not a line of the protocol", flush=True)
         self.turn += 1
         return f"{action} {random.randint(0, 10**9)}", 1.0 if action == "win" else 1 / int(action or 1), action == "win", self.turn == self.last, {}
+    def sample_random_action(self):
+        return random.choice(["2", "4", "8"])
 """
 PACKAGES = {
     "gem_games": ("gem", f"{GAME}\ndef make(name, **config):\n    return {{'game': Game}}[name](**config)\n"),
@@ -198,6 +200,24 @@ def test_the_packages_own_game_is_won_by_bisection(name):
             if "messages" in turns[-1]:
                 bounds = [bounds[0], middle - 1] if "lower" in turns[-1]["messages"][0]["content"] else [middle + 1, bounds[1]]
         assert turns[-1] == {"reward": 1, "ended": True, "metrics": {"turns": len(turns), "won": 1}} and len(turns) <= 6
+    program.end()
+
+
+def test_random_play_is_rows_of_turns(tmp_path):
+    (tmp_path / "gem.py").write_text(PACKAGES["gem_games"][1])
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONHASHSEED": "0"}
+    for folder, seed in (("a", 5), ("b", 5), ("c", 6)):
+        command = [sys.executable, PROGRAMS / "random_play.py", "game", "--episodes", "2", "--max-turns", "2", "--out", tmp_path / folder, "--seed", str(seed)]
+        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+    texts = [(tmp_path / folder / "sft.jsonl").read_text() for folder in "abc"]
+    assert texts[0] == texts[1] != texts[2]
+    rows = [json.loads(line) for line in texts[0].splitlines()]
+    assert [len(row["prompt"]) for row in rows] == [1, 3, 1, 3] and {row["solution"] for row in rows} <= {"2", "4", "8"}
+    assert [message["role"] for message in rows[1]["prompt"]] == ["user", "assistant", "user"]
+    assert rows[1]["prompt"][1]["content"] == rows[0]["solution"] and rows[1]["prompt"][2]["content"].startswith(rows[0]["solution"])
+    # The program of the environment shows what the rows say.
+    program = Program("gem_games", "game", path=[tmp_path])
+    assert program.begin(0, 5) == rows[0]["prompt"][0]["content"]
     program.end()
 
 
