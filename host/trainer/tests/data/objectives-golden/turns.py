@@ -56,7 +56,7 @@ def run(loss_type):
 
         def _compute_loss(self, model, inputs):
             loss = super()._compute_loss(model, inputs)
-            seen["mask"], seen["advantages"], seen["loss"] = inputs["completion_mask"] * inputs["tool_mask"], inputs["advantages"], loss.detach()
+            seen.update({name: inputs[name] for name in ("completion_ids", "completion_mask", "tool_mask", "advantages")}, loss=loss.detach())
             return loss
 
     Seen(
@@ -70,12 +70,15 @@ def run(loss_type):
     ).train()
     wave = lambda grad: torch.cos(0.37 * torch.arange(grad.numel(), dtype=torch.float64))
     weights = {name: [float(grad.norm()), float((grad.flatten() * wave(grad)).sum())] for name, grad in gradients.found.items()}
+    # TRL has shuffled the rows.
+    lengths = seen["completion_mask"].sum(1).tolist()
+    of_rows = lambda name: [row[:length].tolist() for row, length in zip(seen[name], lengths)]
     batch = {
         "prompt": rollout["prompt_ids"][0],
-        "completions": rollout["completion_ids"],
-        "mask": rollout["env_mask"],
+        "completions": of_rows("completion_ids"),
+        "mask": of_rows("tool_mask"),
         "advantages": seen["advantages"].tolist(),
-        "logps": (seen["logps"] * seen["mask"]).flatten().tolist(),
+        "logps": (seen["logps"] * seen["completion_mask"] * seen["tool_mask"] + 0.0).flatten().tolist(),
     }
     return batch, {"loss_type": loss_type, "loss": float(seen["loss"]), "gradients": weights}
 
