@@ -19,6 +19,7 @@ for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", 
     os.environ.setdefault(name, value)
 sys.path.insert(0, str(Path(__file__).parent))
 
+import capo_rl
 import torch
 import verl
 from capo_rl._step import whole
@@ -110,6 +111,7 @@ def options(words):
         "tokens": 0,
         "infer": 0,
         "metrics": "all",
+        "batches": "",
     }
     for word in words:
         name, _, value = word.partition("=")
@@ -268,6 +270,8 @@ class Worker(ActorRolloutRefWorker):
                 padding = torch.arange(step.factors.shape[1])[None] >= lengths[:, None]
                 self.keeps.append(torch.where(padding, -1.0, decision.weights[places(decision.rows, engine.get_data_parallel_rank())]))
                 self.seen.append((decision.batch.completion_ids.tolist(), decision.batch.group_size))
+                if chosen["batches"]:
+                    capo_rl.save_batch(f"{chosen['batches']}.{len(self.seen) - 1}.safetensors", decision.batch)
             norm = optimizer_step()
             if chosen["path"]:
                 self.path.append({name: whole(value.detach()).clone() for name, value in engine.module.state_dict().items()})

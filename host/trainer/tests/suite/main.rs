@@ -4,3 +4,4 @@ mod mismatch;
 mod objectives;
 mod reduce;
 mod shared;
+mod turns;
