@@ -133,7 +133,7 @@ impl Policy {
         let generate = |(prompts, batch, partner): (_, _, Option<Box<dyn Partner>>)| {
             let mut captured = capture.map(Captured::new);
             let completions =
-                self.generate_part(&model, prompts, most, batch, captured.as_mut(), partner, |_| Ok(()))?;
+                self.generate_part(&model, (prompts, most), batch, captured.as_mut(), partner, |_| Ok(()))?;
             Ok((completions, captured))
         };
         let parts = side_by_side(parts, generate)?;
@@ -161,7 +161,7 @@ impl Policy {
         let tell = |completions: &[SampledTokens]| completions[0].ids.last().map_or(Ok(()), |id| tell(*id));
         let mut rngs = [rng];
         let completions =
-            self.generate_part(&model, &prompts, 0, Batch::new(generation, &mut rngs, 0), None, None, tell)?;
+            self.generate_part(&model, (&prompts, 0), Batch::new(generation, &mut rngs, 0), None, None, tell)?;
         completions.into_iter().next().context("a prompt has a completion")
     }
 
@@ -194,8 +194,7 @@ impl Policy {
     fn generate_part<R: Rng>(
         &self,
         model: &Decoder,
-        prompts: &[Vec<u32>],
-        most: usize,
+        (prompts, most): (&[Vec<u32>], usize),
         mut batch: Batch<'_, R>,
         mut captured: Option<&mut Captured>,
         mut partner: Option<Box<dyn Partner>>,
