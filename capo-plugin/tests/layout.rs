@@ -5,9 +5,10 @@
 use std::mem::{align_of, offset_of, size_of};
 
 use capo_plugin::wire::{
-    AdvantageBox, ComponentInfo, HostRef, KeyDoc, KeyRange, MaskBox, MeasurementsRef, ObjectiveBox, PluginRoot,
-    PluginRoot_Ref, PointList, RecipeInfo, RecipeList, RewardBox, StepControlBox, WeightBox, WireBatch, WireCompletion,
-    WireError, WireGroup, WireLastLayer, WireOptimizerState, WireRollout,
+    AdvantageBox, ComponentInfo, EnvironmentBox, HostRef, KeyDoc, KeyRange, MaskBox, MeasurementsRef, ObjectiveBox,
+    PluginRoot, PluginRoot_Ref, PointList, RecipeInfo, RecipeList, RewardBox, StepControlBox, WeightBox, WireBatch,
+    WireCompletion, WireEpisode, WireEpisodes, WireError, WireGroup, WireLastLayer, WireMessage, WireObservation,
+    WireOptimizerState, WireRollout, WireToolCall, WireTurn,
 };
 use capo_plugin::{
     DType, Denominator, DeviceKind, Dims, ErrorKind, Extension, Inputs, OptimizerInfo, OptimizerKind, Purpose,
@@ -60,6 +61,13 @@ fn the_layout_is_that_of_the_table() {
         WireRollout<'static> { purpose step max_steps seed group_size max_completion_length completions },
         WireCompletion<'static> { prompt text messages environment_reward ids truncated answer columns },
         WireGroup<'static> { name parameters },
+        WireEpisode<'static> { number prompt answer columns group place seed },
+        WireEpisodes<'static> { purpose step max_steps max_turns episodes },
+        WireToolCall<'static> { name arguments },
+        WireTurn<'static> { episode number text calls is_last },
+        WireMessage { role name content },
+        WireObservation { episode messages ended reward metrics },
+        EnvironmentBox,
     };
     assert_eq!(found.as_slice(), TABLE.lines().collect::<Vec<_>>());
 }
@@ -94,5 +102,5 @@ fn every_type_of_the_wire_is_in_the_table() {
             count += 1;
         }
     }
-    assert_eq!(count, 37, "types of the wire");
+    assert_eq!(count, 44, "types of the wire");
 }

@@ -14,7 +14,7 @@ use super::decoder::Decoder;
 use super::forward::host;
 use super::outputs::TokenOutputs;
 use super::parallel::side_by_side;
-use super::partner::{Partner, Reply};
+use super::partner::{Partner, Reply, SampledTokens};
 use super::policy::Policy;
 use super::sampling::{Drawn, SamplingParams, Scratch};
 use super::size::{self, Shape};
@@ -59,34 +59,6 @@ impl Generation {
     pub fn check(&self) -> Result<()> {
         ensure!(self.max_completion_length > 0, "`max_completion_length` is 0, expected at least 1");
         self.sampling.check()
-    }
-}
-
-/// One sampled completion.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct SampledTokens {
-    /// Token ids, including the end-of-sequence token if it was drawn.
-    pub ids: Vec<u32>,
-    /// The tokens among them that a partner added. Their log-probabilities and top tokens are 0.
-    pub added: Vec<Range<usize>>,
-    /// True if the length limit ended the completion.
-    pub truncated: bool,
-    /// Log-probabilities of the ids under `logits / temperature` (1 when greedy) before top-k and top-p, nats; empty
-    /// unless asked for.
-    pub logps: Vec<f32>,
-    /// Log-probabilities of the ids under the distribution that they were drawn from, after top-k and top-p, nats; empty
-    /// unless asked for.
-    pub sampler_logps: Vec<f32>,
-    /// `[tokens, top_k]`: ids of the most likely tokens at each position, most likely first; empty unless asked for.
-    pub top_ids: Vec<u32>,
-    /// Log-probabilities of `top_ids` under the sampled distribution, nats: minus infinity for a token outside top-k or top-p.
-    pub top_logps: Vec<f32>,
-}
-
-impl SampledTokens {
-    /// Number of tokens that the model drew.
-    pub fn drawn(&self) -> usize {
-        self.ids.len() - self.added.iter().map(Range::len).sum::<usize>()
     }
 }
 

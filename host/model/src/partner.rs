@@ -1,8 +1,36 @@
-//! The other side of a conversation: it adds tokens to a row that is being sampled, whenever the row's turn has ended.
+//! Sampled completions, and the other side of a conversation: it adds tokens to a row that is being sampled, whenever the row's turn has ended.
+
+use std::ops::Range;
 
 use anyhow::Result;
 
-use super::generate::SampledTokens;
+/// One sampled completion.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SampledTokens {
+    /// Token ids, including the end-of-sequence token if it was drawn.
+    pub ids: Vec<u32>,
+    /// The tokens among them that a partner added. Their log-probabilities and top tokens are 0.
+    pub added: Vec<Range<usize>>,
+    /// True if the length limit ended the completion.
+    pub truncated: bool,
+    /// Log-probabilities of the ids under `logits / temperature` (1 when greedy) before top-k and top-p, nats; empty
+    /// unless asked for.
+    pub logps: Vec<f32>,
+    /// Log-probabilities of the ids under the distribution that they were drawn from, after top-k and top-p, nats; empty
+    /// unless asked for.
+    pub sampler_logps: Vec<f32>,
+    /// `[tokens, top_k]`: ids of the most likely tokens at each position, most likely first; empty unless asked for.
+    pub top_ids: Vec<u32>,
+    /// Log-probabilities of `top_ids` under the sampled distribution, nats: minus infinity for a token outside top-k or top-p.
+    pub top_logps: Vec<f32>,
+}
+
+impl SampledTokens {
+    /// Number of tokens that the model drew.
+    pub fn drawn(&self) -> usize {
+        self.ids.len() - self.added.iter().map(Range::len).sum::<usize>()
+    }
+}
 
 /// What a row reads after its turn.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -63,8 +63,8 @@ fn the_sources_are_as_they_were() {
         all.extend(name.strip_prefix(root).unwrap().to_str().unwrap().bytes());
         all.extend(std::fs::read(name).unwrap());
     }
-    assert_eq!(names.len(), 65);
-    assert_snapshot!(sha256_hex(&all), @"ff12aaee365131bbecb703ac7552f7ea48c79443fb806095279cd7f963ddd263");
+    assert_eq!(names.len(), 68);
+    assert_snapshot!(sha256_hex(&all), @"c9486d229db529d0b96d6580455f8b9196f66b6d16dd45ffde752eca46a9ba42");
 }
 
 #[test]

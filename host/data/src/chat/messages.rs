@@ -6,7 +6,6 @@ use minijinja::Value;
 use minijinja::value::ValueKind;
 use serde::{Deserialize, Serialize};
 
-use super::Reply;
 use crate::lenient;
 
 /// The fields of a message by name, in the order of the file.
@@ -14,6 +13,16 @@ type Message = IndexMap<Value, Value>;
 
 /// Names of a message's field for the author's reasoning; templates read the first name.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// A message that the model reads after its turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// `user`, or `tool`.
+    pub role: String,
+    /// Name of the tool; empty for others.
+    pub name: String,
+    pub content: String,
+}
 
 /// The messages of a conversation, at least one.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -18,10 +18,10 @@ use capo_loader::{NamedFiles, terminal};
 use minijinja::Value;
 
 pub use date::Date;
-pub use messages::Messages;
+pub use messages::{Messages, Reply};
 pub use source::TEMPLATE_FILE;
 pub use tools::{Call, CallFormat, Tool};
-pub use turns::{Reply, Turns};
+pub use turns::Turns;
 pub use worker::serve;
 
 use super::Tokenizer;

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
 use super::tools::{CallFormat, Tool};
-use super::{Chat, Messages};
+use super::{Chat, Messages, Reply};
 use crate::{Tokenizer, lenient};
 
 /// Texts that stand for those of a conversation.
@@ -13,16 +13,6 @@ const REPLY: &str = "Zreplied";
 const ARGUMENT: &str = "Zargument";
 /// A text that some templates drop from turns before the last.
 const THOUGHT: &str = "Zthought";
-
-/// A message that the model reads after its turn.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
-    /// `user`, or `tool`.
-    pub role: String,
-    /// Name of the tool; empty for others.
-    pub name: String,
-    pub content: String,
-}
 
 /// Writes the tokens that follow a turn: with a chat template what it makes of the replies, else their contents.
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ use super::check::check;
 use super::hints;
 use super::sets::{numbered, parse_set, set};
 use super::setting::{Settings, names as names_of};
-use super::{Config, EnvironmentConfig, Sizes, TrainConfig, sections};
+use super::{Config, EnvironmentConfig, EpisodeConfig, Sizes, TrainConfig, sections};
 use crate::reward::{RewardConfig, reads_answer};
 
 /// The sections of components, which recipes fill in.
@@ -155,8 +155,6 @@ impl Draft {
         let plain = sections().map(|(section, _)| section);
         self.only(&[&["recipe"], &plain[..], &COMPONENT_SECTIONS, &["reward"]].concat())?;
         let reward = |value: Value| to_reward(value, &self.origin(&["reward"]));
-        let environment = self.table.get("environment").cloned();
-        let environment = environment.map(|value| EnvironmentConfig::read(value, &self.origin(&["environment"])));
         let mut config = Config {
             recipe: self.recipe()?.map(str::to_owned),
             model: self.section("model")?,
@@ -171,7 +169,7 @@ impl Draft {
             mask: self.components("mask")?,
             weight: self.components("weight")?,
             step_control: self.components("step_control")?,
-            environment: environment.transpose()?,
+            environment: self.table.get("environment").cloned().map(|value| self.environment(value)).transpose()?,
             reward: self.list("reward")?.into_iter().map(reward).collect::<Result<_>>()?,
             sizes: Sizes::default(),
         };
@@ -230,6 +228,17 @@ impl Draft {
     pub fn section<T: Settings>(&self, name: &str) -> Result<T> {
         let value = self.table.get(name).cloned().unwrap_or_else(|| Value::Table(Table::new()));
         read_section(name, value, |key| self.origin(&[&format!("{name}.{key}")]))
+    }
+
+    /// Reads `[environment]`: the environment's own keys, and those of an episode.
+    fn environment(&self, value: Value) -> Result<EnvironmentConfig> {
+        let origin = self.origin(&["environment"]);
+        let mut component = tables::component("[environment]", value, &origin)?;
+        let known = names_of::<EpisodeConfig>();
+        let (own, others) = component.table.into_iter().partition(|(key, _)| known.contains(&key.as_str()));
+        component.table = others;
+        let episode = read_section("environment", Value::Table(own), |_| origin.clone())?;
+        Ok(EnvironmentConfig { component, episode })
     }
 
     pub(super) fn list(&self, name: &str) -> Result<Vec<Value>> {

@@ -1,13 +1,10 @@
 //! `[environment]`: episodes of several turns.
 
-use anyhow::Result;
-use capo_loader::{ComponentConfig, tables};
+use capo_loader::ComponentConfig;
 use serde::{Deserialize, Serialize};
-use toml::{Table, Value};
 
-use super::draft::read_section;
 use super::rollout::LONGEST;
-use super::setting::{Setting, Settings, names, settings};
+use super::setting::{Setting, Settings, settings};
 
 /// Section `[environment]`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -37,17 +34,4 @@ pub struct EpisodeConfig {
     /// With a chat template that drops thoughts from earlier turns: true lets the model go on reading them.
     #[setting(default = false)]
     pub keep_thinking: bool,
-}
-
-impl EnvironmentConfig {
-    /// The section in `value`; `origin` is its file, for messages.
-    pub(super) fn read(value: Value, origin: &str) -> Result<Self> {
-        let mut component = tables::component("[environment]", value, origin)?;
-        let known = names::<EpisodeConfig>();
-        let own = component.table.iter().filter(|(key, _)| known.contains(&key.as_str()));
-        let own: Table = own.map(|(key, value)| (key.clone(), value.clone())).collect();
-        component.table.retain(|key, _| !known.contains(&key));
-        let episode = read_section("environment", Value::Table(own), |_| origin.to_owned())?;
-        Ok(Self { component, episode })
-    }
 }

@@ -6,7 +6,7 @@ mod tests;
 mod worker;
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use capo_plugin::prelude::*;
 use capo_rewards::program::Program;
@@ -169,11 +169,6 @@ impl Environment for External {
     fn validate(&self) -> Result<(), PluginError> {
         Program::check(&self.command, self.timeout, ("workers", self.workers))
     }
-}
-
-/// The time at which a copy that has not answered is late.
-fn deadline(since: Instant, timeout: f64) -> Instant {
-    since + Duration::from_secs_f64(timeout)
 }
 
 register!(Environment, External, "command", "an external program that answers a model's turns, over JSON lines", {

@@ -1,12 +1,12 @@
 //! One copy of an external program, and the episodes that it has.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use capo_plugin::{Observation, PluginError, Turn};
 use capo_rewards::program::{Program, Silence};
 
-use super::{deadline, line};
+use super::line;
 
 /// What a copy has said or done.
 pub(super) enum Event {
@@ -110,7 +110,7 @@ impl Worker {
                         }
                     }
                 }
-                Err(Silence::Late) if !self.is_asked() || Instant::now() < deadline(self.since, timeout) => {
+                Err(Silence::Late) if !self.is_asked() || self.since.elapsed() < Duration::from_secs_f64(timeout) => {
                     self.program = Some(program);
                     return None;
                 }
