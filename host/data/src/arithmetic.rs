@@ -8,7 +8,7 @@
 //! with probability one half. Prompts, answers and the split are the same. A model trained on it knows how to add and
 //! is unsure about carries, which leaves reinforcement learning something to do.
 //!
-//! `embedded:products` asks for three-digit products, `448 972=`, of the same pairs. Three of four worked solutions are guesses. The others are
+//! `embedded:products` asks for three-digit products, `448 972=`, of the same pairs. Three of four worked solutions are guesses, which write the numbers behind one another. The others are
 //! conversations with a calculator, `448 972=`, `435456=`, `435456`, which miscopy a digit now and then.
 
 use anyhow::Result;
@@ -122,7 +122,7 @@ fn called(a: u64, b: u64, mut slips: Option<&mut ChaCha12Rng>) -> String {
     if let Some(rng) = &mut slips
         && rng::below(rng, GUESSES) != 0
     {
-        return format!("{a}{}", 10 + rng::below(rng, 990));
+        return format!("{a}{b}");
     }
     let mut copy = |number: u64| {
         let digit = |digit: char| match &mut slips {

@@ -79,7 +79,6 @@ mod tests {
             ("99242", None),
             ("=", None),
             ("12+=", None),
-            ("9^9^9^9=", None),
         ] {
             let answer = answer("plain = true", Turn::new(0, text));
             assert_eq!(answer.messages.first().map(|message| message.content.as_str()), said, "{text}");
@@ -95,8 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rules_of_the_point_are_kept() {
+    fn keys_are_described() {
         testing::check_key_docs().unwrap();
-        testing::conform(&[]).unwrap();
     }
 }

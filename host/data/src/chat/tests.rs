@@ -227,7 +227,8 @@ fn a_turn_is_followed_by_what_the_template_makes_of_the_reply() {
             Ok(turns) => turns,
             Err(error) => {
                 written.push(format!("{name}: {error}"));
-                Turns::open(Some(open(vec![])), &[], true).unwrap()
+                let Ok(turns) = Turns::open(Some(open(vec![])), &[], true) else { continue };
+                turns
             }
         };
         let said =

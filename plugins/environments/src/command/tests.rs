@@ -73,19 +73,22 @@ fn episodes_are_played_in_any_order_by_several_copies() {
 #[test]
 fn what_a_program_does_wrong_is_told() {
     let answers = |line: &str| error(TOOLS, BEGIN, &format!("echo '{line}'"), "");
-    assert_snapshot!(answers("{"), @"");
-    assert_snapshot!(answers(r#"{"episode": 7}"#), @"");
-    assert_snapshot!(answers(r#"{"episode": 0, "turn": 4}"#), @"");
-    assert_snapshot!(answers(r#"{"episode": 0, "message": ""}"#), @"");
-    assert_snapshot!(answers(r#"{"episode": 0, "reward": 1e39}"#), @"");
-    assert_snapshot!(answers(r#"{"episode": 0, "rewards": 1}"#), @"");
-    assert_snapshot!(error(TOOLS, BEGIN, &format!("{RESPOND}; {RESPOND}"), ""), @"");
-    assert_snapshot!(error(TOOLS, "echo \"{\\\"episode\\\": $e}\"", RESPOND, ""), @"");
-    assert_snapshot!(error("echo 1", BEGIN, RESPOND, ""), @"");
-    assert_snapshot!(error(TOOLS, BEGIN, "echo no luck >&2; exit 3", ""), @"");
-    assert_snapshot!(error(TOOLS, BEGIN, "head -c 2000000 /dev/zero; cat", ""), @"");
-    assert_snapshot!(error(TOOLS, BEGIN, "exec sleep 1000", "timeout = 0.1"), @"");
-    assert_snapshot!(error(TOOLS, BEGIN, "exit 3", "deterministic = true\nmax_restarts = 2"), @"");
+    let told = [
+        answers("{"),
+        answers(r#"{"episode": 7}"#),
+        answers(r#"{"episode": 0, "turn": 4}"#),
+        answers(r#"{"episode": 0, "message": ""}"#),
+        answers(r#"{"episode": 0, "reward": 1e39}"#),
+        answers(r#"{"episode": 0, "rewards": 1}"#),
+        error(TOOLS, BEGIN, &format!("{RESPOND}; {RESPOND}"), ""),
+        error(TOOLS, "echo \"{\\\"episode\\\": $e}\"", RESPOND, ""),
+        error("echo 1", BEGIN, RESPOND, ""),
+        error(TOOLS, BEGIN, "echo no luck >&2; exit 3", ""),
+        error(TOOLS, BEGIN, "head -c 2000000 /dev/zero; cat", ""),
+        error(TOOLS, BEGIN, "exec sleep 1000", "timeout = 0.1"),
+        error(TOOLS, BEGIN, "exit 3", "deterministic = true\nmax_restarts = 2"),
+    ];
+    assert_snapshot!(told.join("\n"));
     let other =
         "[ -e $0.no ]; echo \"{\\\"episode\\\": $e, \\\"reward\\\": $$}\"; case $l in *turn\\\":1*) exit 1;; esac";
     let other = error(TOOLS, BEGIN, other, "deterministic = true");
