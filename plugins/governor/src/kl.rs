@@ -142,6 +142,7 @@ impl StepControl for Kl {
                 cosine.into_iter().for_each(|cosine| ctx.record("alignment", cosine));
                 let scale = self.search.take(cosine, kl, learning_rate, entropy(batch));
                 ctx.record("share", self.search.share());
+                self.search.found().into_iter().for_each(|rate| ctx.record("found_rate", rate));
                 scale
             }
         };
