@@ -80,9 +80,8 @@ impl Summary {
         // The first of equally good values.
         let best = accuracies()
             .fold(None, |best: Option<(usize, f64)>, found| best.filter(|best| best.1 >= found.1).or(Some(found)));
-        let newest = |metric: &str| {
-            step_control.iter().find_map(|one| run.lines.column(&format!("{}/{metric}", one.id)).last())
-        };
+        let newest =
+            |metric: &str| step_control.iter().find_map(|one| run.lines.column(&format!("{}/{metric}", one.id)).last());
         let found_rate = newest(FOUND_RATE);
         Self {
             name: run.name.clone(),
