@@ -187,7 +187,7 @@ fn what_breaks_a_rule_is_told() {
 fn a_rate_that_was_found_is_told_wherever_a_run_is_looked_at() {
     let folder = Folder::new();
     let args = "--plugin libgovernor.so --set train.max_steps=32 --set train.learning_rate=1e-3 --set eval.num_prompts=0 \
-        --set train.per_device_train_batch_size=12 --set rollout.num_generations=4";
+        --set train.lr_scheduler_type=constant --set train.warmup_ratio=0 --set train.per_device_train_batch_size=12 --set rollout.num_generations=4";
     let said = folder.attempt("run", args).succeeded().stdout;
     let told: Vec<&str> = said.lines().filter(|line| line.starts_with("learning rate found: ")).collect();
     let run = folder.run_dir("run");
