@@ -71,8 +71,8 @@ pub use truncate::{Truncation, nucleus, truncate};
 pub mod parts {
     pub use crate::bf16::{narrow, widen};
     pub use crate::kernel::{dot, exp_f32, exp_f64, maximum, sum};
-    pub use crate::product::tile::{LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply, multiply_parts};
-    pub use crate::product::{Instructions, by_parts};
+    pub use crate::product::Instructions;
+    pub use crate::product::tile::{LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply};
 }
 
 /// True if the fused CPU kernels support `x`; other tensors use `generic`.
