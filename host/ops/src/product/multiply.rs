@@ -6,7 +6,7 @@ use std::ops::Range;
 use half::bf16;
 use rayon::prelude::*;
 
-use super::super::kernel::round_to_bf16;
+use super::super::number::round_to_bf16;
 use super::instructions::Instructions;
 use super::pack::{Matrix, Pairing, Panel, Side, panels};
 use super::tile::{self, LINES, STEP, Sums};

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::super::kernel::round_to_bf16;
+use super::super::number::round_to_bf16;
 use super::tile::{LINES, Operand, STEP, Strides, TILE};
 
 /// Sixteen words; on x86-64 a type that lies in one line of the cache.

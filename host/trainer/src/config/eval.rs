@@ -26,7 +26,7 @@ pub struct EvalConfig {
     pub num_prompts: usize,
     /// Evaluates every so many optimizer steps as well; 0 is off.
     #[setting(default = 0, unit = "steps", trl = ["eval_steps", "eval_strategy"], verl = ["trainer.test_freq"])]
-    #[setting(differs = "[evaluation](evaluation.md) is always counted in steps")]
+    #[setting(differs = "[evaluation](../docs/evaluation.md) is always counted in steps")]
     pub eval_steps: u64,
     /// Most answers that are sampled at a time; 0 is 512.
     #[setting(default = 0, trl)]
