@@ -58,7 +58,7 @@ impl Heads {
 
     /// Sums the divergence that a change of `hidden`'s logits by `change` `by`ᵀ causes. Logits of few tokens are in memory at a time.
     fn sum(&self, hidden: &Tensor, change: &Tensor, by: &Tensor) -> Result<f64> {
-        let (count, chunk) = (hidden.dim(0)?, (ops::chunk_rows(self.before.dim(0)?) / 2).max(1));
+        let (count, chunk) = (hidden.dim(0)?, (ops::chunk_rows(self.before.dim(0)?, self.before.device()) / 2).max(1));
         let mut rows = Vec::new();
         for from in (0..count).step_by(chunk) {
             let len = chunk.min(count - from);

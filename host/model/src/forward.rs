@@ -88,7 +88,10 @@ impl Policy {
         [
             ("gradients", (sets * self.params().element_count()) as u128 * size::BYTES),
             ("activations", activations),
-            ("a layer and its logits at work", size::at_work(self.config(), shape, self.adapter().is_none(), parts)),
+            (
+                "a layer and its logits at work",
+                size::at_work(self.config(), shape, self.adapter().is_none(), parts, self.device()),
+            ),
         ]
     }
 

@@ -228,7 +228,7 @@ impl Part {
     fn outputs(&self, k: Option<usize>) -> Result<PartOutputs> {
         let (count, vocab) = (self.hidden.dim(0)?, self.head.dim(0)?);
         let (mut stats, mut topk_ids, mut topk_logits) = (Vec::new(), Vec::new(), Vec::new());
-        let chunk = ops::chunk_rows(vocab);
+        let chunk = ops::chunk_rows(vocab, self.head.device());
         for from in (0..count).step_by(chunk) {
             let len = chunk.min(count - from);
             let hidden = ops::for_logits(&self.hidden.narrow(0, from, len)?)?;

@@ -79,7 +79,7 @@ pub(super) fn sampling(config: &Config, shape: Shape, dtype: DType, copy: u128) 
 }
 
 /// Peak bytes of temporary tensors in a training pass with `parts` in parallel: one layer's gradients, or logits and the head's gradients.
-pub(super) fn at_work(config: &Config, shape: Shape, trains_head: bool, parts: usize) -> u128 {
+pub(super) fn at_work(config: &Config, shape: Shape, trains_head: bool, parts: usize, device: &Device) -> u128 {
     let (inputs, tokens) = shape.counts();
     let (hidden, inner, vocab) =
         (config.hidden_size as u128, config.intermediate_size as u128, config.vocab_size as u128);
@@ -89,7 +89,7 @@ pub(super) fn at_work(config: &Config, shape: Shape, trains_head: bool, parts: u
     let longest = shape.prompt.saturating_add(shape.tokens);
     let scores = [config.num_attention_heads, BLOCK.min(longest), longest];
     let attention = scores.iter().fold(4_u128, |product, size| product.saturating_mul(*size as u128));
-    let chunk = (chunk_rows(config.vocab_size) as u128 * parts as u128).min(tokens) * vocab;
+    let chunk = (chunk_rows(config.vocab_size, device) as u128 * parts as u128).min(tokens) * vocab;
     let head = if trains_head { vocab * hidden } else { 0 };
     layer.saturating_add(attention).max(3 * chunk + 2 * head).saturating_mul(BYTES)
 }

@@ -375,7 +375,7 @@ __device__ void attention_by_keys(AttentionRoom& room, const T* queries, const T
     write(d_values + kv * width, by_value, tile.from, tile.to, kv_heads * width, width, fours, once);
 }
 
-// For heads of up to TILE * parts numbers.
+// For heads of up to TILE * parts numbers. attention_bf16.cuh has most heads of bf16.
 #define ATTENTION_KERNELS(suffix, parts, T)                                                                                             \
     extern "C" __global__ void __launch_bounds__(THREADS) attention_##suffix(                                                           \
         const T* queries, const T* keys, const T* values, const unsigned* first, const Tile* tiles, T* out, unsigned line_q,            \
@@ -403,8 +403,6 @@ __device__ void attention_by_keys(AttentionRoom& room, const T* queries, const T
                                  {heads, group, width, line_q, line_k, line_v}, rows, fours, scale);                                    \
     }
 ATTENTION_KERNELS(64_f32, 1, float)
-ATTENTION_KERNELS(64_bf16, 1, bf16)
 ATTENTION_KERNELS(128_f32, 2, float)
-ATTENTION_KERNELS(128_bf16, 2, bf16)
 ATTENTION_KERNELS(256_f32, 4, float)
 ATTENTION_KERNELS(256_bf16, 4, bf16)

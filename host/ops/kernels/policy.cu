@@ -5,12 +5,15 @@
 #include "norms.cuh"
 #include "rope.cuh"
 #include "attention.cuh"
+#include "matrix.cuh"
+#include "attention_bf16.cuh"
 #include "decode.cuh"
 #include "add_rows.cuh"
 #include "optimizer.cuh"
 
 #define FOR_EACH_DTYPE(X, name) X(name##_f32) X(name##_bf16)
-#define FOR_EACH_WIDTH(X, name) FOR_EACH_DTYPE(X, name##_64) FOR_EACH_DTYPE(X, name##_128) FOR_EACH_DTYPE(X, name##_256)
+#define FOR_EACH_WIDTH(X, name)                                                                                                  \
+    X(name##_64_f32) X(name##_64_matrix_bf16) X(name##_128_f32) X(name##_128_matrix_bf16) FOR_EACH_DTYPE(X, name##_256)
 #define FOR_EACH_KERNEL(X)                                                                                                        \
     X(logit_stats_f32) X(logit_gradient_f32) X(top_ids_f32) X(draw_f32)                                                          \
     FOR_EACH_DTYPE(X, swiglu) FOR_EACH_DTYPE(X, swiglu_backward) FOR_EACH_DTYPE(X, add) FOR_EACH_DTYPE(X, add_bias)              \

@@ -2,21 +2,26 @@
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Device, Layout, Result, Shape, Tensor};
 
 use super::kernel::{dtype_error, for_rows, layout_error, maximum, rows, slice};
 use super::number::{Number, Real};
 use super::product::Instructions;
 use super::{Truncation, generic, has_kernel, is_rounded, product, to_dtype, truncate};
 
-/// Number of logits that exist at one time (16 MiB in f32).
+/// Number of logits that exist at one time (16 MiB in f32): a CPU's caches hold them.
 const CHUNK_LOGITS: usize = 1 << 22;
+/// The same on a GPU (512 MiB in f32). After each chunk the head's whole gradient is read and written.
+const CHUNK_LOGITS_ON_GPU: usize = 1 << 27;
 /// The head is read once for each chunk, so that there are at least as many rows in one, as long as their logits take 64 MiB at most.
 const FEWEST_ROWS: usize = 256;
 
-/// Number of rows of hidden states whose logits are computed at one time.
-pub fn chunk_rows(vocab: usize) -> usize {
+/// Number of rows of hidden states whose logits are computed at one time on `device`.
+pub fn chunk_rows(vocab: usize, device: &Device) -> usize {
     let rows = |logits: usize| logits / vocab.max(1);
+    if !device.is_cpu() {
+        return rows(CHUNK_LOGITS_ON_GPU).max(1);
+    }
     rows(CHUNK_LOGITS).max(rows(4 * CHUNK_LOGITS).min(FEWEST_ROWS)).max(1)
 }
 
@@ -103,7 +108,7 @@ fn by_hidden(
     mut each: impl FnMut(&Tensor, &Tensor) -> Result<()>,
 ) -> Result<Tensor> {
     let (rows, _) = hidden.dims2()?;
-    let chunk = chunk_rows(head.dim(0)?);
+    let chunk = chunk_rows(head.dim(0)?, head.device());
     let mut d_hidden = Vec::new();
     for from in (0..rows).step_by(chunk) {
         let len = chunk.min(rows - from);

@@ -96,3 +96,4 @@ T atomicAdd(T* address, T value) {
 }
 
 #include "device_functions.h"
+#include "matrix.h"

@@ -16,6 +16,11 @@ const WIDEST_HEAD: usize = 256;
 const ENOUGH_BLOCKS: usize = 256;
 const FEWEST_KEYS: usize = 128;
 
+/// As in `attention_bf16.cuh`: threads of a block, the widest head, and numbers that are read at once.
+const MATRIX_THREADS: usize = 128;
+const WIDEST_MATRIX: usize = 128;
+const RUN: usize = 8;
+
 /// What the kernels over packed rows read besides their matrices, and where they run.
 struct Packed<'a> {
     packing: &'a Packing,
@@ -52,7 +57,15 @@ impl<'a> Packed<'a> {
         let (rows, HeadSizes { heads: all, kv_heads, width }) = (self.packing.rows(), self.sizes);
         let dtype = queries.dtype();
         let form = [64, 128, WIDEST_HEAD].into_iter().find(|widest| width <= *widest).unwrap_or(WIDEST_HEAD);
-        let (mut launch, mut lines) = (Launch::new(&format!("{name}_{form}"), queries)?, [0; 3]);
+        let by_matrix = width <= WIDEST_MATRIX
+            && width.is_multiple_of(RUN)
+            && [queries, keys, values].into_iter().chain(grad).all(in_runs);
+        let (name, threads) = match dtype {
+            DType::BF16 if by_matrix => (format!("{name}_{form}_matrix"), MATRIX_THREADS),
+            DType::BF16 => (format!("{name}_{WIDEST_HEAD}"), THREADS),
+            _ => (format!("{name}_{form}"), THREADS),
+        };
+        let (mut launch, mut lines) = (Launch::new(&name, queries)?.threads(threads), [0; 3]);
         for ((x, heads), line) in [(queries, all), (keys, kv_heads), (values, kv_heads)].into_iter().zip(&mut lines) {
             (launch, *line) = launch.lines(x, dtype, [rows, heads * width])?;
         }
@@ -70,6 +83,12 @@ impl<'a> Packed<'a> {
         // SAFETY: `HeadSizes::check` compared the matrices with the packing, whose tiles cover its rows, each once. `form` is as wide as a head.
         unsafe { launch.float(self.sizes.scale()).run((tiles.elem_count() / 4 * heads, 1)) }
     }
+}
+
+/// True if the rows of `x`, and the heads in them, begin at whole runs.
+fn in_runs(x: &Tensor) -> bool {
+    let layout = x.layout();
+    layout.start_offset().is_multiple_of(RUN) && layout.stride().first().is_some_and(|line| line.is_multiple_of(RUN))
 }
 
 pub(crate) fn attention(heads: [&Tensor; 3], packing: &Packing, sizes: HeadSizes) -> Result<Tensor> {

@@ -24,6 +24,7 @@ pub(super) struct Launch<'a> {
     name: String,
     device: &'a CudaDevice,
     arguments: Vec<Argument<'a>>,
+    threads: usize,
 }
 
 /// The device of a tensor.
@@ -57,7 +58,7 @@ impl<'a> Launch<'a> {
 
     /// A launch of exactly this kernel, on the device of `x`.
     pub(super) fn named(name: String, x: &'a Tensor) -> Result<Self> {
-        Ok(Self { name, device: device_of(x)?, arguments: Vec::new() })
+        Ok(Self { name, device: device_of(x)?, arguments: Vec::new(), threads: THREADS })
     }
 
     /// The address of a contiguous tensor of this dtype and number of elements, which the kernel reads or writes.
@@ -123,6 +124,12 @@ impl<'a> Launch<'a> {
         self
     }
 
+    /// With `threads` in a block, in place of [`THREADS`].
+    pub(super) fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
     /// Launches the kernel in `blocks` blocks, or in a grid of them; nothing happens where there is none.
     ///
     /// # Safety
@@ -151,7 +158,7 @@ impl<'a> Launch<'a> {
                 Argument::Float(value) => launch.arg(value),
             };
         }
-        let (grid_dim, block_dim) = ((columns as u32, rows as u32, 1), (THREADS as u32, 1, 1));
+        let (grid_dim, block_dim) = ((columns as u32, rows as u32, 1), (self.threads as u32, 1, 1));
         // SAFETY: the caller's; the storages stay locked until the kernel is on the stream, on which they are freed.
         unsafe { launch.launch(LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 }) }.w()?;
         Ok(())

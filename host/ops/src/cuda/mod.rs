@@ -33,13 +33,15 @@ const THREADS: usize = 256;
 /// Largest number of ids per row that `top_ids` returns.
 pub(super) const MOST_TOP: usize = 1024;
 /// The translation unit, without its `#include` lines.
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 11] = [
     include_str!("../../kernels/common.cuh"),
     include_str!("../../kernels/logits.cuh"),
     include_str!("../../kernels/elementwise.cuh"),
     include_str!("../../kernels/norms.cuh"),
     include_str!("../../kernels/rope.cuh"),
     include_str!("../../kernels/attention.cuh"),
+    include_str!("../../kernels/matrix.cuh"),
+    include_str!("../../kernels/attention_bf16.cuh"),
     include_str!("../../kernels/decode.cuh"),
     include_str!("../../kernels/add_rows.cuh"),
     include_str!("../../kernels/optimizer.cuh"),

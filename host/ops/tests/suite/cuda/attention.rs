@@ -23,6 +23,9 @@ fn packed_rows_attend() {
         (F32, short, 3, 3, 6),
         (F32, short, 2, 1, 130),
         (Bf16, short, 1, 1, 256),
+        (Bf16, short, 4, 2, 128),
+        (Bf16, short, 3, 1, 8),
+        (Bf16, short, 1, 1, 6),
     ] {
         let (packing, sizes) = (Packing::new(stems), HeadSizes { heads, kv_heads, width });
         let (rows, scale) = (packing.rows(), (width as f32).powf(-0.5));
@@ -30,6 +33,11 @@ fn packed_rows_attend() {
             .map(|(heads, phase)| random(dtype, &[rows, heads * width], phase));
         let grad = random(dtype, &[rows, heads * width], 1.3);
         let form = [64, 128, 256].into_iter().find(|widest| width <= *widest).unwrap();
+        let (form, threads) = match dtype {
+            Bf16 if width <= 128 && width % 8 == 0 => (format!("{form}_matrix"), 128),
+            Bf16 => ("256".to_owned(), 256),
+            F32 => (form.to_string(), 256),
+        };
         let name = |kernel: &str| dtype.of(&format!("{kernel}_{form}"));
         // The three are parts of one row.
         let all = gpu.store(dtype, &Tensor::cat(&[&q, &k, &v], 1).unwrap());
@@ -47,7 +55,7 @@ fn packed_rows_attend() {
             launch!(
                 gpu,
                 &name("attention"),
-                blocks,
+                blocks; threads,
                 &all,
                 &on_k,
                 &on_v,
@@ -65,7 +73,7 @@ fn packed_rows_attend() {
             launch!(
                 gpu,
                 &name("attention_by_queries"),
-                blocks,
+                blocks; threads,
                 &all,
                 &on_k,
                 &on_v,
@@ -86,7 +94,7 @@ fn packed_rows_attend() {
             launch!(
                 gpu,
                 &name("attention_by_keys"),
-                key_blocks,
+                key_blocks; threads,
                 &all,
                 &on_k,
                 &on_v,

@@ -134,14 +134,17 @@ pub fn check(what: &str, dtype: Dtype, run: impl Fn() -> Vec<Vec<f32>>, expected
 /// Launches a kernel of the policy with these arguments, each a reference to a value of the parameter's type.
 macro_rules! launch {
     ($gpu:expr, $name:expr, ($columns:expr, $rows:expr), $($argument:expr),*) => {
-        launch!(@ $gpu, $name, ($columns as u32, $rows as u32, 1), $($argument),*)
+        launch!(@ $gpu, $name, ($columns as u32, $rows as u32, 1), 256, $($argument),*)
+    };
+    ($gpu:expr, $name:expr, $blocks:expr; $threads:expr, $($argument:expr),*) => {
+        launch!(@ $gpu, $name, ($blocks as u32, 1, 1), $threads, $($argument),*)
     };
     ($gpu:expr, $name:expr, $blocks:expr, $($argument:expr),*) => {
-        launch!(@ $gpu, $name, ($blocks as u32, 1, 1), $($argument),*)
+        launch!(@ $gpu, $name, ($blocks as u32, 1, 1), 256, $($argument),*)
     };
-    (@ $gpu:expr, $name:expr, $grid:expr, $($argument:expr),*) => {{
+    (@ $gpu:expr, $name:expr, $grid:expr, $threads:expr, $($argument:expr),*) => {{
         let function = $gpu.module.load_function($name).unwrap();
-        let config = cudarc::driver::LaunchConfig { grid_dim: $grid, block_dim: (256, 1, 1), shared_mem_bytes: 0 };
+        let config = cudarc::driver::LaunchConfig { grid_dim: $grid, block_dim: ($threads, 1, 1), shared_mem_bytes: 0 };
         use cudarc::driver::PushKernelArg as _;
         // SAFETY: the arguments are those of the kernel's parameters.
         unsafe { $gpu.stream.launch_builder(&function)$(.arg($argument))*.launch(config) }.unwrap();
