@@ -15,15 +15,15 @@ DEVICE = "cuda:0"
 # Seconds of each part, in the order of their worth: a short lease shows the first ones. All of them end at the total.
 LIMITS = {
     "device": 15,
-    "train 154M": 100,
+    "train 154M": 130,
     "replay": 30,
     "tests": 100,
-    "train 494M": 120,
-    "peer training 154M": 40,
-    "peer training 494M": 50,
+    "train 494M": 90,
+    "peer training 154M": 60,
+    "peer training 494M": 60,
     "bench": 50,
     "peers": 80,
-    "sanitizer": 150,
+    "sanitizer": 120,
 }
 TOTAL = 570
 
@@ -71,6 +71,8 @@ class Shape:
     # A group whose answers have equal rewards teaches nothing.
     generations: int = 8
     dtype: str = "bf16"
+    # Whether runs of one seed are compared. Each of them writes its weights and moments, which takes longest.
+    repeated: bool = True
 
     def settings(self):
         pairs = {"train.dtype": self.dtype, "train.per_device_train_batch_size": self.completions}
@@ -116,7 +118,7 @@ QWEN = {
 QWEN |= {"num_key_value_heads": 2, "tie_word_embeddings": True, "rope_theta": 1e6}
 WATCHED = Shape(TINY, completions=8, new_tokens=6, generations=4, dtype="f32")
 WHOLE = Sizes(
-    shapes={"154M": Shape(), "494M": Shape(QWEN, completions=32)},
+    shapes={"154M": Shape(), "494M": Shape(QWEN, completions=32, repeated=False)},
     watched=WATCHED,
     peer={"completions": 24, "tokens": 1024, "k": 50, "width": 3584, "rows": 10_000},
 )

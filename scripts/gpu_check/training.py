@@ -25,19 +25,21 @@ def train(session, rows, name):
     rows += [("completions per step", measured["completions"])]
     rows += [("tokens per completion", f"{measured['new_tokens']:.1f}")]
     rows += [("generation, completion tokens/s", f"{measured['generation']:.0f}")]
+    rows += [("score (forward), tokens/s", f"{measured['score']:.0f}")]
     rows += [("training (score, backward, AdamW), tokens/s", f"{measured['training']:.0f}")]
     rows += [("backward and AdamW alone, tokens/s", f"{measured['backward']:.0f}")]
     rows += [("seconds a step", f"{measured['step']:.3f}")]
     rows += [("share of the step in the mask", f"{100 * measured['mask']:.1f}%")]
+    if shape.repeated:
+        compare(session, rows, f"{name}-halves", [host, *arguments, *mask], (whole, lines))
+    shutil.rmtree(whole)
 
-    bare = session.work / f"{name}-bare"
-    session.call(host, *arguments, "--output-dir", bare, cwd=session.root)
-    rows += [("seconds a step without the mask", f"{speeds(reading.metrics(bare / 'metrics.jsonl'), 1)['step']:.3f}")]
-    shutil.rmtree(bare)
 
-    halves = session.work / f"{name}-halves"
-    session.call(host, *arguments, *mask, "--output-dir", halves, "--stop-after", half, cwd=session.root)
-    session.call(host, "train", "--resume", halves, cwd=session.root)
+def compare(session, rows, name, command, run):
+    """The same run again, stopped half way and resumed, which must give what the whole `run`, its folder and its metrics, gave."""
+    (whole, lines), halves, half = run, session.work / name, settings.TRAIN_STEPS // 2
+    session.call(*command, "--output-dir", halves, "--stop-after", half, cwd=session.root)
+    session.call(command[0], "train", "--resume", halves, cwd=session.root)
     again = reading.metrics(halves / "metrics.jsonl")
     apart = reading.first_difference(lines[:half], again[:half])
     rows.append((f"two runs of one seed, steps 1 to {half}", apart or "every number is the same"))
@@ -46,7 +48,6 @@ def train(session, rows, name):
     bits = "the same bits" if states[0] == states[1] else "other weights or moments"
     rows.append((f"stopped after step {half} and resumed", f"{later or 'every number is the same'}; at the end {bits}"))
     shutil.rmtree(halves)
-    shutil.rmtree(whole)
     if apart or later or states[0] != states[1]:
         raise Failure("runs of one seed differ (see the rows above)")
 
@@ -105,6 +106,7 @@ def speed(before, line, completions):
         "new_tokens": line["completions/mean_length"],
         "prompt_tokens": tokens / completions - line["completions/mean_length"],
         "generation": completions * line["completions/mean_length"] / seconds("rollout"),
+        "score": tokens / seconds("score"),
         "training": tokens / seconds("score", "backward", "step"),
         "backward": tokens / seconds("backward", "step"),
         "mask": seconds("mask") / line["step_time"],

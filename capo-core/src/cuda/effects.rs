@@ -25,9 +25,6 @@ const TOKEN_WARPS: u32 = 4;
 /// Range of Adam's `eps` in which fast quotients, and roots flushed to 0 below 1e-19, are accurate enough.
 const FAST_EPS: RangeInclusive<f64> = 1e-13..=1e37;
 
-/// Bytes of features that one launch of `project_tokens` reads again and again: about half of the cache of an A100 or H100.
-const CACHED: usize = 26 << 20;
-
 /// Number of tiles of D whose partial results exist at a time: 32 bytes a pair.
 const TILES_AT_ONCE: usize = 4;
 
@@ -121,7 +118,7 @@ impl Projector<'_> {
 
     /// Projections for single tokens under Adam.
     fn tokens(&self, segments: &Segments, coefficients: &Buffer<f64>, adam: &Adam) -> Result<(), Error> {
-        let Self { pairs: Pairs { queue, hidden, features, stride, tokens, .. }, v, norms, .. } = self;
+        let Self { pairs: Pairs { queue, hidden, features, stride, .. }, v, norms, .. } = self;
         let (Segments { values, of_pair, pairs, .. }, Hidden { address, width, .. }) = (segments, hidden);
         let rows = self.rows(segments, adam)?;
         let windows = pairs.div_ceil(WARP);
@@ -129,19 +126,13 @@ impl Projector<'_> {
         let wide = hidden.of_dtype(["project_tokens_wide_f32", "project_tokens_wide_f16", "project_tokens_wide_bf16"]);
         // The wide kernel recomputes values that the fast kernel cannot represent.
         let eps = if FAST_EPS.contains(&adam.eps) { adam.eps as f32 } else { f32::NAN };
-        let common: [&dyn Argument; 6] = [pairs, values, of_pair, &rows, address, features];
-        let (tiles, vector) = ((*width as usize).div_ceil(TILE), self.vector());
-        let at_once = (CACHED / (*tokens as usize * TILE * hidden.size()).max(1)).clamp(1, tiles.max(1));
+        let common: [&dyn Argument; 7] = [pairs, values, of_pair, &rows, address, features, width];
         // SAFETY: values and segments of pairs are `[P]`, rows `[R]`, features `[N]`, the rest `[N, S]`. The rows'
         // moments have the features' width.
         unsafe {
-            for first in (0..tiles).step_by(at_once) {
-                let (first_tile, some) = (first as u32, (tiles - first).min(at_once) as u32);
-                let columns: [&dyn Argument; 4] = [&first_tile, &some, width, &vector];
-                let grid = ((windows.div_ceil(TOKEN_WARPS), 1), TOKEN_WARPS * WARP);
-                queue.launch(fast, grid, &[&common, &columns, stride, coefficients, &eps, v, norms])?;
-            }
-            queue.launch(wide, warps(windows as usize), &[&common, width, stride, coefficients, &adam.eps, v, norms])
+            let grid = ((windows, 1), TOKEN_WARPS * WARP);
+            queue.launch(fast, grid, &[&common, &self.vector(), stride, coefficients, &eps, v, norms])?;
+            queue.launch(wide, warps(windows as usize), &[&common, stride, coefficients, &adam.eps, v, norms])
         }
     }
 

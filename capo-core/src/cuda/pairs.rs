@@ -61,11 +61,6 @@ impl Hidden {
         Self { address: features.address(), width: width as u32, vector, dtype }
     }
 
-    /// Bytes of a number.
-    pub fn size(&self) -> usize {
-        [4, 2, 2][self.dtype]
-    }
-
     /// The kernel for this type, among `kernels` for f32, f16 and bf16.
     pub fn of_dtype(&self, kernels: [&'static str; 3]) -> &'static str {
         kernels[self.dtype]
