@@ -43,6 +43,11 @@ pub fn optimizer(train: &TrainConfig) -> Option<String> {
     }
 }
 
+/// The learning rate that a step control found, a `share` of the rate that was set.
+pub fn found_rate(found: f64, share: f64) -> String {
+    format!("learning rate found: {found:.1e} (share {share:.2} of {:.1e})", found / share)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
