@@ -76,7 +76,7 @@ def tensors(values, prefix="", floats=("f", "F32")):
 
 
 class Archive:
-    """What `pack` would make, of stand-ins."""
+    """The archive that `pack` would make, of stand-ins."""
 
     def __init__(self, folder):
         self.root = folder / "gpu-check"

@@ -1,9 +1,9 @@
 //! Settings in words, for the header of a run.
 
-use crate::adamw::SecondMoment;
 use crate::config::TrainConfig;
+use crate::model::optim::OptimizerName;
+use crate::model::optim::adamw::SecondMoment;
 use crate::model::{Adapter, Targets};
-use crate::optim::OptimizerName;
 
 /// An adapter's settings.
 pub fn adapter(adapter: &Adapter) -> String {
