@@ -1,6 +1,6 @@
-//! What masks and weights decide about each token of a batch.
+//! The decision of masks and weights about each token of a batch.
 
-/// What masks and weights decided about each token of a batch.
+/// The decision of masks and weights about each token of a batch.
 #[derive(Debug, Clone, Default)]
 pub struct Decision {
     /// `[B, T]`: 1 for tokens that reach the backward pass, 0 for rejected tokens and padding.

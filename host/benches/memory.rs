@@ -7,9 +7,9 @@ use std::process::Command;
 use std::time::Instant;
 
 use candle_core::Device;
-use host::adamw::AdamWConfig;
+use host::model::optim::adamw::AdamWConfig;
+use host::model::optim::{Optimizer, OptimizerConfig};
 use host::model::{Config, Policy, Sequences, Shape, Wants};
-use host::optim::{Optimizer, OptimizerConfig};
 use host::run::estimate::PROGRAM;
 use host_ops::rng::{fill_standard_normal, stream};
 

@@ -8,9 +8,6 @@ pub mod report;
 mod score;
 pub mod terminal;
 
-pub use host_data::features;
-pub use host_model::optim::{adamw, sgd};
-pub use host_model::{optim, schedule};
 pub use host_trainer::{
     algorithms, benchmark, builtin, config, data, environment, eval, exam, folder, metrics, model, pass_at, reward,
     run, sft, stages, train, warnings,

@@ -6,7 +6,7 @@ CHUNK = 128
 
 
 class InTorch:
-    """What `capo.curvature` computes under its paper semantics with Adam, at the granularity of tokens."""
+    """The computation of `capo.curvature` under its paper semantics with Adam, at the granularity of tokens."""
 
     id, inputs, traits = "in-torch", frozenset({"LAST_LAYER"}), frozenset({"TOKEN_WISE"})
 

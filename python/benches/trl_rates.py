@@ -85,7 +85,7 @@ def own(model, data, steps, seed):
 
 
 def keys(arm):
-    """What ``CapoGRPOTrainer`` is given; nothing for TRL alone."""
+    """Arguments of ``CapoGRPOTrainer``; empty for TRL alone."""
     import capo_rl
 
     return {

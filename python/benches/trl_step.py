@@ -1,4 +1,4 @@
-"""What a mask costs in TRL: a step with and without one, with the paper's arithmetic in plain torch, alone and on two ranks.
+"""The cost of a mask in TRL: a step with and without one, with the paper's arithmetic in plain torch, alone and on two ranks.
 
     python python/benches/trl_step.py [--steps 8] [--rows 32] [--tokens 64] [--threads 2]
 

@@ -1,4 +1,4 @@
-"""What masks in verl cost at scale: bytes received and peak memory of both modes, measured; and bytes received on many ranks, by formula.
+"""The cost of masks in verl at scale: bytes received and peak memory of both modes, measured; and bytes received on many ranks, by formula.
 
     python python/benches/verl_scale.py [--width 896] [--vocabulary 4096] [--tokens 512 4096] [--ranks 1 2 4 8]
 
@@ -60,7 +60,7 @@ def control(ranks, completions, tokens, width, vocabulary, gathers=2):
 
 
 def told(folder, ranks, words):
-    """What the first rank of `ranks` said of its one step, and its peak memory in bytes."""
+    """The record of one step of the first of `ranks`, and its peak memory in bytes."""
     import torch
 
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]

@@ -21,10 +21,10 @@ from .components import Records
 
 
 class Passes(Protocol):
-    """What step controls need of a trainer."""
+    """The parts of a trainer that step controls need."""
 
     def model(self) -> torch.nn.Module:
-        """What the trainer calls: FSDP2 gathers its weights anew when they have changed."""
+        """The model as the trainer calls it: FSDP2 gathers its weights anew when they have changed."""
 
     def policy(self) -> Any:
         """The model without wrappers and adapters."""

@@ -18,7 +18,7 @@ from .components import Collective, Component, Records
 
 @dataclass
 class Decision:
-    """What masks and weights decided over a batch; all arrays lie where the trainer's arrays are.
+    """The decision of masks and weights about a batch; all arrays lie where the trainer's arrays are.
 
     Attributes:
         batch: What they saw.
@@ -83,7 +83,7 @@ def step_end(
 
 
 def gradient_factor(mask: Tensor, keep: Tensor, weights: Tensor, reduction: str, denominator: str) -> Tensor:
-    """What each token's gradient is multiplied with, `[B, T]`.
+    """The factor of each token's gradient, `[B, T]`.
 
     A loss reduced over `mask` is then as if masked and weighted. With the denominator `kept` the tokens that stay weigh
     more, over their completion or, where all tokens share one denominator (`token_mean`), over the batch. 1 less this

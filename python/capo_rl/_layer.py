@@ -1,4 +1,4 @@
-"""What masks know of a torch model's last layer and of its optimizer."""
+"""The last layer of a torch model and its optimizer, as masks see them."""
 
 from __future__ import annotations
 

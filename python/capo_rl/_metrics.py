@@ -1,4 +1,4 @@
-"""What a trainer logs of its components."""
+"""The numbers of components that a trainer logs."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ def named(components: Sequence[Each]) -> list[tuple[str, Each]]:
 
 
 def reports(name: str, component: Component, told: Records, more: Records) -> Records:
-    """What a component told, and what its trainer says of it in `more`, under its name."""
+    """The records of a component and, in `more`, the trainer's own numbers about it, under the component's name."""
     return {f"{name}/{key.removeprefix(f'{component.id}/')}": value for key, value in (told | more).items()}

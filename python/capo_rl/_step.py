@@ -17,7 +17,7 @@ Arrays = dict[str, Tensor]
 
 
 def whole(array: Tensor) -> Tensor:
-    """What is spread over ranks (a DTensor of FSDP2), gathered."""
+    """A tensor gathered from all ranks, if it is spread over them (a DTensor of FSDP2)."""
     return array.full_tensor() if hasattr(array, "full_tensor") else array
 
 
@@ -50,7 +50,7 @@ def reshard(model: Any) -> None:
 
 @torch.no_grad()
 def top_rows(hidden: Tensor, weight: Tensor, ids: Tensor, k: int, temperature: float) -> Arrays:
-    """What masks see of the last layer, without holding all logits at once.
+    """The last layer as masks see it, without holding all logits at once.
 
     Args:
         hidden: `[N, D]`: the features that go into the last layer.

@@ -22,7 +22,7 @@ from .batch import nested
 Inputs = dict[str, Any]
 
 
-# What components read where it lies.
+# Arrays that components read in place.
 LAST_LAYER = ("hidden", "topk_ids", "topk_logits", "logsumexp", "action_logits")
 
 
@@ -54,7 +54,7 @@ class Seen:
             self.policy().base_model.register_forward_hook(self._keep_hidden)
 
     def model(self) -> torch.nn.Module:
-        """What the trainer calls."""
+        """The model as the trainer calls it."""
         model: torch.nn.Module = self.trainer.model
         return model
 

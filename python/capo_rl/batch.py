@@ -27,7 +27,7 @@ class Array(Protocol):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LastLayer:
-    """What the last layer did in the forward pass, for components whose `inputs` have `LAST_LAYER`.
+    """The last layer in the forward pass, for components whose `inputs` have `LAST_LAYER`.
 
     The arrays lie together in host memory or on one CUDA device, there contiguous, ids as int32 or uint32.
 
@@ -84,7 +84,7 @@ class RolloutContext:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Losses:
-    """What an objective made of the batch, before reduction.
+    """An objective's result on the batch, before reduction.
 
     Attributes:
         losses: `[B, T]`: the loss of each token.

@@ -18,7 +18,7 @@ Records = dict[str, float | NDArray[Any]]
 
 
 class Collective(Protocol):
-    """What connects the ranks of a run, each of which has completions of its own of a step's batch.
+    """The connection of a run's ranks, each of which has some completions of a step's batch.
 
     A component calls it while it works, with Python's lock held for the call. All ranks make the same calls in the same
     order, and each waits for all others. An exception in it ends the component's call with a `CapoError`, whose cause
@@ -73,7 +73,7 @@ class Measurements(Protocol):
 
 
 class Component:
-    """What the components of all points have in common.
+    """The base class of the components of all points.
 
     Args:
         id: Names the component.
@@ -98,7 +98,7 @@ class Component:
 
     @property
     def inputs(self) -> frozenset[str]:
-        """What it reads beyond the arrays that every batch has.
+        """The arrays that it reads beyond those that every batch has.
 
         Any of `OLD_LOGPS`, `REF_LOGPS`, `ENTROPY`, `LAST_LAYER`, `OPTIMIZER_STATE`, `ROLLOUT_CONTEXT`,
         `SAMPLER_TOP_K`; a step control may also read `ALIGNMENT`.
@@ -143,7 +143,7 @@ Kind = TypeVar("Kind", bound=Component)
 
 
 def listed(kind: type[Kind], given: str | Kind | Iterable[str | Kind]) -> list[Kind]:
-    """What was given as a trainer's components of one kind: an id, an object, or several of either.
+    """The components of one kind that a trainer was given: an id, an object, or several of either.
 
     Raises:
         ValueError: For a component of another kind.
@@ -157,11 +157,11 @@ def listed(kind: type[Kind], given: str | Kind | Iterable[str | Kind]) -> list[K
 
 
 class Decider(Component):
-    """What masks and weights have in common."""
+    """The base class of masks and weights."""
 
     @functools.cached_property
     def traits(self) -> frozenset[str]:
-        """What it declares of its decisions, under its keys.
+        """Its declarations about its decisions, under its keys.
 
         Any of:
 

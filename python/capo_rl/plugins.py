@@ -36,7 +36,7 @@ class Plugins:
         self._native = _native.Registry([os.fspath(path) for path in paths], allow_unsafe_path)
 
     def lines(self, verbose: bool = False) -> list[str]:
-        """What is on offer, as lines for a person: what `host plugins` prints."""
+        """The offered components as lines for a person, as `host plugins` prints them."""
         return self._native.lines(verbose)
 
     def pins(self) -> list[str]:
@@ -44,7 +44,7 @@ class Plugins:
         return self._native.pins()
 
     def describe(self) -> dict[str, Any]:
-        """What is on offer: what `host plugins --json` prints; docs/distribution.md says what each field means."""
+        """The offered components, as `host plugins --json` prints them; docs/distribution.md explains the fields."""
         described: dict[str, Any] = json.loads(self._native.json())
         return described
 

@@ -1,4 +1,4 @@
-"""What the tests share: the repository's files, recorded cases, the built ``host``, arrays of numpy and of torch."""
+"""Shared parts of the tests: the repository's files, recorded cases, the built ``host``, arrays of numpy and of torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def batches(case: str) -> list[Path]:
 
 
 def header(path: Path) -> tuple[dict, bytes]:
-    """What a safetensors file says of its tensors, and their bytes."""
+    """The tensors of a safetensors file by its header, and their bytes."""
     data = path.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
     return json.loads(data[8:start]), data[start:]

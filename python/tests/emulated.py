@@ -114,7 +114,7 @@ def main(folder: Path) -> None:
 
 
 def refusals(batch: capo_rl.Batch) -> None:
-    """What is told of arrays that no component can use where they lie."""
+    """Errors about arrays that no component can read in place."""
 
     def refused(**changes) -> str:
         try:

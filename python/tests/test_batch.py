@@ -1,4 +1,4 @@
-"""What a batch takes: arrays where they lie, copies where the ABI has another type, sentences where neither will do."""
+"""The arrays of a batch: read in place, copied if the ABI has another type, or refused."""
 
 import ctypes
 

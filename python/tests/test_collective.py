@@ -44,7 +44,7 @@ class Seat:
 
 
 def on_ranks(size, work):
-    """What ``work(seat)`` gives on each of the ranks."""
+    """The results of ``work(seat)`` on each of the ranks."""
     shared, results = Table(size), [None] * size
 
     def run(rank):

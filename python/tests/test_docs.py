@@ -1,4 +1,4 @@
-"""What docs/python.md and the example say, run as they stand there."""
+"""The code of docs/python.md and of the example, run as it is."""
 
 import os
 import re

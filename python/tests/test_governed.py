@@ -291,63 +291,10 @@ def test_sentences():
     assert isinstance(error.value.__cause__, RuntimeError)
 
 
-RANKS = """
-import sys
-from pathlib import Path
-import torch
-import torch.distributed as dist
-sys.path.insert(0, sys.argv[2])
-from test_governed import IDS, Policy, adam, kl_divergence
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-import capo_rl
-from capo_rl._layer import optimizer_info
-from capo_rl._step import whole
-from capo_rl.torch import Governed
-
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-model, ids = Policy(), IDS[rank : rank + 1]
-if sys.argv[1] != "ddp":
-    mesh = init_device_mesh("cpu", (2,) if sys.argv[1] == "fsdp2" else (2, 1), mesh_dim_names=("x",) if sys.argv[1] == "fsdp2" else ("r", "x"))
-    for layer in (*model.layers, model):
-        fully_shard(layer, mesh=mesh)
-told, old = [], None
-optimizer = Governed(adam(model), capo_rl.StepControl("governor.kl", target=1e-5, every=2), lambda fraction: kl_divergence(old, model(ids)).mean(), model=model)
-for _ in range(4):
-    logits = model(ids)
-    old = logits.detach()
-    (logits.log_softmax(-1)[..., 5].sum().neg()).backward()
-    if sys.argv[1] == "ddp":
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad)
-    else:
-        for parameter in model.parameters():
-            parameter.grad.mul_(2)
-    optimizer.step()
-    optimizer.zero_grad()
-    told.append(optimizer.records)
-states = [state.tolist() for _, state in optimizer.state_dict()["controls"]]
-torch.save({"weights": [whole(p.detach()).clone() for p in model.parameters()], "told": told, "states": states}, f"ranks-{sys.argv[1]}.{rank}")
-# Batches of their own, of which one is twice as uncertain.
-one, model = torch.ones(1, 1), Policy()
-optimizer = Governed(adam(model), capo_rl.StepControl("governor.kl", target="auto"), lambda fraction: 1.0)
-model(ids).sum().backward()
-try:
-    optimizer.step(batch=capo_rl.Batch(one.int(), one == 1, -one * (1 + rank), optimizer=optimizer_info(optimizer.optimizer, 0, max_grad_norm=0.0)))
-    raise AssertionError("the ranks differ")
-except ValueError as error:
-    assert "ranks took 0.0447 to 0.0632 of this step" in str(error), error
-dist.destroy_process_group()
-"""
-
-
 @pytest.mark.parametrize("way", ["ddp", "fsdp2", "hsdp"])
 def test_two_ranks_take_as_much_of_a_step_as_one(tmp_path, way):
-    program = tmp_path / "ranks.py"
-    program.write_text(RANKS)
-    tests = str(Path(__file__).parent)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", program, way, tests]
+    program = Path(__file__).parent / "governed_ranks.py"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", program, way]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr[-3000:]
     first, second = (torch.load(tmp_path / f"ranks-{way}.{rank}", weights_only=False) for rank in range(2))

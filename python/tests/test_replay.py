@@ -11,7 +11,7 @@ from conftest import CASES, PLUGINS, REPLAY, batches, mask_of, metadata, tensors
 
 
 def through_host(host, case, out):
-    """What ``host replay`` writes of a case, with the library that the package carries."""
+    """The files that ``host replay`` writes of a case, with the library that the package carries."""
     arguments = ["--plugin", PLUGINS / "libcapo.so", "--config", REPLAY / case / "mask.toml", "--out", out]
     subprocess.run([host, "replay", *arguments, *batches(case)], check=True, stdout=subprocess.DEVNULL)
     return [tensors(out / path.name) for path in batches(case)]

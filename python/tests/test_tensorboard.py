@@ -1,4 +1,4 @@
-"""What ``host`` writes for others to read: event files by TensorBoard's own reader, completions by pyarrow."""
+"""Files of ``host`` that others read: event files by TensorBoard's own reader, completions by pyarrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a type checker sees of the package."""
+"""The package as a type checker sees it."""
 
 import os
 import subprocess

@@ -58,7 +58,7 @@ def facts():
 
 
 def cargo(*arguments, target=None, environment=None):
-    """What a build made of the workspace's own packages, as cargo's messages."""
+    """Cargo's messages about the files that a build made of the workspace's packages."""
     print("cargo " + " ".join(arguments), file=sys.stderr)
     environment = os.environ | (environment or {}) | ({"CARGO_TARGET_DIR": str(target)} if target else {})
     command = ["cargo", *arguments, "--locked", "--message-format=json-render-diagnostics"]

@@ -1,4 +1,4 @@
-"""What programs print and write, as values."""
+"""Output and files of programs, as values."""
 
 import array
 import json

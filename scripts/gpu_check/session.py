@@ -50,7 +50,7 @@ class Session:
         return code, said
 
     def call(self, *command, cwd=None, **environment):
-        """What the command printed; an error when it fails or the part's time is up."""
+        """The output of the command; an error if it fails or the part's time is up."""
         code, said = self.attempt(*command, cwd=cwd, **environment)
         if code != 0:
             raise Failure(f"`{shown(command)}` ended with {code}\n{tail(said)}")

@@ -1,4 +1,4 @@
-"""What `gpu-check` runs, and for how long."""
+"""The parts that `gpu-check` runs, and their time limits."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,7 +82,7 @@ class Shape:
 
 @dataclass
 class Sizes:
-    """What the parts work on."""
+    """The files and the machine that the parts work with."""
 
     shapes: dict
     # The model of the run that compute-sanitizer watches.

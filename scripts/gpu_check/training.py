@@ -16,7 +16,7 @@ def train(session, rows, name):
     arguments = command(session, shape)
     rows += reading.memory(session.call(host, *arguments, "--dry-run", cwd=session.root))
     mask = ("--plugin", session.executable(settings.TRAIN_MASK))
-    whole, half = session.work / f"{name}-whole", settings.TRAIN_STEPS // 2
+    whole = session.work / f"{name}-whole"
     session.call(host, *arguments, *mask, "--output-dir", whole, cwd=session.root)
     lines = reading.metrics(whole / "metrics.jsonl")
     if not any(line["capo.curvature/rows"] for line in lines):

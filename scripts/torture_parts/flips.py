@@ -52,7 +52,7 @@ class Part:
             case.find("`host eval` finds something else", outcome)
 
     def compare(self, case, outcome, damaged):
-        """What is not as in the undisturbed run, though the resume ended well."""
+        """Differences from the undisturbed run, though the resume ended well."""
         silent = "" if outcome.err.strip() else ", in silence"
         here, there = runs.checkpoint(case.folder), runs.checkpoint(self.reference)
         for file in sorted(there.iterdir()):

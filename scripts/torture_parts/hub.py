@@ -108,7 +108,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def listing(self, files, sin):
-        """What the Hub says of the model."""
+        """The Hub's description of the model."""
         siblings = [{"rfilename": name, "size": len(data)} for name, data in files.items()]
         extra = {"names-above": "../../../../../escaped.json", "names-absolute": "/tmp/escaped-from-torture.json"}
         extra |= {"names-control": "a\nb\x1b[2J.json"}

@@ -87,7 +87,7 @@ def watch(started, folder, changes=None, sight=None):
 
 
 def moment(folder):
-    """What the killed process was at, by what lies there."""
+    """The work that the process was killed at, by the files that it left."""
     run = folder / runs.RUN
     if not run.exists():
         return "before the run directory"

@@ -13,7 +13,7 @@ from . import settings
 
 @dataclasses.dataclass
 class Outcome:
-    """What became of a command. `code` is negative where a signal ended it."""
+    """The result of a command. `code` is negative where a signal ended it."""
 
     command: list
     folder: object
@@ -81,7 +81,7 @@ class Process:
 
 
 def taken(descriptor):
-    """What was written there, as far as anybody looks at it."""
+    """The text that was written there, as far as a check reads it."""
     data = os.pread(descriptor, settings.OUTPUT, 0)
     os.close(descriptor)
     return data

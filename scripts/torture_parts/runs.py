@@ -42,7 +42,7 @@ def resume(options=PLUGIN):
 
 
 def next_launch(folder, options=PLUGIN):
-    """What a user does who finds the folder as it is: goes on where there is a run, else starts it."""
+    """The command of a user who finds this folder: a resume if there is a run, else a start."""
     return resume(options) if (folder / RUN).exists() else train(options=options)
 
 
@@ -91,7 +91,7 @@ def names(folder):
 
 
 def contents(path):
-    """What must be the same of a file: all bytes, but of metrics what is no time, and of a batch its header and data, since metadata
+    """The part of a file that must be the same: all bytes, but of metrics all except times, and of a batch its header and data, since metadata
     have no order."""
     data = path.read_bytes()
     if path.parent.name == BATCHES:

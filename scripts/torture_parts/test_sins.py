@@ -1,4 +1,4 @@
-"""What the parts find where `host` does not do what it must: the real one with a sin after it, or in its place."""
+"""The parts find each fault of a `host` with a planted fault: the real one with a fault added, or a stand-in."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What no command may do, whatever it is given."""
+"""Rules that every command must keep, whatever its input."""
 
 import dataclasses
 import os
@@ -25,7 +25,7 @@ class Finding:
 
 
 def faults(outcome):
-    """What is wrong with a command's end by itself, as sentences."""
+    """Faults of a command's end by itself, as sentences."""
     if outcome.killed:
         return
     panic = PANIC.search(outcome.err)
@@ -78,7 +78,7 @@ def walk(folder, below=""):
 
 
 def traces(outcome, before, after):
-    """What a command left behind that it must not have, as sentences. Bad input leaves everything as it was."""
+    """Files that a command must not have left behind, as sentences. Bad input leaves everything as it was."""
     if outcome.code == 2 and before != after:
         changed = sorted(path for path in {**before, **after} if before.get(path) != after.get(path))
         yield f"exit code 2, but {general(changed[0])} is not as before"
@@ -97,7 +97,7 @@ def general(name):
 
 
 def command_line(outcome):
-    """What to type to see it again."""
+    """The command that shows the fault again."""
     return f"cd {shlex.quote(str(outcome.folder))} && {shlex.join(map(str, outcome.command))}"
 
 

@@ -31,7 +31,7 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 @dataclass
 class Batch:
-    """What the mask sees of a step; every position holds a token."""
+    """A step as the mask sees it; every position holds a token."""
 
     hidden: Tensor  # [B, T, D], f32 or bf16; everything is computed in f32
     topk_ids: Tensor  # [B, T, K], distinct within a token
@@ -66,7 +66,7 @@ class Moments:
         return cls(torch.zeros(VOCABULARY, dtype=torch.int64, device=device), mean, square)
 
     def corrected(self):
-        """What the coming step multiplies its gradient, and its square, with, and the old moments; bias-corrected."""
+        """The factors of the next step's gradient, of its square and of the old moments, bias-corrected."""
         unbias1, unbias2 = 1 - BETA1 ** (self.steps + 1), 1 - BETA2 ** (self.steps + 1)
         old = self.mean * (BETA1 / unbias1), self.square * (BETA2 / unbias2)
         return (1 - BETA1) / unbias1, (1 - BETA2) / unbias2, *old

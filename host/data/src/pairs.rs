@@ -22,7 +22,7 @@ pub struct Pair {
     pub completion: Vec<u32>,
 }
 
-/// What a model can take.
+/// Limits of a model on its input.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Number of tokens in its vocabulary.

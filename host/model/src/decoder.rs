@@ -26,7 +26,7 @@ pub(super) struct Decoder {
     pub(super) eps: f64,
     /// True if the weights are frozen, and only an adapter is trained.
     pub(super) frozen: bool,
-    /// What the layers' weights are parts of, if one launch converted them.
+    /// The tensor of which the layers' weights are parts, if one launch converted them.
     converted: Option<Tensor>,
 }
 

@@ -36,7 +36,7 @@ pub(super) struct Narrowed<'a> {
     policy: &'a Policy,
     /// Copies by name, parts of `all`; none where no copy is needed, or where each is made on its own.
     copies: HashMap<String, Tensor>,
-    /// What the copies are parts of.
+    /// The tensor of which the copies are parts.
     pub(super) all: Option<Tensor>,
 }
 

@@ -3,7 +3,8 @@
 
 use candle_core::{CustomOp2, DType, Result, Shape, Tensor};
 
-use super::kernel::{Arg, Number, custom_op, layout_error, rows, update2};
+use super::kernel::{Arg, custom_op, layout_error, rows, update2};
+use super::number::Number;
 use super::{by_kernel, fused};
 
 /// Number of elements that one task handles.

@@ -3,7 +3,8 @@
 use candle_core::{CpuStorage, CustomOp3, Error, InplaceOp2, Layout, Result, Shape, Tensor};
 
 use super::kept::DecodeRows;
-use super::kernel::{Arg, Number, Real, custom_op, dot, dtype_error, layout_error, maximum, rows, sum};
+use super::kernel::{Arg, custom_op, dot, dtype_error, layout_error, maximum, rows, sum};
+use super::number::{Number, Real};
 use super::{Rope, by_kernel, fused, generic, is_rounded};
 
 /// Numbers of a head that are combined at a time, in registers.

@@ -2,7 +2,8 @@
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
-use super::kernel::{Real, dot, for_rows, layout_error, maximum, slice, sum};
+use super::kernel::{dot, for_rows, layout_error, maximum, slice, sum};
+use super::number::Real;
 use super::{fused, generic};
 
 /// Number of logits that are processed at a time.

@@ -6,7 +6,8 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
 use pulp::{Arch, NullaryFnOnce};
 
-use super::kernel::{exp_f64, layout_error, slice, sum};
+use super::kernel::{layout_error, slice, sum};
+use super::number::exp_f64;
 
 /// Number of weights whose sum is computed before the search looks at each.
 const BLOCK: usize = 256;

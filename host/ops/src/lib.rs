@@ -29,6 +29,7 @@ mod kernel;
 #[cfg(any(feature = "cuda", feature = "testing"))]
 pub mod kernels;
 mod logps;
+mod number;
 pub mod optimizer;
 mod packing;
 mod product;
@@ -70,9 +71,10 @@ pub use truncate::{Truncation, nucleus, truncate};
 #[cfg(feature = "testing")]
 pub mod parts {
     pub use crate::bf16::{narrow, widen};
-    pub use crate::kernel::{dot, exp_f32, exp_f64, maximum, sum};
-    pub use crate::product::tile::{LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply, multiply_parts};
-    pub use crate::product::{Instructions, by_parts};
+    pub use crate::kernel::{dot, maximum, sum};
+    pub use crate::number::{exp_f32, exp_f64};
+    pub use crate::product::Instructions;
+    pub use crate::product::tile::{LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply};
 }
 
 /// True if the fused CPU kernels support `x`; other tensors use `generic`.

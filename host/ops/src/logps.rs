@@ -4,7 +4,8 @@
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Device, Layout, Result, Shape, Tensor};
 
-use super::kernel::{Number, Real, dtype_error, for_rows, layout_error, maximum, rows, slice};
+use super::kernel::{dtype_error, for_rows, layout_error, maximum, rows, slice};
+use super::number::{Number, Real};
 use super::product::Instructions;
 use super::{Truncation, generic, has_kernel, is_rounded, product, to_dtype, truncate};
 

@@ -112,7 +112,7 @@ impl Packing {
         self.stems.last().map_or(0, |stem| stem.rows.end)
     }
 
-    /// What the kernels of a GPU read: the first row of the prompt or completion of each row, `[N]`; tiles of up to `TILE` queries `[tiles, 4]`:
+    /// Arrays that the kernels of a GPU read: the first row of the prompt or completion of each row, `[N]`; tiles of up to `TILE` queries `[tiles, 4]`:
     /// the first one, the end, where the stem begins and where its prompt ends; and tiles of keys, in which the third number is the end of the
     /// rows that read them. The tiles with the most work come first.
     pub fn tiles(&self) -> [Vec<u32>; 3] {

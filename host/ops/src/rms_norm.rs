@@ -3,7 +3,8 @@
 use candle_core::{CustomOp2, CustomOp3, Result, Shape, Tensor, WithDType};
 
 use super::bias::sum_rows;
-use super::kernel::{Arg, Number, Real, custom_op, dot, layout_error, rows};
+use super::kernel::{Arg, custom_op, dot, layout_error, rows};
+use super::number::{Number, Real};
 use super::{add, by_kernel, generic, to_dtype};
 
 /// `y_i = w_i x_i / sqrt(mean(x^2) + eps)` over the last axis, for `x` `[.., D]` and `weight` `[D]`.

@@ -5,7 +5,8 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{CustomOp1, Device, Result, Shape, Tensor};
 
 use super::kept::{Kept, Starts};
-use super::kernel::{Arg, Number, Real, custom_op, layout_error, rows};
+use super::kernel::{Arg, custom_op, layout_error, rows};
+use super::number::{Number, Real};
 use super::{by_kernel, generic};
 
 /// Rotation frequencies, in radians per position, for each pair of a head's numbers.

@@ -2,7 +2,8 @@
 
 use candle_core::{CustomOp2, Result, Shape, Tensor, WithDType};
 
-use super::kernel::{Arg, Number, Real, custom_op, layout_error, rows};
+use super::kernel::{Arg, custom_op, layout_error, rows};
+use super::number::{Number, Real};
 use super::{by_kernel, generic};
 
 /// Number of elements that one kernel task handles.

@@ -6,7 +6,7 @@ use candle_core::{DType, Tensor};
 
 pub use super::product::INSTRUCTIONS;
 use super::product::Instructions;
-use super::product::tile::{LINES, Operand, STEP, Strides, Sums, WORDS, configured, multiply, multiply_parts};
+use super::product::tile::{LINES, Operand, STEP, Strides, Sums, WORDS, configured, multiply};
 
 thread_local! {
     /// True while this thread's operations use `generic` even where a fused kernel supports them.
@@ -39,23 +39,19 @@ pub fn distance(actual: &Tensor, expected: &Tensor) -> f64 {
 pub fn possible(instructions: Instructions) -> [(impl Fn(), f64); 2] {
     const STEPS: usize = 4;
     const REPEATS: usize = 2_000;
-    [3, 1].map(|parts| {
-        let words = vec![0x3f80_3f80; 2 * WORDS * STEPS * parts];
-        let in_tiles = if parts == 1 { instructions != Instructions::F32 } else { instructions.splits() };
+    [Instructions::F32, instructions].map(|instructions| {
+        let words = vec![0x3f80_3f80; 2 * WORDS * STEPS];
+        let in_tiles = instructions != Instructions::F32;
         let work = move || {
             if !in_tiles {
                 std::hint::black_box(pulp::Arch::new().dispatch(MulAdds(REPEATS * STEPS * LINES)));
                 return;
             }
-            let operand = Operand { words: &words, strides: Strides::packed(parts) };
-            let (mut sums, mut room) = (Sums::ZERO, Sums::ZERO);
+            let operand = Operand { words: &words, strides: Strides::PACKED };
+            let mut sums = Sums::ZERO;
             configured(instructions, || {
                 for _ in 0..REPEATS {
-                    if parts == 1 {
-                        multiply(instructions, STEPS, operand, operand, (&mut sums, true));
-                    } else {
-                        multiply_parts(instructions, STEPS, operand, operand, (&mut sums, true, &mut room));
-                    }
+                    multiply(instructions, STEPS, operand, operand, (&mut sums, true));
                 }
             });
             std::hint::black_box(&sums);

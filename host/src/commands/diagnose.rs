@@ -47,6 +47,7 @@ fn lines(run: &FoundRun, Verdict { summary, findings }: &Verdict) -> Vec<String>
         head.push_str(&format!(", held-out accuracy {first} -> {last}, best {best} after step {step}"));
     }
     let mut lines = vec![head];
+    lines.extend(summary.found_rate().map(|found| format!("     {found}")));
     for (number, diagnosis) in (1..).zip(findings) {
         let finding = &diagnosis.finding;
         lines.push(format!("{number:>3}. {}: {}", diagnosis.when(), finding.what));

@@ -62,7 +62,7 @@ pub fn main(started: Instant) -> i32 {
         #[cfg(feature = "download")]
         Command::Download(args) => download::run(args),
         #[cfg(not(feature = "download"))]
-        Command::Download(_) => Err(Failure::Input(crate::features::missing("downloads", "download"))),
+        Command::Download(_) => Err(Failure::Input(crate::data::features::missing("downloads", "download"))),
         Command::Replay(args) => replay::run(args).map_err(Failure::Input),
         Command::CompareMasks(args) => compare_masks::run(args).map_err(Failure::Input),
         Command::Runs(args) => runs::run(args).map_err(Failure::Input),

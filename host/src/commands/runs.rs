@@ -84,7 +84,9 @@ fn cells(run: &Summary) -> Vec<String> {
         format!("{}/{}", run.step, run.max_steps.map_or_else(|| "?".to_owned(), |steps| steps.to_string())),
         text(&run.recipe),
         run.seed.map_or_else(none, |seed| seed.to_string()),
-        run.learning_rate.map_or_else(none, |rate| format!("{rate:e}")),
+        run.learning_rate.map_or_else(none, |rate| {
+            format!("{rate:e}") + &run.found_rate.map_or_else(String::new, |found| format!(" -> {found:.1e}"))
+        }),
         run.held_out().unwrap_or_else(none),
         best.map_or_else(none, |(best, step)| format!("{} at {step}", percent(best))),
         run.reward.map_or_else(none, |reward| format!("{reward:.3}")),

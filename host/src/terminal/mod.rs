@@ -2,7 +2,7 @@
 
 mod live;
 mod progress;
-mod words;
+pub mod words;
 
 use std::io::{self, ErrorKind, Write};
 use std::sync::OnceLock;

@@ -12,7 +12,7 @@ use super::{grouped, percent, say, words};
 use crate::benchmark;
 use crate::exam::RightAnswer;
 use crate::metrics::Line;
-use crate::metrics::names::REJECTED;
+use crate::metrics::names::{FOUND_RATE, REJECTED, SHARE};
 use crate::model::Adapter;
 use crate::model::device::{self, Dtype};
 use crate::run::estimate::Estimate;
@@ -28,6 +28,8 @@ pub struct ProgressLines {
     steps: u64,
     /// Sum and number of the values of each of [`SHOWN`] since the last line.
     since: BTreeMap<&'static str, (f64, u32)>,
+    /// True once the learning rate that a step control found was told.
+    told_rate: bool,
     live: Live,
 }
 
@@ -45,7 +47,7 @@ impl ProgressLines {
     /// The progress of a process that started at `started`, for a run of `steps` steps of which `done` are done.
     pub fn new(started: Instant, steps: u64, done: u64) -> Self {
         let live = Live::new(steps, done);
-        Self { started, first_step: None, steps: 0, since: BTreeMap::new(), live }
+        Self { started, first_step: None, steps: 0, since: BTreeMap::new(), told_rate: false, live }
     }
 
     /// Prints a separate line above the live one.
@@ -204,6 +206,16 @@ impl ProgressLines {
         }
     }
 
+    /// Tells the learning rate that a step control found, in the first line that has it.
+    fn found_rate(&mut self, run: &Run, line: &Line) {
+        let of = |id: &str| Some((line.value(&format!("{id}/{FOUND_RATE}"))?, line.value(&format!("{id}/{SHARE}"))?));
+        let found = run.resources.components.step_controls.iter().find_map(|control| of(control.id()));
+        if let Some((rate, share)) = found.filter(|_| !self.told_rate) {
+            self.told_rate = true;
+            self.say(&words::found_rate(rate, share));
+        }
+    }
+
     fn times(&self, run: &Run) {
         let total = self.started.elapsed().as_secs_f64();
         let times = run.observers.metrics.total_times();
@@ -271,6 +283,7 @@ impl Observer for ProgressLines {
             self.say(&text);
             self.since.clear();
         }
+        self.found_rate(run, line);
         if self.steps == PACED {
             self.pace(run);
         }

@@ -1,9 +1,9 @@
 //! Settings in words, for the header of a run.
 
-use crate::adamw::SecondMoment;
 use crate::config::TrainConfig;
+use crate::model::optim::OptimizerName;
+use crate::model::optim::adamw::SecondMoment;
 use crate::model::{Adapter, Targets};
-use crate::optim::OptimizerName;
 
 /// An adapter's settings.
 pub fn adapter(adapter: &Adapter) -> String {
@@ -41,6 +41,11 @@ pub fn optimizer(train: &TrainConfig) -> Option<String> {
         }
         (OptimizerName::Sgd, _) => Some(format!("sgd, momentum {}", train.sgd_momentum)),
     }
+}
+
+/// The learning rate that a step control found, a `share` of the rate that was set.
+pub fn found_rate(found: f64, share: f64) -> String {
+    format!("learning rate found: {found:.1e} (share {share:.2} of {:.1e})", found / share)
 }
 
 #[cfg(test)]

@@ -54,7 +54,4 @@ pub mod train;
 pub mod warnings;
 
 pub use host_data as data;
-pub use host_data::features;
 pub use host_model as model;
-pub use host_model::optim::{adamw, sgd};
-pub use host_model::{optim, schedule};

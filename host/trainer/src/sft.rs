@@ -10,7 +10,6 @@ use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
 use serde::{Deserialize, Serialize};
 
-use crate::adamw::AdamWConfig;
 use crate::config::setting::{Setting, Settings, settings};
 use crate::config::{ANSWERS_AT_ONCE, DataConfig, Draft, check};
 use crate::data::{Dataset, Example, Purpose, Tokenizer};
@@ -18,10 +17,11 @@ use crate::exam::{self, Exam, Grader, RightAnswer};
 use crate::folder;
 use crate::model::device::{self, CPU, Dtype};
 use crate::model::embedded;
+use crate::model::optim::adamw::AdamWConfig;
+use crate::model::optim::{Optimizer, OptimizerConfig};
+use crate::model::schedule::{Schedule, ScheduleKind};
 use crate::model::{Gradients, ModelFiles, Policy, Shape, Wants};
-use crate::optim::{Optimizer, OptimizerConfig};
 use crate::reward::{RewardConfig, Rewards};
-use crate::schedule::{Schedule, ScheduleKind};
 use crate::stages::rollout::{encode, join};
 
 /// The settings of `host sft` when no `--config` is given. The embedded model was made with them.

@@ -9,11 +9,5 @@ mod advantage;
 mod checks;
 mod objective;
 
-pub use advantage::{
-    Aggregation, Baseline, GroupCentered, GroupNormalized, LeaveOneOut, ReinforcePlusPlus, RewardAsAdvantage,
-    ScaleRewards,
-};
-pub use objective::{
-    ByCompletion, ByFixedLength, ByToken, Cispo, ClippedSurrogate, CorrectionMode, Dapo, Defaults, Gspo, KlEstimator,
-    Level, Luspo, PolicyGradient, Rloo, Sapo, Vespo,
-};
+pub use advantage::*;
+pub use objective::*;

@@ -142,6 +142,7 @@ impl StepControl for Kl {
                 cosine.into_iter().for_each(|cosine| ctx.record("alignment", cosine));
                 let scale = self.search.take(cosine, kl, learning_rate, entropy(batch));
                 ctx.record("share", self.search.share());
+                self.search.found().into_iter().for_each(|rate| ctx.record("found_rate", rate));
                 scale
             }
         };
@@ -289,8 +290,9 @@ mod tests {
     #[test]
     fn a_search_begins_at_a_share_of_the_entropy_of_the_completions() {
         let first = |fixture: Fixture| {
+            // A long step, which the square law would shorten too little.
             let update = Measured { kl: 1.0, alignment: f64::NAN, ..Measured::default() };
-            fixture.control(&mut governor(""), update).unwrap().scales[0].powi(2)
+            fixture.control(&mut governor(""), update).unwrap().scales[0].powi(2) * 4.0
         };
         // Padding has no part in it: the mean of three tokens is 2 nats.
         let sampled = Fixture::new(2, 2).lengths(&[2, 1]).logps(&[-1.0, -2.0, -3.0, -50.0]);

@@ -62,7 +62,7 @@ def functions(path, *names, **world):
 
 
 def variables(function, *args, **kwargs):
-    """What a function's own variables are when it returns."""
+    """The local variables of a function when it returns."""
     kept = {}
 
     def watch(frame, event, _):

@@ -36,7 +36,7 @@ NUMBERS = ("prompt", "content", "rows")
 
 @dataclass
 class Step:
-    """What a step's end needs.
+    """The arrays that the end of a step needs.
 
     Attributes:
         data: The mini-batch with its rows' numbers.
@@ -91,7 +91,7 @@ class Seen:
             self.policy().base_model.register_forward_hook(self._see_last_layer)
 
     def model(self) -> torch.nn.Module:
-        """What the engine calls."""
+        """The model as the engine calls it."""
         module: torch.nn.Module = self.engine.module
         return module
 

@@ -1,4 +1,4 @@
-"""What a run of verl says about masks, weights and step controls, and which of it cannot be right."""
+"""Settings of masks, weights and step controls in a run of verl, and the refusals of wrong ones."""
 
 from __future__ import annotations
 

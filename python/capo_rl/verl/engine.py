@@ -203,7 +203,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         return decide(batch, arrays["completion_mask"], self.capo_masks, self.capo_weights)
 
     def _decision_of(self, arrays: Arrays, of_step: bool) -> Decision:
-        """What was decided over parts that were joined."""
+        """The decision about parts that were joined."""
         keep, weights = arrays.pop("keep"), arrays.pop("weights")
         batch = self._seen.batch(arrays, of_step)
         return Decision(batch, arrays["completion_mask"], keep, weights, rows=arrays["rows"])

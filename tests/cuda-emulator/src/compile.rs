@@ -86,7 +86,7 @@ pub fn toolkit(home: &Path, kernels: &[PathBuf]) -> Result<PathBuf, Failure> {
         compiler.kernels(&sources, folder, &lib)?;
     }
     let copy = |from: PathBuf, to: PathBuf| std::fs::copy(&from, to).map_err(|error| broken(&from, &error));
-    for name in ["cuda_on_cpu.h", "device_functions.h", "executor.h", "kernels.cpp"] {
+    for name in ["cuda_on_cpu.h", "device_functions.h", "matrix.h", "executor.h", "kernels.cpp"] {
         copy(sources.join(name), include.join(name))?;
     }
     for name in ["cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h", "more_of_cuda.h", "cuda/std/limits"] {

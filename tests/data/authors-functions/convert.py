@@ -74,7 +74,7 @@ def scalars(data, index, learning_rate):
 
 
 def expected(step, mask):
-    """What the functions printed: 0 on padding, where they compute as well; moments and gradient are `[V, D]`."""
+    """The numbers that the functions printed: 0 on padding, where they compute as well; moments and gradient are `[V, D]`."""
     accepted = (step["updated_mask"] * mask).astype(np.uint8)
     shifts = {name.lower(): np.where(mask, step[name], 0.0).astype(np.float32) for name in ("m_F", "m_H")}
     moments = {"exp_avg": step["state_p_after"], "exp_avg_sq": step["state_q_after"]}

@@ -20,42 +20,13 @@ fn answers(topic: &str) -> String {
     tests::text(&file).lines().map(answer).collect()
 }
 
-#[test]
-fn config() {
-    assert_snapshot!(answers("config"));
+/// A test of each topic.
+macro_rules! topics {
+    ($($topic:ident),*) => {
+        $(#[test]
+        fn $topic() {
+            assert_snapshot!(answers(stringify!($topic)));
+        })*
+    };
 }
-
-#[test]
-fn device() {
-    assert_snapshot!(answers("device"));
-}
-
-#[test]
-fn lora() {
-    assert_snapshot!(answers("lora"));
-}
-
-#[test]
-fn models() {
-    assert_snapshot!(answers("models"));
-}
-
-#[test]
-fn new_plugin() {
-    assert_snapshot!(answers("new_plugin"));
-}
-
-#[test]
-fn plugins() {
-    assert_snapshot!(answers("plugins"));
-}
-
-#[test]
-fn recipes() {
-    assert_snapshot!(answers("recipes"));
-}
-
-#[test]
-fn rewards() {
-    assert_snapshot!(answers("rewards"));
-}
+topics!(config, device, lora, models, new_plugin, plugins, recipes, rewards);

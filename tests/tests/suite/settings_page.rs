@@ -9,7 +9,7 @@ use host::config::{self, BenchmarkConfig, Setting, Settings};
 use tests::artifacts::workspace;
 use toml::Value;
 
-const PAGES: [&str; 4] = ["configs/README.md", "docs/commands.md", "docs/evaluation.md", "docs/from-trl.md"];
+const PAGES: [&str; 2] = ["configs/README.md", "configs/names.md"];
 const BEGIN: &str = "<!-- table: ";
 const END: &str = "\n<!-- end of the table -->";
 

@@ -37,20 +37,15 @@ fn shipped(name: &str) -> String {
     })
 }
 
-#[test]
-fn capo() {
-    assert_snapshot!(shipped("capo"));
+macro_rules! shipped {
+    ($($name:ident),*) => {
+        $(#[test]
+        fn $name() {
+            assert_snapshot!(shipped(stringify!($name)));
+        })*
+    };
 }
-
-#[test]
-fn drcapo() {
-    assert_snapshot!(shipped("drcapo"));
-}
-
-#[test]
-fn reincapo() {
-    assert_snapshot!(shipped("reincapo"));
-}
+shipped!(capo, drcapo, reincapo);
 
 #[test]
 fn example() {

@@ -182,6 +182,25 @@ fn what_breaks_a_rule_is_told() {
     let _ = Folder::new().train("peek", &told(&["sin=\"peek\""], "--set train.measure_step=1"));
 }
 
+/// The search of `governor.kl` ends after step 31.
+#[test]
+fn a_rate_that_was_found_is_told_wherever_a_run_is_looked_at() {
+    let folder = Folder::new();
+    let args = "--plugin libgovernor.so --set train.max_steps=32 --set train.learning_rate=1e-3 --set eval.num_prompts=0 \
+        --set train.lr_scheduler_type=constant --set train.warmup_ratio=0 --set train.per_device_train_batch_size=12 --set rollout.num_generations=4";
+    let said = folder.attempt("run", args).succeeded().stdout;
+    let told: Vec<&str> = said.lines().filter(|line| line.starts_with("learning rate found: ")).collect();
+    let run = folder.run_dir("run");
+    let (rates, shares) = (run.metric("governor.kl/found_rate"), run.metric("governor.kl/share"));
+    assert_eq!((rates.len(), rates[0]), (2, rates[1]));
+    let line = format!("learning rate found: {:.1e} (share {:.2} of 1.0e-3)", rates[0], shares[31]);
+    assert_eq!(told, [line.as_str()]);
+    assert!(folder.said("diagnose run").contains(&line));
+    assert!(folder.said("runs run").contains(&format!("1e-3 -> {:.1e}", rates[0])));
+    folder.said("report run --out report.html");
+    assert!(folder.text("report.html").contains(&format!("run: {line}")));
+}
+
 #[test]
 fn governed_steps_keep_to_their_target() {
     let folder = Folder::new();

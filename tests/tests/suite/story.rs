@@ -63,7 +63,7 @@ log_tokens = true
 use = "math"
 anchored = false
 
-# What a model of random weights can earn.
+# Rewards that a model of random weights can earn.
 [[reward]]
 use = "regex"
 pattern = "[!-O]"

@@ -251,3 +251,47 @@ fn a_turn_is_followed_by_what_the_template_makes_of_the_reply() {
     }
     insta::assert_snapshot!(written.join("\n").replace(GOLDEN, "DIR"));
 }
+
+#[test]
+fn a_conversation_of_several_turns_has_the_tokens_of_transformers() {
+    let golden = golden(&Path::new(GOLDEN).join("turns.json"));
+    let tokenizer = tokenizer();
+    for (name, case) in golden["templates"].as_object().unwrap() {
+        let schemas = case["tools"].as_array().unwrap();
+        let tools: Vec<Tool> = schemas.iter().map(|schema| Tool::parse(&schema.to_string()).unwrap()).collect();
+        let files = files(&Path::new(GOLDEN).join(name));
+        let options = ChatOptions { tools: tools.clone(), ..options(&golden["date"], &Json::Null) };
+        let chat = Chat::open(&files, options).unwrap();
+        let row = json!({ "prompt": case["messages"] }).to_string();
+        let messages = Messages::in_row(row.as_bytes(), "prompt").unwrap();
+        assert_eq!(json!(tokenizer.encode(&chat.prompt(&messages).unwrap()).unwrap()), case["prompt"], "{name}");
+        let rewrites = case["rewrites"].as_bool().unwrap();
+        assert_eq!(Turns::open(Some(chat.clone()), &tools, false).is_err(), rewrites, "{name}");
+        let turns = Turns::open(Some(chat), &tools, true).unwrap();
+        let mut mask = Vec::new();
+        for turn in case["turns"].as_array().unwrap() {
+            let said = turn["said"].as_str().unwrap();
+            let calls = turns.call_format().map_or(Vec::new(), |format| format.calls(said, &tools));
+            let expected = turn["calls"].as_array().unwrap();
+            assert_eq!(calls.len(), if tools.is_empty() { 0 } else { expected.len() }, "{name}: {said}");
+            for (call, expected) in calls.into_iter().zip(expected) {
+                let (tool, arguments) = call.unwrap();
+                assert_eq!(json!({ "name": tool, "arguments": arguments }), expected["function"]);
+            }
+            let replies: Vec<Reply> = turn["replies"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|reply| {
+                    let text = |key: &str| reply[key].as_str().unwrap_or_default().to_owned();
+                    Reply { role: text("role"), name: text("name"), content: text("content") }
+                })
+                .collect();
+            let after = if replies.is_empty() { vec![] } else { turns.after(&tokenizer, true, &replies).unwrap() };
+            assert_eq!(json!(after), turn["after"], "{name} after {said}");
+            mask.extend(vec![1; turn["ids"].as_array().unwrap().len()]);
+            mask.extend(vec![0; after.len()]);
+        }
+        assert_eq!(json!(mask), case["mask"], "{name}");
+    }
+}

@@ -29,11 +29,15 @@ const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 
 impl CallFormat {
-    /// The format of a template, from the text that it makes of a call with the argument `ARGUMENT`; `None` if that text has no call.
+    /// The format of a template, from the text that it makes of a call up to the call's only argument; `None` if that is in no known one.
     pub(super) fn of(written: &str) -> Option<Self> {
-        let of_hermes = written.contains(OPEN) && written.contains("\"arguments\"");
-        let of_llama = written.contains("\"parameters\"") && written.contains("\"name\"");
-        if of_hermes { Some(Self::Hermes) } else { of_llama.then_some(Self::Llama3) }
+        // The description of the tools may have the same words.
+        let call = &written[written.floor_char_boundary(written.len().saturating_sub(200))..];
+        let at = |word: &str| call.rfind(word);
+        match (at("\"arguments\""), at("\"parameters\"")) {
+            (arguments, parameters) if arguments > parameters => at(OPEN).map(|_| Self::Hermes),
+            (_, parameters) => parameters.and(at("\"name\"")).map(|_| Self::Llama3),
+        }
     }
 
     /// The calls in a turn, in their order, of these tools.

@@ -29,26 +29,24 @@ impl Turns {
         let Some(chat) = chat else {
             return Ok(Self { chat: None, format: (!tools.is_empty()).then_some(CallFormat::Hermes) });
         };
-        let place = chat.place().to_owned();
+        let place = chat.place();
         let asked = Messages::user("asked");
-        for (said, is_thought) in
-            [(ANSWER.to_owned(), false), (format!("<think>\n{THOUGHT}\n</think>\n\n{ANSWER}"), true)]
-        {
-            let once = chat.answered(&asked, &said, &[])?;
-            let twice = chat.answered(&asked, &said, &[reply("user")])?;
-            let (Some((once, _)), Some((twice, after))) = (once.split_once(ANSWER), twice.split_once(ANSWER)) else {
+        let prompt = chat.prompt(&asked)?;
+        for thought in [String::new(), format!("<think>\n{THOUGHT}\n</think>\n\n")] {
+            let twice = chat.answered(&asked, &(thought.clone() + ANSWER), &[reply("user")])?;
+            let Some((before, after)) = twice.split_once(ANSWER) else {
                 bail!("the chat template {place} leaves the assistant's text out");
             };
             ensure!(
                 after.contains(REPLY),
                 "the chat template {place} leaves out what is said after the assistant's turn"
             );
-            let drops = once.contains(THOUGHT) && !twice.contains(THOUGHT);
+            let (said, is_thought) = (prompt.clone() + &thought, !thought.is_empty() || prompt.contains("<think>"));
             ensure!(
-                once == twice || (is_thought && (keeps_thinking || !drops)),
+                before.trim_end() == said.trim_end() || (is_thought && keeps_thinking),
                 "the chat template {place} writes a turn in another way once it is answered, but the model has said it already{}",
                 if is_thought {
-                    ": it drops the thinking of earlier turns (set `environment.keep_thinking` to true: the model then goes on reading it)"
+                    " (if it drops the thinking of earlier turns, set `environment.keep_thinking` to true: the model then goes on reading it)"
                 } else {
                     " (give one with `data.chat_template` that leaves earlier turns as they are)"
                 }
@@ -130,7 +128,7 @@ impl Chat {
         let text = self.write(&Messages::of(&messages["m"], "m")?, true)?;
         ensure!(text.contains(REPLY), "the chat template {place} leaves out the results of tools {mend}");
         // The template may name the markers of a call in its description of the tools too.
-        let called = text.contains(ARGUMENT).then(|| CallFormat::of(&text)).flatten();
+        let called = text.split_once(ARGUMENT).and_then(|(before, _)| CallFormat::of(before));
         called.with_context(|| {
             format!(
                 "the chat template {place} writes calls of tools in a format that is not known (those of Hermes, Qwen and Llama 3 are) {mend}"

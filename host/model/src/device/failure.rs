@@ -103,7 +103,7 @@ pub(super) fn sentence(said: &str) -> Option<String> {
     SENTENCES.iter().find(|(word, _)| said.contains(word)).map(|(_, sentence)| (*sentence).to_owned())
 }
 
-/// What `nvidia-smi` says of the processes on the machine's GPUs; `None` where there is none, or where it takes more than five seconds.
+/// Output of `nvidia-smi` about the processes on the machine's GPUs; `None` if the program is missing or takes more than five seconds.
 fn listed() -> Option<String> {
     let (said, heard) = mpsc::channel();
     let ask = || {

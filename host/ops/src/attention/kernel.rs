@@ -7,7 +7,8 @@ use half::bf16;
 use rayon::prelude::*;
 
 use super::super::packing::{Block, HeadSizes, Packing, Piece, Stem};
-use crate::kernel::{Number, Real, dot, for_rows, layout_error, maximum, rows, slice, sum};
+use crate::kernel::{dot, for_rows, layout_error, maximum, rows, slice, sum};
+use crate::number::{Number, Real};
 use crate::to_dtype;
 
 /// A matrix inside a slice: number `j` of line `i` is at `i * line + j * inner`.

@@ -27,7 +27,7 @@ impl Packed {
         let (storage, layout) = weight.storage_and_layout();
         let matrix = matrices(&storage, layout)?[0];
         let lines: Vec<_> = (0..outputs).step_by(LINES).map(|line| line..(line + LINES).min(outputs)).collect();
-        let pack = |lines| panels::<1>(matrix, Side::Right, Pairing::Apart, lines, &(0..inner));
+        let pack = |lines| panels(matrix, Side::Right, Pairing::Apart, lines, &(0..inner));
         Ok(Self { panels: lines.into_par_iter().flat_map_iter(pack).collect(), outputs, inner })
     }
 }
@@ -45,7 +45,7 @@ pub(crate) fn products_with_packed<N: Number + WithDType>(
         return layout_error("product", format!("{:?} does not fit {:?}", x.dims(), (weight.outputs, weight.inner)));
     }
     let (storage, layout) = x.storage_and_layout();
-    let left = panels::<1>(matrices(&storage, layout)?[0], Side::Left, Pairing::Apart, 0..rows, &(0..inner));
+    let left = panels(matrices(&storage, layout)?[0], Side::Left, Pairing::Apart, 0..rows, &(0..inner));
     let mut products: Vec<Vec<N>> = weights.iter().map(|weight| Vec::with_capacity(rows * weight.outputs)).collect();
     let mut work = Vec::new();
     for (product, weight) in products.iter_mut().zip(weights) {
@@ -58,8 +58,8 @@ pub(crate) fn products_with_packed<N: Number + WithDType>(
             let mut sums = Sums::ZERO;
             for (number, right) in panels.iter().enumerate() {
                 for (left, out) in left.iter().zip(out.chunks_mut(LINES)) {
-                    tile::multiply(instructions, steps, left.operand(), right.operand(), (&mut sums, true));
-                    let store = Store { sums: &sums, scale: 1.0, out, column: number * LINES, adds: false };
+                    tile::multiply(instructions, steps, left.operand(0), right.operand(0), (&mut sums, true));
+                    let store = Store { sums: &sums, out, column: number * LINES, adds: false };
                     pulp::Arch::new().dispatch(store);
                 }
             }

@@ -16,7 +16,7 @@ thread_local! {
 /// Instructions for products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instructions {
-    /// Tiles of AMX: bf16 at twelve times the rate of f32 in vectors; where the switch names them, also f32 as sums of three bf16 numbers.
+    /// Tiles of AMX: bf16 at twelve times the rate of f32 in vectors.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     Amx(Proof),
     /// AVX-512's instruction for pairs of bf16.
@@ -62,26 +62,6 @@ impl Instructions {
         }
         all.push(("f32", Self::F32));
         all
-    }
-
-    /// The instructions for f32 in parts, if somebody has named AMX. Nobody else gets them: in whole training steps of 28 and 150 million
-    /// weights on two cores the matrix library was 15% faster, although on one core alone it is slower.
-    pub fn for_parts() -> candle_core::Result<Option<Self>> {
-        let named = std::env::var_os(SWITCH).is_some();
-        #[cfg(feature = "testing")]
-        let named = named || INSTRUCTIONS.get().is_some();
-        if named { Self::of_this_machine().map(|found| Some(found).filter(|found| found.splits())) } else { Ok(None) }
-    }
-
-    /// True if products in f32 may be split into those of bf16 numbers.
-    pub fn splits(self) -> bool {
-        match self {
-            Self::F32 => false,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Bf16(_) => false,
-            #[allow(unreachable_patterns)]
-            _ => true,
-        }
     }
 
     fn named(name: &str) -> Result<Self, String> {

@@ -1,7 +1,6 @@
 //! Matrix products on the CPU, with the instructions that the processor has: AMX, AVX512-BF16, or those of the matrix library.
 //!
-//! Numbers of bf16 are multiplied exactly and summed in f32. AMX multiplies bf16 alone. Where it is asked for by name, larger products in f32
-//! use it too: a number is the sum of three of bf16, and six of the nine products of two such sums have the accuracy of f32.
+//! Numbers of bf16 are multiplied exactly and summed in f32. Products of f32 are left to the matrix library.
 //!
 //! The instructions add in orders of their own, so results differ in their last bits from one to the other. The number of threads changes
 //! no bit. Products of bf16 below 1.2e-38 count as 0.
@@ -25,9 +24,6 @@ pub use instructions::Instructions;
 use pack::{Matrix, Values};
 
 const NAME: &str = "product";
-/// Shortest inner axis, and smallest quotient of the product and the sum of the other sizes, for which f32 in tiles is the faster way
-/// (`benches/model.rs` prints both).
-const FEWEST: usize = 256;
 
 /// An error if somebody has named instructions that this processor lacks, which small products would not notice.
 pub fn check_instructions() -> Result<()> {
@@ -41,35 +37,15 @@ pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 
 /// `a b` for `a` `[.., M, R]` and `b` `[.., R, N]`, in the dtype `out`. If one of them is bf16 on the CPU, both are rounded to bf16.
 pub fn product(a: &Tensor, b: &Tensor, out: DType) -> Result<Tensor> {
-    let of = [a.dtype(), b.dtype()];
     let here = a.device().is_cpu() && matches!(out, DType::F32 | DType::BF16);
-    if here && of.contains(&DType::BF16) {
+    if here && [a.dtype(), b.dtype()].contains(&DType::BF16) {
         let instructions = Instructions::of_this_machine()?;
         if instructions == Instructions::F32 {
             return to_dtype(&rounded(a)?.matmul(&rounded(b)?)?, out);
         }
-        return in_tiles::<1>(instructions, a, b, out).map(|product| product.expect("one part has no limit"));
-    }
-    if here
-        && of == [DType::F32; 2]
-        && is_large(a, b)
-        && let Some(instructions) = Instructions::for_parts()?
-        && let Some(product) = in_tiles::<3>(instructions, a, b, out)?
-    {
-        return Ok(product);
+        return in_tiles(instructions, a, b, out);
     }
     a.matmul(&b.to_dtype(a.dtype())?)?.to_dtype(out)
-}
-
-/// The product of f32 numbers as sums of three bf16 numbers; `None` if one is not finite or a sum might not be.
-#[cfg(feature = "testing")]
-pub fn by_parts(instructions: Instructions, a: &Tensor, b: &Tensor) -> Result<Option<Tensor>> {
-    in_tiles::<3>(instructions, a, b, DType::F32)
-}
-
-fn is_large(a: &Tensor, b: &Tensor) -> bool {
-    let (&[.., rows, inner], &[.., columns]) = (a.dims(), b.dims()) else { return false };
-    inner >= FEWEST && rows * columns >= FEWEST * (rows + columns)
 }
 
 /// `x` rounded to bf16, as f32 in the same memory order.
@@ -83,13 +59,7 @@ fn rounded(x: &Tensor) -> Result<Tensor> {
     to_dtype(&to_dtype(&x.contiguous()?, DType::BF16)?, DType::F32)
 }
 
-/// `None` if numbers of several parts are too large for them.
-fn in_tiles<const PARTS: usize>(
-    instructions: Instructions,
-    a: &Tensor,
-    b: &Tensor,
-    out: DType,
-) -> Result<Option<Tensor>> {
+fn in_tiles(instructions: Instructions, a: &Tensor, b: &Tensor, out: DType) -> Result<Tensor> {
     let (&[ref batch @ .., rows, inner], &[ref same_batch @ .., same, columns]) = (a.dims(), b.dims()) else {
         return layout_error(NAME, format!("{:?} and {:?} are not two matrices", a.dims(), b.dims()));
     };
@@ -97,12 +67,11 @@ fn in_tiles<const PARTS: usize>(
         return layout_error(NAME, format!("{:?} does not fit {:?}", a.dims(), b.dims()));
     }
     if out == DType::BF16 && inner > multiply::CHUNK {
-        let sums = in_tiles::<PARTS>(instructions, a, b, DType::F32)?;
-        return sums.map(|sums| to_dtype(&sums, out)).transpose();
+        return to_dtype(&in_tiles(instructions, a, b, DType::F32)?, out);
     }
     let shape = [batch, &[rows, columns]].concat();
     if inner == 0 || shape.contains(&0) {
-        return Tensor::zeros(shape, out, a.device()).map(Some);
+        return Tensor::zeros(shape, out, a.device());
     }
     let (a_storage, a_layout) = a.storage_and_layout();
     let (b_storage, b_layout) = b.storage_and_layout();
@@ -110,11 +79,9 @@ fn in_tiles<const PARTS: usize>(
     let pairs: Vec<_> = left.into_iter().zip(right.into_iter().map(Matrix::transposed)).collect();
     let sizes = (rows, columns, inner);
     if out == DType::BF16 {
-        let product = multiply::multiply::<bf16, PARTS>(instructions, &pairs, sizes);
-        product.map(|values| Tensor::from_vec(values, shape, a.device())).transpose()
+        Tensor::from_vec(multiply::multiply::<bf16>(instructions, &pairs, sizes), shape, a.device())
     } else {
-        let product = multiply::multiply::<f32, PARTS>(instructions, &pairs, sizes);
-        product.map(|values| Tensor::from_vec(values, shape, a.device())).transpose()
+        Tensor::from_vec(multiply::multiply::<f32>(instructions, &pairs, sizes), shape, a.device())
     }
 }
 

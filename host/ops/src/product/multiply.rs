@@ -2,20 +2,19 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use half::bf16;
 use rayon::prelude::*;
 
-use super::super::kernel::round_to_bf16;
+use super::super::number::round_to_bf16;
 use super::instructions::Instructions;
-use super::pack::{LARGEST, Matrix, Pairing, Panel, Side, UNSCALE, panels};
-use super::tile::{self, LINES, Operand, STEP, Strides, Sums};
+use super::pack::{Matrix, Pairing, Panel, Side, panels};
+use super::tile::{self, LINES, STEP, Sums};
 
 /// Numbers of the inner axis that are packed at a time.
 pub(super) const CHUNK: usize = 4096;
-/// Steps that are multiplied at a time, with one part and with several: a panel's stay in the first cache, a group's in the second.
-const STEPS: [usize; 2] = [16, 8];
+/// Steps that are multiplied at a time: a panel's stay in the first cache, a group's in the second.
+const STEPS: usize = 16;
 /// Panels of a thread's strip, and panels of the other operand that are multiplied with them at a time.
 const STRIP: usize = 8;
 const GROUP: usize = 16;
@@ -56,34 +55,33 @@ impl Number for bf16 {
     }
 }
 
-/// For each pair of matrices `[M, R]` and `[N, R]`, the inner products of their lines `[M, N]`, as products of `PARTS` parts. `None` if a
-/// number is not finite or a sum might not be, which is looked at for several parts alone.
-pub(super) fn multiply<N: Number, const PARTS: usize>(
+/// For each pair of matrices `[M, R]` and `[N, R]`, the inner products of their lines `[M, N]`.
+pub(super) fn multiply<N: Number>(
     instructions: Instructions,
     pairs: &[(Matrix<'_>, Matrix<'_>)],
     sizes @ (rows, columns, _): Sizes,
-) -> Option<Vec<N>> {
+) -> Vec<N> {
     let count = pairs.len() * rows * columns;
     let mut out = Vec::with_capacity(count);
     let room = &mut out.spare_capacity_mut()[..count];
-    let work = |(pair, room): (&(_, _), _)| write::<N, PARTS>(instructions, *pair, sizes, room);
-    let finite = if let [pair] = pairs {
-        work((pair, room))
+    let work = |(pair, room): (&(_, _), _)| write(instructions, *pair, sizes, room);
+    if let [pair] = pairs {
+        work((pair, room));
     } else {
-        pairs.par_iter().zip(room.par_chunks_mut(rows * columns)).map(work).reduce(|| true, |a, b| a && b)
-    };
+        pairs.par_iter().zip(room.par_chunks_mut(rows * columns)).for_each(work);
+    }
     // SAFETY: each `write` has written all of its part.
     unsafe { out.set_len(count) };
-    finite.then_some(out)
+    out
 }
 
-/// Writes the product to `out`; false if it is of no use.
-fn write<N: Number, const PARTS: usize>(
+/// Writes the product to `out`.
+fn write<N: Number>(
     instructions: Instructions,
     (left, right): (Matrix<'_>, Matrix<'_>),
     (rows, columns, inner): Sizes,
     out: &mut [MaybeUninit<N>],
-) -> bool {
+) {
     let threads = rayon::current_num_threads();
     let parallel = threads > 1 && rows * columns * inner >= PARALLEL;
     // The smaller operand is packed first and as a whole. Each thread packs its strips of the other one.
@@ -94,37 +92,30 @@ fn write<N: Number, const PARTS: usize>(
     };
     let all = own_lines.div_ceil(LINES);
     let strip = STRIP.min(if parallel { all.div_ceil(2 * threads) } else { all }) * LINES;
-    let mut finite = true;
     for from in (0..inner).step_by(CHUNK) {
         let numbers = from..(from + CHUNK).min(inner);
         let parts = (0..other_lines).step_by(STRIP * LINES).map(|line| line..(line + STRIP * LINES).min(other_lines));
-        let pack = |lines: Range<usize>| panels::<PARTS>(other, other_side, Pairing::Apart, lines, &numbers);
+        let pack = |lines: Range<usize>| panels(other, other_side, Pairing::Apart, lines, &numbers);
         let others: Vec<Panel> = if parallel {
             parts.collect::<Vec<_>>().into_par_iter().flat_map(pack).collect()
         } else {
             parts.flat_map(pack).collect()
         };
-        let largest_other = others.iter().map(|panel| panel.largest).fold(0, u32::max);
-        let largest_own = AtomicU32::new(0);
         let work = |(number, mut out): (usize, Strip<'_, N>)| {
             let lines = number * strip..((number + 1) * strip).min(own_lines);
-            let own = panels::<PARTS>(own, own_side, Pairing::Apart, lines, &numbers);
-            largest_own.fetch_max(own.iter().map(|panel| panel.largest).fold(0, u32::max), Ordering::Relaxed);
+            let own = panels(own, own_side, Pairing::Apart, lines, &numbers);
             tile::configured(instructions, || {
                 let steps = numbers.len().div_ceil(STEP);
-                write_strip::<N, PARTS>(instructions, (&own, &others), by_rows, steps, (&mut out, from > 0));
+                write_strip(instructions, (&own, &others), by_rows, steps, (&mut out, from > 0));
             });
         };
         let strips = strips(out, columns, by_rows, strip).into_iter().enumerate();
         if parallel {
-            strips.collect::<Vec<_>>().into_par_iter().for_each(work)
+            strips.collect::<Vec<_>>().into_par_iter().for_each(work);
         } else {
-            strips.for_each(work)
+            strips.for_each(work);
         }
-        let bound = [largest_other, largest_own.into_inner()].map(|bits| f64::from(f32::from_bits(bits)));
-        finite &= bound[0] * bound[1] * inner as f64 <= LARGEST;
     }
-    PARTS == 1 || finite
 }
 
 /// Rows of a result, or parts of rows.
@@ -145,51 +136,40 @@ pub(super) fn strips<N>(out: &mut [MaybeUninit<N>], columns: usize, by_rows: boo
 
 /// Multiplies a strip's own panels with all panels of the other operand. The own panels are the left ones if `by_rows`. The sums are written
 /// to `out`, or added if `adds`.
-fn write_strip<N: Number, const PARTS: usize>(
+fn write_strip<N: Number>(
     instructions: Instructions,
     (own, others): (&[Panel], &[Panel]),
     by_rows: bool,
     steps: usize,
     (out, adds): (&mut [&mut [MaybeUninit<N>]], bool),
 ) {
-    let at_once = STEPS[usize::from(PARTS > 1)];
     let mut sums = vec![Sums::ZERO; own.len() * others.len().min(GROUP)];
-    let mut room = Sums::ZERO;
     for (group, others) in others.chunks(GROUP).enumerate() {
-        for from in (0..steps).step_by(at_once) {
-            let count = at_once.min(steps - from);
+        for from in (0..steps).step_by(STEPS) {
+            let count = STEPS.min(steps - from);
             for (own, sums) in own.iter().zip(sums.chunks_mut(others.len())) {
                 for (other, sums) in others.iter().zip(sums) {
                     let [left, right] = if by_rows { [own, other] } else { [other, own] };
-                    let [left, right] = [left, right].map(|panel| Operand {
-                        words: bytemuck::cast_slice(&panel.rows[from * PARTS * LINES..]),
-                        strides: Strides::packed(PARTS),
-                    });
-                    if PARTS == 1 {
-                        tile::multiply(instructions, count, left, right, (sums, from == 0));
-                    } else {
-                        tile::multiply_parts(instructions, count, left, right, (sums, from == 0, &mut room));
-                    }
+                    let (left, right) = (left.operand(from), right.operand(from));
+                    tile::multiply(instructions, count, left, right, (sums, from == 0));
                 }
             }
         }
-        let scale = if PARTS == 1 { 1.0 } else { UNSCALE };
         for (own, sums) in sums.chunks(others.len()).take(own.len()).enumerate() {
             for (other, sums) in sums.iter().enumerate() {
                 let other = group * GROUP + other;
                 let (row, column) = if by_rows { (own, other) } else { (other, own) };
                 let rows = (row * LINES)..((row + 1) * LINES).min(out.len());
-                let store = Store { sums, scale, out: &mut out[rows], column: column * LINES, adds };
+                let store = Store { sums, out: &mut out[rows], column: column * LINES, adds };
                 pulp::Arch::new().dispatch(store);
             }
         }
     }
 }
 
-/// Writes scaled sums to rows from a column on, or adds them.
+/// Writes sums to rows from a column on, or adds them.
 pub(super) struct Store<'a, 'b, N> {
     pub(super) sums: &'a Sums,
-    pub(super) scale: f32,
     pub(super) out: &'a mut [&'b mut [MaybeUninit<N>]],
     pub(super) column: usize,
     pub(super) adds: bool,
@@ -200,22 +180,22 @@ impl<N: Number> pulp::NullaryFnOnce for Store<'_, '_, N> {
 
     #[inline(always)]
     fn call(self) {
-        let Self { sums, scale, out, column, adds } = self;
+        let Self { sums, out, column, adds } = self;
         for (out, sums) in out.iter_mut().zip(&sums.0) {
             let out = &mut out[column..];
             let count = out.len().min(LINES);
             if adds {
                 for (out, sum) in out.iter_mut().zip(sums) {
                     // SAFETY: an earlier chunk has written it.
-                    out.write(unsafe { out.assume_init() }.plus(scale * *sum));
+                    out.write(unsafe { out.assume_init() }.plus(*sum));
                 }
             } else if let Some(out) = out.first_chunk_mut::<LINES>() {
                 for lane in 0..LINES {
-                    out[lane].write(N::of(scale * sums[lane]));
+                    out[lane].write(N::of(sums[lane]));
                 }
             } else {
                 for lane in 0..count {
-                    out[lane].write(N::of(scale * sums[lane]));
+                    out[lane].write(N::of(sums[lane]));
                 }
             }
         }

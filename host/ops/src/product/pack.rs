@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::super::kernel::round_to_bf16;
+use super::super::number::round_to_bf16;
 use super::tile::{LINES, Operand, STEP, Strides, TILE};
 
 /// Sixteen words; on x86-64 a type that lies in one line of the cache.
@@ -21,12 +21,6 @@ type Square = [[u32; TILE]; TILE];
 
 /// Steps of a panel that are written at a time.
 const STEPS: usize = 4;
-/// f32 is multiplied by this power of two, so that all bits of the smallest numbers are in normal bf16.
-const SCALE: f32 = (1_u32 << 24) as f32;
-/// The inverse of the scale of a product.
-pub(super) const UNSCALE: f32 = 1.0 / (SCALE * SCALE);
-/// Largest product of two magnitudes and the number of terms whose scaled sum is finite for certain.
-pub(super) const LARGEST: f64 = 1e23;
 
 /// The numbers of a matrix, in the order of memory.
 #[derive(Clone, Copy)]
@@ -68,46 +62,40 @@ pub(super) enum Pairing {
     Next,
 }
 
-/// [`LINES`] lines as `[step][part][tile][WORDS]`. Zeros fill up lines and steps.
-pub(super) struct Panel {
-    pub(super) rows: Vec<Row>,
-    /// Bits of the largest magnitude; 0 for panels of one part.
-    pub(super) largest: u32,
-}
+/// [`LINES`] lines as `[step][tile][WORDS]`. Zeros fill up lines and steps.
+pub(super) struct Panel(Vec<Row>);
 
 impl Panel {
-    /// All steps, of one part.
-    pub(super) fn operand(&self) -> Operand<'_> {
-        Operand { words: bytemuck::cast_slice(&self.rows), strides: Strides::packed(1) }
+    /// The steps from `step` on.
+    pub(super) fn operand(&self, step: usize) -> Operand<'_> {
+        Operand { words: bytemuck::cast_slice(&self.0[step * LINES..]), strides: Strides::PACKED }
     }
 }
 
-/// Panels of some lines of a matrix, with the first `PARTS` parts of some numbers of each.
-pub(super) fn panels<const PARTS: usize>(
+/// Panels of some lines of a matrix, with some numbers of each.
+pub(super) fn panels(
     matrix: Matrix<'_>,
     side: Side,
     pairing: Pairing,
     lines: Range<usize>,
     numbers: &Range<usize>,
 ) -> Vec<Panel> {
-    let rows = numbers.len().div_ceil(STEP) * PARTS * LINES;
+    let rows = numbers.len().div_ceil(STEP) * LINES;
     let mut panels = Vec::new();
-    panels.resize_with(lines.len().div_ceil(LINES), || Panel { rows: Vec::with_capacity(rows), largest: 0 });
+    panels.resize_with(lines.len().div_ceil(LINES), || Panel(Vec::with_capacity(rows)));
     let start = lines.start * matrix.line + numbers.start * matrix.inner;
     let (of, sizes, arch) = ((matrix, side, pairing), (lines.len(), numbers.len()), pulp::Arch::new());
     match matrix.values {
-        Values::F32(values) => {
-            arch.dispatch(Fill::<_, PARTS> { panels: &mut panels, values: &values[start..], of, sizes })
-        }
+        Values::F32(values) => arch.dispatch(Fill { panels: &mut panels, values: &values[start..], of, sizes }),
         Values::Bf16(values) => {
-            arch.dispatch(Fill::<_, PARTS> { panels: &mut panels, values: &values[start..], of, sizes });
+            arch.dispatch(Fill { panels: &mut panels, values: &values[start..], of, sizes });
         }
     }
     panels
 }
 
 /// Fills empty panels. A closure instead would be compiled for the narrowest vectors.
-struct Fill<'a, T, const PARTS: usize> {
+struct Fill<'a, T> {
     panels: &'a mut [Panel],
     /// The numbers from the first of the first line on.
     values: &'a [T],
@@ -116,7 +104,7 @@ struct Fill<'a, T, const PARTS: usize> {
     sizes: (usize, usize),
 }
 
-impl<T: Number, const PARTS: usize> pulp::NullaryFnOnce for Fill<'_, T, PARTS> {
+impl<T: Number> pulp::NullaryFnOnce for Fill<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -130,11 +118,10 @@ impl<T: Number, const PARTS: usize> pulp::NullaryFnOnce for Fill<'_, T, PARTS> {
         // Few steps of all panels at a time, so that whole pages are read of either order.
         for from in (0..numbers).step_by(STEPS * STEP) {
             for (number, panel) in panels.iter_mut().enumerate() {
-                let mut largest = [0; TILE];
                 for at in (from..numbers).step_by(STEP).take(STEPS) {
                     let count = STEP.min(numbers - at);
-                    let mut tiles = [[[[0; TILE]; TILE]; 2]; PARTS];
-                    for tile in 0..2 {
+                    let mut tiles = [[[0; TILE]; TILE]; 2];
+                    for (tile, words) in tiles.iter_mut().enumerate() {
                         let first = number * LINES + tile * TILE;
                         if first >= lines {
                             break;
@@ -156,33 +143,28 @@ impl<T: Number, const PARTS: usize> pulp::NullaryFnOnce for Fill<'_, T, PARTS> {
                                 }
                             }
                             #[cfg(target_arch = "x86_64")]
-                            let words = match simd {
-                                Some(simd) => T::by_vectors::<PARTS>(simd, pair, &mut largest),
-                                None => words::<T, PARTS>(pair, &mut largest),
+                            let word = match simd {
+                                Some(simd) => T::by_vectors(simd, pair),
+                                None => words_of(pair),
                             };
                             #[cfg(not(target_arch = "x86_64"))]
-                            let words = words::<T, PARTS>(pair, &mut largest);
-                            for part in 0..PARTS {
-                                tiles[part][tile][row] = words[part];
-                            }
+                            let word = words_of(pair);
+                            words[row] = word;
                         }
                         if by_pair == (side == Side::Left) {
-                            for part in 0..PARTS {
-                                #[cfg(target_arch = "x86_64")]
-                                match simd {
-                                    Some(simd) => turn_by_vectors(simd, &mut tiles[part][tile]),
-                                    None => turn(&mut tiles[part][tile]),
-                                }
-                                #[cfg(not(target_arch = "x86_64"))]
-                                turn(&mut tiles[part][tile]);
+                            #[cfg(target_arch = "x86_64")]
+                            match simd {
+                                Some(simd) => turn_by_vectors(simd, words),
+                                None => turn(words),
                             }
+                            #[cfg(not(target_arch = "x86_64"))]
+                            turn(words);
                         }
                     }
-                    for tile in tiles.as_flattened() {
-                        panel.rows.extend_from_slice(&bytemuck::cast::<Square, [Row; TILE]>(*tile));
+                    for tile in tiles {
+                        panel.0.extend_from_slice(&bytemuck::cast::<Square, [Row; TILE]>(tile));
                     }
                 }
-                panel.largest = largest.into_iter().fold(panel.largest, u32::max);
             }
         }
     }
@@ -198,19 +180,15 @@ fn read<T: Number>(own: &mut [T; TILE], values: &[T], step: usize, count: usize)
     }
 }
 
-/// A number that is rounded to bf16, or split into several.
+/// A number that is rounded to bf16.
 trait Number: Copy {
     const ZERO: Self;
 
     fn widened(self) -> f32;
 
-    /// [`words`] with AVX-512.
+    /// [`words_of`] with AVX-512.
     #[cfg(target_arch = "x86_64")]
-    fn by_vectors<const PARTS: usize>(
-        simd: pulp::x86::V4,
-        pair: [[Self; TILE]; 2],
-        largest: &mut [u32; TILE],
-    ) -> [[u32; TILE]; PARTS];
+    fn by_vectors(simd: pulp::x86::V4, pair: [[Self; TILE]; 2]) -> [u32; TILE];
 }
 
 impl Number for f32 {
@@ -223,11 +201,7 @@ impl Number for f32 {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    fn by_vectors<const PARTS: usize>(
-        simd: pulp::x86::V4,
-        pair: [[Self; TILE]; 2],
-        largest: &mut [u32; TILE],
-    ) -> [[u32; TILE]; PARTS] {
+    fn by_vectors(simd: pulp::x86::V4, pair: [[Self; TILE]; 2]) -> [u32; TILE] {
         use std::arch::x86_64::__m512;
 
         use bytemuck::cast;
@@ -235,30 +209,16 @@ impl Number for f32 {
         let simd = simd.avx512f;
         let odd = simd._mm512_set1_epi32(1);
         let upper = simd._mm512_set1_epi32(0xffff_0000_u32.cast_signed());
-        let mut rest: [__m512; 2] = [cast(pair[0]), cast(pair[1])];
-        if PARTS > 1 {
-            for half in 0..2 {
-                let magnitude = simd._mm512_and_si512(cast(rest[half]), simd._mm512_set1_epi32(i32::MAX));
-                *largest = cast(simd._mm512_max_epu32(cast(*largest), magnitude));
-                rest[half] = simd._mm512_mul_ps(rest[half], simd._mm512_set1_ps(SCALE));
-            }
-        }
-        let mut parts = [[0; TILE]; PARTS];
-        for part in 0..PARTS {
-            let mut words: [Row; 2] = [cast(rest[0]), cast(rest[1])];
-            for half in 0..2 {
-                let (number, bits) = (rest[half], words[half]);
-                let last = simd._mm512_and_si512(simd._mm512_srli_epi32::<16>(bits), odd);
-                let above = simd._mm512_add_epi32(bits, simd._mm512_set1_epi32(0x7fff));
-                let rounded = simd._mm512_add_epi32(above, last);
-                let nan = simd._mm512_cmp_ps_mask::<{ std::arch::x86_64::_CMP_UNORD_Q }>(number, number);
-                let rounded = simd._mm512_mask_or_epi32(rounded, nan, bits, simd._mm512_set1_epi32(QUIET));
-                words[half] = simd._mm512_and_si512(rounded, upper);
-                rest[half] = simd._mm512_sub_ps(number, cast(words[half]));
-            }
-            parts[part] = cast(simd._mm512_or_si512(simd._mm512_srli_epi32::<16>(words[0]), words[1]));
-        }
-        parts
+        let [first, second] = pair.map(|numbers| {
+            let (number, bits): (__m512, Row) = (cast(numbers), cast(numbers));
+            let last = simd._mm512_and_si512(simd._mm512_srli_epi32::<16>(bits), odd);
+            let above = simd._mm512_add_epi32(bits, simd._mm512_set1_epi32(0x7fff));
+            let rounded = simd._mm512_add_epi32(above, last);
+            let nan = simd._mm512_cmp_ps_mask::<{ std::arch::x86_64::_CMP_UNORD_Q }>(number, number);
+            let rounded = simd._mm512_mask_or_epi32(rounded, nan, bits, simd._mm512_set1_epi32(QUIET));
+            simd._mm512_and_si512(rounded, upper)
+        });
+        cast(simd._mm512_or_si512(simd._mm512_srli_epi32::<16>(first), second))
     }
 }
 
@@ -272,43 +232,24 @@ impl Number for bf16 {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    fn by_vectors<const PARTS: usize>(
-        simd: pulp::x86::V4,
-        pair: [[Self; TILE]; 2],
-        _: &mut [u32; TILE],
-    ) -> [[u32; TILE]; PARTS] {
+    fn by_vectors(simd: pulp::x86::V4, pair: [[Self; TILE]; 2]) -> [u32; TILE] {
         use bytemuck::cast;
 
         let simd = simd.avx512f;
         let [first, second]: [std::arch::x86_64::__m256i; 2] = cast(pair);
         let (first, second) = (simd._mm512_cvtepu16_epi32(first), simd._mm512_cvtepu16_epi32(second));
-        [cast(simd._mm512_or_si512(first, simd._mm512_slli_epi32::<16>(second))); PARTS]
+        cast(simd._mm512_or_si512(first, simd._mm512_slli_epi32::<16>(second)))
     }
 }
 
 /// A bit of every quiet NaN.
 const QUIET: i32 = 0x0040_0000;
 
-/// The parts of pairs of numbers, largest first: words with the first number in the low half. If there are several, `largest` gets the bits
-/// of the largest magnitudes.
+/// Pairs of numbers, rounded: words with the first number in the low half.
 #[inline(always)]
-fn words<T: Number, const PARTS: usize>(pair: [[T; TILE]; 2], largest: &mut [u32; TILE]) -> [[u32; TILE]; PARTS] {
-    let mut words = [[0; TILE]; PARTS];
-    for (half, numbers) in pair.into_iter().enumerate() {
-        for (lane, number) in numbers.into_iter().enumerate() {
-            let mut rest = number.widened();
-            if PARTS > 1 {
-                largest[lane] = largest[lane].max(rest.to_bits() & 0x7fff_ffff);
-                rest *= SCALE;
-            }
-            for words in &mut words {
-                let part = u32::from(round_to_bf16(rest));
-                words[lane] |= part << (16 * half);
-                rest -= f32::from_bits(part << 16);
-            }
-        }
-    }
-    words
+fn words_of<T: Number>(pair: [[T; TILE]; 2]) -> [u32; TILE] {
+    let [low, high] = pair.map(|numbers| numbers.map(|number| u32::from(round_to_bf16(number.widened()))));
+    std::array::from_fn(|lane| low[lane] | high[lane] << 16)
 }
 
 /// Exchanges the two axes of a tile.

@@ -41,13 +41,11 @@ pub struct Strides {
 }
 
 impl Strides {
-    /// The strides of a packed panel with `parts` parts.
-    pub const fn packed(parts: usize) -> Self {
-        Self { line: TILE, tile: WORDS, step: 2 * WORDS * parts }
-    }
+    /// The strides of a packed panel.
+    pub const PACKED: Self = Self { line: TILE, tile: WORDS, step: 2 * WORDS };
 }
 
-/// A panel's tiles in memory, with one part of each number or three.
+/// A panel's tiles in memory.
 #[derive(Clone, Copy)]
 pub struct Operand<'a> {
     pub words: &'a [u32],
@@ -55,10 +53,10 @@ pub struct Operand<'a> {
 }
 
 impl Operand<'_> {
-    /// Fails if `steps` steps of `parts` parts are not there.
-    fn check(&self, steps: usize, parts: usize) {
+    /// Fails if `steps` steps are not there.
+    fn check(&self, steps: usize) {
         let Strides { line, tile, step } = self.strides;
-        let last = (steps - 1) * step + 2 * (parts - 1) * WORDS + tile + (TILE - 1) * line + TILE;
+        let last = (steps - 1) * step + tile + (TILE - 1) * line + TILE;
         assert!(steps > 0 && last <= self.words.len());
     }
 }
@@ -72,9 +70,9 @@ pub fn multiply(
     right: Operand<'_>,
     (sums, fresh): (&mut Sums, bool),
 ) {
-    left.check(steps, 1);
-    right.check(steps, 1);
-    assert!(right.strides == Strides::packed(1));
+    left.check(steps);
+    right.check(steps);
+    assert!(right.strides == Strides::PACKED);
     match instructions {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         Instructions::Amx(_) => {
@@ -86,92 +84,33 @@ pub fn multiply(
             // SAFETY: the value only exists if the machine has both features.
             unsafe { with_vectors(steps, left, right, (sums, fresh)) }
         }
-        _ => emulated(&[(0, 0)], 0..steps, left, right, (sums, fresh)),
+        _ => emulated(steps, left, right, (sums, fresh)),
     }
 }
-
-/// Like [`multiply`], for packed panels whose numbers are sums of three, largest first. The three smallest of the nine products are left
-/// out. The large products come last, and then the sums of the steps so far, so that small ones are not
-/// rounded at each large one. `room` is for the sums of these steps.
-pub fn multiply_parts(
-    instructions: Instructions,
-    steps: usize,
-    left: Operand<'_>,
-    right: Operand<'_>,
-    (sums, fresh, room): (&mut Sums, bool, &mut Sums),
-) {
-    for operand in [left, right] {
-        operand.check(steps, 3);
-        assert!(operand.strides == Strides::packed(3));
-    }
-    let own = if fresh { &mut *sums } else { &mut *room };
-    match instructions {
-        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        Instructions::Amx(_) => {
-            // SAFETY: as above.
-            unsafe { amx::multiply_parts(steps, left.words, right.words, own) }
-        }
-        _ => {
-            emulated(&REST, 0..steps, left, right, (own, true));
-            emulated(&[(0, 0)], (0..steps).rev(), left, right, (own, false));
-        }
-    }
-    if !fresh {
-        pulp::Arch::new().dispatch(Add(sums, room));
-    }
-}
-
-/// Adds sums to others.
-struct Add<'a>(&'a mut Sums, &'a Sums);
-
-impl pulp::NullaryFnOnce for Add<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn call(self) {
-        for (sums, others) in self.0.0.iter_mut().zip(&self.1.0) {
-            for lane in 0..LINES {
-                sums[lane] += others[lane];
-            }
-        }
-    }
-}
-
-/// The parts that are multiplied before the largest, left and right, one new part at a time.
-const REST: [(usize, usize); 5] = [(0, 2), (0, 1), (1, 1), (1, 0), (2, 0)];
 
 /// The arithmetic of a tile instruction: the first numbers of all pairs are multiplied and added, so are the second ones, then both sums are
 /// added to the tile. Nothing below 1.2e-38 counts.
-fn emulated(
-    parts: &[(usize, usize)],
-    steps: impl Iterator<Item = usize>,
-    left: Operand<'_>,
-    right: Operand<'_>,
-    (sums, fresh): (&mut Sums, bool),
-) {
+fn emulated(steps: usize, left: Operand<'_>, right: Operand<'_>, (sums, fresh): (&mut Sums, bool)) {
     let normal = |x: f32| if x.is_subnormal() { 0.0 } else { x };
     let halves = |word: u32| [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)].map(normal);
     if fresh {
         *sums = Sums::ZERO;
     }
-    let start = |operand: Operand<'_>, step: usize, part: usize, line: usize, of_line: usize| {
-        let start = step * operand.strides.step + 2 * part * WORDS + line / TILE * operand.strides.tile;
-        start + line % TILE * of_line
+    let start = |operand: Operand<'_>, step: usize, line: usize, of_line: usize| {
+        step * operand.strides.step + line / TILE * operand.strides.tile + line % TILE * of_line
     };
-    for step in steps {
-        for (of_left, of_right) in parts {
-            for (row, sums) in sums.0.iter_mut().enumerate() {
-                let pairs = &left.words[start(left, step, *of_left, row, left.strides.line)..][..TILE];
-                for (column, sum) in sums.iter_mut().enumerate() {
-                    let others = right.words[start(right, step, *of_right, column, 1)..].iter().step_by(TILE);
-                    let mut own = [0.0_f32; 2];
-                    for (left, right) in pairs.iter().zip(others) {
-                        for ((own, left), right) in own.iter_mut().zip(halves(*left)).zip(halves(*right)) {
-                            *own = normal(left.mul_add(right, *own));
-                        }
+    for step in 0..steps {
+        for (row, sums) in sums.0.iter_mut().enumerate() {
+            let pairs = &left.words[start(left, step, row, left.strides.line)..][..TILE];
+            for (column, sum) in sums.iter_mut().enumerate() {
+                let others = right.words[start(right, step, column, 1)..].iter().step_by(TILE);
+                let mut own = [0.0_f32; 2];
+                for (left, right) in pairs.iter().zip(others) {
+                    for ((own, left), right) in own.iter_mut().zip(halves(*left)).zip(halves(*right)) {
+                        *own = normal(left.mul_add(right, *own));
                     }
-                    *sum = normal(*sum + normal(own[0] + own[1]));
                 }
+                *sum = normal(*sum + normal(own[0] + own[1]));
             }
         }
     }
@@ -219,7 +158,7 @@ fn with_vectors(steps: usize, left: Operand<'_>, right: Operand<'_>, (sums, fres
 pub(super) mod amx {
     use std::arch::asm;
 
-    use crate::product::tile::{Operand, STEP, Sums, TILE, WORDS};
+    use crate::product::tile::{Operand, STEP, Sums, TILE};
 
     /// The layout of eight tiles of 16 lines of 64 bytes.
     #[repr(C, align(64))]
@@ -253,34 +192,6 @@ pub(super) mod amx {
         work()
     }
 
-    /// The products of the tiles 4 and 5 with 6 and 7.
-    macro_rules! products {
-        () => {
-            "tdpbf16ps tmm0, tmm4, tmm6\ntdpbf16ps tmm1, tmm4, tmm7\ntdpbf16ps tmm2, tmm5, tmm6\ntdpbf16ps tmm3, tmm5, tmm7\n"
-        };
-    }
-    /// Does `$what` with the tiles 0 to 3 and the places of the sums.
-    macro_rules! sums {
-        (load) => {
-            "tileloadd tmm0, [{sums} + {t}*1]\ntileloadd tmm1, [{sums} + {t}*1 + 64]\ntileloadd tmm2, [{sums} + {t}*1 + 2048]\ntileloadd tmm3, [{sums} + {t}*1 + 2112]\n"
-        };
-        (store) => {
-            "tilestored [{sums} + {t}*1], tmm0\ntilestored [{sums} + {t}*1 + 64], tmm1\ntilestored [{sums} + {t}*1 + 2048], tmm2\ntilestored [{sums} + {t}*1 + 2112], tmm3\n"
-        };
-        (zero) => {
-            "tilezero tmm0\ntilezero tmm1\ntilezero tmm2\ntilezero tmm3\n"
-        };
-    }
-    /// Loads the two tiles of part `$at / 2048` of a packed panel: 4 and 5 of the left one, 6 and 7 of the right one.
-    macro_rules! load {
-        (left $at:literal) => {
-            concat!("tileloadd tmm4, [{a} + {s}*1 + ", $at, "]\ntileloadd tmm5, [{a} + {s}*1 + ", $at, " + 1024]\n")
-        };
-        (right $at:literal) => {
-            concat!("tileloadd tmm6, [{b} + {s}*1 + ", $at, "]\ntileloadd tmm7, [{b} + {s}*1 + ", $at, " + 1024]\n")
-        };
-    }
-
     /// [`super::multiply`] with `tdpbf16ps`.
     ///
     /// # Safety
@@ -292,25 +203,38 @@ pub(super) mod amx {
             asm!(
                 "test {fresh}, {fresh}",
                 "jnz 3f",
-                sums!(load),
+                "tileloadd tmm0, [{sums} + {t}*1]",
+                "tileloadd tmm1, [{sums} + {t}*1 + 64]",
+                "tileloadd tmm2, [{sums} + {t}*1 + 2048]",
+                "tileloadd tmm3, [{sums} + {t}*1 + 2112]",
                 "jmp 2f",
                 "3:",
-                sums!(zero),
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
                 "2:",
                 "tileloadd tmm4, [{a} + {line}*1]",
                 "tileloadd tmm5, [{other} + {line}*1]",
-                load!(right 0),
+                "tileloadd tmm6, [{b} + {s}*1]",
+                "tileloadd tmm7, [{b} + {s}*1 + 1024]",
                 // The next step of the packed panel, which may lie in memory; to fetch beyond its end does no harm.
                 ".irp line, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
                 "prefetcht0 [{b} + 2048 + 64 * \\line]",
                 ".endr",
-                products!(),
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
                 "add {a}, {step}",
                 "add {other}, {step}",
                 "add {b}, 2048",
                 "dec {steps}",
                 "jnz 2b",
-                sums!(store),
+                "tilestored [{sums} + {t}*1], tmm0",
+                "tilestored [{sums} + {t}*1 + 64], tmm1",
+                "tilestored [{sums} + {t}*1 + 2048], tmm2",
+                "tilestored [{sums} + {t}*1 + 2112], tmm3",
                 a = inout(reg) left.words.as_ptr() => _,
                 other = inout(reg) left.words.as_ptr().add(left.strides.tile) => _,
                 b = inout(reg) right.words.as_ptr() => _,
@@ -319,48 +243,6 @@ pub(super) mod amx {
                 step = in(reg) 4 * left.strides.step,
                 sums = in(reg) sums,
                 fresh = in(reg) u64::from(fresh),
-                s = in(reg) 64_usize,
-                t = in(reg) 128_usize,
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack),
-            );
-        }
-    }
-
-    /// The sums of [`super::multiply_parts`].
-    ///
-    /// # Safety
-    /// As for `multiply`.
-    pub unsafe fn multiply_parts(steps: usize, left: &[u32], right: &[u32], sums: &mut Sums) {
-        const { assert!(8 * WORDS == 2048, "the distance of two parts below") };
-        let sums: *mut Sums = sums;
-        // SAFETY: as above. The order is that of `REST`.
-        unsafe {
-            asm!(
-                sums!(zero),
-                "2:",
-                load!(left 0), load!(right 4096), products!(),
-                load!(right 2048), products!(),
-                load!(left 2048), products!(),
-                load!(right 0), products!(),
-                load!(left 4096), products!(),
-                "add {a}, 6144",
-                "add {b}, 6144",
-                "dec {steps}",
-                "jnz 2b",
-                "3:",
-                "sub {a}, 6144",
-                "sub {b}, 6144",
-                load!(left 0), load!(right 0), products!(),
-                "dec {again}",
-                "jnz 3b",
-                sums!(store),
-                a = inout(reg) left.as_ptr() => _,
-                b = inout(reg) right.as_ptr() => _,
-                steps = inout(reg) steps => _,
-                again = inout(reg) steps => _,
-                sums = in(reg) sums,
                 s = in(reg) 64_usize,
                 t = in(reg) 128_usize,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,

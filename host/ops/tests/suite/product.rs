@@ -1,7 +1,7 @@
 use candle_core::{DType, Device, Tensor};
-use host_ops::parts::{Instructions, by_parts};
+use host_ops::parts::Instructions;
 use host_ops::testing::INSTRUCTIONS;
-use host_ops::{Streamed, matmul, product, products_of_few_rows};
+use host_ops::{Streamed, product, products_of_few_rows};
 
 fn of(shape: (usize, usize), step: f32, dtype: DType) -> Tensor {
     let values = (0..shape.0 * shape.1).map(|i| (i as f32 * step).sin()).collect::<Vec<f32>>();
@@ -69,8 +69,8 @@ fn products_are_those_of_the_rounded_numbers() {
 #[test]
 fn the_number_of_threads_changes_no_bit() {
     for (name, instructions) in Instructions::available() {
-        for (inner, dtype) in [(1_300, DType::BF16), (5_000, DType::BF16), (600, DType::F32)] {
-            let (a, b) = (of((520, inner), 0.7, dtype), of((inner, 520), 0.3, dtype));
+        for inner in [1_300, 5_000] {
+            let (a, b) = (of((520, inner), 0.7, DType::BF16), of((inner, 520), 0.3, DType::BF16));
             let with = |threads| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
                 let work = || {
@@ -79,78 +79,9 @@ fn the_number_of_threads_changes_no_bit() {
                 };
                 pool.install(work)
             };
-            assert!(with(1) == with(7), "{inner} {dtype:?}, {name}");
+            assert!(with(1) == with(7), "{inner}, {name}");
         }
     }
-}
-
-/// Numbers whose magnitudes span 7 decades by row, all 76 of f32, or only what is below the smallest normal one.
-fn scaled(shape: (usize, usize), seed: usize, exponent: impl Fn(usize, usize) -> f64) -> Tensor {
-    let number = |i: usize| {
-        let mantissa = ((i * 7_919 + seed) as f64 * 0.618_033_988_749).fract() - 0.5;
-        (mantissa * 10_f64.powf(exponent(i / shape.1, i % shape.1))) as f32
-    };
-    Tensor::from_vec((0..shape.0 * shape.1).map(number).collect(), shape, &Device::Cpu).unwrap()
-}
-
-/// Largest error relative to the sum of the products' magnitudes, but for half of the smallest number in each sum.
-fn error(found: &Tensor, a: &Tensor, b: &Tensor) -> f64 {
-    let wide = |x: &Tensor| x.to_dtype(DType::F64).unwrap();
-    let (exact, sizes) =
-        (wide(a).matmul(&wide(b)).unwrap(), wide(a).abs().unwrap().matmul(&wide(b).abs().unwrap()).unwrap());
-    let flat = |x: &Tensor| x.flatten_all().unwrap().to_vec1::<f64>().unwrap();
-    let all = flat(&wide(found)).into_iter().zip(flat(&exact)).zip(flat(&sizes));
-    let lost = 0.5 * f64::from(f32::from_bits(1)) * a.dim(1).unwrap() as f64;
-    all.map(|((found, exact), size)| (found - exact).abs() / (size + lost)).fold(0.0, f64::max)
-}
-
-/// The tiles give the same bits as their emulation, and err no more than the matrix library, whatever the scales.
-#[test]
-fn numbers_of_three_parts_are_as_exact_as_f32() {
-    let (rows, inner, columns) = (70, 768, 45);
-    type Exponent = fn(usize, usize) -> f64;
-    let kinds: [(&str, Exponent, Exponent); 5] = [
-        ("ordinary", |_, _| 0.0, |_, _| 0.0),
-        ("rows and columns of 7 decades", |row, _| (row % 8) as f64 - 4.0, |_, column| (column % 8) as f64 - 4.0),
-        ("numbers of 36 decades", |_, i| (i * 31 % 37) as f64 - 36.0, |i, _| (i * 17 % 37) as f64 - 36.0),
-        ("denormal", |_, _| -39.0, |_, _| 0.0),
-        ("products that are denormal", |_, _| -20.0, |_, _| -20.0),
-    ];
-    for (kind, left, right) in kinds {
-        let (a, b) = (scaled((rows, inner), 1, left), scaled((inner, columns), 2, right));
-        let library = error(&a.matmul(&b).unwrap(), &a, &b);
-        let emulated = by_parts(Instructions::Emulated, &a, &b).unwrap().unwrap();
-        let found = error(&emulated, &a, &b);
-        println!("{kind}: relative error {found:.1e} in three parts, {library:.1e} of the matrix library");
-        assert!(found <= library, "{kind}: {found:e} against {library:e}");
-        for (name, instructions) in Instructions::available() {
-            if instructions.splits() {
-                let found = by_parts(instructions, &a, &b).unwrap().unwrap();
-                assert!(bits(&found) == bits(&emulated), "{kind}, {name}");
-            }
-        }
-    }
-}
-
-/// Numbers that are not finite, or whose sums might not be, are left to the matrix library.
-#[test]
-fn what_is_not_finite_comes_through() {
-    let (a, b) = (of((520, 260), 0.7, DType::F32), of((260, 520), 0.3, DType::F32));
-    for (odd, at) in [(f32::NAN, 0), (f32::INFINITY, 77_777), (f32::NEG_INFINITY, 135_199), (1e30, 5)] {
-        let mut values: Vec<f32> = a.flatten_all().unwrap().to_vec1().unwrap();
-        values[at] = odd;
-        let a = Tensor::from_vec(values, a.dims(), &Device::Cpu).unwrap();
-        for (name, instructions) in Instructions::available() {
-            INSTRUCTIONS.set(Some(instructions));
-            for (a, b) in [(&a, &b), (&b, &a)] {
-                let (found, expected) = (matmul(a, b).unwrap(), a.matmul(b).unwrap());
-                assert!(bits(&found) == bits(&expected), "{odd} at {at}, {name}");
-            }
-        }
-        INSTRUCTIONS.set(None);
-    }
-    let odd = Tensor::new(&[[f32::NAN]], &Device::Cpu).unwrap();
-    assert!(by_parts(Instructions::Emulated, &odd, &odd).unwrap().is_none());
 }
 
 fn streamed(weight: &Tensor, dtype: DType) -> Streamed {

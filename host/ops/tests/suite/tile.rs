@@ -1,16 +1,12 @@
-use host_ops::parts::{Instructions, LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply, multiply_parts};
+use host_ops::parts::{Instructions, LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply};
 
 /// Bits of the sums after two calls.
-fn sums(instructions: Instructions, parts: usize, strides: Strides, left: &[u32], right: &[u32]) -> Vec<u32> {
-    let (mut sums, mut room) = (Sums::ZERO, Sums::ZERO);
-    let (left, right) = (Operand { words: left, strides }, Operand { words: right, strides: Strides::packed(parts) });
+fn sums(instructions: Instructions, strides: Strides, left: &[u32], right: &[u32]) -> Vec<u32> {
+    let mut sums = Sums::ZERO;
+    let (left, right) = (Operand { words: left, strides }, Operand { words: right, strides: Strides::PACKED });
     configured(instructions, || {
         for (steps, fresh) in [(3, true), (2, false)] {
-            if parts == 1 {
-                multiply(instructions, steps, left, right, (&mut sums, fresh));
-            } else {
-                multiply_parts(instructions, steps, left, right, (&mut sums, fresh, &mut room));
-            }
+            multiply(instructions, steps, left, right, (&mut sums, fresh));
         }
     });
     sums.0.as_flattened().iter().map(|sum| sum.to_bits()).collect()
@@ -47,20 +43,15 @@ fn tiles_have_the_bits_of_plain_arithmetic() {
     };
     let rows = Strides { line: 100, tile: 1_600, step: TILE };
     for (name, instructions) in Instructions::available() {
-        for (parts, usual, strides) in [
-            (1, true, Strides::packed(1)),
-            (1, false, rows),
-            (3, true, Strides::packed(3)),
-            (3, false, Strides::packed(3)),
-        ] {
-            let (left, right) = (words(LINES * 600, usual), words(6 * WORDS * parts, usual));
+        for (usual, strides) in [(true, Strides::PACKED), (false, rows)] {
+            let (left, right) = (words(LINES * 600, usual), words(6 * WORDS, usual));
             let expected = match name {
-                "amx" => sums(Instructions::Emulated, parts, strides, &left, &right),
-                "avx512bf16" if parts == 1 && usual => pair_by_pair(strides, &left, &right),
+                "amx" => sums(Instructions::Emulated, strides, &left, &right),
+                "avx512bf16" if usual => pair_by_pair(strides, &left, &right),
                 _ => continue,
             };
-            let found = sums(instructions, parts, strides, &left, &right);
-            assert!(found == expected, "{name}, {parts} parts, ordinary numbers: {usual}");
+            let found = sums(instructions, strides, &left, &right);
+            assert!(found == expected, "{name}, ordinary numbers: {usual}");
         }
     }
 }

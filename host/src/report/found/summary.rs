@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use super::FoundRun;
-use crate::terminal::percent;
+use crate::metrics::names::{FOUND_RATE, SHARE};
+use crate::terminal::{percent, words};
 use crate::warnings::Settings;
 
 /// Number of steps at either end of a run whose mean reward is told.
@@ -30,6 +31,10 @@ pub struct Summary {
     pub seed: Option<u64>,
     /// Learning rate, `train.learning_rate`.
     pub learning_rate: Option<f64>,
+    /// Learning rate that a step control found, after its search.
+    pub found_rate: Option<f64>,
+    /// That rate, as a share of the highest rate of the run.
+    pub found_share: Option<f64>,
     /// Ids of the run's masks, weights and step controls.
     pub components: Vec<String>,
     /// The newest held-out accuracy.
@@ -58,6 +63,11 @@ impl Summary {
         self.accuracy.map(percent).or_else(|| self.held_out_reward.map(|reward| format!("{reward:.3}")))
     }
 
+    /// The learning rate that a step control found, in words.
+    pub fn found_rate(&self) -> Option<String> {
+        Some(words::found_rate(self.found_rate?, self.found_share?))
+    }
+
     pub fn of(run: &FoundRun) -> Self {
         let (step, max_steps) = (run.lines.steps.last().copied().unwrap_or(0), run.whole("train.max_steps"));
         let status = match max_steps {
@@ -70,6 +80,9 @@ impl Summary {
         // The first of equally good values.
         let best = accuracies()
             .fold(None, |best: Option<(usize, f64)>, found| best.filter(|best| best.1 >= found.1).or(Some(found)));
+        let newest =
+            |metric: &str| step_control.iter().find_map(|one| run.lines.column(&format!("{}/{metric}", one.id)).last());
+        let found_rate = newest(FOUND_RATE);
         Self {
             name: run.name.clone(),
             status,
@@ -80,6 +93,8 @@ impl Summary {
             data: run.setting("data.dataset_name"),
             seed: run.whole("train.seed"),
             learning_rate: run.settings.get("train.learning_rate").and_then(|value| value.parse().ok()),
+            found_rate,
+            found_share: found_rate.and_then(|_| newest(SHARE)),
             components: [mask, weight, step_control].into_iter().flatten().map(|one| one.id.clone()).collect(),
             accuracy: accuracies().next_back().map(|(_, value)| value),
             best_accuracy: best.map(|(_, value)| value),

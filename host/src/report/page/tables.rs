@@ -55,13 +55,15 @@ pub fn overview(runs: &[FoundRun]) -> String {
         .map(|(run, remark)| format!("<p class=\"note\">{}: {}</p>\n", shown(&run.name), sentence(remark)))
         .collect();
     let found = runs.iter().flat_map(|run| diagnose(run).into_iter().map(move |diagnosis| (run, diagnosis)));
+    let rates = runs.iter().filter_map(|run| Some(format!("{}: {}", run.name, Summary::of(run).found_rate()?)));
+    let rates: String = rates.map(|line| format!("<p class=\"note\">{}</p>\n", shown(&line))).collect();
     let found: String = found
         .map(|(run, diagnosis)| {
             let line = format!("{}, {}: {}", run.name, diagnosis.when(), diagnosis.finding.line());
             format!("<p class=\"note\">{}</p>\n", sentence(&line))
         })
         .collect();
-    table("", &heads, &rows) + &remarks + &found
+    table("", &heads, &rows) + &rates + &remarks + &found
 }
 
 fn row(run: &Summary) -> String {

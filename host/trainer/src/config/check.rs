@@ -7,13 +7,13 @@ use super::setting::{self, Settings, given};
 use super::{
     Config, DataConfig, EnvironmentConfig, Format, LossDistribution, RolloutConfig, Sizes, TEST, TrainConfig, datasets,
 };
-use crate::adamw::SecondMoment;
 use crate::algorithms::GROUP_ADVANTAGES;
 use crate::data::Arithmetic;
 use crate::exam::RightAnswer;
 use crate::model::device::{CPU, Dtype};
-use crate::optim::OptimizerName;
-use crate::schedule::ScheduleKind;
+use crate::model::optim::OptimizerName;
+use crate::model::optim::adamw::SecondMoment;
+use crate::model::schedule::ScheduleKind;
 
 /// Refuses settings that are out of range, do not fit together or make other settings ineffective; returns the sizes of the run.
 pub(super) fn check(config: &Config) -> Result<Sizes> {

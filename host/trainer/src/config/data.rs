@@ -19,7 +19,7 @@ pub struct DataConfig {
     /// A file of JSON lines, parquet or arrow, a folder of such files, the id of a dataset in the Hub's cache, or `embedded:arithmetic`:
     /// [data](../docs/data.md).
     #[setting(default = "", unset = "required", trl, verl = ["data.train_files"])]
-    #[setting(differs = "files, saved folders and the Hub's cache: [data.md](data.md)")]
+    #[setting(differs = "files, saved folders and the Hub's cache: [data.md](../docs/data.md)")]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub dataset_name: String,
     /// The dataset's configuration.

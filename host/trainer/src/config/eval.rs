@@ -26,7 +26,7 @@ pub struct EvalConfig {
     pub num_prompts: usize,
     /// Evaluates every so many optimizer steps as well; 0 is off.
     #[setting(default = 0, unit = "steps", trl = ["eval_steps", "eval_strategy"], verl = ["trainer.test_freq"])]
-    #[setting(differs = "[evaluation](evaluation.md) is always counted in steps")]
+    #[setting(differs = "[evaluation](../docs/evaluation.md) is always counted in steps")]
     pub eval_steps: u64,
     /// Most answers that are sampled at a time; 0 is 512.
     #[setting(default = 0, trl)]
@@ -35,7 +35,7 @@ pub struct EvalConfig {
     /// [how it is known](../docs/evaluation.md#held-out-prompts).
     #[setting(unset = "the one that compares answers, or the only one")]
     pub reward: Option<String>,
-    /// Tables `[[eval.benchmark]]`: several answers to each question of a file ([benchmarks](../docs/evaluation.md#benchmarks)).
+    /// Tables `[[eval.benchmark]]`: several answers to each question of a file ([benchmarks](#benchmarks)).
     #[setting(default = Vec::new())]
     pub benchmark: Vec<BenchmarkConfig>,
 }
@@ -46,7 +46,7 @@ pub struct EvalConfig {
 pub struct BenchmarkConfig {
     /// Name in the metrics: letters, digits, `-`, `_` and `.`.
     pub name: String,
-    /// A file or a folder of rows, or the id of a dataset in the Hub's cache: [data](data.md#where-rows-are).
+    /// A file or a folder of rows, or the id of a dataset in the Hub's cache: [data](../docs/data.md#where-rows-are).
     pub file: String,
     /// The dataset's configuration.
     #[setting(unset = "the only one")]

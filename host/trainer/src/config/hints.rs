@@ -1,10 +1,10 @@
-//! Advice about an unknown key: where the setting is that another section or another trainer calls so, or what docs/from-trl.md has in its
+//! Advice about an unknown key: where the setting is that another section or another trainer calls so, or what configs/names.md has in its
 //! place.
 
 use super::{Setting, sections, settings};
 
 /// The page with the names of TRL's that are no settings here.
-const FROM_TRL: &str = include_str!("../../../../docs/from-trl.md");
+const NAMES: &str = include_str!("../../../../configs/names.md");
 
 /// Error message about the key `typed` of `[section]`, whose keys are `known`.
 pub(super) fn unknown_key(section: &str, typed: &str, known: &[&str]) -> String {
@@ -37,14 +37,14 @@ pub(super) fn advice(typed: &str) -> Option<String> {
         .map(|(section, setting)| format!("`{section}.{}`", setting.name))
         .collect();
     if !same.is_empty() {
-        return Some(format!("here: {}; docs/from-trl.md", same.join(", ")));
+        return Some(format!("here: {}; configs/names.md", same.join(", ")));
     }
     let [_, here, differs] =
         rows().find(|[names, ..]| names.split('`').skip(1).step_by(2).any(|name| name == typed))?;
     Some(match (here, here.strip_prefix("the same in `[").and_then(|rest| rest.split_once("]`"))) {
         (_, Some((section, more))) => at(section, more),
-        ("", None) => format!("{}; docs/from-trl.md", plain(differs)),
-        (here, None) => format!("here: {}; docs/from-trl.md", plain(here)),
+        ("", None) => format!("{}; configs/names.md", plain(differs)),
+        (here, None) => format!("here: {}; configs/names.md", plain(here)),
     })
 }
 
@@ -54,7 +54,7 @@ fn rows() -> impl Iterator<Item = [&'static str; 3]> {
         let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
         Some([cells.next()?, cells.next()?, cells.next()?])
     };
-    FROM_TRL.lines().filter_map(row)
+    NAMES.lines().filter_map(row)
 }
 
 /// The text without the addresses of its links.

@@ -12,12 +12,12 @@ pub struct LoggingConfig {
     /// A line on the terminal every so many steps.
     #[setting(default = 10, unit = "steps", at_least = 1, trl = ["logging_steps", "logging_strategy"])]
     pub logging_steps: u64,
-    /// What else gets the metrics, besides `metrics.jsonl`: `none`, `tensorboard`, or a list of names ([reports](../docs/seeing.md)).
+    /// Trackers that get the metrics, besides `metrics.jsonl`: `none`, `tensorboard`, or a list of names ([reports](../docs/seeing.md)).
     #[setting(default = Vec::new(), unset = "`none`", trl, verl = ["trainer.logger"])]
     #[setting(differs = "it knows `tensorboard`, whose files `wandb sync` takes; `metrics.jsonl` is always written")]
     #[serde(deserialize_with = "one_or_several")]
     pub report_to: Vec<Tracker>,
-    /// What trackers are told of each mask, weight and step control: its `main` [metrics](#metrics), or `all`. `metrics.jsonl` has all.
+    /// The metrics of each mask, weight and step control that trackers get: the `main` [ones](#metrics), or `all`. `metrics.jsonl` has all.
     #[setting(default = ComponentMetrics::Main)]
     pub component_metrics: ComponentMetrics,
     /// True writes completions with their rewards: [completions](../docs/seeing.md#completions).
@@ -72,7 +72,7 @@ impl LoggingConfig {
     pub(super) fn check(&self) -> Result<()> {
         #[cfg(not(feature = "datasets"))]
         if self.completions_format == CompletionsFormat::Parquet {
-            return Err(crate::features::missing("parquet", "datasets"));
+            return Err(crate::data::features::missing("parquet", "datasets"));
         }
         if let (false, Some((key, _))) = (self.log_completions, given(self, "completions")) {
             bail!(

@@ -18,7 +18,7 @@ pub struct ModelConfig {
     /// [models](../docs/models.md).
     #[setting(trl, verl = ["model.path"])]
     #[setting(
-        differs = "a directory, or an id in the Hub's cache; `host download` fetches one. [Families](models.md)"
+        differs = "a directory, or an id in the Hub's cache; `host download` fetches one. [Families](../docs/models.md)"
     )]
     pub model_name_or_path: String,
     /// The reference model for an objective's `beta`; see [a reference](../docs/models.md#a-reference).

@@ -1,4 +1,4 @@
-//! What is known of a setting besides its value. `#[settings]` of `host-settings` takes it from the field; parsing, refusals, hints and
+//! The description of a setting. `#[settings]` of `host-settings` takes it from the field; parsing, refusals, hints and
 //! the tables of the documentation read it here.
 
 use anyhow::{Result, bail};
@@ -13,7 +13,7 @@ pub trait Settings: Default + Serialize + DeserializeOwned {
     const SETTINGS: &'static [Setting];
 }
 
-/// A setting. The texts are for the tables of configs/README.md and docs/from-trl.md, and have links as these pages have.
+/// A setting. The texts are for the tables of configs/README.md and configs/names.md, and have links as these pages have.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
     pub name: &'static str,
@@ -21,7 +21,7 @@ pub struct Setting {
     pub about: &'static str,
     /// True if a table without it is refused.
     pub required: bool,
-    /// What holds where it is absent, if its default is no value.
+    /// The effect of leaving it out, if its default is no value.
     pub unset: &'static str,
     /// Unit of a number.
     pub unit: &'static str,
@@ -32,13 +32,13 @@ pub struct Setting {
     pub below: Option<f64>,
     /// End of the refusal of a number outside of the limits.
     pub hint: &'static str,
-    /// What the setting has no effect without, as a word that a check of its section asks `given` for.
+    /// The condition without which the setting has no effect: a word that a check of its section passes to `given`.
     pub needs: &'static str,
     /// Names in TRL's configs, the trainer's and the script's.
     pub trl: &'static [&'static str],
     /// Paths in verl's config, without `actor_rollout_ref`.
     pub verl: &'static [&'static str],
-    /// What differs from TRL.
+    /// The difference from TRL.
     pub differs: &'static str,
     /// Behind the methods of these names.
     pub default: fn(&str) -> Option<Value>,
@@ -137,7 +137,7 @@ pub(super) fn given<S: Settings>(settings: &S, needs: &str) -> Option<(&'static 
     given.next().map(|(setting, value)| (setting.name, value))
 }
 
-/// What `T` says that it expects, when it is given an empty text; empty if it takes one.
+/// The type or the values that `T` expects, from its error about an empty text; empty if `T` accepts one.
 fn expected<T: DeserializeOwned>() -> String {
     let refused = T::deserialize(StrDeserializer::<Error>::new("")).err().map(|error| error.to_string());
     let words = refused.as_deref().and_then(|said| Some(said.split_once("expected ")?.1));

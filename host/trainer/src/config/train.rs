@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::setting::{Setting, Settings, settings};
-use crate::adamw::SecondMoment;
 use crate::model::device::{self, Dtype};
-use crate::optim::OptimizerName;
-use crate::schedule::ScheduleKind;
+use crate::model::optim::OptimizerName;
+use crate::model::optim::adamw::SecondMoment;
+use crate::model::schedule::ScheduleKind;
 
 /// The most times that a rollout is used.
 const MOST_ITERATIONS: usize = 1000;

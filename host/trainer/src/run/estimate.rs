@@ -4,9 +4,9 @@ use anyhow::{Result, bail};
 use capo_loader::memory;
 
 use super::Resources;
-use crate::adamw::SecondMoment;
 use crate::config::Config;
 use crate::model::frozen::bytes_in_memory;
+use crate::model::optim::adamw::SecondMoment;
 use crate::model::{Policy, Shape, device, embedded};
 use crate::stages::control;
 

@@ -1,4 +1,4 @@
-//! What observes a run's records and keeps them: metrics, warnings, `metrics.jsonl`, TensorBoard and the completions' log.
+//! The observers of a run's records, which write them down: metrics, warnings, `metrics.jsonl`, TensorBoard and the completions' log.
 
 use std::path::Path;
 

@@ -4,18 +4,18 @@ use anyhow::{Context, Result, bail, ensure};
 use capo_loader::registry::{Components, Registry};
 use capo_loader::watchdog::Watchdog;
 
-use crate::adamw::AdamWConfig;
 use crate::benchmark::Benchmark;
 use crate::config::{Config, LossDistribution, TrainConfig};
 use crate::data::{Dataset, Example, Purpose, Tokenizer, same_tokens};
 use crate::environment::Environment;
 use crate::model::device::{self, Dtype};
 use crate::model::frozen::Reference;
+use crate::model::optim::adamw::AdamWConfig;
+use crate::model::optim::sgd::SgdConfig;
+use crate::model::optim::{Optimizer, OptimizerConfig, OptimizerName};
+use crate::model::schedule::Schedule;
 use crate::model::{ADAPTER_CONFIG_FILE, Base, ModelFiles, Params, Policy, embedded};
-use crate::optim::{Optimizer, OptimizerConfig, OptimizerName};
 use crate::reward::Rewards;
-use crate::schedule::Schedule;
-use crate::sgd::SgdConfig;
 use crate::stages::logps::ComponentInputs;
 
 /// Treatment of a model directory that has no weights.

@@ -9,8 +9,8 @@ use super::effect::{self, Effect};
 use super::logps::Work;
 use super::measure::Proposal;
 use super::recorder::Recorder;
+use crate::model::optim::{Optimizer, StepOutcome};
 use crate::model::{Gradients, Params, Policy, groups};
-use crate::optim::{Optimizer, StepOutcome};
 
 /// State before a step, from which the step can be undone. It exists only if a control or a measurement examines the step.
 pub struct Before {

@@ -12,7 +12,7 @@ pub(super) struct Filled {
     pub filtered: Filtered,
 }
 
-/// What dynamic sampling did in one rollout.
+/// The record of dynamic sampling in one rollout.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Filtered {
     /// Number of calls that sampled completions.

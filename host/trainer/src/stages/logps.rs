@@ -7,8 +7,8 @@ use capo_loader::registry::Components;
 use capo_plugin::{Inputs, StepControlHandle};
 
 use crate::model::frozen::Reference;
+use crate::model::optim::{Optimizer, OptimizerName};
 use crate::model::{Forward, HEAD, Policy, Sequences, TokenOutputs, Wants};
-use crate::optim::{Optimizer, OptimizerName};
 use crate::stages::batch::{BatchWithLogps, SampledBatch};
 use crate::stages::lend::HeadState;
 

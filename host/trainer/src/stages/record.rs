@@ -1,4 +1,4 @@
-//! What a step did. Metrics, the completions' log and the run's progress observe this record.
+//! The record of a step. Metrics, the completions' log and the run's progress observe it.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::batch::{StepBatch, StepInfo};
 use super::control::Applied;
 use super::recorder::Recorded;
 
-/// What one optimizer step did.
+/// The record of one optimizer step.
 #[derive(Debug)]
 pub struct StepRecord {
     /// The step's settings, as components saw them. Its `step` counts from 0.
@@ -29,7 +29,7 @@ pub struct StepRecord {
     pub applied: Applied,
     /// Number of tokens that the training pass runs through the model, and of the distinct tokens among them.
     pub passes: (usize, usize),
-    /// What components recorded, and the times of the stages.
+    /// Numbers that components recorded, and the times of the stages.
     pub recorded: Recorded,
 }
 

@@ -24,7 +24,7 @@ pub struct Sampler<'a, 'r> {
     pub config: &'a Config,
     /// Number of completed optimizer steps.
     pub step: u64,
-    /// What the run's components ask for.
+    /// Inputs that the run's components ask for.
     pub inputs: ComponentInputs,
     /// Outputs to collect in the sampler's passes, for a step that uses the whole rollout. If `None`, that step runs its own forward pass.
     pub capture: Option<Capture>,
@@ -47,7 +47,7 @@ pub struct SampledRollout {
     pub record: RolloutRecord,
 }
 
-/// What a rollout sampled. Metrics, the completions' log and the run's progress observe this record.
+/// The record of a rollout. Metrics, the completions' log and the run's progress observe it.
 #[derive(Debug, Default)]
 pub struct RolloutRecord {
     /// Number of tokens of each completion that the model drew.
@@ -68,7 +68,7 @@ pub struct RolloutRecord {
     pub prompts: u64,
     /// Dynamic sampling; `None` unless groups without a difference in reward are dropped.
     pub filtered: Option<Filtered>,
-    /// What the rewards recorded, and the rollout's time.
+    /// Numbers that the rewards recorded, and the rollout's time.
     pub recorded: Recorded,
 }
 

@@ -4,7 +4,7 @@ use toml::Value;
 
 use super::setup::Setup;
 use crate::config::TrainConfig;
-use crate::optim::OptimizerName;
+use crate::model::optim::OptimizerName;
 
 /// Lists the ways out, each with its words. Braces stand for what a run's settings fill in.
 macro_rules! ways {

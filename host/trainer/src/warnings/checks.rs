@@ -5,9 +5,9 @@ use serde::{Serialize, Serializer};
 use super::advice::{self, Advice, Way, advise, id};
 use super::setup::Setup;
 use super::window::{REWARDS, Window, mean};
-use crate::adamw::SecondMoment;
 use crate::metrics::names::{APPLIED, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE, WEIGHTED_AWAY, ZERO_ADVANTAGE};
-use crate::optim::OptimizerName;
+use crate::model::optim::OptimizerName;
+use crate::model::optim::adamw::SecondMoment;
 
 /// The finding of a check after a step.
 #[derive(Debug, Clone, PartialEq, Serialize)]

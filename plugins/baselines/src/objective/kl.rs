@@ -32,6 +32,8 @@ impl KlEstimator {
 }
 
 /// `beta` times an estimate, added to the loss of every token.
+///
+/// Each objective repeats its keys as fields of its own, because a component's keys are listed by its fields, and serde's `flatten` hides them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Penalty {
     pub beta: f32,

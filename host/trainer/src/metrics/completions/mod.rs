@@ -102,7 +102,7 @@ impl Completions {
 #[cfg(not(feature = "datasets"))]
 mod parquet {
     pub fn bytes(_: &super::Table) -> anyhow::Result<Vec<u8>> {
-        Err(crate::features::missing("parquet", "datasets"))
+        Err(crate::data::features::missing("parquet", "datasets"))
     }
 }
 

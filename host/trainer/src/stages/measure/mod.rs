@@ -9,8 +9,8 @@ use host_ops::rng;
 
 use super::batch::BatchWithLogps;
 use super::logps::Work;
+use crate::model::optim::Optimizer;
 use crate::model::{Group, Heads, Params, Policy, head_name, update};
-use crate::optim::Optimizer;
 
 /// The step from the weights `before` to the policy's current weights.
 pub struct Proposal<'a> {

@@ -4,9 +4,9 @@ use candle_core::{DType, Device, Tensor};
 
 use super::super::batch::SampledBatch;
 use super::*;
-use crate::adamw::AdamWConfig;
+use crate::model::optim::adamw::AdamWConfig;
+use crate::model::optim::{Optimizer, OptimizerConfig};
 use crate::model::{Config, Sequences, Wants, groups};
-use crate::optim::{Optimizer, OptimizerConfig};
 
 const TEMPERATURE: f64 = 0.8;
 const ROWS: usize = 5;
