@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use capo_plugin::{Episode, Episodes, Message, Observation, Purpose, Turn};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 /// The question for a copy's tools.
@@ -13,7 +14,7 @@ pub(super) const TOOLS: &str = "{\"ask\":\"tools\"}\n";
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tools {
-    tools: Vec<Value>,
+    tools: Vec<Box<RawValue>>,
 }
 
 /// An answer about an episode.
@@ -77,7 +78,7 @@ fn line(value: &Value) -> Vec<u8> {
 /// The schemas in an answer about tools.
 pub(super) fn tools(line: &str) -> Result<Vec<String>, String> {
     let Tools { tools } = serde_json::from_str(line).map_err(|error| format!("is {}: {error}", shown(line)))?;
-    Ok(tools.iter().map(Value::to_string).collect())
+    Ok(tools.iter().map(|schema| schema.get().to_owned()).collect())
 }
 
 /// The answer in `line`.
