@@ -26,25 +26,18 @@ fn most() -> u64 {
 }
 
 impl Environment for Guess {
-    fn begin(
-        &mut self,
-        _ctx: &mut Ctx,
-        episodes: &Episodes,
-    ) -> Result<Vec<String>, PluginError> {
+    fn begin(&mut self, _ctx: &mut Ctx, episodes: &Episodes) -> Result<Vec<String>, PluginError> {
         // Episodes never outlive a rollout.
         self.numbers.clear();
         for episode in &episodes.episodes {
-            self.numbers.insert(episode.number, 1 + episode.seed % self.most);
+            self.numbers
+                .insert(episode.number, 1 + episode.seed % self.most);
         }
         // Nothing follows the prompts of the dataset.
         Ok(vec![String::new(); episodes.episodes.len()])
     }
 
-    fn respond(
-        &mut self,
-        _ctx: &mut Ctx,
-        turns: &[Turn],
-    ) -> Result<Vec<Observation>, PluginError> {
+    fn respond(&mut self, _ctx: &mut Ctx, turns: &[Turn]) -> Result<Vec<Observation>, PluginError> {
         Ok(turns.iter().map(|turn| self.observe(turn)).collect())
     }
 
@@ -62,7 +55,10 @@ impl Guess {
             return Observation::of(turn).end();
         };
         let is_digit = |c: char| c.is_ascii_digit();
-        let guess = turn.text.rsplit(|c| !is_digit(c)).find(|digits| !digits.is_empty());
+        let guess = turn
+            .text
+            .rsplit(|c| !is_digit(c))
+            .find(|digits| !digits.is_empty());
         match guess.and_then(|digits| digits.parse::<u64>().ok()) {
             None => Observation::of(turn).say(" "),
             Some(guess) if guess == *number => Observation::of(turn).reward(1.0).end(),

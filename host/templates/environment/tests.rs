@@ -9,10 +9,13 @@ fn says_where_the_number_lies() {
     let mut game = testing::environment::<Guess>("most = 9").unwrap();
     let mut episode = Episode::new(0, "");
     episode.seed = 6;
-    game.begin(&mut Records::default(), &Episodes::new(vec![episode])).unwrap();
+    game.begin(&mut Records::default(), &Episodes::new(vec![episode]))
+        .unwrap();
     let mut say = |text: &str| {
         let turns = [Turn::new(0, text)];
-        game.respond(&mut Records::default(), &turns).unwrap().remove(0)
+        game.respond(&mut Records::default(), &turns)
+            .unwrap()
+            .remove(0)
     };
     assert_eq!(say("It is 5.").messages[0].content, "+");
     assert_eq!(say("8, or 9?").messages[0].content, "=");

@@ -21,7 +21,12 @@ fn max_ratio() -> f32 {
 }
 
 impl Objective for LimitedRatio {
-    fn evaluate(&mut self, ctx: &mut Ctx, batch: &Batch, out: TokenLosses) -> Result<(), PluginError> {
+    fn evaluate(
+        &mut self,
+        ctx: &mut Ctx,
+        batch: &Batch,
+        out: TokenLosses,
+    ) -> Result<(), PluginError> {
         let old_logps = batch.old_logps()?;
         let (mut tokens, mut limited) = (0, 0);
         for i in (0..batch.dims.len()).filter(|&i| batch.completion_mask[i] == 1) {

@@ -133,6 +133,7 @@ fn every_other_point() {
     assert!(means.iter().all(|mean| (0.5..1.0).contains(mean)), "{means:?}");
     assert_eq!(metric("advantage", "advantage_limited"), [0.0]);
     assert_eq!(metric("objective", "ratio_limited"), [0.0]);
+    assert!((1.0..=8.0).contains(&metric("environment", "environment/turns")[0]));
     let folder = made("reward");
     let [right, mean] =
         ["right", "mean"].map(|name| folder.run_dir("run").metric(&format!("rewards/my-reward.reward/{name}"))[0]);
