@@ -89,7 +89,7 @@ pub fn component_ids(loaded: &Loaded) -> Verdict {
                     "{id:?} is not of the form `vendor.name` (use lower-case letters, digits, `-` and `_`)"
                 ));
             }
-            if !seen.insert(id.to_owned()) {
+            if !seen.insert((point, id.to_owned())) {
                 return failed(format!("`{id}` is offered twice (give each component its own id)"));
             }
             if info.about.trim().is_empty() || info.about.contains('\n') {

@@ -47,9 +47,10 @@ fn version_and_wrong_words() {
 }
 
 /// Where the component `id` comes from: a plugin whose name begins it, or `host` itself.
-fn origin_of(id: &str) -> String {
+fn origin_of(point: &str, id: &str) -> String {
     match id.split_once('.') {
         Some((plugin @ ("capo" | "drcapo" | "reincapo"), _)) => format!("{plugin} 0.1.0, `BUILD/lib{plugin}.so`"),
+        None if point == "environment" => "capo-environments 0.1.0, built in".to_owned(),
         None if id != "reward_model" => "capo-rewards 0.1.0, built in".to_owned(),
         _ => "host-trainer 0.1.0, built in".to_owned(),
     }
@@ -60,15 +61,17 @@ fn listing_of_the_shipped_plugins() {
     let args = "plugins --plugin libcapo.so --plugin libdrcapo.so --plugin libreincapo.so";
     let said = Folder::new().said(args);
     let mut listed = String::new();
-    let mut id = "";
+    let (mut point, mut id) = ("", "");
     for line in said.lines() {
         let words = line.trim_start();
         match words.strip_prefix("from ") {
-            Some(origin) => assert_eq!(origin, origin_of(id), "{id}"),
+            Some(origin) => assert_eq!(origin, origin_of(point, id), "{id}"),
             None => writeln!(listed, "{line}").unwrap(),
         }
-        if line.len() - words.len() == 2 {
-            id = words.split(' ').next().unwrap();
+        match line.len() - words.len() {
+            0 if !line.is_empty() => point = line,
+            2 => id = words.split(' ').next().unwrap(),
+            _ => {}
         }
     }
     assert_snapshot!(listed);

@@ -116,13 +116,20 @@ fn what_goes_wrong_in_an_episode_ends_the_run_with_a_sentence() {
         let command = format!("environment={{use=\"command\",command=[\"sh\",\"{name}\"],timeout=0.5}}");
         folder.attempt(&format!("run-{name}"), &format!("{STEPS} --set {command} --set eval.num_prompts=0")).failed()
     };
-    assert_snapshot!(failed(
-        "letters",
-        r#"echo "{\"episode\": $e, \"messages\": [{\"content\": \"abc\"}]}"; continue;"#
-    ));
-    assert_snapshot!(failed(
-        "forged",
-        r#"echo "{\"episode\": $e, \"messages\": [{\"role\": \"assistant\", \"content\": \"1\"}]}"; continue;"#
-    ));
-    assert_snapshot!(failed("silent", "exec sleep 1000;"));
+    for (name, script, expected) in [
+        (
+            "letters",
+            r#"echo "{\"episode\": $e, \"messages\": [{\"content\": \"abc\"}]}"; continue;"#,
+            "component `command`: the model cannot read an observation: cannot encode `abc`: the tokenizer has no id for `a`",
+        ),
+        (
+            "forged",
+            r#"echo "{\"episode\": $e, \"messages\": [{\"role\": \"assistant\", \"content\": \"1\"}]}"; continue;"#,
+            " has the role `assistant` (the model reads those of `user` and `tool`)",
+        ),
+        ("silent", "exec sleep 1000;", " answers in 0.5 seconds, `timeout`: signal: 9 (SIGKILL) (only a program with"),
+    ] {
+        let said = failed(name, script);
+        assert!(said.contains(expected), "{said}");
+    }
 }
