@@ -20,7 +20,7 @@ const SAMPLES: u32 = 1000;
 /// A tokenizer with its end and padding ids.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
-    inner: tokenizers::Tokenizer,
+    pub(crate) inner: tokenizers::Tokenizer,
     eos: Vec<u32>,
     pad: u32,
     /// Tokens with which text prompts begin.
@@ -136,25 +136,6 @@ impl Tokenizer {
         let token = |id: u32| Some((id, self.inner.id_to_token(id)?));
         let first = self.ids(text).ok()?.into_iter().filter_map(token).find(|(_, token)| added.is_special_token(token));
         first.filter(|(id, _)| !self.eos.contains(id)).map(|(_, token)| token)
-    }
-
-    /// A text of others, in which no added token of the vocabulary can be read: a space separates the first character of one from the rest.
-    /// Control characters other than tab and line feed become `\u{..}`.
-    pub fn escaped(&self, text: &str) -> String {
-        let control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
-        let escape = |c: char| if control(c) { c.escape_unicode().to_string() } else { c.to_string() };
-        let mut text: String = text.chars().map(escape).collect();
-        let added = self.inner.get_added_tokens_decoder();
-        let added = added.values().filter_map(|token| {
-            let first = token.content.find(|c: char| !c.is_whitespace())?;
-            let (one, rest) = token.content.split_at(token.content.ceil_char_boundary(first + 1));
-            (!rest.is_empty()).then(|| (token.content.as_str(), format!("{one} {rest}")))
-        });
-        let added: Vec<(&str, String)> = added.collect();
-        while let Some((token, apart)) = added.iter().find(|(token, _)| text.contains(token)) {
-            text = text.replace(token, apart);
-        }
-        text
     }
 
     fn ids(&self, text: &str) -> Result<Vec<u32>> {

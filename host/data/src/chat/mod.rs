@@ -2,6 +2,7 @@
 
 mod date;
 mod environment;
+mod escaped;
 mod json;
 mod messages;
 mod methods;
