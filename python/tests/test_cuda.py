@@ -16,8 +16,12 @@ EMULATED = ["paper-token-sgd", "paper-token-adam", "authors-completion-adam"]
 
 
 def emulator() -> Path:
-    """The folder of the newest emulator that the repository's tests have compiled with the curvature's kernels (there are others)."""
-    found = [path.parent for path in TARGET.glob("debug/deps/cuda-emulator/*/curvature.kernels.so")]
+    """The folder of the newest emulator that the repository's tests have compiled with the curvature's kernels.
+
+    The emulator's own tests compile other units, some of them of the same name.
+    """
+    units = TARGET.glob("debug/deps/cuda-emulator/*/curvature.kernels.so")
+    found = [path.parent for path in units if b"collect_supports" in path.read_bytes()]
     if not found:
         pytest.skip("the emulator of CUDA's driver is not compiled (cargo test --workspace --test suite -- cuda)")
     return max(found, key=lambda folder: folder.stat().st_mtime)

@@ -142,7 +142,8 @@ fn every_other_point() {
     let run = folder.run_dir("run");
     // The first step of a warm-up moves nothing.
     assert_eq!(run.metric("my-step-control.step-control/applied"), [1.0]);
-    assert_eq!(run.metric("my-step-control.step-control/kl"), [0.0]);
+    // Two passes over the same policy may differ by rounding.
+    assert!(run.metric("my-step-control.step-control/kl")[0].abs() < 1e-12);
 }
 
 #[test]
