@@ -32,7 +32,7 @@ impl SampledTokens {
     }
 }
 
-/// What a row reads after its turn.
+/// The tokens that a row reads after its turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
     /// The row that has waited.

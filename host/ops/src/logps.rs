@@ -11,7 +11,7 @@ use super::{Truncation, generic, has_kernel, is_rounded, product, to_dtype, trun
 
 /// Number of logits that exist at one time (16 MiB in f32): a CPU's caches hold them.
 const CHUNK_LOGITS: usize = 1 << 22;
-/// The same on a GPU (512 MiB in f32). After each chunk the head's whole gradient is read and written.
+/// Number of logits that exist at one time on a GPU (512 MiB in f32). After each chunk the head's whole gradient is read and written.
 const CHUNK_LOGITS_ON_GPU: usize = 1 << 27;
 /// The head is read once for each chunk, so that there are at least as many rows in one, as long as their logits take 64 MiB at most.
 const FEWEST_ROWS: usize = 256;

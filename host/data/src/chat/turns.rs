@@ -1,4 +1,4 @@
-//! What a chat template writes between two turns of the assistant.
+//! The text that a chat template writes between two turns of the assistant.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;

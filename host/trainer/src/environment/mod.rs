@@ -36,7 +36,7 @@ pub struct Environment {
     timeout: u64,
 }
 
-/// What an episode was, besides its tokens.
+/// An episode's messages, reward and calls of tools.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Conversation {
     /// The prompt, with what the environment added to it.
