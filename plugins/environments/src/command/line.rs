@@ -22,7 +22,7 @@ struct Tools {
 #[serde(deny_unknown_fields)]
 pub(super) struct Answer {
     pub(super) episode: u64,
-    /// What follows the prompt; only where an episode begins.
+    /// The text that follows the prompt; only where an episode begins.
     pub(super) message: Option<String>,
     pub(super) turn: Option<usize>,
     #[serde(default)]

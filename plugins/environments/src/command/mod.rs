@@ -68,7 +68,7 @@ impl External {
         Ok(())
     }
 
-    /// What the copies have said. One that ends or is late is started anew, if that changes nothing.
+    /// Takes the lines that the copies have written. A copy that ends or is late is started anew, if that changes nothing.
     fn events(&mut self) -> Result<Vec<Event>, PluginError> {
         let mut events = Vec::new();
         for copy in &mut self.copies {

@@ -8,7 +8,7 @@ use capo_rewards::program::{Program, Silence};
 
 use super::line;
 
-/// What a copy has said or done.
+/// An event of a copy: an answer, or its end.
 pub(super) enum Event {
     /// Number of an episode, and the text that it begins with.
     Begun(u64, String),
@@ -94,7 +94,7 @@ impl Worker {
         program.unasked(Instant::now()).map(|text| line::shown(&text))
     }
 
-    /// What the copy has said since; `None` if nothing so far. An error says what is wrong with its answer.
+    /// The next event of the copy; `None` if there is none so far. An error says what is wrong with its answer.
     pub(super) fn next(&mut self, timeout: f64) -> Option<Result<Event, String>> {
         loop {
             let program = self.program.take()?;
