@@ -1,19 +1,20 @@
 //! `host generate`.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::NamedFiles;
 use capo_loader::files::{self, NewFile};
 use host_ops::rng;
 use rand_chacha::ChaCha12Rng;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use super::episodes;
 use super::failure::Failure;
 use super::inference_args::GenerateArgs;
 use super::output::{self, unwritable};
-use crate::data::{Chat, Messages, Tokenizer, lenient};
+use crate::data::{Chat, Example, Messages, Tokenizer, lenient};
 use crate::model::{Generation, ModelFiles, Policy, SampledTokens, SamplingParams};
 use crate::terminal::{self, say};
 
@@ -38,22 +39,26 @@ struct Writer {
 
 /// Completes prompts, with output to the terminal or a file.
 pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
-    let open = || -> Result<_> {
+    let check = || -> Result<()> {
         ensure!(args.batch_size > 0, "`--batch-size` is 0, expected at least 1");
         ensure!(args.num_generations > 0, "`--num-generations` is 0, expected at least 1");
         if let Some(out) = &args.out {
-            output::check_not_read("--out", out, args.input.as_deref())?;
+            output::check_not_read("--out", out, args.input.iter().chain(&args.config).map(PathBuf::as_path))?;
         }
+        Ok(())
+    };
+    check().map_err(Failure::Input)?;
+    if args.environment.is_some() || args.config.is_some() {
+        return episodes::run(args);
+    }
+    let open = || -> Result<_> {
         let (files, policy) = args.model.open()?;
         let (tokenizer, chat) = args.open_texts(files.clone())?;
         let generation = generation(args, &tokenizer);
         generation.check()?;
         let mut writer = Writer { policy, tokenizer, generation, chat: chat.is_some() };
-        let texts = match &args.input {
-            Some(path) => read(path, chat.as_ref())?,
-            None => args.prompts.iter().map(|text| written(text, chat.as_ref())).collect::<Result<_>>()?,
-        };
-        let prompts = texts.into_iter().map(|text| writer.encode(text)).collect::<Result<Vec<_>>>()?;
+        let examples = examples(args, chat.as_ref())?;
+        let prompts = examples.into_iter().map(|example| writer.encode(example.prompt)).collect::<Result<Vec<_>>>()?;
         let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
         let left = writer.policy.config().max_position_embeddings.saturating_sub(longest);
         let length = args.max_completion_length.unwrap_or(left.clamp(1, 256));
@@ -64,7 +69,6 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
         if let Some(sentence) = suggestion(&files)? {
             terminal::note(&sentence);
         }
-        let create = |path| -> Result<_> { Ok((path, output::create(path)?)) };
         Ok((writer, prompts, args.out.as_deref().map(create).transpose()?))
     };
     let (writer, prompts, out) = open().map_err(Failure::Input)?;
@@ -81,7 +85,12 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
     .map_err(Failure::Run)
 }
 
-fn generation(args: &GenerateArgs, tokenizer: &Tokenizer) -> Generation {
+/// The file of `--out`, with its path.
+pub(super) fn create(path: &Path) -> Result<(&Path, NewFile)> {
+    Ok((path, output::create(path)?))
+}
+
+pub(super) fn generation(args: &GenerateArgs, tokenizer: &Tokenizer) -> Generation {
     Generation {
         sampling: SamplingParams { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p },
         // Without a length, each prompt must leave room for a token.
@@ -95,23 +104,43 @@ fn generation(args: &GenerateArgs, tokenizer: &Tokenizer) -> Generation {
     }
 }
 
-/// Formats a prompt as the model reads it.
-fn written(text: &str, chat: Option<&Chat>) -> Result<String> {
-    chat.map_or_else(|| Ok(text.to_owned()), |chat| chat.prompt(&Messages::user(text)))
+/// The prompts as the model reads them: those of the command line, or of the file.
+pub(super) fn examples(args: &GenerateArgs, chat: Option<&Chat>) -> Result<Vec<Example>> {
+    match &args.input {
+        Some(path) => read(path, chat),
+        None => args.prompts.iter().map(|text| written(text, chat)).collect(),
+    }
+}
+
+fn written(text: &str, chat: Option<&Chat>) -> Result<Example> {
+    let prompt = chat.map_or_else(|| Ok(text.to_owned()), |chat| chat.prompt(&Messages::user(text)))?;
+    Ok(asked(prompt, &Map::new()))
+}
+
+/// A prompt, with the columns of its row.
+fn asked(prompt: String, row: &Map<String, Value>) -> Example {
+    let mut columns = row.clone();
+    columns.remove("prompt");
+    let answer = match row.get("answer") {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    };
+    Example { prompt, answer, solution: None, reply: None, columns: Value::Object(columns).to_string(), row: None }
 }
 
 /// Reads the prompts of a file: the column `prompt` of a `.jsonl` file, the lines of any other.
-fn read(path: &Path, chat: Option<&Chat>) -> Result<Vec<String>> {
+fn read(path: &Path, chat: Option<&Chat>) -> Result<Vec<Example>> {
     let text = files::text(path).with_context(|| format!("cannot read `{}`", path.display()))?;
     let rows = path.extension().is_some_and(|extension| extension == "jsonl");
     let prompt = |line: &str| match (lenient::parse(line.as_bytes()), chat) {
         _ if !rows => written(line, chat),
         (Ok(Value::Object(row)), _) if row.get("prompt").is_some_and(Value::is_string) => {
-            written(row["prompt"].as_str().unwrap_or_default(), chat)
+            Ok(asked(written(row["prompt"].as_str().unwrap_or_default(), chat)?.prompt, &row))
         }
         (Ok(Value::Object(row)), chat) if row.get("prompt").is_some_and(Value::is_array) => {
             let chat = chat.context("its prompt is a list, as messages are (give `--chat`)")?;
-            chat.prompt(&Messages::in_row(line.as_bytes(), "prompt")?)
+            Ok(asked(chat.prompt(&Messages::in_row(line.as_bytes(), "prompt")?)?, &row))
         }
         _ => {
             bail!("expected a JSON object with the text `prompt` (give a `.txt` file for a prompt on each line)")

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use super::shared_args::PluginArgs;
 use crate::data::{Chat, ChatOptions, Tokenizer, with_eos_token};
 use crate::model::device::{self, CPU, Dtype};
 use crate::model::{ModelFiles, Policy, embedded};
@@ -73,6 +74,17 @@ pub(super) struct GenerateArgs {
     /// Writes JSON lines there, as `host score` reads them, instead of text to the terminal.
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
+    /// Lets the model act in this environment, and prints the episodes turn by turn; `--set environment.KEY=VALUE` gives it its keys.
+    #[arg(long, value_name = "ID", group = "acts")]
+    pub(super) environment: Option<String>,
+    /// Settings of a run as TOML: the model acts in its `[environment]`, with prompts in the form of its `[data]`. They are sampled as the flags say.
+    #[arg(long, value_name = "FILE", group = "acts")]
+    pub(super) config: Option<PathBuf>,
+    /// Overrides one setting. Repeatable.
+    #[arg(long, value_name = "SECTION.KEY=VALUE", requires = "acts")]
+    pub(super) set: Vec<String>,
+    #[command(flatten)]
+    pub(super) plugins: PluginArgs,
     /// Completions per prompt.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) num_generations: usize,
@@ -97,6 +109,24 @@ pub(super) struct GenerateArgs {
 }
 
 impl GenerateArgs {
+    /// What the flags say as `--set` does, for a model of this many positions.
+    pub(super) fn settings(&self, positions: usize) -> Vec<String> {
+        let text = |text: &String| toml::Value::String(text.clone()).to_string();
+        let length = self.max_completion_length.or(self.config.is_none().then_some((positions / 2).clamp(1, 256)));
+        let prompt = length.filter(|_| self.config.is_none()).map(|length| positions.saturating_sub(length));
+        let said = [
+            ("environment.use", self.environment.as_ref().map(text)),
+            ("rollout.max_completion_length", length.map(|length| length.to_string())),
+            ("data.max_prompt_length", prompt.map(|length| length.to_string())),
+            ("data.format", self.chat.then(|| "chat".to_owned())),
+            ("data.system_prompt", self.system.as_ref().map(text)),
+            ("data.enable_thinking", (self.thinking || self.no_thinking).then(|| self.thinking.to_string())),
+            ("data.eos_token", self.eos_token.as_ref().map(text)),
+            ("data.add_special_tokens", self.no_special_tokens.then(|| "false".to_owned())),
+        ];
+        said.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?))).collect()
+    }
+
     /// The tokenizer, and the chat template that writes conversations; none where prompts are plain text.
     pub(super) fn open_texts(&self, files: ModelFiles) -> Result<(Tokenizer, Option<Chat>)> {
         let files = match &self.eos_token {

@@ -8,6 +8,7 @@ mod compare_masks;
 mod diagnose;
 #[cfg(feature = "download")]
 mod download;
+mod episodes;
 mod eval;
 mod export;
 mod failure;

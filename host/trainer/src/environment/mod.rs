@@ -30,8 +30,6 @@ pub struct Environment {
     tools: Vec<Tool>,
     turns: Turns,
     config: EpisodeConfig,
-    /// Longest completion, tokens, with those that the environment adds.
-    longest: usize,
     /// Seconds for which an episode waits for an observation; 0 is no limit.
     timeout: u64,
 }
@@ -109,8 +107,8 @@ impl Environment {
         config.data.tools.clone_from(&tools);
         let chat = config.data.chat(files, data::Purpose::Measuring, tokenizer)?;
         let turns = Turns::open(chat, &tools, own.episode.keep_thinking)?;
-        let (longest, timeout) = (config.rollout.max_completion_length, config.train.component_timeout);
-        Ok(Some(Self { component, tools, turns, config: own.episode.clone(), longest, timeout }))
+        let (episode, timeout) = (own.episode.clone(), config.train.component_timeout);
+        Ok(Some(Self { component, tools, turns, config: episode, timeout }))
     }
 
     pub fn component(&self) -> &EnvironmentHandle {
@@ -159,19 +157,20 @@ impl Environment {
         openings.iter().zip(examples).map(begun).collect()
     }
 
-    /// Runs `generate`, which samples completions with the partners that it is given, and answers their turns until it returns.
+    /// Runs `generate`, which samples completions of at most `longest` tokens with the partners that it is given, and answers their turns until
+    /// it returns.
     pub fn converse<T: Send>(
         &mut self,
         sink: &mut dyn Sink,
         tokenizer: &Tokenizer,
-        conversations: &mut [Conversation],
+        (conversations, longest): (&mut [Conversation], usize),
         generate: impl FnOnce(&Lines) -> Result<T> + Send,
     ) -> Result<T> {
         let (lines, heard) = line::lines(tokenizer.eos_ids());
         let sampled = std::thread::scope(|scope| {
             // The lines end with the closure.
             let sampler = scope.spawn(move || generate(&lines));
-            let mut server = Server { environment: self, tokenizer, conversations, waiting: Vec::new() };
+            let mut server = Server { environment: self, tokenizer, conversations, longest, waiting: Vec::new() };
             let answered = server.serve(sink, &heard);
             drop((server, heard));
             let sampled = sampler.join().map_err(|_| anyhow!("the sampler panicked"))?;
@@ -231,6 +230,8 @@ struct Server<'a> {
     environment: &'a mut Environment,
     tokenizer: &'a Tokenizer,
     conversations: &'a mut [Conversation],
+    /// Longest completion, tokens, with those that the environment adds.
+    longest: usize,
     /// Turns without an observation so far, and since when they wait.
     waiting: Vec<(Heard, Instant)>,
 }
@@ -351,7 +352,7 @@ impl Server<'_> {
             format!("component `{}`: the model cannot read an observation", environment.component.id())
         })?;
         // The model needs room for a turn.
-        conversation.cut = heard.length + ids.len() >= environment.longest;
+        conversation.cut = heard.length + ids.len() >= self.longest;
         if conversation.cut {
             heard.reply(None);
             return Ok(());

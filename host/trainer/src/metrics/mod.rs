@@ -12,6 +12,7 @@ mod tensorboard;
 
 pub use line::{Line, Values};
 pub use mismatch::mismatch;
+pub use rollout::episodes;
 pub use tensorboard::Tensorboard;
 
 use std::collections::BTreeMap;

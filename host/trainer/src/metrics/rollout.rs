@@ -52,7 +52,7 @@ fn lengths(lengths: &[usize], truncated: &[u8]) -> Values {
 /// Turns of the model in an episode (`environment/turns`), and the share of episodes that the environment ended (`environment/ended`). With
 /// tools, `tools/call_frequency` is the number of calls per completion, and `tools/failure_frequency` the share of calls that could not be made
 /// (0 without calls).
-fn episodes(conversations: &[Conversation]) -> Values {
+pub fn episodes(conversations: &[Conversation]) -> Values {
     if conversations.is_empty() {
         return Values::new();
     }

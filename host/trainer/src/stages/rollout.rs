@@ -257,7 +257,8 @@ pub fn complete<R: Rng + Send>(
     });
     let prompt_ids = begun.collect::<Result<Vec<_>>>()?;
     let generation = Generation { max_turn_length: environment.max_turn_length(), ..generation.clone() };
-    let (mut completions, outputs) = environment.converse(sink, tokenizer, &mut conversations, |lines| {
+    let answered = (&mut conversations[..], generation.max_completion_length);
+    let (mut completions, outputs) = environment.converse(sink, tokenizer, answered, |lines| {
         let partner = |rows| lines.partner(rows);
         policy.generate_with_outputs(&prompt_ids, &generation, capture, rngs, Some(&partner))
     })?;

@@ -1,0 +1,157 @@
+//! `host generate` with an environment: a model's episodes, turn by turn.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+
+use anyhow::{Context, Result};
+use capo_loader::files::NewFile;
+use capo_loader::watchdog::Watchdog;
+use capo_plugin::{Point, Purpose};
+use host_ops::rng;
+use rand_chacha::ChaCha12Rng;
+use serde_json::json;
+
+use super::failure::Failure;
+use super::generate::{create, examples, generation};
+use super::inference_args::GenerateArgs;
+use super::output::unwritable;
+use crate::config::{self, Config, Draft};
+use crate::data::{self, Example, Tokenizer};
+use crate::environment::{Conversation, Environment, Stage};
+use crate::metrics::{self, Values};
+use crate::model::{Generation, Policy, SampledTokens};
+use crate::stages::owners::Owners;
+use crate::stages::recorder::Recorder;
+use crate::stages::rollout::{Completed, complete};
+use crate::terminal::say;
+
+/// Width of the column that says who speaks, characters.
+const SPEAKER: usize = 12;
+
+/// A model in its environment.
+struct Actor {
+    policy: Policy,
+    tokenizer: Tokenizer,
+    environment: Environment,
+    generation: Generation,
+    config: Config,
+    watchdog: Watchdog,
+}
+
+/// Plays an episode for each completion that is asked for.
+pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
+    let open = || -> Result<_> {
+        let (actor, examples) = open(args)?;
+        Ok((actor, examples, args.out.as_deref().map(create).transpose()?))
+    };
+    let (mut actor, examples, mut out) = open().map_err(Failure::Input)?;
+    let mut play = || -> Result<()> {
+        let all = examples.len() * args.num_generations;
+        let at_once = if out.is_some() { args.batch_size } else { 1 };
+        for first in (0..all).step_by(at_once) {
+            let places =
+                (first..all.min(first + at_once)).map(|i| (i / args.num_generations, i % args.num_generations));
+            let asked: Vec<&Example> = places.clone().map(|(prompt, _)| &examples[prompt]).collect();
+            let indices: Vec<[u64; 2]> = places.map(|(prompt, i)| [prompt as u64, i as u64]).collect();
+            let (episodes, recorded) = actor.play(&asked, &indices, args.seed)?;
+            match &mut out {
+                Some((path, file)) => actor.write(file, &episodes).with_context(|| unwritable(path))?,
+                None => show(&episodes, recorded, first > 0),
+            }
+        }
+        out.take().map_or(Ok(()), |(path, file)| file.finish().with_context(|| unwritable(path)))
+    };
+    play().map_err(Failure::Run)
+}
+
+fn open(args: &GenerateArgs) -> Result<(Actor, Vec<Example>)> {
+    let registry = args.plugins.open_within(config::component_timeout(args.config.as_deref(), &args.set))?;
+    let (files, policy) = args.model.open()?;
+    let positions = policy.config().max_position_embeddings;
+    let sets = [args.settings(positions), args.set.clone()].concat();
+    let draft = Draft::read(args.config.as_deref(), config::DEFAULT, &sets)?;
+    let mut config = config::resolve(&registry, draft)?.config;
+    let files = config.data.amend(files)?;
+    let tokenizer = config.data.tokenizer(&files)?;
+    let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
+    let environment = Environment::open(&mut config, &registry, &files, &tokenizer, &watchdog)?;
+    let environment =
+        environment.context("the config has no table `[environment]` (add one, or name one with `--environment`)")?;
+    let chat = config.data.chat(&files, data::Purpose::Measuring, &tokenizer)?;
+    let examples = examples(args, chat.as_ref())?;
+    let length = config.rollout.max_completion_length;
+    let rows = if args.out.is_some() { args.batch_size.min(examples.len() * args.num_generations) } else { 1 };
+    policy.check_lengths(config.data.max_prompt_length, ("rollout", length), rows)?;
+    let generation = Generation { max_completion_length: length, ..generation(args, &tokenizer) };
+    generation.check()?;
+    Ok((Actor { policy, tokenizer, environment, generation, config, watchdog }, examples))
+}
+
+impl Actor {
+    /// Plays an episode of each example, and returns what the environment measured.
+    fn play(&mut self, examples: &[&Example], indices: &[[u64; 2]], seed: u64) -> Result<(Completed, Values)> {
+        let mut rngs: Vec<ChaCha12Rng> = indices.iter().map(|index| rng::stream(seed, "generate", index)).collect();
+        let stage =
+            Stage { purpose: Purpose::EVALUATION, step: 0, max_steps: self.config.train.max_steps, seed, indices };
+        let (mut owners, mut warned) = (Owners::default(), BTreeSet::new());
+        let mut recorder = Recorder::new(Vec::new(), &mut owners, &mut warned, &self.watchdog);
+        let completed = complete(
+            &self.policy,
+            (&self.tokenizer, self.config.data.max_prompt_length),
+            (Some(&mut self.environment), &mut recorder.at(Point::Environment)),
+            (examples, &stage),
+            (&self.generation, &mut rngs, None),
+        )?;
+        let recorded = std::mem::take(&mut recorder.recorded);
+        Ok((completed, recorded.numbers))
+    }
+
+    /// Writes a line for each episode.
+    fn write(&self, file: &mut NewFile, episodes: &Completed) -> Result<()> {
+        let rows = episodes.prompt_ids.iter().zip(&episodes.completions).zip(&episodes.texts);
+        for (((prompt_ids, tokens), texts), conversation) in rows.zip(&episodes.conversations) {
+            let SampledTokens { ids, added, truncated, .. } = tokens;
+            let drawn = |place: usize| u8::from(!added.iter().any(|added| added.contains(&place)));
+            let row = json!({
+                "prompt": texts.prompt, "prompt_ids": prompt_ids, "completion": texts.completion, "completion_ids": ids,
+                "completion_mask": (0..ids.len()).map(drawn).collect::<Vec<u8>>(), "truncated": truncated,
+                "messages": conversation.messages, "environment_reward": conversation.reward,
+            });
+            writeln!(file, "{row}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Prints one episode: who says what, then the reward and the metrics. An empty line separates it from `another`.
+fn show(episodes: &Completed, recorded: Values, another: bool) {
+    let Some(conversation @ Conversation { prompt, messages, reward, .. }) = episodes.conversations.first() else {
+        return;
+    };
+    if another {
+        say("");
+    }
+    let tell = |speaker: &str, text: &str| {
+        // What is said cannot look like another's turn: its further lines have no speaker.
+        for (number, line) in text.split('\n').enumerate() {
+            say(format!("{:<SPEAKER$}{line}", if number == 0 { speaker } else { "" }).trim_end());
+        }
+    };
+    tell("prompt", prompt);
+    for said in messages {
+        match (said.role.as_str(), said.name.as_str()) {
+            ("assistant", _) => tell("model", &said.content),
+            ("tool", name) if !name.is_empty() => tell("environment", &format!("{name}: {}", said.content)),
+            _ => tell("environment", &said.content),
+        }
+    }
+    tell("reward", &reward.to_string());
+    let mut metrics: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for (name, value) in metrics::episodes(std::slice::from_ref(conversation)).into_iter().chain(recorded) {
+        metrics.entry(name).or_default().push(value);
+    }
+    for (name, values) in metrics {
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        say(&format!("{name:<width$}  {mean}", width = SPEAKER - 2));
+    }
+}
