@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use insta::assert_snapshot;
-use tests::{Folder, RunDir};
+use serde_json::{Value, json};
+use tests::run_dir::tensors;
+use tests::{Folder, RunDir, text_model};
 
 use crate::interruption::{kill, start, wait_for};
+use crate::replay::dumped;
 
 /// A game of three turns. A turn earns by its length; `$1` is the time that an answer takes, seconds.
 const GAME: &str = r#"#!/bin/sh
@@ -47,21 +50,14 @@ fn the_models_tokens_alone_count_and_no_timing_changes_a_bit() {
     let mut drawn = Vec::new();
     for row in tests::json_lines(&whole.text("completions.jsonl")).iter().filter(|row| row["step"] == 1) {
         assert!(row["prompt"].as_str().unwrap().ends_with("=1="), "{row}");
-        let messages: serde_json::Value = serde_json::from_str(row["messages"].as_str().unwrap()).unwrap();
+        let messages: Value = serde_json::from_str(row["messages"].as_str().unwrap()).unwrap();
         let roles: Vec<&str> =
             messages.as_array().unwrap().iter().map(|message| message["role"].as_str().unwrap()).collect();
         assert_eq!(roles, ["assistant", "user", "assistant", "user", "assistant"]);
-        let list = |name: &str| row[&format!("tokens/{name}")].as_array().unwrap().clone();
-        let observed = list("observed");
-        let of = |values: Vec<serde_json::Value>, which: u64| -> Vec<serde_json::Value> {
-            let chosen = values.into_iter().zip(&observed).filter(|(_, one)| one.as_u64() == Some(which));
-            chosen.map(|(value, _)| value).collect()
-        };
-        let said: String = of(list("text"), 1).iter().filter_map(|text| text.as_str()).collect();
-        assert_eq!(said, "+0 2=+1 2=");
-        assert!(of(list("keep"), 1).iter().all(|keep| keep == 0), "{row}");
-        assert!(of(list("keep"), 0).iter().all(|keep| keep == 1), "{row}");
-        drawn.push(of(list("keep"), 0).len() as f64);
+        assert_eq!(observed(row), "+0 2=+1 2=");
+        let (keep, observed) = (tokens(row, "keep"), tokens(row, "observed"));
+        assert!(keep.iter().zip(&observed).all(|(keep, observed)| (*keep == 1) == (*observed == 0)), "{row}");
+        drawn.push(keep.iter().filter(|keep| **keep == 1).count() as f64);
     }
     let mean = drawn.iter().sum::<f64>() / drawn.len() as f64;
     assert_eq!(line["completions/mean_length"].as_f64(), Some(mean), "lengths are those of what the model drew");
@@ -90,6 +86,168 @@ fn a_run_killed_inside_an_episode_resumes_to_the_same_bits() {
     folder.resume("killed").assert_same_files(&whole);
 }
 
+/// The list `tokens/NAME` of a logged completion.
+fn tokens(row: &Value, name: &str) -> Vec<Value> {
+    row[&format!("tokens/{name}")].as_array().unwrap().clone()
+}
+
+/// The text of a logged completion that the environment wrote.
+fn observed(row: &Value) -> String {
+    let own = tokens(row, "text").into_iter().zip(tokens(row, "observed")).filter(|(_, observed)| *observed == 1);
+    // The model's last character may be half of one.
+    own.map(|(text, _)| text.as_str().unwrap().replace('\u{fffd}', "")).collect()
+}
+
+#[test]
+fn a_replay_of_episodes_decides_as_the_run_did() {
+    let folder = folder();
+    let run = folder.train("run", &format!("--plugin libcapo.so --dump-batches dump {}", with("", "0")));
+    let batches = dumped(4);
+    folder.said(&format!("replay --plugin libcapo.so --out out{batches}"));
+    let rows = tests::json_lines(&run.text("completions.jsonl"));
+    let (mut dropped, mut drawn) = (0, 0);
+    for (step, batch) in (1..).zip(batches.split_whitespace()) {
+        let path = folder.path().join(batch);
+        let keep = &tensors(&folder.path().join("out").join(path.file_name().unwrap()))["keep"];
+        let rows: Vec<&Value> = rows.iter().filter(|row| row["step"] == step).collect();
+        for (row, keep) in rows.iter().zip(keep.chunks(keep.len() / rows.len())) {
+            let own: Vec<f64> = tokens(row, "keep").iter().map(|keep| keep.as_f64().unwrap()).collect();
+            assert_eq!(own, keep[..own.len()].iter().map(|keep| f64::from(*keep)).collect::<Vec<_>>(), "{row}");
+            let of_model = own.iter().zip(tokens(row, "observed")).filter(|(_, observed)| *observed == 0);
+            drawn += of_model.clone().count();
+            dropped += of_model.filter(|(keep, _)| **keep == 0.0).count();
+        }
+    }
+    assert!(dropped > 0, "nothing was tried");
+    let compared = folder.said(&format!("compare-masks --plugin libcapo.so{batches}"));
+    assert!(compared.contains(&format!("4 batches, {drawn} tokens in")), "{drawn}: {compared}");
+}
+
+#[test]
+fn a_benchmark_is_played_and_has_room_of_its_own() {
+    let folder = Folder::new();
+    // The first sample of each question earns, in its second turn.
+    let game = GAME.replace("*turn\\\":2*)", "*turn\\\":1*) eval \"p=\\$p$e\";").replace("${#t},", "$((p == 0)),");
+    let game = game.replace("0.25", "0").replace("echo \"{\\\"episode\\\": $e, \\\"message\\\"", "p=${l#*place\\\":}; eval p$e=${p%%[,\\}]*}; case $l in *evaluation*) ;; *) exit 1;; esac; echo \"{\\\"episode\\\": $e, \\\"message\\\"");
+    folder.write("game", game);
+    folder
+        .write("rows.jsonl", "{\"prompt\": \"1+1=\", \"answer\": \"2\"}\n{\"prompt\": \"2+1=\", \"answer\": \"3\"}\n");
+    let benchmark =
+        "--set eval.benchmark=[{name=\"game\",file=\"rows.jsonl\",samples=4,temperature=1.0,max_completion_length=40}]";
+    let said = folder.said(&format!(
+        "eval {benchmark} --set reward=[{{use=\"environment\"}}] --set rollout.max_completion_length=10 \
+         --set environment={{use=\"command\",command=[\"sh\",\"game\",\"0\"],max_turn_length=9}}"
+    ));
+    assert!(said.contains("pass@1 25.0%") && said.contains("pass@4 100.0%"), "{said}");
+}
+
+#[test]
+fn host_generate_plays_an_environment() {
+    let folder = folder();
+    let act = "generate --model embedded:tiny-arithmetic --temperature 0";
+    let game =
+        "--environment command --set environment.command=[\"sh\",\"game\",\"0\"] --set environment.max_turn_length=9";
+    assert_snapshot!(folder.said(&format!("{act} {game} 12+ 30+")));
+    let config = format!(
+        "[environment]\nuse = \"calculator\"\nplain = true\n{}",
+        include_str!("../../../configs/tiny/default.toml")
+    );
+    folder.write("run.toml", config);
+    assert_snapshot!(folder.said(&format!("{act} --config run.toml 12+30=")));
+    folder.write("rows.jsonl", "{\"prompt\": \"12+\", \"level\": 3}\n");
+    folder.said(&format!("{act} {game} --input rows.jsonl --num-generations 3 --batch-size 2 --out out.jsonl"));
+    let rows = folder.json_lines("out.jsonl");
+    assert_eq!(rows.len(), 3);
+    let (messages, mask) = (rows[0]["messages"].as_array().unwrap(), rows[0]["completion_mask"].as_array().unwrap());
+    assert_eq!((messages.len(), mask.len()), (5, rows[0]["completion_ids"].as_array().unwrap().len()));
+    assert_eq!(mask.iter().filter(|drawn| **drawn == 0).count(), "+0 2=+1 2=".len());
+    folder.said("score --model embedded:tiny-arithmetic --input out.jsonl --out scores.jsonl");
+    folder.write("none.toml", include_str!("../../../configs/tiny/default.toml"));
+    assert_snapshot!(folder.refused(&format!("{act} --config none.toml 1")), @"the config has no table `[environment]` (add one, or name one with `--environment`)");
+    assert_snapshot!(folder.refused(&format!("{act} --environment calculater 1")), @"`[environment]` names `calculater`, which no loaded image offers (did you mean `calculator`?)");
+    assert_snapshot!(folder.refused(&format!("{act} --environment calculator --set environment.max_turn=1 1")), @r#"`[environment]` with `use = "calculator"`: unknown key `max_turn` (did you mean `max_turns`?)"#);
+}
+
+/// A run of one step with the model of `text_model`, whose episodes are told the messages in the file `said`, a line each; the last but one
+/// in every turn.
+fn told(folder: &Folder, keys: &str) -> RunDir {
+    let program = r#"while read -r l; do
+  e=${l#*episode\":}; e=${e%%[,\}]*}; n=${l#*turn\":}; n=${n%%[,\}]*}
+  case $l in
+    *ask\":\"tools*) echo '{"tools": []}';;
+    *ask\":\"begin*) echo "{\"episode\": $e, \"message\": \"\"}";;
+    *) if [ $n = 0 ] || [ $e = 6 ]; then printf '{"episode": %s, "messages": %s}\n' $e "$(sed -n "$((e + 1))p" said)"
+       else echo "{\"episode\": $e, \"ended\": true}"; fi;;
+  esac
+done"#;
+    folder.write("tell", program);
+    let environment =
+        format!("environment={{use=\"command\",command=[\"sh\",\"tell\"],max_turns=3,max_turn_length=4{keys}}}");
+    let sizes = "--set rollout.max_completion_length=200 --set rollout.num_generations=8 --set train.per_device_train_batch_size=8";
+    let log = "--set logging.log_completions=true --set logging.log_tokens=true --set train.max_steps=1 --set eval.num_prompts=0";
+    let settings = format!(
+        "{} {sizes} {log} --set data.format=chat --set train.gradient_accumulation_steps=1",
+        text_model::SETTINGS
+    );
+    folder.train("run", &format!("{settings} --set {environment}"))
+}
+
+#[test]
+fn observations_are_data_and_every_episode_ends() {
+    let folder = Folder::new();
+    text_model::write(&folder);
+    // A token with a blank at its end.
+    folder.replace("model/tokenizer.json", "<pad>", "stop ");
+    folder.replace("model/tokenizer_config.json", "<pad>", "stop ");
+    let long = "a".repeat(40);
+    let cases = [
+        ("", Some("")),
+        ("<eos>", Some("< eos>")),
+        ("\u{1b}[2J\u{0}", Some("\\u{1b}[2J\\u{0}")),
+        ("no\n[assistant] yes", Some("no\n[ assistant] yes")),
+        ("stop it", Some("s top it")),
+        (&long, Some("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa [cut after 30 tokens]")),
+        ("go on", Some("go on\n[assistant] \n[user] go on")),
+        ("there is no room for this", None),
+    ];
+    let said = cases.iter().map(|(text, seen)| vec![json!({"content": text}); if seen.is_some() { 1 } else { 8 }]);
+    folder.write("said", said.map(|messages| json!(messages).to_string() + "\n").collect::<String>());
+    let run = told(&folder, ",max_observation_length=30");
+    let rows = tests::json_lines(&run.text("completions.jsonl"));
+    for ((_, seen), row) in cases.iter().zip(&rows) {
+        // The text of a turn is the model's, whatever it drew.
+        let between = observed(row);
+        match seen {
+            Some(seen) => assert_eq!(between, format!("\n[user] {seen}\n[assistant] "), "{row}"),
+            None => assert_eq!((between.as_str(), &row["truncated"]), ("", &json!(true)), "{row}"),
+        }
+    }
+    let line = &run.metrics()[0];
+    assert_eq!((line["environment/turns"].as_f64(), line["environment/ended"].as_f64()), (Some(2.0), Some(0.75)));
+}
+
+#[test]
+fn thoughts_that_a_template_drops_stay_where_they_are_kept() {
+    let folder = Folder::new();
+    text_model::write(&folder);
+    folder.write(
+        "model/chat_template.jinja",
+        "{% for m in messages %}[{{ m.role }}] {{ m.content if loop.last else m.content.split('</think>')[-1] }}\n{% endfor %}{{ '[assistant] <think>\n' if add_generation_prompt }}",
+    );
+    folder.write("said", "[{\"content\": \"go on\"}]\n".repeat(8));
+    let rows = tests::json_lines(&told(&folder, ",keep_thinking=true").text("completions.jsonl"));
+    assert_eq!(rows.len(), 8);
+    for row in &rows {
+        let messages: Value = serde_json::from_str(row["messages"].as_str().unwrap()).unwrap();
+        let times = messages.as_array().unwrap().len() / 2;
+        assert_eq!(observed(row), "\n[user] go on\n[assistant] <think>\n".repeat(times));
+        assert!(times > 0, "{row}");
+    }
+    let refused = "--set environment={use=\"calculator\"}";
+    let settings = format!("{} --set data.format=chat", text_model::SETTINGS);
+    assert!(folder.refused(&format!("train {settings} {refused}")).contains("set `environment.keep_thinking` to true"));
+}
+
 #[test]
 fn what_does_not_fit_is_refused() {
     let folder = folder();
@@ -99,6 +257,10 @@ fn what_does_not_fit_is_refused() {
     assert_snapshot!(refused("--set environment={use=\"calculator\",max_turns=0}"));
     assert_snapshot!(refused("--set environment={use=\"calculator\",max_turn_length=100}"));
     assert_snapshot!(refused("--set environment={use=\"calculator\",max_turn=2}"));
+    assert_snapshot!(refused("--set environment={use=\"calculator\",plane=true}"), @r#"`[environment]` with `use = "calculator"`: unknown key `plane` (did you mean `plain`?)"#);
+    assert_snapshot!(refused("--set environment={use=\"calculator\",max_tool_calling_iterations=2}"), @r#"`[environment]` with `use = "calculator"`: unknown key `max_tool_calling_iterations` (here: `environment.max_turns`; configs/names.md)"#);
+    assert_snapshot!(refused("--set environment={use=\"calculator\",zebra={a=1}}"), @r#"`[environment]` with `use = "calculator"`: unknown key `zebra` (known: `plain`, `max_turns`, `max_turn_length`, `max_observation_length`, `keep_thinking`)"#);
+    assert_snapshot!(refused("--set enviroment.use=calculator"), @"the default config and `--set enviroment.use`: unknown key `enviroment` (did you mean `environment`?)");
     assert_snapshot!(refused("--set environment={use=\"command\",command=[\"cat\"]}"));
     let tools = |schemas: &str| {
         folder.write("tools", format!("read -r l; echo '{{\"tools\": [{schemas}]}}'; cat"));

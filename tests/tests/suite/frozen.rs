@@ -64,7 +64,7 @@ fn the_sources_are_as_they_were() {
         all.extend(std::fs::read(name).unwrap());
     }
     assert_eq!(names.len(), 68);
-    assert_snapshot!(sha256_hex(&all), @"c9486d229db529d0b96d6580455f8b9196f66b6d16dd45ffde752eca46a9ba42");
+    assert_snapshot!(sha256_hex(&all), @"95609d811b4a1dfdbc559dc5b568a87e5585c23c9e291caa0632a4dac9e7062a");
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn it_offers_what_it_registers() {
     let listed = folder.said(&format!("--verbose plugins --plugin {}", library.display()));
     let key = "factor (required)  # largest surprise kept, in means of the steps before; search 1.0..50.0";
     assert!(listed.contains(key) && listed.contains("asks for rollout_context, sampler_top_k"), "{listed}");
-    for id in ["reward", "advantage", "objective", "mask", "weight", "step-control"] {
+    for id in ["environment", "reward", "advantage", "objective", "mask", "weight", "step-control"] {
         assert!(listed.contains(&format!("  frozen.{id} ")), "{id}: {listed}");
     }
     let mask = format!("train --plugin {} --set mask=[{{use=\"frozen.mask\",facto=1}}]", library.display());
@@ -84,11 +84,12 @@ fn it_offers_what_it_registers() {
 fn it_trains_and_resumes_as_if_built_today() {
     let folder = Folder::new();
     let args = |library: &Path| {
-        let reuse = "--set train.num_iterations=2 --set mask.0.factor=5.0";
+        let reuse = "--set train.num_iterations=2 --set mask.0.factor=5.0 --set environment.use=frozen.environment";
         format!("--plugin {} {reuse} {FOUR_STEPS}", library.display())
     };
     let whole = folder.assert_resumes(&args(&frozen()), [2]);
     assert!(whole.metric("frozen.mask/rejection_rate").iter().any(|&rate| rate > 0.0));
+    assert_eq!(whole.metric("environment/frozen.environment/episodes"), [48.0, 48.0, 96.0, 96.0]);
     assert_eq!(whole.metric("frozen.mask/steps"), [0.0, 1.0, 2.0, 3.0]);
     assert!(whole.metric("largest_ratio")[3] > 1.0 && whole.metric("frozen.mask/learning_rate")[2] > 0.0);
     assert!(whole.metric("frozen.weight/text_bytes")[3] > 0.0 && whole.metric("frozen.weight/sampler_logps")[3] < 0.0);

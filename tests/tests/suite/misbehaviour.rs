@@ -20,6 +20,7 @@ pub(crate) enum Point {
     Mask,
     Weight,
     Control,
+    Environment,
 }
 
 /// The settings of a run whose component at `point` commits `sin` in its third step.
@@ -32,13 +33,14 @@ pub(crate) fn settings(point: Point, sin: &str) -> String {
         Point::Mask => format!("mask=[{}]", table("mask")),
         Point::Weight => format!("weight=[{}]", table("weight")),
         Point::Control => format!("step_control=[{}]", table("control")),
+        Point::Environment => format!("environment={}", table("environment")),
     };
     format!("--plugin libmisbehave.so --set {set} --set train.save_steps=1 {FOUR_STEPS}")
 }
 
 /// A whole run of the same component without the sin, and its folder.
 pub(crate) fn clean(point: Point) -> &'static RunDir {
-    static CLEAN: [OnceLock<(Folder, RunDir)>; 6] = [const { OnceLock::new() }; 6];
+    static CLEAN: [OnceLock<(Folder, RunDir)>; 7] = [const { OnceLock::new() }; 7];
     let make = || {
         let folder = Folder::new();
         let run = folder.train("clean", &settings(point, "none"));
@@ -84,6 +86,13 @@ pub(crate) fn refused(point: Point, sin: &str) -> String {
 fn rewards() {
     let sins = "panic panic_in_save error nan infinity short_tokens reserved_name";
     assert_snapshot!(all_committed(Point::Reward, sins));
+}
+
+#[test]
+fn environments() {
+    let sins = "panic panic_in_save error error_in_save nan infinity seven";
+    assert_snapshot!(all_committed(Point::Environment, sins));
+    Folder::new().assert_resumes(&settings(Point::Environment, "stateful"), [1, 3]);
 }
 
 #[test]

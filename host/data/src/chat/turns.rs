@@ -20,6 +20,8 @@ pub struct Turns {
     chat: Option<Chat>,
     /// How the model writes calls; `None` if it has no tools.
     format: Option<CallFormat>,
+    /// The lines of text that the template writes between two turns, without their contents.
+    marks: Vec<String>,
 }
 
 impl Turns {
@@ -27,11 +29,15 @@ impl Turns {
     /// earlier turns is refused, unless `keeps_thinking`: the model then reads its earlier thinking.
     pub fn open(chat: Option<Chat>, tools: &[Tool], keeps_thinking: bool) -> Result<Self> {
         let Some(chat) = chat else {
-            return Ok(Self { chat: None, format: (!tools.is_empty()).then_some(CallFormat::Hermes) });
+            return Ok(Self {
+                chat: None,
+                format: (!tools.is_empty()).then_some(CallFormat::Hermes),
+                marks: Vec::new(),
+            });
         };
         let place = chat.place();
         let asked = Messages::user("asked");
-        let prompt = chat.prompt(&asked)?;
+        let (prompt, mut marks) = (chat.prompt(&asked)?, Vec::new());
         for thought in [String::new(), format!("<think>\n{THOUGHT}\n</think>\n\n")] {
             let twice = chat.answered(&asked, &(thought.clone() + ANSWER), &[reply("user")])?;
             let Some((before, after)) = twice.split_once(ANSWER) else {
@@ -41,6 +47,7 @@ impl Turns {
                 after.contains(REPLY),
                 "the chat template {place} leaves out what is said after the assistant's turn"
             );
+            marks = after.split(REPLY).flat_map(str::lines).map(|line| line.trim().to_owned()).collect();
             let (said, is_thought) = (prompt.clone() + &thought, !thought.is_empty() || prompt.contains("<think>"));
             ensure!(
                 before.trim_end() == said.trim_end() || (is_thought && keeps_thinking),
@@ -56,7 +63,7 @@ impl Turns {
             [] => None,
             [first, ..] => Some(chat.call_format(first)?),
         };
-        Ok(Self { chat: Some(chat), format })
+        Ok(Self { chat: Some(chat), format, marks })
     }
 
     /// How the model writes calls; `None` if it has no tools.
@@ -66,7 +73,7 @@ impl Turns {
 
     /// A prompt with `opening` at its end, or in its last message if it is a conversation.
     pub fn opened(&self, tokenizer: &Tokenizer, prompt: &str, opening: &str) -> Result<String> {
-        let opening = tokenizer.escaped(opening);
+        let opening = tokenizer.escaped(opening, &self.marks);
         let Some(chat) = self.chat.as_ref().filter(|_| !opening.is_empty()) else {
             return Ok(prompt.to_owned() + &opening);
         };
@@ -80,7 +87,8 @@ impl Turns {
 
     /// Token ids that follow a turn with these replies. `ended` is true if the turn has its end token.
     pub fn after(&self, tokenizer: &Tokenizer, ended: bool, replies: &[Reply]) -> Result<Vec<u32>> {
-        let escaped = |reply: &Reply| Reply { content: tokenizer.escaped(&reply.content), ..reply.clone() };
+        let escaped =
+            |reply: &Reply| Reply { content: tokenizer.escaped(&reply.content, &self.marks), ..reply.clone() };
         let replies: Vec<Reply> = replies.iter().map(escaped).collect();
         let Some(chat) = &self.chat else {
             let text: String = replies.iter().map(|reply| reply.content.as_str()).collect();

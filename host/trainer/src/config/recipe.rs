@@ -4,11 +4,13 @@ use anyhow::{Result, anyhow, bail};
 use capo_loader::offer::{Offer, OfferedRecipe, Origin};
 use capo_loader::registry::Registry;
 use capo_loader::{component_names, tables};
+use capo_plugin::Point;
 use toml::{Table, Value};
 
 use super::aliases::Alias;
 use super::draft::{COMPONENT_SECTIONS, read_section, to_reward};
-use super::{Config, Draft, RolloutConfig, TrainConfig, hints};
+use super::setting::names;
+use super::{Config, Draft, EnvironmentConfig, EpisodeConfig, RolloutConfig, TrainConfig, hints};
 use crate::algorithms::{DEFAULT_RECIPE, OF_PLUGINS};
 use crate::data::Preset;
 
@@ -71,7 +73,8 @@ fn recipe<'r>(registry: &'r Registry, name: &str) -> Result<&'r OfferedRecipe> {
     })
 }
 
-/// Refuses keys of a built-in advantage or objective that are settings elsewhere, and says where.
+/// Refuses keys of a built-in advantage or objective that are settings elsewhere, and says where; and mistyped keys of `[environment]`, for
+/// which the component's own message could not suggest those that the host reads.
 fn check_keys(config: &Config, registry: &Registry) -> Result<()> {
     for (section, component) in [("advantage", &config.advantage), ("objective", &config.objective)] {
         let of = |offer: &&Offer| offer.id == component.id && offer.origin == Origin::BuiltIn;
@@ -81,6 +84,14 @@ fn check_keys(config: &Config, registry: &Registry) -> Result<()> {
         if let Some((key, advice)) = component.table.keys().filter(is_unknown).find_map(advice) {
             bail!("`[{section}]` with `use = \"{}\"`: unknown key `{key}` ({advice})", component.id);
         }
+    }
+    let Some(EnvironmentConfig { component, .. }) = &config.environment else { return Ok(()) };
+    let of = |offer: &&Offer| offer.point == Point::Environment && offer.id == component.id;
+    let Some(offer) = registry.offers().into_iter().find(of) else { return Ok(()) };
+    let known: Vec<&str> = offer.keys.iter().map(String::as_str).chain(names::<EpisodeConfig>()).collect();
+    if let Some(typed) = component.table.keys().find(|key| !known.contains(&key.as_str())) {
+        let sentence = hints::unknown_key("environment", typed, &known);
+        bail!("`[environment]` with `use = \"{}\"`: {sentence}", component.id);
     }
     Ok(())
 }

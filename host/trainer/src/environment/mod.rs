@@ -200,7 +200,7 @@ impl Environment {
         // Nor is the end of a gigabyte looked at.
         let most = reply.content.floor_char_boundary(limit.saturating_mul(64));
         let text = &reply.content[..most];
-        let ids = tokenizer.encode(&tokenizer.escaped(text))?;
+        let ids = tokenizer.encode(&tokenizer.escaped(text, &[]))?;
         if ids.len() <= limit && most == reply.content.len() {
             return Ok(reply);
         }

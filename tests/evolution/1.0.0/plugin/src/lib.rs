@@ -22,6 +22,40 @@ impl Reward for Letters {
     }
 }
 
+/// Asks for a second turn, and counts the episodes of all rollouts.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Again {
+    #[serde(skip)]
+    episodes: u64,
+}
+
+impl Environment for Again {
+    fn begin(&mut self, _: &mut Ctx<'_>, episodes: &Episodes<'_>) -> Result<Vec<String>, PluginError> {
+        let count = episodes.episodes.len();
+        self.episodes += if episodes.purpose == Purpose::TRAINING { count as u64 } else { 0 };
+        Ok(vec![String::new(); count])
+    }
+
+    fn respond(&mut self, _: &mut Ctx<'_>, turns: &[Turn<'_>]) -> Result<Vec<Observation>, PluginError> {
+        let answer = |turn: &Turn<'_>| match turn.number {
+            0 => Observation::of(turn).metric("episodes", self.episodes as f64).say("+1="),
+            _ => Observation::of(turn).reward(turn.text.len() as f32).end(),
+        };
+        Ok(turns.iter().map(answer).collect())
+    }
+
+    fn save(&self) -> Result<Vec<u8>, PluginError> {
+        Ok(self.episodes.to_le_bytes().to_vec())
+    }
+
+    fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+        let state = state.try_into().map_err(|_| PluginError::state("eight bytes are expected"))?;
+        self.episodes = u64::from_le_bytes(state);
+        Ok(())
+    }
+}
+
 /// Reward minus the mean of its group.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -193,6 +227,7 @@ register!(Objective, Gradient, "frozen.objective", "the policy gradient");
 register!(Mask, Follower, "frozen.mask", "drops tokens far above the usual surprise", {
     factor => "largest surprise kept, in means of the steps before"; 1.0..50.0,
 });
+register!(Environment, Again, "frozen.environment", "asks for a second turn");
 register!(Weight, Halves, "frozen.weight", "counts every other token half");
 register!(StepControl, Careful, "frozen.step-control", "shortens steps that turn back");
 
