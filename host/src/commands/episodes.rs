@@ -41,6 +41,7 @@ struct Actor {
 /// Plays an episode for each completion that is asked for.
 pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
+        args.check()?;
         let (actor, examples) = open(args)?;
         Ok((actor, examples, args.out.as_deref().map(create).transpose()?))
     };

@@ -1,7 +1,7 @@
 //! `host generate`.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::NamedFiles;
@@ -10,7 +10,6 @@ use host_ops::rng;
 use rand_chacha::ChaCha12Rng;
 use serde_json::{Map, Value, json};
 
-use super::episodes;
 use super::failure::Failure;
 use super::inference_args::GenerateArgs;
 use super::output::{self, unwritable};
@@ -39,19 +38,8 @@ struct Writer {
 
 /// Completes prompts, with output to the terminal or a file.
 pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
-    let check = || -> Result<()> {
-        ensure!(args.batch_size > 0, "`--batch-size` is 0, expected at least 1");
-        ensure!(args.num_generations > 0, "`--num-generations` is 0, expected at least 1");
-        if let Some(out) = &args.out {
-            output::check_not_read("--out", out, args.input.iter().chain(&args.config).map(PathBuf::as_path))?;
-        }
-        Ok(())
-    };
-    check().map_err(Failure::Input)?;
-    if args.environment.is_some() || args.config.is_some() {
-        return episodes::run(args);
-    }
     let open = || -> Result<_> {
+        args.check()?;
         let (files, policy) = args.model.open()?;
         let (tokenizer, chat) = args.open_texts(files.clone())?;
         let generation = generation(args, &tokenizer);

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use super::output;
 use super::shared_args::PluginArgs;
 use crate::data::{Chat, ChatOptions, Tokenizer, with_eos_token};
 use crate::model::device::{self, CPU, Dtype};
@@ -109,6 +110,19 @@ pub(super) struct GenerateArgs {
 }
 
 impl GenerateArgs {
+    /// True if the model acts in an environment.
+    pub(super) fn acts(&self) -> bool {
+        self.environment.is_some() || self.config.is_some()
+    }
+
+    /// Refuses counts of 0, and an output that is also read.
+    pub(super) fn check(&self) -> Result<()> {
+        ensure!(self.batch_size > 0, "`--batch-size` is 0, expected at least 1");
+        ensure!(self.num_generations > 0, "`--num-generations` is 0, expected at least 1");
+        let read = self.input.iter().chain(&self.config).map(PathBuf::as_path);
+        self.out.as_ref().map_or(Ok(()), |out| output::check_not_read("--out", out, read))
+    }
+
     /// What the flags say as `--set` does, for a model of this many positions.
     pub(super) fn settings(&self, positions: usize) -> Vec<String> {
         let text = |text: &String| toml::Value::String(text.clone()).to_string();

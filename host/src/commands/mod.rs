@@ -57,6 +57,7 @@ pub fn main(started: Instant) -> i32 {
         Command::Train(args) => train::run(args, started),
         Command::Eval(args) => eval::run(args),
         Command::Sft(args) => run_sft(args),
+        Command::Generate(args) if args.acts() => episodes::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Score(args) => score::run(args),
         Command::Export(args) => export::run(args),
