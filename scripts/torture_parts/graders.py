@@ -34,11 +34,10 @@ WRONG = {
     "ignores": "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)",
     "kills-its-group": "os.killpg(0, 9)",
 }  # fmt: skip
-SINS = RIGHT | WRONG
 # A program that ends or says nothing is started once more, and may then do well.
 ONCE_MORE = ("silent", "sleeps", "ends", "fails", "kills-itself", "closes", "leaves-a-child", "ignores", "kills-its-group", "floods-errors", "floods-a-line")
-# Completions of the run.
-COMPLETIONS = 8
+# Lines that the programs of a run get at least.
+LINES = 8
 # A completion is right where its text has an even number of characters: a rule of our own, so that both kinds occur.
 PROGRAM = """import json, os, signal, sys, time
 out, held = sys.stdout, []
@@ -53,43 +52,49 @@ for number, text in enumerate(sys.stdin):
 """
 
 
+PROCESS = f'use="command", command={json.dumps([sys.executable, "-SI", "grade.py"])}, timeout=2, max_restarts=1'
+
+
 class Part:
+    right, wrong, program, lines, starts = RIGHT, WRONG, PROGRAM, LINES, (0, 3, 4, 7)
+
     def __init__(self, bench):
         self.bench = bench
         self.folder = originals.data(bench)
-        self.cases = [(sin, start, times) for sin in SINS for start in ((0, 3, 4, 7) if sin in WRONG else (0,)) for times in (1, 2)]
+        sins = self.right | self.wrong
+        self.cases = [(sin, start, times) for sin in sins for start in (self.starts if sin in self.wrong else (0,)) for times in (1, 2)]
         self.expected = {}
         for times in (1, 2):
             folder = copy(self.folder, bench.fresh(f"graded-{times}"))
-            prepare(folder, "answers", 0)
-            bench.must(*command(times), folder=folder)
+            self.prepare(folder, "answers", 0)
+            bench.must(*self.command(times), folder=folder)
             self.expected[times] = rewards(folder)
 
     def run(self, case):
         sin, start, processes = case.one
         case.kind = f"a program that {sin}"
         copy(self.folder, case.folder)
-        prepare(case.folder, sin, start)
-        outcome = case.call(*command(processes), limit=LIMIT)
-        if sin in RIGHT and outcome.code != 0:
+        self.prepare(case.folder, sin, start)
+        outcome = case.call(*self.command(processes), limit=LIMIT)
+        if sin in self.right and outcome.code != 0:
             case.find("it is refused", outcome)
-        if sin in WRONG and sin not in ONCE_MORE and start < COMPLETIONS // processes and outcome.code == 0:
+        if sin in self.wrong and sin not in ONCE_MORE and start < self.lines // processes and outcome.code == 0:
             case.find("it is taken", outcome)
         if outcome.code == 0 and rewards(case.folder) != self.expected[processes]:
             case.find("its rewards are not what it said", outcome)
 
 
-def prepare(folder, sin, start):
-    body = "\n".join(f"    {line}" for line in SINS[sin].split("\n"))
-    (folder / "grade.py").write_text(PROGRAM.replace("START", str(start)) + body + "\n")
+    def prepare(self, folder, sin, start):
+        body = "\n".join(f"    {line}" for line in (self.right | self.wrong)[sin].split("\n"))
+        (folder / "grade.py").write_text(self.program.replace("START", str(start)) + body + "\n")
 
+    def settings(self, processes):
+        return [f"reward=[{{{PROCESS}, concurrency={processes}}}]"]
 
-def command(processes):
-    reward = json.dumps([sys.executable, "-SI", "grade.py"])
-    table = f'{{use="command", command={reward}, timeout=2, max_restarts=1, concurrency={processes}}}'
-    steps = ("train.max_steps=2", "eval.num_prompts=0", "train.save_steps=1", f"reward=[{table}]")
-    sets = [word for one in steps for word in ("--set", one)]
-    return ["train", "--config", "data.toml", *sets, "--output-dir", runs.RUN]
+    def command(self, processes):
+        steps = ("train.max_steps=2", "eval.num_prompts=0", "train.save_steps=1", *self.settings(processes))
+        sets = [word for one in steps for word in ("--set", one)]
+        return ["train", "--config", "data.toml", *sets, "--output-dir", runs.RUN]
 
 
 def rewards(folder):

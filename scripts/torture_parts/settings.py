@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CASES = {
     "kills": (20, 1500, 900), "locks": (4, 100, 1000), "flips": (250, 8000, 120), "mutations": (1300, 100_000, 20),
     "settings": (400, 12_000, 20), "special": (240, 240, 25), "swaps": (60, 2000, 40), "templates": (60, 6000, 400), "hub": (20, 1500, 100),
-    "rewards": (20, 240, 1000), "evaluation": (30, 3000, 150), "sft": (30, 2000, 150), "libraries": (20, 100, 300),
+    "rewards": (20, 240, 1000), "environments": (20, 180, 1000), "evaluation": (30, 3000, 150), "sft": (30, 2000, 150), "libraries": (20, 100, 300),
 }  # fmt: skip
 # Seconds for all parts together. A part that is out of time says how many cases it did.
 SHORT_TIME, LONG_TIME = 135, 6 * 3600

@@ -11,12 +11,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.errors import Flaky
 
-from . import answers, flips, graders, hub, kills, knobs, libraries, locks, mutations, settings, special, swaps, teaching, templates
+from . import answers, flips, graders, hub, kills, knobs, libraries, locks, mutations, players, settings, special, swaps, teaching, templates
 from .bench import Case
 
 PARTS = {
     "kills": kills, "locks": locks, "flips": flips, "mutations": mutations, "settings": knobs, "special": special, "swaps": swaps,
-    "templates": templates, "hub": hub, "rewards": graders, "evaluation": answers, "sft": teaching, "libraries": libraries,
+    "templates": templates, "hub": hub, "rewards": graders, "environments": players, "evaluation": answers, "sft": teaching, "libraries": libraries,
 }  # fmt: skip
 # Of these a case does the same each time, so that it can be made smaller.
 SHRINK = ("mutations", "settings", "templates", "flips")
