@@ -11,10 +11,15 @@ impl Tokenizer {
         let mut text: String = text.chars().map(escape).collect();
         let added = self.inner.get_added_tokens_decoder();
         let added = added.values().map(|token| token.content.as_str()).chain(marks.iter().map(String::as_str));
-        // A token with blanks at its end would still be there after the separation.
-        let added = added.map(str::trim).filter_map(|token| {
-            let (one, rest) = token.split_at(token.ceil_char_boundary(1));
-            (!rest.is_empty()).then(|| (token, format!("{one} {rest}")))
+        let added = added.filter_map(|token: &str| {
+            let visible = token.trim();
+            let (one, rest) = visible.split_at(visible.ceil_char_boundary(1));
+            match rest {
+                "" if one.len() == token.len() || one.is_empty() => None,
+                // A space after the only character that is no space would separate nothing.
+                "" => Some((token, token.replace(one, &one.escape_unicode().to_string()))),
+                _ => Some((visible, format!("{one} {rest}"))),
+            }
         });
         let added: Vec<(&str, String)> = added.collect();
         while let Some((token, apart)) = added.iter().find(|(token, _)| text.contains(token)) {

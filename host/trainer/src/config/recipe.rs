@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow, bail};
 use capo_loader::offer::{Offer, OfferedRecipe, Origin};
 use capo_loader::registry::Registry;
 use capo_loader::{component_names, tables};
-use capo_plugin::Point;
+use capo_plugin::{Point, nearest};
 use toml::{Table, Value};
 
 use super::aliases::Alias;
@@ -89,7 +89,11 @@ fn check_keys(config: &Config, registry: &Registry) -> Result<()> {
     let of = |offer: &&Offer| offer.point == Point::Environment && offer.id == component.id;
     let Some(offer) = registry.offers().into_iter().find(of) else { return Ok(()) };
     let known: Vec<&str> = offer.keys.iter().map(String::as_str).chain(names::<EpisodeConfig>()).collect();
-    if let Some(typed) = component.table.keys().find(|key| !known.contains(&key.as_str())) {
+    // A component that lists no key may read any.
+    let is_wrong = |key: &&String| {
+        !known.contains(&key.as_str()) && (!offer.keys.is_empty() || nearest(key, names::<EpisodeConfig>()).is_some())
+    };
+    if let Some(typed) = component.table.keys().find(is_wrong) {
         let sentence = hints::unknown_key("environment", typed, &known);
         bail!("`[environment]` with `use = \"{}\"`: {sentence}", component.id);
     }
