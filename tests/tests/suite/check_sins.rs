@@ -11,7 +11,7 @@ use crate::evolution::aborting;
 /// The lines of `component` about `check` when it commits `sin`, and the others none.
 fn line(component: &str, sin: &str, check: &str) -> String {
     let folder = Folder::new();
-    let none = ["reward", "advantage", "objective", "mask", "weight", "control"]
+    let none = ["environment", "reward", "advantage", "objective", "mask", "weight", "control"]
         .map(|point| format!("--set misbehave.{point}.sin=none"));
     // Long enough for a process on a busy machine; a call that hangs takes all of it.
     let args =
@@ -52,6 +52,13 @@ fn rewards_that_break_a_rule() {
         grade deterministic, by_position permutation, forgetful save-load, panic_in_load foreign-state, \
         counts_evaluations evaluation, growing state-growth, hang one-completion";
     assert_snapshot!(lines("misbehave.reward", sins));
+}
+
+#[test]
+fn environments_that_break_a_rule() {
+    let sins = "nan outputs-finite, infinity outputs-finite, panic one-completion, error empty-completion, \
+        stateful save-load, panic_in_load foreign-state, growing state-growth, none deterministic";
+    assert_snapshot!(lines("misbehave.environment", sins));
 }
 
 #[test]
@@ -138,7 +145,7 @@ fn a_library_that_misbehaves_while_it_is_loaded() {
     let report = with("panic");
     let (_, objective) = report.split_once("\nobjective misbehave.objective\n").unwrap();
     assert_snapshot!(objective.lines().next().unwrap(), @"  creation            failed   panicked while it was created: the list panics");
-    assert_snapshot!(report.lines().last().unwrap(), @"checks: 1 success, 5 skipped, 0 warning, 1 failed, 0 crashed");
+    assert_snapshot!(report.lines().last().unwrap(), @"checks: 1 success, 6 skipped, 0 warning, 1 failed, 0 crashed");
     assert_snapshot!(with("abort"), @"
     library BUILD/libmisbehave.so
       entry-point         crashed  its process was ended by signal 6 (SIGABRT)
