@@ -83,7 +83,6 @@ class Part:
         if outcome.code == 0 and rewards(case.folder) != self.expected[processes]:
             case.find("its rewards are not what it said", outcome)
 
-
     def prepare(self, folder, sin, start):
         body = "\n".join(f"    {line}" for line in (self.right | self.wrong)[sin].split("\n"))
         (folder / "grade.py").write_text(self.program.replace("START", str(start)) + body + "\n")

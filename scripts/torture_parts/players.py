@@ -39,5 +39,5 @@ class Part(graders.Part):
     program, lines, starts = PROGRAM, 16, (0, 5, 10)
 
     def settings(self, processes):
-        own = f'{{{graders.PROCESS}, deterministic=true, workers={processes}, max_turn_length=6}}'
+        own = f"{{{graders.PROCESS}, deterministic=true, workers={processes}, max_turn_length=6}}"
         return [f"environment={own}", 'reward=[{use="environment"}]']

@@ -13,6 +13,7 @@ use super::setting::names;
 use super::{Config, Draft, EnvironmentConfig, EpisodeConfig, RolloutConfig, TrainConfig, hints};
 use crate::algorithms::{DEFAULT_RECIPE, OF_PLUGINS};
 use crate::data::Preset;
+use crate::reward::RewardConfig;
 
 /// The sections for which a recipe may set defaults.
 const DEFAULT_SECTIONS: [&str; 3] = ["train", "rollout", "reward"];
@@ -73,8 +74,8 @@ fn recipe<'r>(registry: &'r Registry, name: &str) -> Result<&'r OfferedRecipe> {
     })
 }
 
-/// Refuses keys of a built-in advantage or objective that are settings elsewhere, and says where; and mistyped keys of `[environment]`, for
-/// which the component's own message could not suggest those that the host reads.
+/// Refuses keys of a built-in advantage or objective that are settings elsewhere, and says where; and unknown keys of environment and rewards,
+/// as the component's own message could not suggest those that the host reads.
 fn check_keys(config: &Config, registry: &Registry) -> Result<()> {
     for (section, component) in [("advantage", &config.advantage), ("objective", &config.objective)] {
         let of = |offer: &&Offer| offer.id == component.id && offer.origin == Origin::BuiltIn;
@@ -85,17 +86,23 @@ fn check_keys(config: &Config, registry: &Registry) -> Result<()> {
             bail!("`[{section}]` with `use = \"{}\"`: unknown key `{key}` ({advice})", component.id);
         }
     }
-    let Some(EnvironmentConfig { component, .. }) = &config.environment else { return Ok(()) };
-    let of = |offer: &&Offer| offer.point == Point::Environment && offer.id == component.id;
-    let Some(offer) = registry.offers().into_iter().find(of) else { return Ok(()) };
-    let known: Vec<&str> = offer.keys.iter().map(String::as_str).chain(names::<EpisodeConfig>()).collect();
-    // A component that lists no key may read any.
-    let is_wrong = |key: &&String| {
-        !known.contains(&key.as_str()) && (!offer.keys.is_empty() || nearest(key, names::<EpisodeConfig>()).is_some())
-    };
-    if let Some(typed) = component.table.keys().find(is_wrong) {
-        let sentence = hints::unknown_key("environment", typed, &known);
-        bail!("`[environment]` with `use = \"{}\"`: {sentence}", component.id);
+    let environment = config.environment.iter().map(|EnvironmentConfig { component, .. }| {
+        ("[environment]", Point::Environment, &component.id, &component.table, names::<EpisodeConfig>())
+    });
+    let rewards = config
+        .reward
+        .iter()
+        .map(|RewardConfig { id, table, .. }| ("[[reward]]", Point::Reward, id, table, vec!["weight"]));
+    for (section, point, id, table, own) in environment.chain(rewards) {
+        let of = |offer: &&Offer| offer.point == point && offer.id == *id;
+        let Some(Offer { keys, .. }) = registry.offers().into_iter().find(of) else { continue };
+        let known: Vec<&str> = keys.iter().map(String::as_str).chain(own.iter().copied()).collect();
+        // A component that lists no key may read any.
+        let may_be = |key: &str| keys.is_empty() && nearest(key, own.iter().copied()).is_none();
+        if let Some(typed) = table.keys().find(|key| !known.contains(&key.as_str()) && !may_be(key)) {
+            let sentence = hints::unknown_key(section.trim_matches(['[', ']']), typed, &known);
+            bail!("`{section}` with `use = \"{id}\"`: {sentence}");
+        }
     }
     Ok(())
 }

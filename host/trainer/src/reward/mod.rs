@@ -11,7 +11,7 @@ use anyhow::{Result, bail, ensure};
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
 use capo_loader::{ComponentConfig, component_names};
-use capo_plugin::{Point, RewardHandle, Rollout, Sink, nearest};
+use capo_plugin::{RewardHandle, Rollout, Sink};
 use serde::Serialize;
 use toml::{Table, Value};
 
@@ -42,23 +42,6 @@ impl RewardConfig {
     pub fn model_name_or_path(&mut self) -> Option<&mut String> {
         let name = self.table.get_mut("model_name_or_path").filter(|_| self.id == RewardModel::ID)?;
         if let Value::String(name) = name { Some(name) } else { None }
-    }
-
-    /// Refuses a mistyped `weight`. The key belongs to the table and not to the component, so the component's own message could not
-    /// suggest it.
-    fn check_weight_key(&self, registry: &Registry) -> Result<()> {
-        let Self { id, table, .. } = self;
-        let offers = registry.offers();
-        let keys = || {
-            offers.iter().filter(|offer| offer.point == Point::Reward && offer.id == *id).flat_map(|offer| &offer.keys)
-        };
-        let unknown = table.keys().find(|key| keys().next().is_some() && keys().all(|known| known != *key));
-        if let Some(typed) = unknown
-            && nearest(typed, keys().map(String::as_str).chain(["weight"])) == Some("weight")
-        {
-            bail!("`[[reward]]` with `use = \"{id}\"`: unknown key `{typed}` (did you mean `weight`?)");
-        }
-        Ok(())
     }
 }
 
@@ -114,7 +97,6 @@ impl Rewards {
         for (config, name) in configs.iter().zip(names(configs)) {
             let (id, weight) = (&config.id, config.weight);
             ensure!(weight.is_finite(), "`weight` of reward `{id}` is {weight}, expected a finite number");
-            config.check_weight_key(registry)?;
             let mut table = config.table.clone();
             if id == RewardModel::ID {
                 table.entry("device").or_insert_with(|| device.into());
