@@ -3,7 +3,7 @@
 //! Each operation is a candle custom op with a CPU kernel generic over `f32` and `f64`. Each backward pass is a
 //! separate function, which the trainer's own backward pass calls: candle's autograd does not see through these ops.
 //! All kernels compute row by row in a fixed order, so the bits of a result do not depend on the number of threads.
-//! CUDA devices have kernels of their own (`cuda`) for f32 and bf16. Other dtypes use the compositions in `generic`.
+//! CUDA devices have kernels of their own (`cuda`) for f32 and bf16. `generic` has compositions for what they lack.
 //! On the CPU, kernels compute with f32 also for bf16, which they widen as they read and round as they write.
 //!
 //! Times of the fused operations, forward and backward on one thread, against compositions of candle's differentiable
@@ -46,7 +46,7 @@ mod truncate;
 
 pub use add::{add, add_to};
 pub use attention::{attention, attention_backward};
-use bf16::{by_kernel, is_rounded};
+use bf16::{by_kernel, is_rounded, on_cpu};
 pub use bf16::{narrowed, round_by_chance, to_dtype};
 pub use bias::{add_bias, sum_rows};
 #[cfg(feature = "cuda")]
