@@ -209,15 +209,17 @@ impl Number for f32 {
         let simd = simd.avx512f;
         let odd = simd._mm512_set1_epi32(1);
         let upper = simd._mm512_set1_epi32(0xffff_0000_u32.cast_signed());
-        let [first, second] = pair.map(|numbers| {
-            let (number, bits): (__m512, Row) = (cast(numbers), cast(numbers));
+        let mut halves: [Row; 2] = cast(pair);
+        for half in 0..2 {
+            let (number, bits): (__m512, Row) = (cast(halves[half]), halves[half]);
             let last = simd._mm512_and_si512(simd._mm512_srli_epi32::<16>(bits), odd);
             let above = simd._mm512_add_epi32(bits, simd._mm512_set1_epi32(0x7fff));
             let rounded = simd._mm512_add_epi32(above, last);
             let nan = simd._mm512_cmp_ps_mask::<{ std::arch::x86_64::_CMP_UNORD_Q }>(number, number);
             let rounded = simd._mm512_mask_or_epi32(rounded, nan, bits, simd._mm512_set1_epi32(QUIET));
-            simd._mm512_and_si512(rounded, upper)
-        });
+            halves[half] = simd._mm512_and_si512(rounded, upper);
+        }
+        let [first, second] = halves;
         cast(simd._mm512_or_si512(simd._mm512_srli_epi32::<16>(first), second))
     }
 }
