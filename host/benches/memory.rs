@@ -7,10 +7,10 @@ use std::process::Command;
 use std::time::Instant;
 
 use candle_core::Device;
+use host::estimate::memory::PROGRAM;
 use host::model::optim::adamw::AdamWConfig;
 use host::model::optim::{Optimizer, OptimizerConfig};
 use host::model::{Config, Policy, Sequences, Shape, Wants};
-use host::run::estimate::PROGRAM;
 use host_ops::rng::{fill_standard_normal, stream};
 
 #[global_allocator]

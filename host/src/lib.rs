@@ -4,11 +4,15 @@
 
 pub mod check;
 pub mod commands;
+#[cfg(feature = "download")]
+mod download;
+pub mod estimate;
 pub mod report;
 mod score;
+pub mod sft;
 pub mod terminal;
 
 pub use host_trainer::{
     algorithms, benchmark, builtin, config, data, environment, eval, exam, folder, metrics, model, pass_at, reward,
-    run, sft, stages, train, warnings,
+    run, stages, train, warnings,
 };

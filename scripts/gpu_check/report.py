@@ -1,4 +1,4 @@
-"""Results as a table, for the terminal and for docs/gpu.md."""
+"""Results as a table, for the terminal and for study/gpu.md."""
 
 import json
 

@@ -124,3 +124,18 @@ impl Arrays<'_> {
         [self.hidden.len(), self.topk_ids.len(), self.topk_logits.len(), self.action_logits.len(), self.logsumexp.len()]
     }
 }
+
+/// Values that consist of nothing but their bytes.
+///
+/// # Safety
+///
+/// Every pattern of bytes is a value, and there is no padding.
+pub unsafe trait Plain: Copy + Default + Send + Sync + 'static {}
+
+macro_rules! plain {
+    ($($type:ty),*) => { $(
+        // SAFETY: a primitive number.
+        unsafe impl Plain for $type {}
+    )* };
+}
+plain!(u8, u16, u32, u64, f32, f64, [f64; 6]);

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::{result as driver, sys};
 
-use super::arrays::{Slice, Stream};
+use super::arrays::{Plain, Slice, Stream};
 use super::{Grid, image};
 use crate::Error;
 
@@ -313,21 +313,6 @@ impl<T> Drop for Buffer<T> {
         lock(&self.device.0.spare).entry(stream).or_default().entry(size).or_default().push(self.address);
     }
 }
-
-/// Values that consist of nothing but their bytes.
-///
-/// # Safety
-///
-/// Every pattern of bytes is a value, and there is no padding.
-pub unsafe trait Plain: Copy + Default + Send + Sync + 'static {}
-
-macro_rules! plain {
-    ($($type:ty),*) => { $(
-        // SAFETY: a primitive number.
-        unsafe impl Plain for $type {}
-    )* };
-}
-plain!(u8, u16, u32, u64, f32, f64, [f64; 6]);
 
 /// An argument of a kernel: a value, the address of an array on the device, or several of them.
 pub(super) trait Argument {

@@ -31,8 +31,8 @@ mod segments;
 mod sums;
 mod supports;
 
-pub use arrays::{Arrays, Features, Slice, Stream};
-pub use driver::{Buffer, Device, Plain};
+pub use arrays::{Arrays, Features, Plain, Slice, Stream};
+pub use driver::{Buffer, Device};
 pub(crate) use effects::effects;
 pub(crate) use moments::Moments;
 pub(crate) use pairs::Pairs;

@@ -2,7 +2,8 @@
 
 #![allow(unsafe_code, reason = "kernel launches")]
 
-use super::driver::{Argument, Buffer, Plain};
+use super::arrays::Plain;
+use super::driver::{Argument, Buffer};
 use super::pairs::Hidden;
 use super::segments::Segments;
 use super::{Pairs, Slice, threads};

@@ -1,4 +1,4 @@
-//! Prints the speed of the model's parts, and of each fused operation beside candle's own: `cargo bench -p host-model --bench model`.
+//! Prints the speed of the model's parts: `cargo bench -p host-model --bench model`.
 
 mod common;
 
@@ -26,7 +26,6 @@ fn least(work: impl FnMut()) -> f64 {
 fn main() {
     products();
     parts();
-    fused();
 }
 
 /// Prints the rates of products on one thread, for each of the processor's instructions, beside the rate of the instruction itself.
@@ -124,40 +123,4 @@ fn parts() {
             1e3 * stepping
         );
     }
-}
-
-/// Prints each fused operation, forward and backward, beside the same thing made of candle's differentiable operations.
-fn fused() {
-    use candle_core::Var;
-    use candle_nn::ops::{rms_norm_slow, silu};
-    use host_model::ops::{Frequencies, Rope, RopeTable};
-    use std::sync::Arc;
-
-    let random = |shape: &[usize]| Var::randn(0f32, 1f32, shape, &Device::Cpu).unwrap();
-    // Both sides pass the same gradient back: ones.
-    let print = |name: &str, fused: &dyn Fn() -> candle_core::Result<()>, plain: &dyn Fn() -> Tensor| {
-        let fused = 1e3 * least(|| fused().unwrap());
-        let plain = 1e3 * least(|| _ = plain().sum_all().unwrap().backward().unwrap());
-        println!("{name}: fused {fused:.2} ms, plain {plain:.2} ms");
-    };
-    let (rows, tokens, heads, width) = (32, 64, 4, 32);
-    let (x, weight) = (random(&[rows, tokens, 128]), random(&[128]));
-    let norm = || {
-        let y = ops::rms_norm(&x, &weight, 1e-6)?;
-        ops::rms_norm_backward(&x, &weight, &y.ones_like()?, 1e-6, None).map(drop)
-    };
-    print("rms_norm", &norm, &|| rms_norm_slow(&x, &weight, 1e-6).unwrap());
-    let add_bias = || ops::sum_rows(&ops::add_bias(&x, &weight)?.ones_like()?).map(drop);
-    print("add_bias", &add_bias, &|| x.broadcast_add(&weight).unwrap());
-    let (gate, up) = (random(&[rows, tokens, 512]), random(&[rows, tokens, 512]));
-    let swiglu = || ops::swiglu_backward(&gate, &up, &ops::swiglu(&gate, &up)?.ones_like()?).map(drop);
-    print("swiglu", &swiglu, &|| (silu(&gate).unwrap() * up.as_tensor()).unwrap());
-    let rope = Rope::new(Arc::new(RopeTable::new(tokens, &Frequencies::new(width, 1e4))), vec![0; rows], 0);
-    let (cos, sin) =
-        (random(&[tokens, width / 2]).as_detached_tensor(), random(&[tokens, width / 2]).as_detached_tensor());
-    let turned = || rope.backward(&rope.apply(&x, heads)?.ones_like()?).map(drop);
-    print("rope", &turned, &|| {
-        let x = x.reshape((rows, tokens, heads, width)).unwrap().transpose(1, 2).unwrap().contiguous().unwrap();
-        candle_nn::rotary_emb::rope_slow(&x, &cos, &sin).unwrap()
-    });
 }

@@ -19,7 +19,7 @@ pub fn find_dataset(id: &str) -> Result<Option<PathBuf>> {
 }
 
 /// The cache directory of the Hub's own clients, from the environment variables that they use.
-pub(super) fn cache() -> Option<PathBuf> {
+pub fn cache() -> Option<PathBuf> {
     variable("HF_HUB_CACHE").or_else(|| Some(home()?.join("hub")))
 }
 
@@ -34,20 +34,19 @@ fn variable(name: &str) -> Option<PathBuf> {
 }
 
 /// The user's access token for the Hub: `HF_TOKEN`, else the token that `hf auth login` stored.
-#[cfg(feature = "download")]
-pub(super) fn token() -> Option<String> {
+pub fn token() -> Option<String> {
     let file = || fs::read_to_string(variable("HF_TOKEN_PATH").or_else(|| Some(home()?.join("token")))?).ok();
     let token = env::var("HF_TOKEN").ok().or_else(file)?;
     Some(token.trim().to_owned()).filter(|token| !token.is_empty())
 }
 
 /// Name of a model's folder in the cache.
-pub(super) fn folder_name(id: &str) -> String {
+pub fn folder_name(id: &str) -> String {
     format!("models--{}", id.replace('/', "--"))
 }
 
 /// True if `name` may be an id: one or two names of letters, digits, `-`, `_` and `.`.
-pub(super) fn is_id(name: &str) -> bool {
+pub fn is_id(name: &str) -> bool {
     let plain = |part: &str| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         !part.is_empty() && !part.starts_with('.') && part.chars().all(allowed)

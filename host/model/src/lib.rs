@@ -10,8 +10,6 @@ mod config;
 mod decoder;
 pub mod device;
 mod divergence;
-#[cfg(feature = "download")]
-pub mod download;
 pub mod embedded;
 mod family;
 mod files;

@@ -5,16 +5,13 @@ use candle_core::{CpuStorage, CustomOp3, Error, InplaceOp2, Layout, Result, Shap
 use super::kept::DecodeRows;
 use super::kernel::{Arg, custom_op, dot, dtype_error, layout_error, maximum, rows, sum};
 use super::number::{Number, Real};
-use super::{Rope, by_kernel, fused, generic, is_rounded};
+use super::{Rope, by_kernel, generic};
 
 /// Numbers of a head that are combined at a time, in registers.
 const BLOCK: usize = 32;
 
 /// Writes `new` `[A, H, 1, width]` to its places in `cache` `[B, H, S, width]`.
 pub fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Result<()> {
-    if !fused(cache) && !is_rounded(cache) {
-        return generic::append_to_cache(cache, new, rows);
-    }
     cache.inplace_op2(new, &Append(rows.clone()))
 }
 

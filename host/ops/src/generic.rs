@@ -1,10 +1,10 @@
-//! The operations as compositions of candle's own, for devices and dtypes that the fused CPU kernels do not support.
+//! Operations as compositions of candle's own, where a kernel of the same name lacks a device, a dtype or a size.
 //!
 //! Sums and functions are computed in f32 (f64 for f64); results have the arguments' dtype. Shapes and meaning are
-//! those of the fused operation of the same name. On CUDA devices each step is a kernel of candle's.
+//! those of the kernel. On CUDA devices each step is a kernel of candle's.
 
 use candle_core::{D, DType, Result, Tensor};
-use candle_nn::ops::{sigmoid, silu, softmax_last_dim};
+use candle_nn::ops::softmax_last_dim;
 
 use super::bias::sum_rows;
 use super::kept::{DecodeRows, ids};
@@ -25,14 +25,6 @@ fn inverse_rms(x: &Tensor, eps: f64) -> Result<Tensor> {
     ((x.sqr()?.sum_keepdim(D::Minus1)? / x.dim(D::Minus1)? as f64)? + eps)?.sqrt()?.recip()
 }
 
-pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
-    if x.dtype() == DType::F64 {
-        // candle's operation does not support this dtype.
-        return x.broadcast_mul(&inverse_rms(x, eps)?)?.broadcast_mul(weight);
-    }
-    candle_nn::ops::rms_norm(&x.contiguous()?, &weight.contiguous()?, eps as f32)
-}
-
 /// `dx = r (w g - x r^2 mean(w g x))`, and the sum over rows of `g x r` for the weight, with `r = 1 / rms(x)`.
 pub(super) fn rms_norm_backward(x: &Tensor, weight: &Tensor, grad: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
     let (dtype, width) = (x.dtype(), x.dim(D::Minus1)? as f64);
@@ -43,35 +35,6 @@ pub(super) fn rms_norm_backward(x: &Tensor, weight: &Tensor, grad: &Tensor, eps:
     let mean = ((&weighted * &normed)?.sum_keepdim(D::Minus1)? / width)?;
     let dx = (weighted - normed.broadcast_mul(&mean)?)?.broadcast_mul(&r)?;
     Ok((dx.to_dtype(dtype)?, sum_rows(&(grad * normed)?)?.to_dtype(dtype)?))
-}
-
-pub(super) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    let (dtype, gate) = (gate.dtype(), wide(gate)?);
-    (silu(&gate)? * wide(up)?)?.to_dtype(dtype)
-}
-
-/// `d up s (1 + gate (1 - s))` and `d gate s`, with `s = 1 / (1 + e^-gate)`.
-pub(super) fn swiglu_backward(gate: &Tensor, up: &Tensor, grad: &Tensor) -> Result<(Tensor, Tensor)> {
-    let (dtype, gate, grad) = (gate.dtype(), wide(gate)?, wide(grad)?);
-    let s = sigmoid(&gate)?;
-    let slope = ((s.affine(-1.0, 1.0)? * &gate)? + 1.0)?;
-    let d_gate = (((&grad * wide(up)?)? * &s)? * slope)?;
-    Ok((d_gate.to_dtype(dtype)?, ((grad * gate)? * s)?.to_dtype(dtype)?))
-}
-
-/// Rotates pairs `(x_i, x_{i + half})` of `x` `[B, H, S, width]` by the angles with these `[B, 1, S, half]` cosines and sines.
-pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    let (dtype, x) = (x.dtype(), wide(x)?.contiguous()?);
-    let of_tokens = |table: &Tensor| table.squeeze(1)?.to_dtype(x.dtype());
-    candle_nn::rotary_emb::rope(&x, &of_tokens(cos)?, &of_tokens(sin)?)?.to_dtype(dtype)
-}
-
-/// Writes token by token.
-pub(super) fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Result<()> {
-    for (token, (row, position)) in rows.cache_rows.iter().zip(rows.positions.iter()).enumerate() {
-        cache.narrow(0, *row, 1)?.slice_set(&new.narrow(0, token, 1)?.contiguous()?, 2, *position)?;
-    }
-    Ok(())
 }
 
 /// Attends over a copy of each token's row. Products are in the cache's dtype, as for whole sequences.

@@ -5,7 +5,7 @@ use candle_core::{CustomOp2, CustomOp3, Result, Shape, Tensor, WithDType};
 use super::bias::sum_rows;
 use super::kernel::{Arg, custom_op, dot, layout_error, rows};
 use super::number::{Number, Real};
-use super::{add, by_kernel, generic, to_dtype};
+use super::{add, by_kernel, generic, on_cpu, to_dtype};
 
 /// `y_i = w_i x_i / sqrt(mean(x^2) + eps)` over the last axis, for `x` `[.., D]` and `weight` `[D]`.
 ///
@@ -15,8 +15,7 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     if super::cuda::takes(x) {
         return Ok(super::cuda::rms_norm(x, None, weight, eps)?.1);
     }
-    let kernel = |[x, weight]: [Tensor; 2]| x.apply_op2_no_bwd(&weight, &RmsNorm { eps });
-    by_kernel([x, weight], || generic::rms_norm(x, weight, eps), kernel)
+    on_cpu([x, weight], |[x, weight]| x.apply_op2_no_bwd(&weight, &RmsNorm { eps }))
 }
 
 /// `a + b`, and `rms_norm` of it.

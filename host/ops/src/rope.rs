@@ -1,13 +1,13 @@
 //! Rotary position embeddings with a separate first position for each row.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use candle_core::{CustomOp1, Device, Result, Shape, Tensor};
 
 use super::kept::{Kept, Starts};
 use super::kernel::{Arg, custom_op, layout_error, rows};
 use super::number::{Number, Real};
-use super::{by_kernel, generic};
+use super::on_cpu;
 
 /// Rotation frequencies, in radians per position, for each pair of a head's numbers.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,20 +81,12 @@ pub struct Rope {
     /// `[B]`: first real token of each row.
     pub starts: Starts,
     first_index: usize,
-    angles: Arc<OnceLock<Angles>>,
-}
-
-/// `[B, 1, S, width / 2]`: cosines and sines of every token of a batch, on its device.
-#[derive(Debug, Clone)]
-struct Angles {
-    cos: Tensor,
-    sin: Tensor,
 }
 
 impl Rope {
     /// Rotation of rows whose first real tokens are `starts` `[B]`, for tokens from `first_index` on.
     pub fn new(table: Arc<RopeTable>, starts: impl Into<Starts>, first_index: usize) -> Self {
-        Self { table, starts: starts.into(), first_index, angles: Arc::default() }
+        Self { table, starts: starts.into(), first_index }
     }
 
     /// Rotation of rows of one token each, at these positions `[B]`.
@@ -105,55 +97,27 @@ impl Rope {
 
     /// Rotates `x` `[B, S, H * width]` and moves the heads to the front: `[B, H, S, width]`.
     pub fn apply(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
-        let generic = || {
-            let (rows, tokens, all) = x.dims3()?;
-            let heads_first = x.reshape((rows, tokens, heads, all / heads))?.transpose(1, 2)?;
-            let Angles { cos, sin } = self.angles(tokens, x.device())?;
-            generic::rotate(&heads_first, &cos, &sin)
-        };
         let kernel = Rotate { rope: self.clone(), heads, inverse: false };
         #[cfg(feature = "cuda")]
         if super::cuda::takes(x) {
             return kernel.on_cuda(x);
         }
-        by_kernel([x], generic, |[x]| x.apply_op1_no_bwd(&kernel))
+        on_cpu([x], |[x]| x.apply_op1_no_bwd(&kernel))
     }
 
     /// Gradient by the argument of `apply`, `[B, S, H * width]`, from the gradient `grad` of its result.
     pub fn backward(&self, grad: &Tensor) -> Result<Tensor> {
-        let (rows, heads, tokens, width) = grad.dims4()?;
-        let generic = || {
-            let Angles { cos, sin } = self.angles(tokens, grad.device())?;
-            let turned = generic::rotate(grad, &cos, &sin.neg()?)?;
-            turned.transpose(1, 2)?.reshape((rows, tokens, heads * width))
-        };
+        let (_, heads, _, _) = grad.dims4()?;
         let kernel = Rotate { rope: self.clone(), heads, inverse: true };
         #[cfg(feature = "cuda")]
         if super::cuda::takes(grad) {
             return kernel.on_cuda(grad);
         }
-        by_kernel([grad], generic, |[grad]| grad.apply_op1_no_bwd(&kernel))
+        on_cpu([grad], |[grad]| grad.apply_op1_no_bwd(&kernel))
     }
 
     fn position(&self, row: usize, token: usize) -> usize {
         (self.first_index + token).saturating_sub(self.starts[row])
-    }
-
-    /// Angles of the batch, computed once for all layers.
-    fn angles(&self, tokens: usize, device: &Device) -> Result<Angles> {
-        if let Some(angles) = self.angles.get().filter(|angles| angles.cos.dims()[2] == tokens) {
-            return Ok(angles.clone());
-        }
-        let (rows, half) = (self.starts.len(), self.table.half);
-        let gather = |table: &[f32]| {
-            let positions = (0..rows).flat_map(|row| (0..tokens).map(move |token| self.position(row, token)));
-            let values: Vec<f32> = positions.flat_map(|p| table[p * half..][..half].iter().copied()).collect();
-            Tensor::from_vec(values, (rows, 1, tokens, half), device)
-        };
-        let angles = Angles { cos: gather(&self.table.cos)?, sin: gather(&self.table.sin)? };
-        // Another value, for a different number of tokens, is not stored.
-        let _ = self.angles.set(angles.clone());
-        Ok(angles)
     }
 }
 

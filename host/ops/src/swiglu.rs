@@ -4,7 +4,7 @@ use candle_core::{CustomOp2, Result, Shape, Tensor, WithDType};
 
 use super::kernel::{Arg, custom_op, layout_error, rows};
 use super::number::{Number, Real};
-use super::{by_kernel, generic};
+use super::on_cpu;
 
 /// Number of elements that one kernel task handles.
 const RUN: usize = 1024;
@@ -15,7 +15,7 @@ pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     if super::cuda::takes(gate) {
         return super::cuda::swiglu(gate, up);
     }
-    by_kernel([gate, up], || generic::swiglu(gate, up), |[gate, up]| gate.apply_op2_no_bwd(&up, &SwiGlu))
+    on_cpu([gate, up], |[gate, up]| gate.apply_op2_no_bwd(&up, &SwiGlu))
 }
 
 /// Gradients of `swiglu` by `gate` and by `up`, from the gradient `grad` of its result.
@@ -24,10 +24,9 @@ pub fn swiglu_backward(gate: &Tensor, up: &Tensor, grad: &Tensor) -> Result<(Ten
     if super::cuda::takes(gate) {
         return super::cuda::swiglu_backward(gate, up, grad);
     }
-    let kernel = |[gate, up, grad]: [Tensor; 3]| {
+    on_cpu([gate, up, grad], |[gate, up, grad]| {
         Ok((gate.apply_op3_no_bwd(&up, &grad, &ByGate)?, gate.apply_op2_no_bwd(&grad, &ByUp)?))
-    };
-    by_kernel([gate, up, grad], || generic::swiglu_backward(gate, up, grad), kernel)
+    })
 }
 
 struct SwiGlu;

@@ -4,7 +4,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::args::DownloadArgs;
 use super::failure::Failure;
-use crate::model::download::Download;
+use crate::download::Download;
 use crate::terminal::say;
 
 /// Downloads a model into the Hub's cache, with a progress bar if there is a terminal.

@@ -12,8 +12,8 @@ use capo_loader::registry::Registry;
 use super::args::TrainArgs;
 use super::failure::Failure;
 use crate::config::{self, Config, Draft, Resolved};
+use crate::estimate::memory::{self, Estimate};
 use crate::model::device;
-use crate::run::estimate::{self, Estimate};
 use crate::run::{AbsentWeights, CONFIG_FILE, Resources, Run, best, directory, provenance};
 use crate::terminal::{self, ProgressLines};
 use crate::train::train;
@@ -74,7 +74,7 @@ fn open_run(args: &TrainArgs) -> Result<(Run, Vec<String>)> {
 }
 
 fn check_memory(args: &TrainArgs, resources: &mut Resources) -> Result<()> {
-    if args.allow_more_memory { Ok(()) } else { estimate::check(resources) }
+    if args.allow_more_memory { Ok(()) } else { memory::check(resources) }
 }
 
 /// Describes a new run without starting it.

@@ -48,7 +48,6 @@ pub mod metrics;
 pub mod pass_at;
 pub mod reward;
 pub mod run;
-pub mod sft;
 pub mod stages;
 pub mod train;
 pub mod warnings;

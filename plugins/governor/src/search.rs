@@ -151,7 +151,7 @@ impl Search {
     }
 }
 
-/// What a step of divergence `kl` would have if short and long steps grew alike, with the square of their length. Steps near a nat and
+/// Divergence that a step of divergence `kl` would have if short and long steps grew alike, with the square of their length. Steps near a nat and
 /// above move logits in proportion, so that a part of them has more than the square law says. The factor is of measured steps of 0.1 to
 /// 4 nats, which it meets within a factor of four.
 fn quadratic(kl: f64) -> f64 {

@@ -21,7 +21,7 @@ const MATRIX_THREADS: usize = 128;
 const WIDEST_MATRIX: usize = 128;
 const RUN: usize = 8;
 
-/// What the kernels over packed rows read besides their matrices, and where they run.
+/// Sizes and tables of packed rows, which their kernels read besides the matrices.
 struct Packed<'a> {
     packing: &'a Packing,
     sizes: HeadSizes,

@@ -47,7 +47,7 @@ const SOURCES: [&str; 11] = [
     include_str!("../../kernels/optimizer.cuh"),
 ];
 
-/// True if the kernels take `x`; other dtypes use `generic`.
+/// True if the kernels take `x`.
 pub(super) fn takes(x: &Tensor) -> bool {
     #[cfg(feature = "testing")]
     if super::testing::GENERIC.get() {

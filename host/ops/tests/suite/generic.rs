@@ -79,10 +79,12 @@ fn compositions_equal_the_fused_kernels() {
 }
 
 #[test]
-fn operations_in_bf16_round_and_no_more() {
-    for in_bf16 in [all(DType::BF16), generic(|| all(DType::BF16))] {
-        assert!(in_bf16.iter().all(|(_, tensor)| tensor.dtype() == DType::BF16));
-        compare(in_bf16, all(DType::F32), 1.0 / 64.0);
+fn operations_in_f32_and_bf16_round_and_no_more() {
+    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::BF16, 1.0 / 64.0)] {
+        for rounded in [all(dtype), generic(|| all(dtype))] {
+            assert!(rounded.iter().all(|(_, tensor)| tensor.dtype() == dtype));
+            compare(rounded, all(DType::F64), tolerance);
+        }
     }
 }
 

@@ -4,11 +4,9 @@
 pub mod best;
 pub mod checkpoint;
 pub mod directory;
-pub mod estimate;
 mod lock;
 mod observers;
 mod open;
-pub mod pace;
 mod progress;
 pub mod provenance;
 pub mod recovery_point;

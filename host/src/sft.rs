@@ -25,7 +25,7 @@ use crate::reward::{RewardConfig, Rewards};
 use crate::stages::rollout::{encode, join};
 
 /// The settings of `host sft` when no `--config` is given. The embedded model was made with them.
-pub const DEFAULT: &str = include_str!("../../../configs/tiny/sft.toml");
+pub const DEFAULT: &str = include_str!("../../configs/tiny/sft.toml");
 
 /// Most examples in one step, because all of them are in memory at once.
 const MOST_EXAMPLES: usize = 1 << 20;

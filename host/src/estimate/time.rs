@@ -5,10 +5,10 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use host_ops::rng;
 
-use super::Resources;
-use super::estimate::{self, Estimate};
+use super::memory::{self, Estimate};
 use crate::benchmark::Benchmark;
 use crate::model::{Generation, Gradients, SamplingParams, Sequences, Shape};
+use crate::run::Resources;
 
 /// Number of weights × tokens of a measured pass: one to two seconds of two cores. What a pass costs whatever its length, such as the writing
 /// of all gradients, is then a small part.
@@ -22,7 +22,7 @@ const LEAST: f64 = 0.3;
 /// weights stay as they are.
 pub fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<([(&'static str, f64); 4], f64)> {
     ensure!(!resources.policy.is_counted(), "the model has no weights here");
-    ensure!(estimate::free(resources).is_none_or(|free| estimate.bytes() <= free), "a step does not fit into memory");
+    ensure!(memory::free(resources).is_none_or(|free| estimate.bytes() <= free), "a step does not fit into memory");
     let Resources { config, policy, optimizer, inputs, components, reference, held_out, benchmarks, .. } = resources;
     let (train, rollout, sizes) = (&config.train, &config.rollout, config.sizes);
     let (prompt, tokens) = (estimate.prompt_tokens, rollout.max_completion_length);

@@ -17,7 +17,7 @@ use ureq::http::Response;
 use ureq::typestate::WithoutBody;
 use ureq::{Agent, Body, RequestBuilder};
 
-use super::hub;
+use crate::model::hub;
 
 const HUB: &str = "https://huggingface.co";
 /// Bytes per write.
@@ -224,7 +224,7 @@ fn is_needed(name: &str, names: &[String]) -> bool {
         return false;
     }
     // Weights in the layout of the model's authors may stand beside the safetensors files; they are not needed.
-    let model = |name: &str| name == "model.safetensors" || name == super::INDEX_FILE;
+    let model = |name: &str| name == "model.safetensors" || name == crate::model::INDEX_FILE;
     let weights = |name: &str| name.starts_with("model") || !names.iter().any(|name| model(name));
     match name.rsplit_once('.') {
         Some((_, "safetensors")) => weights(name),
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn what_is_needed_and_nothing_else() {
-        let sharded = ["model-00001-of-00002.safetensors", super::super::INDEX_FILE, "consolidated.safetensors"];
+        let sharded = ["model-00001-of-00002.safetensors", crate::model::INDEX_FILE, "consolidated.safetensors"];
         let sharded = sharded.map(str::to_owned);
         let needed = |name: &str| is_needed(name, &sharded);
         for name in

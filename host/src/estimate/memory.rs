@@ -3,11 +3,11 @@
 use anyhow::{Result, bail};
 use capo_loader::memory;
 
-use super::Resources;
 use crate::config::Config;
 use crate::model::frozen::bytes_in_memory;
 use crate::model::optim::adamw::SecondMoment;
 use crate::model::{Policy, Shape, device, embedded};
+use crate::run::Resources;
 use crate::stages::control;
 
 const F32: u128 = 4;
