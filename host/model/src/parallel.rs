@@ -47,8 +47,10 @@ pub(super) fn side_by_side<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> 
     results.into_iter().map(result).collect()
 }
 
-/// `work` on a thread of rayon's, while others stay awake for the parallel operations in it: a thread that falls asleep between two of them
-/// wakes 40 to 70 µs after it is needed. They yield to whatever else wants to run.
+/// `work` on the first of rayon's threads, while others stay awake for the parallel operations in it: a thread that falls asleep between two
+/// of them wakes 40 to 70 µs after it is needed. They yield to whatever else wants to run.
+///
+/// It is always the same thread, because the allocator gives memory that another thread frees back to the thread that allocated it.
 pub(super) fn on_all_threads<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     /// Lets the others go, after a panic too.
     struct Done<'a>(&'a AtomicBool);
@@ -57,22 +59,21 @@ pub(super) fn on_all_threads<R: Send>(work: impl FnOnce() -> R + Send) -> R {
             self.0.store(true, Ordering::Relaxed);
         }
     }
-    let done = &AtomicBool::new(false);
-    rayon::scope(|scope| {
-        let own = rayon::current_thread_index();
-        for _ in 1..rayon::current_num_threads().min(AWAKE) {
-            // The thread of `work` may find this while it waits for others, and must not wait for itself.
-            scope.spawn(move |_| {
-                while !done.load(Ordering::Relaxed) && rayon::current_thread_index() != own {
-                    if rayon::yield_now() != Some(Yield::Executed) {
-                        std::thread::yield_now();
-                    }
-                }
-            });
+    let (done, work) = (AtomicBool::new(false), Mutex::new(Some(work)));
+    let results = rayon::broadcast(|thread| {
+        if thread.index() == 0 {
+            let _done = Done(&done);
+            let work = work.lock().ok()?.take()?;
+            return Some(work());
         }
-        let _done = Done(done);
-        work()
-    })
+        while thread.index() < AWAKE && !done.load(Ordering::Relaxed) {
+            if rayon::yield_now() != Some(Yield::Executed) {
+                std::thread::yield_now();
+            }
+        }
+        None
+    });
+    results.into_iter().flatten().next().expect("the first thread has run the work")
 }
 
 /// Pools of one thread each, as many as rayon's threads.

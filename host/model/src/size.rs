@@ -6,7 +6,7 @@ use capo_loader::memory::{self, lacking};
 
 use super::config::{CONFIG_FILE, Config};
 use super::files::ModelFiles;
-use super::ops::{BLOCK, chunk_rows};
+use super::ops::{BLOCK, STRIP, chunk_rows};
 use super::shapes::shapes;
 
 /// Upper limit of the weights' bytes on any machine: 64 TiB, half of a process's address space.
@@ -90,8 +90,9 @@ pub(super) fn at_work(config: &Config, shape: Shape, trains_head: bool, parts: u
     let scores = [config.num_attention_heads, BLOCK.min(longest), longest];
     let attention = scores.iter().fold(4_u128, |product, size| product.saturating_mul(*size as u128));
     let chunk = (chunk_rows(config.vocab_size, device) as u128 * parts as u128).min(tokens) * vocab;
-    let head = if trains_head { vocab * hidden } else { 0 };
-    layer.saturating_add(attention).max(3 * chunk + 2 * head).saturating_mul(BYTES)
+    let strip = if device.is_cpu() { vocab.min(STRIP as u128) } else { vocab };
+    let head = if trains_head { (vocab + strip) * hidden } else { 0 };
+    layer.saturating_add(attention).max(3 * chunk + head).saturating_mul(BYTES)
 }
 
 /// Refuses a configuration with more weights than the files `names` can hold.

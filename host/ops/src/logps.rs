@@ -7,7 +7,7 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Device, Layout, Resul
 use super::kernel::{dtype_error, for_rows, layout_error, maximum, rows, slice};
 use super::number::{Number, Real};
 use super::product::Instructions;
-use super::{Truncation, generic, has_kernel, is_rounded, product, to_dtype, truncate};
+use super::{Truncation, add_to, fused, generic, has_kernel, is_rounded, product, to_dtype, truncate};
 
 /// Number of logits that exist at one time (16 MiB in f32): a CPU's caches hold them.
 const CHUNK_LOGITS: usize = 1 << 22;
@@ -15,6 +15,9 @@ const CHUNK_LOGITS: usize = 1 << 22;
 const CHUNK_LOGITS_ON_GPU: usize = 1 << 27;
 /// The head is read once for each chunk, so that there are at least as many rows in one, as long as their logits take 64 MiB at most.
 const FEWEST_ROWS: usize = 256;
+
+/// Rows of the head whose gradients by a chunk exist at one time on a CPU.
+pub const STRIP: usize = 4096;
 
 /// Number of rows of hidden states whose logits are computed at one time on `device`.
 pub fn chunk_rows(vocab: usize, device: &Device) -> usize {
@@ -85,10 +88,18 @@ impl TokenCotangents<'_> {
 pub fn token_logps_vjp(hidden: &Tensor, head: &Tensor, loss: &TokenCotangents<'_>) -> Result<(Tensor, Tensor)> {
     let mut d_head: Option<Tensor> = None;
     let d_hidden = by_hidden(hidden, head, loss, |d_logits, hidden| {
-        let part = product(&d_logits.t()?, hidden, head.dtype())?;
+        let part = |first, len| product(&d_logits.narrow(1, first, len)?.t()?, hidden, head.dtype());
+        let vocab = head.dim(0)?;
         d_head = Some(match d_head.take() {
-            None => part,
-            Some(sum) => super::add_to(sum, &part)?,
+            None => part(0, vocab)?,
+            Some(sum) if fused(&sum) && sum.dtype() == DType::F32 => {
+                for first in (0..vocab).step_by(STRIP) {
+                    let len = STRIP.min(vocab - first);
+                    add_to(sum.narrow(0, first, len)?, &part(first, len)?)?;
+                }
+                sum
+            }
+            Some(sum) => add_to(sum, &part(0, vocab)?)?,
         });
         Ok(())
     })?;

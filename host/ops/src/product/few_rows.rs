@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use super::instructions::Instructions;
 use super::matrices;
 use super::multiply::{Number, Store, strips};
-use super::pack::{Pairing, Panel, Side, panels};
+use super::pack::{Pairing, Panel, Side, empty, fill, panels};
 use super::tile::{self, LINES, STEP, Sums};
 use crate::kernel::layout_error;
 
@@ -26,9 +26,13 @@ impl Packed {
         let (outputs, inner) = weight.dims2()?;
         let (storage, layout) = weight.storage_and_layout();
         let matrix = matrices(&storage, layout)?[0];
-        let lines: Vec<_> = (0..outputs).step_by(LINES).map(|line| line..(line + LINES).min(outputs)).collect();
-        let pack = |lines| panels(matrix, Side::Right, Pairing::Apart, lines, &(0..inner));
-        Ok(Self { panels: lines.into_par_iter().flat_map_iter(pack).collect(), outputs, inner })
+        // One thread allocates all, so that the memory serves other things as soon as it is free.
+        let mut panels = empty(outputs, inner);
+        panels.par_iter_mut().enumerate().for_each(|(number, panel)| {
+            let lines = number * LINES..((number + 1) * LINES).min(outputs);
+            fill(std::slice::from_mut(panel), (matrix, Side::Right, Pairing::Apart), lines, &(0..inner));
+        });
+        Ok(Self { panels, outputs, inner })
     }
 }
 

@@ -80,18 +80,30 @@ pub(super) fn panels(
     lines: Range<usize>,
     numbers: &Range<usize>,
 ) -> Vec<Panel> {
-    let rows = numbers.len().div_ceil(STEP) * LINES;
-    let mut panels = Vec::new();
-    panels.resize_with(lines.len().div_ceil(LINES), || Panel(Vec::with_capacity(rows)));
-    let start = lines.start * matrix.line + numbers.start * matrix.inner;
-    let (of, sizes, arch) = ((matrix, side, pairing), (lines.len(), numbers.len()), pulp::Arch::new());
-    match matrix.values {
-        Values::F32(values) => arch.dispatch(Fill { panels: &mut panels, values: &values[start..], of, sizes }),
-        Values::Bf16(values) => {
-            arch.dispatch(Fill { panels: &mut panels, values: &values[start..], of, sizes });
-        }
-    }
+    let mut panels = empty(lines.len(), numbers.len());
+    fill(&mut panels, (matrix, side, pairing), lines, numbers);
     panels
+}
+
+/// Room for panels of so many lines with so many numbers each.
+pub(super) fn empty(lines: usize, numbers: usize) -> Vec<Panel> {
+    let rows = numbers.div_ceil(STEP) * LINES;
+    (0..lines.div_ceil(LINES)).map(|_| Panel(Vec::with_capacity(rows))).collect()
+}
+
+/// Fills [`empty`] panels.
+pub(super) fn fill(
+    panels: &mut [Panel],
+    of @ (matrix, ..): (Matrix<'_>, Side, Pairing),
+    lines: Range<usize>,
+    numbers: &Range<usize>,
+) {
+    let start = lines.start * matrix.line + numbers.start * matrix.inner;
+    let (sizes, arch) = ((lines.len(), numbers.len()), pulp::Arch::new());
+    match matrix.values {
+        Values::F32(values) => arch.dispatch(Fill { panels, values: &values[start..], of, sizes }),
+        Values::Bf16(values) => arch.dispatch(Fill { panels, values: &values[start..], of, sizes }),
+    }
 }
 
 /// Fills empty panels. A closure instead would be compiled for the narrowest vectors.
@@ -116,11 +128,14 @@ impl<T: Number> pulp::NullaryFnOnce for Fill<'_, T> {
         #[cfg(target_arch = "x86_64")]
         let simd = pulp::x86::V4::try_new();
         // Few steps of all panels at a time, so that whole pages are read of either order.
+        let mut tiles = [[[0; TILE]; TILE]; 2];
         for from in (0..numbers).step_by(STEPS * STEP) {
             for (number, panel) in panels.iter_mut().enumerate() {
                 for at in (from..numbers).step_by(STEP).take(STEPS) {
                     let count = STEP.min(numbers - at);
-                    let mut tiles = [[[0; TILE]; TILE]; 2];
+                    if count < STEP || lines - number * LINES < LINES {
+                        tiles = [[[0; TILE]; TILE]; 2];
+                    }
                     for (tile, words) in tiles.iter_mut().enumerate() {
                         let first = number * LINES + tile * TILE;
                         if first >= lines {
@@ -209,15 +224,17 @@ impl Number for f32 {
         let simd = simd.avx512f;
         let odd = simd._mm512_set1_epi32(1);
         let upper = simd._mm512_set1_epi32(0xffff_0000_u32.cast_signed());
-        let [first, second] = pair.map(|numbers| {
-            let (number, bits): (__m512, Row) = (cast(numbers), cast(numbers));
+        let mut halves: [Row; 2] = cast(pair);
+        for half in 0..2 {
+            let (number, bits): (__m512, Row) = (cast(halves[half]), halves[half]);
             let last = simd._mm512_and_si512(simd._mm512_srli_epi32::<16>(bits), odd);
             let above = simd._mm512_add_epi32(bits, simd._mm512_set1_epi32(0x7fff));
             let rounded = simd._mm512_add_epi32(above, last);
             let nan = simd._mm512_cmp_ps_mask::<{ std::arch::x86_64::_CMP_UNORD_Q }>(number, number);
             let rounded = simd._mm512_mask_or_epi32(rounded, nan, bits, simd._mm512_set1_epi32(QUIET));
-            simd._mm512_and_si512(rounded, upper)
-        });
+            halves[half] = simd._mm512_and_si512(rounded, upper);
+        }
+        let [first, second] = halves;
         cast(simd._mm512_or_si512(simd._mm512_srli_epi32::<16>(first), second))
     }
 }

@@ -188,6 +188,34 @@ fn gradients_of_log_probabilities_and_entropies() {
     }
 }
 
+/// The logits of 838 tokens exist at a time, and the head's gradient by them is added in strips of 4,096 rows.
+#[test]
+fn the_heads_gradient_is_the_sum_over_chunks_and_strips() {
+    let (tokens, vocab, chunk) = (1700, 5000, ops::chunk_rows(5000, &Device::Cpu));
+    let f32 = |x: Tensor| x.to_dtype(DType::F32).unwrap();
+    let (hidden, head, d_logps) =
+        (f32(wave(&[tokens, 3], 0.0)), f32(wave(&[vocab, 3], 2.0)), f32(wave(&[tokens], 1.0)));
+    let targets = Tensor::from_iter((0..tokens as u32).map(|i| i * 7 % vocab as u32), &Device::Cpu).unwrap();
+    let d_head = |from: usize, len: usize| {
+        let part = |x: &Tensor| x.narrow(0, from, len).unwrap();
+        let (targets, d_logps) = (part(&targets), part(&d_logps));
+        let loss = TokenCotangents {
+            targets: &targets,
+            d_logps: &d_logps,
+            d_entropy: None,
+            temperature: 1.0,
+            truncation: None,
+        };
+        ops::token_logps_vjp(&part(&hidden), &head, &loss).unwrap().1
+    };
+    assert!(chunk < tokens && ops::STRIP < vocab);
+    let parts = (0..tokens).step_by(chunk).map(|from| d_head(from, chunk.min(tokens - from)));
+    let sum = parts.reduce(|sum, part| (sum + part).unwrap()).unwrap();
+    let farthest = (d_head(0, tokens) - &sum).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
+    let largest = sum.abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
+    assert!(largest > 0.1 && farthest < 1e-6 * largest, "{farthest} of {largest}");
+}
+
 #[test]
 fn shapes_that_do_not_fit_are_errors() {
     let x = wave(&[2, 6], 0.0);
