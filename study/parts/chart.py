@@ -1,4 +1,4 @@
-"""Draws lines over steps as an SVG: panels beside each other, shares from 0 to 1 upwards."""
+"""Draws lines over steps as an SVG: panels beside each other, shares from 0 to 1 upwards; what is below is drawn at 0."""
 
 from typing import NamedTuple
 
@@ -32,13 +32,13 @@ def panel(number, name, lines):
     for step in (0, last):
         parts.append(text(left + (right - left) * step / last, bottom + 18, step or "step 0", more='text-anchor="middle"'))
     for place, line in enumerate(lines):
-        path = " ".join(f"{left + (right - left) * step / last:.1f},{bottom - (bottom - TOP) * share:.1f}" for step, share in line.points.items())
+        path = " ".join(f"{left + (right - left) * step / last:.1f},{bottom - (bottom - TOP) * max(share, 0):.1f}" for step, share in line.points.items())
         dashed = ' stroke-dasharray="6 4"' if line.dashed else ""
         parts.append(f'<polyline points="{path}" fill="none" stroke="{line.colour}" stroke-width="2.2" stroke-linejoin="round"{dashed}/>')
         y = bottom + 40 + 18 * (place % 3)
         x = left if place < 3 else left + 132
         parts.append(f'<line x1="{x}" y1="{y - 4}" x2="{x + 18}" y2="{y - 4}" stroke="{line.colour}" stroke-width="2.2"{dashed}/>')
-        parts.append(text(x + 23, y, f"{line.name}: {line.points[max(line.points)]:.0%}", line.colour, 11))
+        parts.append(text(x + 23, y, f"{line.name}: {line.points[max(line.points)]:.2f}", line.colour, 11))
     return parts
 
 
