@@ -93,7 +93,7 @@ fn a_run_records_what_made_it() {
     let (folder, hash) = with("libcapo.so");
     let args = "--plugin libmine.so --plugin libmisbehave.so --set recipe=capo";
     let run = folder.train("run", &format!("{args} {ONE_STEP}"));
-    assert_snapshot!(provenance(run.path()), @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"},{"components":["misbehave.reward","misbehave.advantage","misbehave.objective","misbehave.mask","misbehave.weight","misbehave.control"],"packages":["misbehave 0.1.0"],"path":"libmisbehave.so","sha256":"HASH"}]}]"#);
+    assert_snapshot!(provenance(run.path()), @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"},{"components":["misbehave.environment","misbehave.reward","misbehave.advantage","misbehave.objective","misbehave.mask","misbehave.weight","misbehave.control"],"packages":["misbehave 0.1.0"],"path":"libmisbehave.so","sha256":"HASH"}]}]"#);
     assert!(run.text("provenance.json").contains(&hash));
     assert_eq!(provenance(folder.train("bare", ONE_STEP).path()), r#"[{"from_step":0,"plugins":[]}]"#);
 }
