@@ -221,6 +221,17 @@ def test_random_play_is_rows_of_turns(tmp_path):
     program.end()
 
 
+def test_of_won_games_the_last_moves_are_left(tmp_path):
+    command = [sys.executable, PROGRAMS / "random_play.py", "game", "--episodes", "20", "--won", "--out", tmp_path / "won"]
+    for moves, status in (('["2", "win"]', 0), ('["2"]', 1)):
+        (tmp_path / "gem.py").write_text(PACKAGES["gem_games"][1].replace('["2", "4", "8"]', moves))
+        run = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+        assert run.returncode == status, run.stderr
+    assert run.stderr == "random_play: no game of 20 was won at random (play more with `--episodes`)\n"
+    rows = [json.loads(line) for line in (tmp_path / "won/sft.jsonl").read_text().splitlines()]
+    assert {row["solution"] for row in rows} == {"win"} and {len(row["prompt"]) for row in rows} == {1, 3, 5}, rows
+
+
 TOOLS = '''
 import os, sys
 from helpers import twice
