@@ -4,7 +4,7 @@ from . import graders
 
 TRIED = "environments that answer twice, for others, in the model's name, without end, in pieces, never end, or end and hang themselves"
 
-# What does not depend on the form of a reward's answer.
+# Cases that do not depend on the form of a reward's answer.
 SAME = {sin for sin, code in (graders.RIGHT | graders.WRONG).items() if "row[" not in code and "'id'" not in code}
 # Each is the answer `right`, but for this.
 WRONG = {

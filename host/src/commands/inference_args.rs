@@ -123,7 +123,7 @@ impl GenerateArgs {
         self.out.as_ref().map_or(Ok(()), |out| output::check_not_read("--out", out, read))
     }
 
-    /// What the flags say as `--set` does, for a model of this many positions.
+    /// The flags as settings, in the form of `--set`, for a model of this many positions.
     pub(super) fn settings(&self, positions: usize) -> Vec<String> {
         let text = |text: &String| toml::Value::String(text.clone()).to_string();
         let length = self.max_completion_length.or(self.config.is_none().then_some((positions / 2).clamp(1, 256)));
