@@ -6,14 +6,14 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from . import CapoWarning, StepControl
+from . import Batch, CapoWarning, StepControl
 from ._decision import Decision
 from ._proposal import Proposal, controlled, divergence, groups_of
 from ._step import ranks, received, whole
@@ -88,6 +88,7 @@ class _Step:
     decision: Decision
     rows: Tensor
     proposal: Proposal
+    rate: float
 
 
 class Controls:
@@ -95,6 +96,9 @@ class Controls:
 
     def __init__(self, controls: Sequence[StepControl], passes: Passes) -> None:
         self.controls, self.passes = controls, passes
+        #: What was reported of the last step, and of its length what the controls left.
+        self.records: Records = {}
+        self.share = 1.0
         #: Bytes of the head that came from other ranks so far.
         self.received = 0
         trained = {parameter.dtype for parameter in passes.policy().parameters() if parameter.requires_grad}
@@ -107,6 +111,13 @@ class Controls:
         self._unrounded: Unrounded | None = None
         self._told = False
         self._remembered: _Step | None = None
+
+    def judged(self, batch: Batch) -> Batch:
+        """The batch as masks and weights see it.
+
+        They judge the step that is taken, and of it the controls leave about as much as of the last one.
+        """
+        return batch if batch.optimizer is None else _at(batch, self.share * batch.optimizer.learning_rate)
 
     def remember(self, optimizer: torch.optim.Optimizer, own: Any, decision: Decision) -> None:
         """To be called before the optimizer's step.
@@ -121,15 +132,20 @@ class Controls:
         groups = groups_of(optimizer, self.passes.policy())
         proposal = Proposal(optimizer, groups, self._kl, self._head_kl, self.passes.model(), moments, alignment)
         assert decision.rows is not None
-        self._remembered = _Step(own, decision, decision.rows, proposal)
+        rate = float(optimizer.param_groups[0]["lr"])
+        self._remembered = _Step(own, decision, decision.rows, proposal, rate)
 
     def apply(self) -> tuple[Records, bool]:
         """To be called after it: what was reported, and whether there was a step."""
         step = self._step
+        batch = _at(step.decision.batch, step.rate)
         try:
-            return controlled(self.controls, step.proposal, step.decision.batch, step.decision.weights)
+            self.records, taken = controlled(self.controls, step.proposal, batch, step.decision.weights)
         finally:
             self._remembered = None
+        # Of a step of which nothing is left, nothing can be foretold.
+        self.share = float(self.records["step_control/applied"]) or self.share
+        return self.records, taken
 
     @property
     def _step(self) -> _Step:
@@ -191,3 +207,11 @@ class Controls:
         found = whole(head.detach())
         self.received += received(head, found)
         return found
+
+
+def _at(batch: Batch, rate: float) -> Batch:
+    """The batch of a step at another learning rate."""
+    info = batch.optimizer
+    if info is None or info.learning_rate == rate:
+        return batch
+    return batch.replace(optimizer=replace(info, learning_rate=rate))

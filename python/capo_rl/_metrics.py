@@ -12,9 +12,9 @@ from .components import Component, Records
 
 Each = TypeVar("Each", bound=Component)
 #: Metrics of a mask, a weight or a step control that are logged by default: what was rejected (of a weight its mean),
-#: the threshold, the predicted shift, the share of a step that was applied, and the KL divergence, measured or
-#: predicted. As `logging.component_metrics` of `host` has it.
-MAIN = frozenset({"rejection_rate", "mean", "threshold", "m_f/mean", "applied", "kl", "kl/mean"})
+#: the threshold, the predicted shift, the share of a step that was applied, the learning rate that was found, and the
+#: KL divergence, measured or predicted. As `logging.component_metrics` of `host` has it.
+MAIN = frozenset({"rejection_rate", "mean", "threshold", "m_f/mean", "applied", "found_rate", "kl", "kl/mean"})
 CHOICES = ("main", "all")
 
 

@@ -38,12 +38,13 @@ from ._decision import Decision, decide, gradient_factor, load_checked, scale_gr
 from ._metrics import check, metrics
 from ._step import Arrays, Ranks, joined, over_ranks
 from ._trl_batch import Inputs, Seen, Steps, rows_of
+from ._trl_rate import find_rate
 from ._trl_reward import reward_func
 from ._trl_settings import METHODS, check_hooks, settled, take_adamw
 from .batch import Array
 from .components import Component, Records, listed
 
-__all__ = ["CapoGRPOTrainer", "reward_func"]
+__all__ = ["CapoGRPOTrainer", "find_rate", "reward_func"]
 
 STATE = "capo_masks.pt"
 SUMS = ("capo/seconds", "capo/gather_seconds", "capo/bytes_gathered")
@@ -155,7 +156,7 @@ class CapoGRPOTrainer(GRPOTrainer):
         own = [part["rows"] for part in parts]
         arrays = self._gathered(joined(parts))
         rows, mask = arrays["rows"], arrays["completion_mask"]
-        batch = self._seen.batch(arrays, self._seen.group_size(rows))
+        batch = self._controls.judged(self._seen.batch(arrays, self._seen.group_size(rows)))
         decision = decide(batch, mask, self.capo_masks, self.capo_weights)
         whole = (mask, decision.keep, decision.weights)
         factors = self._factor(*whole) if self.capo_settings.together == "step" else None
@@ -174,7 +175,7 @@ class CapoGRPOTrainer(GRPOTrainer):
         started = self._now()
         part = self._seen.arrays(inputs, logps, entropies)
         mask = part["completion_mask"]
-        decision = decide(self._seen.batch(part), mask, self.capo_masks, self.capo_weights)
+        decision = decide(self._controls.judged(self._seen.batch(part)), mask, self.capo_masks, self.capo_weights)
         self._capo_parts.append(part | {"keep": decision.keep, "weights": decision.weights})
         self._tell(decision.records, started, decision.batch.completion_mask)
         return self._factor(mask, decision.keep, decision.weights)
@@ -301,7 +302,7 @@ class CapoGRPOTrainer(GRPOTrainer):
             else:
                 arrays = self._gathered(arrays)
             keep, weights = arrays.pop("keep"), arrays.pop("weights")
-            batch, mask = self._seen.batch(arrays), arrays["completion_mask"]
+            batch, mask = self._controls.judged(self._seen.batch(arrays)), arrays["completion_mask"]
             self._capo_decision = Decision(batch, mask, keep, weights, rows=arrays["rows"])
         micro, self._capo_micro = self._capo_micro, []
         if self._capo_decision is None:
@@ -385,7 +386,8 @@ class CapoGRPOTrainer(GRPOTrainer):
         super()._save_checkpoint(model, trial)
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
         if self._components() and self.args.should_save:
-            torch.save({"second_moment": self.second_moment, "components": states(self._components())}, folder / STATE)
+            told = {"second_moment": self.second_moment, "share": self._controls.share}
+            torch.save(told | {"components": states(self._components())}, folder / STATE)
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -394,3 +396,4 @@ class CapoGRPOTrainer(GRPOTrainer):
         path = Path(checkpoint) / STATE
         saved = torch.load(path, weights_only=True) if path.exists() else None
         load_checked(path, saved, self._components(), self.second_moment)
+        self._controls.share = saved.get("share", 1.0)

@@ -263,6 +263,15 @@ FLOOR = "CapoWarning: a step is measured in half precision"
 CONTROLLED = ("masks=", "controls=third", "lr=1e-2")
 
 
+def test_a_rate_is_found_before_a_run(folder):
+    run = launch(folder, "search", "controls=auto", "lr=1e-1", "steps=40", "find=1", "masks=", "metrics=main")
+    told = [line["capo/governor.kl/found_rate"] for line in run["numbers"] if "capo/governor.kl/found_rate" in line]
+    # The search ends with the rate, after six steps and 25 cosines.
+    assert told == [run["found"]] and 1e-5 < run["found"] < 1e-1
+    assert len([line for line in run["numbers"] if "capo/governor.kl/kl" in line]) == 31
+    assert 'step_controls=["governor.kl"]' in refused(folder, "find=1", "masks=")
+
+
 @pytest.fixture(scope="module")
 def controlled(folder):
     return launch(folder, "controlled", *CONTROLLED)
@@ -304,6 +313,11 @@ def test_step_controls_go_with_masks_and_adapters(folder):
     assert difference(both, ahead) == 0 and both["states"] == ahead["states"]
     lora = launch(folder, "lora-controlled", "masks=", "controls=kl", "lora=1", "lr=1e-1", "steps=2")
     assert max(of_control(lora, "scale")) < 1
+    # The next step is judged as one of the length that was left of this one.
+    shortened = launch(folder, "shortened", "masks=none", "controls=kl", "steps=2")
+    slow = launch(folder, "slow", "masks=none", f"lr={1e-3 * of_control(shortened, 'scale')[0]}", "steps=2")
+    first, second = ([line["capo/capo.curvature/m_f/mean"] for line in run["numbers"][:2]] for run in (shortened, slow))
+    assert first[1] == pytest.approx(second[1], rel=0.02) and first[0] > 2 * second[0]
     skipped = launch(folder, "skipped", "masks=all", "controls=kl", "steps=2")
     assert not of_control(skipped, "scale"), "no step is proposed"
 

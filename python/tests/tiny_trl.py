@@ -16,7 +16,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import capo_rl
 import torch
 from capo_rl._step import whole
-from capo_rl.trl import CapoGRPOTrainer
+from capo_rl.trl import CapoGRPOTrainer, find_rate
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -45,6 +45,7 @@ def options(words):
         "dtype": "float32",
         "ends": "",
         "metrics": "all",
+        "find": 0,
     }
     for word in words:
         name, _, value = word.partition("=")
@@ -148,6 +149,7 @@ def main():
         "": [],
         "kl": [capo_rl.StepControl("governor.kl", **half)],
         "third": [capo_rl.StepControl("governor.kl", every=3, **half)],
+        "auto": ["governor.kl"],
         "loose": [capo_rl.StepControl("governor.kl", target=1e9)],
     }[chosen["controls"]]
     more = {}
@@ -175,7 +177,9 @@ def main():
         component_metrics=chosen["metrics"],
         **more,
     )
-    trainer.train(resume_from_checkpoint=chosen["resume"] or None)
+    found = find_rate(trainer) if chosen["find"] else None
+    if not chosen["find"]:
+        trainer.train(resume_from_checkpoint=chosen["resume"] or None)
     model = trainer.accelerator.unwrap_model(trainer.model)
     numbers = [
         {name: value for name, value in line.items() if name.startswith("capo/") or name in ("grad_norm", "completions/clipped_ratio")}
@@ -185,6 +189,7 @@ def main():
         "weights": {name: whole(value.detach()).clone() for name, value in model.state_dict().items()},
         "numbers": json.dumps(numbers),
         "states": [each.state_dict()["state"] for each in trainer._components()],
+        "found": found,
         "losses": [line.get("loss") for line in trainer.state.log_history],
     }
     torch.save(saved, f"{out}.{trainer.accelerator.process_index}")

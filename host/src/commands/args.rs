@@ -8,9 +8,8 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use super::inference_args::{GenerateArgs, ScoreArgs};
-use super::shared_args::{ConfigArgs, MaskArgs, PluginArgs, StepControlArgs};
+use super::shared_args::{ConfigArgs, MaskArgs, PluginArgs, SettingsArgs};
 use crate::check::CheckArgs;
-use crate::config::Appended;
 
 /// Reinforcement learning of language models, with components that load at run time.
 #[derive(Parser)]
@@ -38,6 +37,13 @@ pub(super) enum Command {
     /// Everything goes to a new folder under `runs/`: settings, metrics.jsonl, checkpoints in the Hugging Face layout. Ctrl-C and SIGTERM
     /// stop after the current rollout, and `--resume` goes on bit for bit.
     Train(TrainArgs),
+    /// Find a learning rate for a config, in some 30 steps.
+    ///
+    /// `host find-rate --config run.toml` trains with the step control `governor.kl` until its search has ended, and prints the line for the config.
+    ///
+    /// The rate that is set is the highest that can be found, so set one that is surely not too low. The rate is constant meanwhile, nothing is
+    /// evaluated, and no model is kept; `runs/find-rate-seedN` has the metrics. The plugin beside `host` is used unless `--plugin` gives one.
+    FindRate(FindRateArgs),
     /// Measure a model: benchmarks, or held-out accuracy.
     ///
     /// Model, data, rewards and benchmarks come from the config; where there is none, from the run that `--model` names. Without both, the embedded
@@ -134,18 +140,18 @@ pub(super) struct ListArgs {
 }
 
 #[derive(Args)]
+pub(super) struct FindRateArgs {
+    #[command(flatten)]
+    pub(super) settings: SettingsArgs,
+    /// Starts though more memory may be taken than is free: completions are counted as long as they may get.
+    #[arg(long)]
+    pub(super) allow_more_memory: bool,
+}
+
+#[derive(Args)]
 pub(super) struct TrainArgs {
     #[command(flatten)]
-    pub(super) config: ConfigArgs,
-    #[command(flatten)]
-    pub(super) masks: MaskArgs,
-    #[command(flatten)]
-    pub(super) step_controls: StepControlArgs,
-    #[command(flatten)]
-    pub(super) plugins: PluginArgs,
-    /// Where the policy computes: `cpu`, or `cuda:N` in a host built with CUDA. [default: the config's `train.device`]
-    #[arg(long, value_name = "DEVICE")]
-    pub(super) device: Option<String>,
+    pub(super) settings: SettingsArgs,
     /// Where the run goes: a folder that does not exist yet. [default: runs/RECIPE-seedN]
     #[arg(long, value_name = "DIR")]
     pub(super) output_dir: Option<PathBuf>,
@@ -174,13 +180,6 @@ pub(super) struct TrainArgs {
     /// Stops once this many steps are done, at the end of a rollout, with a checkpoint.
     #[arg(long, value_name = "STEP")]
     pub(super) stop_after: Option<u64>,
-}
-
-impl TrainArgs {
-    /// The components that flags append to the config.
-    pub(super) fn appended(&self) -> Appended {
-        Appended { step_controls: self.step_controls.step_control.clone(), ..self.masks.appended() }
-    }
 }
 
 #[derive(Args)]

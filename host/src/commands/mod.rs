@@ -12,6 +12,7 @@ mod episodes;
 mod eval;
 mod export;
 mod failure;
+mod find_rate;
 mod generate;
 mod inference_args;
 mod new_plugin;
@@ -55,6 +56,7 @@ pub fn main(started: Instant) -> i32 {
     }
     let outcome = match &cli.command {
         Command::Train(args) => train::run(args, started),
+        Command::FindRate(args) => find_rate::run(args, started),
         Command::Eval(args) => eval::run(args),
         Command::Sft(args) => run_sft(args),
         Command::Generate(args) if args.acts() => episodes::run(args),

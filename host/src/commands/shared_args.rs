@@ -30,14 +30,24 @@ pub(super) struct MaskArgs {
     pub(super) weight: Vec<String>,
 }
 
+/// The settings of a new run.
 #[derive(Args)]
-pub(super) struct StepControlArgs {
+pub(super) struct SettingsArgs {
+    #[command(flatten)]
+    pub(super) config: ConfigArgs,
+    #[command(flatten)]
+    masks: MaskArgs,
     /// Appends a step control to those of the config or the recipe; `--set step_control.ID.KEY=VALUE` gives it its keys. Repeatable.
     #[arg(long, value_name = "ID")]
-    pub(super) step_control: Vec<String>,
+    step_control: Vec<String>,
+    #[command(flatten)]
+    pub(super) plugins: PluginArgs,
+    /// Where the policy computes: `cpu`, or `cuda:N` in a host built with CUDA. [default: the config's `train.device`]
+    #[arg(long, value_name = "DEVICE")]
+    pub(super) device: Option<String>,
 }
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(super) struct PluginArgs {
     /// A plugin, which is native code with your rights: a path, or a name looked up in `./`, the folders of `CAPO_PLUGIN_PATH`,
     /// beside `host` and in `~/.local/share/capo/plugins`. Repeatable. `LIB@sha256:HEX` accepts no other file than the one with this
@@ -59,6 +69,13 @@ impl ConfigArgs {
     pub(super) fn resolve(&self, registry: &Registry, appended: Appended) -> Result<Resolved> {
         let draft = Draft::read(self.config.as_deref(), config::DEFAULT, &self.set)?;
         config::resolve(registry, draft.with_appended(appended))
+    }
+}
+
+impl SettingsArgs {
+    /// The components that flags append to the config.
+    pub(super) fn appended(&self) -> Appended {
+        Appended { step_controls: self.step_control.clone(), ..self.masks.appended() }
     }
 }
 

@@ -11,6 +11,7 @@ use capo_loader::registry::Registry;
 
 use super::args::TrainArgs;
 use super::failure::Failure;
+use super::shared_args::SettingsArgs;
 use crate::config::{self, Config, Draft, Resolved};
 use crate::estimate::memory::{self, Estimate};
 use crate::model::device;
@@ -45,13 +46,16 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     watch_interrupts(&stop, run.resources.watchdog.place()).map_err(Failure::Run)?;
     let outcome = train(&mut run, &mut progress, args.stop_after, &stop);
-    if let Err(error) = outcome {
-        let stopped = run.resources.watchdog.place().stopped().unwrap_or_default();
-        let expected = || Some(Estimate::of(&mut run.resources).ok()?.bytes());
-        return Err(Failure::Run(device::with_estimate(error, expected).context(stopped)));
-    }
+    outcome.map_err(|error| explained(error, &mut run))?;
     progress.closing(&run);
     Ok(())
+}
+
+/// The failure of a run that had begun: where it stopped, and how much memory it was expected to take if that ran out.
+pub(super) fn explained(error: anyhow::Error, run: &mut Run) -> Failure {
+    let stopped = run.resources.watchdog.place().stopped().unwrap_or_default();
+    let expected = || Some(Estimate::of(&mut run.resources).ok()?.bytes());
+    Failure::Run(device::with_estimate(error, expected).context(stopped))
 }
 
 /// Opens the run. The lines are about the origin of its settings and about unused plugins.
@@ -63,23 +67,23 @@ fn open_run(args: &TrainArgs) -> Result<(Run, Vec<String>)> {
         let resolved = config::resolve(&registry, draft)?;
         let sources = sources(&resolved, &registry);
         let mut run = Run::resume(resolved.config, &registry, dir, lock, args.allow_changed_config)?;
-        check_memory(args, &mut run.resources)?;
+        check_memory(args.allow_more_memory, &mut run.resources)?;
         return Ok((run, sources));
     }
     args.dump_batches.as_deref().map_or(Ok(()), directory::check_unused)?;
-    let (config, registry, sources) = settings(args)?;
+    let (config, registry, sources) = new_run(args)?;
     let (mut resources, dir) = Run::prepare(config, &registry, AbsentWeights::Refused)?;
-    check_memory(args, &mut resources)?;
+    check_memory(args.allow_more_memory, &mut resources)?;
     Ok((Run::begin(resources, dir, &registry)?, sources))
 }
 
-fn check_memory(args: &TrainArgs, resources: &mut Resources) -> Result<()> {
-    if args.allow_more_memory { Ok(()) } else { memory::check(resources) }
+pub(super) fn check_memory(allow_more: bool, resources: &mut Resources) -> Result<()> {
+    if allow_more { Ok(()) } else { memory::check(resources) }
 }
 
 /// Describes a new run without starting it.
 fn dry_run(args: &TrainArgs, started: Instant) -> Result<()> {
-    let (config, registry, sources) = settings(args)?;
+    let (config, registry, sources) = new_run(args)?;
     let (mut resources, dir) = Run::prepare(config, &registry, AbsentWeights::Counted)?;
     let estimate = Estimate::of(&mut resources)?;
     let lines = [estimate.lines(&resources), terminal::pace(&mut resources, &estimate)].concat();
@@ -89,19 +93,25 @@ fn dry_run(args: &TrainArgs, started: Instant) -> Result<()> {
     lines.iter().for_each(|line| progress.say(line));
     progress.say("\nits settings, in full:\n");
     progress.say(&resources.config.in_full()?);
-    check_memory(args, &mut resources)
+    check_memory(args.allow_more_memory, &mut resources)
 }
 
 /// The settings of a new run, the plugins, and lines about their origin.
-fn settings(args: &TrainArgs) -> Result<(Config, Registry, Vec<String>)> {
+fn new_run(args: &TrainArgs) -> Result<(Config, Registry, Vec<String>)> {
+    let (mut config, registry, sources) = settings(&args.settings)?;
+    if let Some(dir) = &args.output_dir {
+        config.train.output_dir = Some(dir.clone());
+    }
+    Ok((config, registry, sources))
+}
+
+/// What the settings of a command line say: the config, the plugins, and lines about their origin.
+pub(super) fn settings(args: &SettingsArgs) -> Result<(Config, Registry, Vec<String>)> {
     let registry = args.config.open(&args.plugins)?;
     let resolved = args.config.resolve(&registry, args.appended())?;
     resolved.check_aliases(&registry)?;
     let sources = sources(&resolved, &registry);
     let mut config = resolved.config;
-    if let Some(dir) = &args.output_dir {
-        config.train.output_dir = Some(dir.clone());
-    }
     if let Some(device) = &args.device {
         config.train.device.clone_from(device);
     }
@@ -120,12 +130,13 @@ fn sources(resolved: &Resolved, registry: &Registry) -> Vec<String> {
 /// Opens the plugins of the run in `dir`, or those that the command line names instead.
 fn reopen_plugins(args: &TrainArgs, dir: &Path) -> Result<Registry> {
     let known = provenance::latest(dir)?;
-    let given = &args.plugins.plugin;
+    let plugins = &args.settings.plugins;
+    let given = &plugins.plugin;
     if given.is_empty() && !args.trust_run && !known.is_empty() {
         provenance::check_owner(dir, &known)?;
     }
     let names = if given.is_empty() { known.iter().map(|plugin| plugin.path.clone()).collect() } else { given.clone() };
-    let mut trust = args.plugins.trust();
+    let mut trust = plugins.trust();
     trust.known = Some(known).filter(|_| !args.allow_changed_plugins);
     let seconds = config::component_timeout(Some(&dir.join(CONFIG_FILE)), &[]);
     Registry::open_with(&names, &trust, Some(seconds))

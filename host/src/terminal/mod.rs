@@ -12,7 +12,7 @@ use capo_loader::terminal::escape;
 pub use capo_loader::terminal::{error, note, warn};
 
 pub use live::Answered;
-pub use progress::{ProgressLines, pace};
+pub use progress::{ProgressLines, found_rate, pace};
 
 /// The first failure to write to standard output.
 static FAILURE: OnceLock<String> = OnceLock::new();

@@ -100,7 +100,9 @@ impl ProgressLines {
         if let Some(optimizer) = words::optimizer(&config.train) {
             self.say(&format!("optimizer  {optimizer}"));
         }
-        self.say(&format!("saves      {}", words::saving(&config.train)));
+        if resources.saves {
+            self.say(&format!("saves      {}", words::saving(&config.train)));
+        }
         self.say(&format!(
             "run        {} ({} steps of {} completions, seed {})",
             dir.display(),
@@ -154,8 +156,13 @@ impl ProgressLines {
         }
     }
 
-    pub fn closing(&self, run: &Run) {
+    /// Removes the live line.
+    pub fn end(&self) {
         self.live.end();
+    }
+
+    pub fn closing(&self, run: &Run) {
+        self.end();
         let progress = &run.progress;
         let ending = best::ending(run);
         let finished = best::is_done(run);
@@ -208,9 +215,7 @@ impl ProgressLines {
 
     /// Tells the learning rate that a step control found, in the first line that has it.
     fn found_rate(&mut self, run: &Run, line: &Line) {
-        let of = |id: &str| Some((line.value(&format!("{id}/{FOUND_RATE}"))?, line.value(&format!("{id}/{SHARE}"))?));
-        let found = run.resources.components.step_controls.iter().find_map(|control| of(control.id()));
-        if let Some((rate, share)) = found.filter(|_| !self.told_rate) {
+        if let Some((rate, share)) = found_rate(run, line).filter(|_| !self.told_rate) {
             self.told_rate = true;
             self.say(&words::found_rate(rate, share));
         }
@@ -236,6 +241,12 @@ impl ProgressLines {
             self.say(&format!("  {stage:<16} {time:>8.2} s  {share}"));
         }
     }
+}
+
+/// The learning rate that a step control found, and its share of the one that was set; `None` before its search has ended.
+pub fn found_rate(run: &Run, line: &Line) -> Option<(f64, f64)> {
+    let of = |id: &str| Some((line.value(&format!("{id}/{FOUND_RATE}"))?, line.value(&format!("{id}/{SHARE}"))?));
+    run.resources.components.step_controls.iter().find_map(|control| of(control.id()))
 }
 
 /// Quality of answers to held-out prompts: the accuracy, else the mean reward.

@@ -158,7 +158,7 @@ fn sample(run: &mut Run) -> Result<SampledRollout> {
 /// Stages 2 to 6 for the batch of one optimizer step.
 fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows }: Part) -> Result<StepRecord> {
     let (info, work) = (run.step_info(iteration), run.work());
-    let Run { resources, observers, warned, dump, recovery, .. } = run;
+    let Run { resources, observers, warned, dump, recovery, progress, .. } = run;
     let Resources { config, policy, reference, components, inputs, optimizer, watchdog, .. } = resources;
     let policy = &policy.in_training(Dropout::of_step(info.seed, info.step)).with_truncation(config.loss_truncation());
     let measured = effect::is_due(info.step, config.train.measure_step);
@@ -174,13 +174,17 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
     let Components { advantage, objective, .. } = components;
     let advantages = advantage::estimate(advantage, &mut recorder.at(Point::Advantage), &batch, &info)?;
     let batch = objective::evaluate(objective, &mut recorder.at(Point::Objective), batch, advantages, &info)?;
+    // Masks and weights judge the step that is taken: of it, step controls leave about as much as of the last one.
+    let mut judged = info.clone();
+    judged.optimizer.learning_rate *= progress.applied.unwrap_or(1.0);
     if let Some(dir) = dump {
         let path = dir.join(batch_file::name(info.step));
         let context = batch.sampled().context.as_ref();
         let context = context.map(|context| (context, info.step - batch.sampled().sampled_at));
-        batch_file::write(&path, &batch.to_host()?.view(&info), context)?;
+        batch_file::write(&path, &batch.to_host()?.view(&judged), context)?;
     }
-    let (decision, factored) = decision::decide(components, &mut recorder, &batch, &info, &config.train.loss_factors)?;
+    let (decision, factored) =
+        decision::decide(components, &mut recorder, &batch, &judged, &config.train.loss_factors)?;
 
     let (reduced, gradients) = recorder.timed("backward", policy, || {
         let mut reduced = backward::reduce(&batch, &info, &decision, factored.as_ref())?;
@@ -207,7 +211,7 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
     let token_weights = &decision.token_weights;
     let step = control::Taken { policy, optimizer, batch: &batch, info: &info, token_weights, work, measured };
     let applied = control::apply(&mut components.step_controls, &mut recorder, before, outcome, step)?;
-    decision::step_end(components, &mut recorder, &batch, &info, &decision, applied.taken)?;
+    decision::step_end(components, &mut recorder, &batch, &judged, &decision, applied.taken)?;
 
     let passes = policy.tokens_of_passes(&batch.sampled().sequences, work.micro_batch);
     let recorded = recorder.recorded;

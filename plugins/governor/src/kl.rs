@@ -140,6 +140,8 @@ impl StepControl for Kl {
                 }
                 let cosine = update.alignment()?;
                 cosine.into_iter().for_each(|cosine| ctx.record("alignment", cosine));
+                // Completions that were trained on before say how well they are known, and not where new ones point.
+                let cosine = cosine.filter(|_| batch.iteration == 0);
                 let scale = self.search.take(cosine, kl, learning_rate, entropy(batch));
                 ctx.record("share", self.search.share());
                 self.search.found().into_iter().for_each(|rate| ctx.record("found_rate", rate));

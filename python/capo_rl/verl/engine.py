@@ -199,13 +199,13 @@ class CapoEngine(FSDPEngineWithLMHead):
         self._add("seconds", time.perf_counter() - started)
 
     def _decide(self, arrays: Arrays, of_step: bool) -> Decision:
-        batch = self._seen.batch(arrays, of_step)
+        batch = self._controls.judged(self._seen.batch(arrays, of_step))
         return decide(batch, arrays["completion_mask"], self.capo_masks, self.capo_weights)
 
     def _decision_of(self, arrays: Arrays, of_step: bool) -> Decision:
         """The decision about parts that were joined."""
         keep, weights = arrays.pop("keep"), arrays.pop("weights")
-        batch = self._seen.batch(arrays, of_step)
+        batch = self._controls.judged(self._seen.batch(arrays, of_step))
         return Decision(batch, arrays["completion_mask"], keep, weights, rows=arrays["rows"])
 
     def _say_bytes(self, own: Arrays) -> None:
@@ -385,6 +385,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         super().save_checkpoint(local_path, *args, **kwargs)
         if self._components() and self.rank == 0:
             counts = {"steps": self._seen.steps, "taken": self._seen.taken, "second_moment": self.capo.second_moment}
+            counts["share"] = self._controls.share
             torch.save({"components": states(self._components())} | counts, Path(local_path) / STATE)
         torch.distributed.barrier()
 
@@ -397,4 +398,5 @@ class CapoEngine(FSDPEngineWithLMHead):
             torch.distributed.broadcast_object_list(told, src=0)
             load_checked(path, told[0], self._components(), self.capo.second_moment)
             self._seen.steps, self._seen.taken = told[0]["steps"], told[0]["taken"]
+            self._controls.share = told[0].get("share", 1.0)
         super().load_checkpoint(local_path, *args, **kwargs)

@@ -167,10 +167,43 @@ fn a_resumed_run_goes_on_with_the_same_bits() {
         (format!("{governor} {FOUR_STEPS} --set train.max_steps=7 --set train.measure_step=2"), 7),
         // The share of the steps moves from the seventh one on.
         (format!("--plugin libgovernor.so {FOUR_STEPS} --set train.max_steps=8"), 8),
+        // Masks judge steps of the length that was left of the last one.
+        (
+            format!(
+                "--plugin libcapo.so --plugin libgovernor.so --set recipe=capo --step-control governor.kl {FOUR_STEPS}"
+            ),
+            4,
+        ),
         (stateful, 4),
     ] {
         Folder::new().assert_resumes(&args, 1..steps);
     }
+}
+
+/// Half of a step is a step at half the rate, also for a mask, from the second step on.
+#[test]
+fn a_mask_judges_the_step_that_is_taken() {
+    let folder = Folder::new();
+    let mask =
+        "--plugin libcapo.so --set mask=[{use=\"capo.curvature\",fisher_threshold=false,hessian_threshold=false}]";
+    let halved = folder.train("halved", &told(&["sin=\"none\",scale=0.5"], mask));
+    let slow = folder.train("slow", &told(&[], &format!("{mask} --set train.learning_rate=5e-4")));
+    let ratios = halved.metric("capo.curvature/m_f_batch").into_iter().zip(slow.metric("capo.curvature/m_f_batch"));
+    for ((ratio, expected), step) in ratios.map(|(halved, slow)| halved / slow).zip([4.0, 1.0, 1.0, 1.0]).zip(1..) {
+        assert!((ratio / expected - 1.0).abs() < 0.05, "step {step}: {ratio}");
+    }
+}
+
+/// A rollout's first use alone is evidence: later ones would tell how well its own completions are known.
+#[test]
+fn completions_that_were_trained_on_move_no_share() {
+    let steps = FOUR_STEPS.replace("max_steps=4", "max_steps=16").replace("save_steps=1", "save_steps=0");
+    let run = Folder::new().train("run", &format!("--plugin libgovernor.so {steps} --set train.num_iterations=4"));
+    let shares = run.metric("governor.kl/share");
+    // The search begins after six steps, and every fourth step is the first of a rollout.
+    let moved: Vec<usize> = (7..16).filter(|step| shares[*step] != shares[step - 1]).collect();
+    assert_eq!(moved, [8, 12]);
+    assert_eq!(run.metric("governor.kl/alignment").len(), 15);
 }
 
 #[test]
@@ -199,6 +232,40 @@ fn a_rate_that_was_found_is_told_wherever_a_run_is_looked_at() {
     assert!(folder.said("runs run").contains(&format!("1e-3 -> {:.1e}", rates[0])));
     folder.said("report run --out report.html");
     assert!(folder.text("report.html").contains(&format!("run: {line}")));
+}
+
+/// The search is that of `host train` with the governor, and ends with it.
+#[test]
+fn find_rate_is_the_search_alone() {
+    let batch = "--set train.per_device_train_batch_size=12 --set rollout.num_generations=4";
+    let rate = "--set train.learning_rate=1e-3";
+    let folder = Folder::new();
+    let training = format!(
+        "--plugin libgovernor.so {batch} {rate} --set train.max_steps=31 --set eval.num_prompts=0 --set train.lr_scheduler_type=constant --set train.warmup_ratio=0"
+    );
+    let trained = folder.train("run", &training);
+    let said = folder.said(&format!("find-rate {batch} {rate} --set train.output_dir=run"));
+    let found = format!("{:.1e}", trained.metric("governor.kl/found_rate")[0]);
+    assert!(said.contains(&format!("learning rate found: {found} (share ")), "{said}");
+    assert!(said.ends_with(&format!("\nlearning_rate = {found}    # under [train]\n")), "{said}");
+    let searched = folder.run_dir("runs/find-rate-seed42");
+    assert_eq!(searched.metric("reward")[..31], trained.metric("reward"));
+    assert!(!searched.path().join("checkpoints").exists());
+    folder.said(&format!("train --output-dir plain --set train.max_steps=1 --set train.learning_rate={found}"));
+
+    let low = folder.said(&format!("find-rate {batch} --set train.learning_rate=1e-6 --plugin libcapo.so"));
+    assert!(low.contains("learning_rate = 1.0e-6") && low.contains("try `--set train.learning_rate=1.0e-5`"), "{low}");
+    let still = folder.host(&format!("find-rate {batch} --set train.learning_rate=0 --set train.max_steps=1")).failed();
+    assert!(
+        still.starts_with("no learning rate was found in 31 steps: the search needs 31 rollouts that move"),
+        "{still}"
+    );
+    let fixed = folder.refused("find-rate --plugin libgovernor.so --set step_control.0.target=1e-4");
+    assert_snapshot!(fixed, @"`target` of `governor.kl` is 0.0001, and a fixed target finds no learning rate (leave it out, or set it to \"auto\")");
+    let alone = Folder::new();
+    std::fs::copy(artifacts::file("host"), alone.path().join("host")).unwrap();
+    let alone = alone.program("./host".into());
+    assert_snapshot!(alone.refused("find-rate"), @"the search is done by `governor.kl`, whose plugin is not beside `host` (give `--plugin libgovernor.so`)");
 }
 
 #[test]

@@ -12,15 +12,15 @@ use anyhow::{Context, Result};
 use capo_loader::component_names;
 
 use super::line::Line;
-use super::names::{APPLIED, MEAN_WEIGHT, REJECTION_RATE};
+use super::names::{APPLIED, FOUND_RATE, MEAN_WEIGHT, REJECTION_RATE};
 use crate::config::{ComponentMetrics, Config, Tracker};
 
 /// Prefix by which TensorBoard recognizes an event file. The rest of the name orders the files.
 const PREFIX: &str = "events.out.tfevents.";
 
 /// Metrics that show at a glance what a mask, a weight or a step control does: rejected tokens or the mean weight, the threshold, the mean
-/// predicted shift, what was applied of a step, and its KL divergence.
-const MAIN: [&str; 7] = [REJECTION_RATE, MEAN_WEIGHT, "threshold", "m_f/mean", APPLIED, "kl", "kl/mean"];
+/// predicted shift, what was applied of a step, the learning rate that was found, and the KL divergence.
+const MAIN: [&str; 8] = [REJECTION_RATE, MEAN_WEIGHT, "threshold", "m_f/mean", APPLIED, FOUND_RATE, "kl", "kl/mean"];
 
 /// The event file of a run.
 #[derive(Debug)]

@@ -59,6 +59,9 @@ pub enum Due {
 /// The checkpoint that is due at the end of a rollout: every `train.save_steps`, at the end of the run or of this process, and at the best
 /// evaluation; or by time, when a kill could cost the work of `at_risk`.
 pub fn due(run: &Run, stopped: bool, at_risk: Duration) -> Option<Due> {
+    if !run.resources.saves {
+        return None;
+    }
     let (step, train) = (run.progress.step, &run.config().train);
     let is_best = run.progress.best.is_some_and(|best| best.step == step);
     let is_regular = train.save_steps > 0 && step.is_multiple_of(train.save_steps);
@@ -127,7 +130,7 @@ pub fn finish(run: &Run, due: Option<Due>, written: Result<Option<Written>>) -> 
 
 /// Writes a checkpoint of the recovery point, if the components' states at that point are still available.
 pub fn save_last(run: &mut Run) -> Result<()> {
-    let Some(mut point) = run.recovery.take() else { return Ok(()) };
+    let Some(mut point) = run.recovery.take().filter(|_| run.resources.saves) else { return Ok(()) };
     let states = match point.states.take() {
         None if run.resources.watchdog.calls() == point.calls => Some(States::save(&run.resources)?),
         states => states,

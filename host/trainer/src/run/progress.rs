@@ -21,6 +21,9 @@ pub struct Progress {
     pub rejected_tokens: u64,
     /// Number of steps without an update.
     pub skipped_steps: u64,
+    /// Share of the last step's length that step controls left; `None` before the first step that they saw.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied: Option<f64>,
     /// Held-out accuracy before step 0.
     pub accuracy_before: Option<f64>,
     /// The newest held-out accuracy after step 0.
@@ -49,6 +52,9 @@ impl Progress {
         self.completion_tokens += record.batch.sampled().completion_tokens();
         self.rejected_tokens += record.rejected_tokens();
         self.skipped_steps += u64::from(!record.applied.taken);
+        // Of a step of which nothing is left, nothing can be foretold.
+        let share = record.applied.share();
+        self.applied = (!record.applied.shares.is_empty() && share > 0.0).then_some(share).or(self.applied);
     }
 
     /// Share of all completion tokens so far that masks rejected.

@@ -53,6 +53,8 @@ pub struct Resources {
     pub schedule: Schedule,
     /// Ends the process if a component does not return.
     pub watchdog: Watchdog,
+    /// False for a run that only finds something out: it leaves no checkpoint.
+    pub saves: bool,
 }
 
 impl Resources {
@@ -63,6 +65,9 @@ impl Resources {
 
     /// Size of a checkpoint without the components' states, bytes.
     pub fn checkpoint_bytes(&self) -> u64 {
+        if !self.saves {
+            return 0;
+        }
         4 * self.policy.params().element_count() as u64 + self.optimizer.bytes() as u64
     }
 
@@ -112,6 +117,7 @@ impl Resources {
             optimizer,
             schedule,
             watchdog,
+            saves: true,
         })
     }
 }

@@ -1,0 +1,111 @@
+//! `host find-rate`.
+
+use std::env;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use anyhow::{Result, anyhow, bail, ensure};
+use capo_loader::ComponentConfig;
+use toml::Table;
+
+use super::args::FindRateArgs;
+use super::failure::Failure;
+use super::train::{check_memory, explained, settings};
+use crate::config::{Config, EvalConfig};
+use crate::metrics::Line;
+use crate::model::schedule::ScheduleKind;
+use crate::run::{AbsentWeights, Run, directory};
+use crate::terminal::{ProgressLines, found_rate};
+use crate::train::{Observer, train};
+
+const GOVERNOR: &str = "governor.kl";
+/// Number of rollouts after which the governor's search has ended, if each moves the policy.
+const ROLLOUTS: u64 = 31;
+
+pub(super) fn run(args: &FindRateArgs, started: Instant) -> Result<(), Failure> {
+    let (mut run, sources) = open_run(args).map_err(Failure::Input)?;
+    let stop = AtomicBool::new(false);
+    let progress = ProgressLines::new(started, run.config().train.max_steps, 0);
+    progress.opening(&run.resources, &run.dir, &sources);
+    let mut search = Search { progress, found: None, stop: &stop };
+    train(&mut run, &mut search, None, &stop).map_err(|error| explained(error, &mut run))?;
+    search.progress.end();
+    let (rate, share) = search.found.ok_or_else(|| Failure::Run(not_found(&run)))?;
+    search.progress.say(&format!("\nlearning_rate = {rate:.1e}    # under [train]"));
+    if share == 1.0 {
+        let higher = 10.0 * rate;
+        search.progress.say(&format!(
+            "this is the rate that was set, and no step was too long at it: a higher one may learn faster (try `--set train.learning_rate={higher:.1e}`)"
+        ));
+    }
+    Ok(())
+}
+
+/// A training run that ends when a rate was found.
+struct Search<'a> {
+    progress: ProgressLines,
+    /// The learning rate and its share of the one that was set.
+    found: Option<(f64, f64)>,
+    stop: &'a AtomicBool,
+}
+
+impl Observer for Search<'_> {
+    fn line(&mut self, run: &Run, line: &Line) {
+        self.progress.line(run, line);
+        self.found = found_rate(run, line);
+        self.stop.store(self.found.is_some(), Ordering::Relaxed);
+    }
+
+    fn warn(&mut self, warning: &str) {
+        self.progress.warn(warning);
+    }
+}
+
+/// Opens the run of the search. The lines are about the origin of its settings.
+fn open_run(args: &FindRateArgs) -> Result<(Run, Vec<String>)> {
+    let (mut config, mut registry, sources) = settings(&args.settings)?;
+    let governor = config.step_control.iter().find(|control| control.id == GOVERNOR);
+    match governor.and_then(|control| control.table.get("target")).filter(|target| target.as_str() != Some("auto")) {
+        Some(target) => bail!(
+            "`target` of `{GOVERNOR}` is {target}, and a fixed target finds no learning rate (leave it out, or set it to \"auto\")"
+        ),
+        None if governor.is_none() => {
+            config.step_control.push(ComponentConfig { id: GOVERNOR.to_owned(), table: Table::new() });
+        }
+        None => {}
+    }
+    if !registry.offers().iter().any(|offer| offer.id == GOVERNOR) {
+        let name = format!("{}governor{}", env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX);
+        let beside = env::current_exe()?.with_file_name(&name);
+        ensure!(
+            beside.is_file(),
+            "the search is done by `{GOVERNOR}`, whose plugin is not beside `host` (give `--plugin {name}`)"
+        );
+        let mut plugins = args.settings.plugins.clone();
+        plugins.plugin.push(beside);
+        registry = plugins.open_within(config.train.component_timeout)?;
+    }
+    keep_to_the_search(&mut config);
+    let (mut resources, dir) = Run::prepare(config, &registry, AbsentWeights::Refused)?;
+    check_memory(args.allow_more_memory, &mut resources)?;
+    resources.saves = false;
+    Ok((Run::begin(resources, dir, &registry)?, sources))
+}
+
+/// A constant rate, at which all steps count alike; no evaluation; a folder of its own.
+fn keep_to_the_search(config: &mut Config) {
+    config.eval = EvalConfig { reward: config.eval.reward.take(), ..EvalConfig::default() };
+    let train = &mut config.train;
+    train.output_dir = Some(directory::free(&format!("find-rate-seed{}", train.seed)));
+    train.max_steps = train.max_steps.max(ROLLOUTS * train.num_iterations as u64);
+    (train.lr_scheduler_type, train.warmup_ratio) = (ScheduleKind::Constant, 0.0);
+    (train.metric_for_best_model, train.early_stopping_patience) = (None, 0);
+}
+
+fn not_found(run: &Run) -> anyhow::Error {
+    anyhow!(
+        "no learning rate was found in {} steps: the search needs {ROLLOUTS} rollouts that move the policy (`host diagnose {}` says what it sees; allow more with `--set train.max_steps=N`)",
+        run.progress.step,
+        run.dir.display()
+    )
+}
