@@ -198,7 +198,8 @@ fn a_mask_judges_the_step_that_is_taken() {
 #[test]
 fn completions_that_were_trained_on_move_no_share() {
     let steps = FOUR_STEPS.replace("max_steps=4", "max_steps=16").replace("save_steps=1", "save_steps=0");
-    let run = Folder::new().train("run", &format!("--plugin libgovernor.so {steps} --set train.num_iterations=4"));
+    let folder = Folder::new();
+    let run = folder.train("run", &format!("--plugin libgovernor.so {steps} --set train.num_iterations=4"));
     let shares = run.metric("governor.kl/share");
     // The search begins after six steps, and every fourth step is the first of a rollout.
     let moved: Vec<usize> = (7..16).filter(|step| shares[*step] != shares[step - 1]).collect();
