@@ -3,10 +3,9 @@
 import subprocess
 
 # Completions of a step, and steps.
-LINES = ((48, 75), (12, 75))
-# Multiples of the best rate: without the governor, and with it.
-BESIDE = (1 / 3, 1, 3, 30)
-GOVERNED = (1, 30)
+BATCH, STEPS = 48, 75
+# Multiples of the best rate.
+MULTIPLES = (1, 30)
 # A rollout of four steps, sampled in bf16.
 OFF_POLICY = {"train.steps_per_generation": 4, "rollout.dtype": "bf16"}
 BOTH = {"train.second_moment": "kept_and_rejected"}
@@ -15,7 +14,6 @@ FOUND_BOUND = {"recipe": "capo-soft", "weight.0.fisher_threshold": "auto"}
 SETTINGS = {
     "nothing else": ((), {}, 3e-5),
     "no clipping": ((), {"train.max_grad_norm": 0}, 3e-5),
-    "clipping at a norm of 0.1": ((), {"train.max_grad_norm": 0.1}, 3e-5),
     "KL penalty, `beta` 0.04": ((), {"objective.beta": 0.04}, 3e-5),
     "warm-up of 10%, cosine": ((), {"train.lr_scheduler_type": "cosine", "train.warmup_ratio": 0.1}, 3e-5),
     "4 iterations a rollout": ((), {"train.num_iterations": 4}, 3e-5),
@@ -46,11 +44,9 @@ def arguments(setting, is_governed):
 
 
 def runs():
-    """(setting, whether it is governed, completions, steps, rate) of every cell."""
+    """(setting, whether it is governed, rate) of every cell."""
     for setting, (_, _, best) in SETTINGS.items():
-        for batch, steps in LINES:
-            for is_governed, multiples in ((False, BESIDE), (True, GOVERNED)):
-                yield from ((setting, is_governed, batch, steps, best * multiple) for multiple in multiples)
+        yield from ((setting, is_governed, best * multiple) for is_governed in (False, True) for multiple in MULTIPLES)
 
 
 def arm(setting, is_governed):
