@@ -175,7 +175,7 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
     let advantages = advantage::estimate(advantage, &mut recorder.at(Point::Advantage), &batch, &info)?;
     let batch = objective::evaluate(objective, &mut recorder.at(Point::Objective), batch, advantages, &info)?;
     // Masks and weights judge the step that is taken: of it, step controls leave about as much as of the last one.
-    let mut judged = info.clone();
+    let mut judged = info;
     judged.optimizer.learning_rate *= progress.applied.unwrap_or(1.0);
     if let Some(dir) = dump {
         let path = dir.join(batch_file::name(info.step));
