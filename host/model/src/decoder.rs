@@ -248,7 +248,7 @@ impl Decoder {
             embedding: stored(policy, EMBEDDING)?,
             layers: (0..config.num_hidden_layers).map(|i| Layer::new(i, policy, &converted)).collect::<Result<_>>()?,
             final_norm: converted.get(FINAL_NORM)?,
-            head: Linear::new(stored(policy, head_name(config))?.to_dtype(DType::F32)?, None, None)?,
+            head: Linear::new(ops::head_for_logits(&stored(policy, head_name(config))?, policy.dtype())?, None, None)?,
             eps: config.rms_norm_eps,
             frozen: policy.adapter().is_some(),
             converted: converted.all,

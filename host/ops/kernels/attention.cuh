@@ -16,6 +16,20 @@ struct Tile {
     unsigned from, to, other, shared;
 };
 
+// A share of the queries that read a tile of keys: those from `first_reader` on that are below `tile.other`. `number`: which one of the
+// shares that are added later, or ALONE.
+struct Share {
+    Tile tile;
+    unsigned first_reader, number;
+};
+constexpr unsigned ALONE = 0xffffffffu;
+
+// Where a share's sums lie: those by the tile's keys, then those by its values.
+template <class T>
+__device__ __forceinline__ T* share_of(T* shares, unsigned number, unsigned line) {
+    return shares + static_cast<unsigned long long>(number) * 2 * TILE * line;
+}
+
 // What a block holds.
 struct alignas(16) AttentionRoom {
     float staged[TILE * TILE_LINE];   // two factors of a product over STEP numbers, or one tile of TILE numbers
@@ -327,14 +341,15 @@ __device__ void attention_by_queries(AttentionRoom& room, const T* queries, cons
     write(out + head * width, by_query, tile.from, tile.to, sizes.heads * width, width, fours, once);
 }
 
-// Block tile * key heads + key head: the gradients by its keys and values, [N, key heads * width] each, over all queries that read them, those
-// of the first query head first.
+// Block share * key heads + key head: the gradients by its keys and values, [N, key heads * width] each, over the share's queries, those of
+// the first query head first. Where a tile has several shares, they go to `shares`, [shares, 2, TILE, key heads * width].
 template <unsigned PARTS, class T>
 __device__ void attention_by_keys(AttentionRoom& room, const T* queries, const T* keys, const T* values, const T* grad,
-                                  const unsigned* first, const Tile* tiles, const float* stats, T* d_keys, T* d_values, HeadGroups sizes,
-                                  unsigned rows, bool fours, float scale) {
+                                  const unsigned* first, const Share* all_shares, const float* stats, T* d_keys, T* d_values, float* shares,
+                                  HeadGroups sizes, unsigned rows, bool fours, float scale) {
     const unsigned kv_heads = sizes.heads / sizes.group, width = sizes.width, kv = blockIdx.x % kv_heads;
-    const Tile tile = tiles[blockIdx.x / kv_heads];
+    const Share share = all_shares[blockIdx.x / kv_heads];
+    const Tile tile = share.tile;
     const Head<T> key = {keys + kv * width, sizes.keys, width, fours}, value = {values + kv * width, sizes.values, width, fours};
     const unsigned long long all = static_cast<unsigned long long>(sizes.heads) * rows;
     Sums by_key[PARTS] = {}, by_value[PARTS] = {};
@@ -342,7 +357,7 @@ __device__ void attention_by_keys(AttentionRoom& room, const T* queries, const T
         const Head<T> query = {queries + head * width, sizes.queries, width, fours};
         const Head<T> by_mixed = {grad + head * width, sizes.heads * width, width, fours};
         const float* own = stats + static_cast<unsigned long long>(head) * rows;
-        for (unsigned from = tile.from; from < tile.other; from += TILE) {
+        for (unsigned from = share.first_reader; from < tile.other; from += TILE) {
             // Both with a line for each key, and a column for each query.
             Sums probs = scores_of(room, key, tile.from, tile.to, query, from, tile.other);
             Sums by_scores = scores_of(room, value, tile.from, tile.to, by_mixed, from, tile.other);
@@ -371,8 +386,15 @@ __device__ void attention_by_keys(AttentionRoom& room, const T* queries, const T
         }
     }
     const float once[4] = {1.0f, 1.0f, 1.0f, 1.0f};
-    write(d_keys + kv * width, by_key, tile.from, tile.to, kv_heads * width, width, fours, once);
-    write(d_values + kv * width, by_value, tile.from, tile.to, kv_heads * width, width, fours, once);
+    const unsigned line = kv_heads * width;
+    if (share.number == ALONE) {
+        write(d_keys + kv * width, by_key, tile.from, tile.to, line, width, fours, once);
+        write(d_values + kv * width, by_value, tile.from, tile.to, line, width, fours, once);
+    } else {
+        float* own = share_of(shares, share.number, line) + kv * width;
+        write(own, by_key, 0, tile.to - tile.from, line, width, fours, once);
+        write(own + TILE * line, by_value, 0, tile.to - tile.from, line, width, fours, once);
+    }
 }
 
 // For heads of up to TILE * parts numbers. attention_bf16.cuh has most heads of bf16.
@@ -394,15 +416,40 @@ __device__ void attention_by_keys(AttentionRoom& room, const T* queries, const T
                                     {heads, group, width, line_q, line_k, line_v}, rows, fours, scale);                                 \
     }                                                                                                                                   \
     extern "C" __global__ void __launch_bounds__(THREADS) attention_by_keys_##suffix(                                                   \
-        const T* queries, const T* keys, const T* values, const T* grad, const unsigned* first, const Tile* tiles,                      \
-        const float* stats, T* d_keys, T* d_values, unsigned line_q, unsigned line_k, unsigned line_v, unsigned heads, unsigned group,  \
-        unsigned width, unsigned rows, float scale) {                                                                                   \
+        const T* queries, const T* keys, const T* values, const T* grad, const unsigned* first, const Share* all_shares,                \
+        const float* stats, T* d_keys, T* d_values, float* shares, unsigned line_q, unsigned line_k, unsigned line_v, unsigned heads,   \
+        unsigned group, unsigned width, unsigned rows, float scale) {                                                                   \
         __shared__ AttentionRoom room;                                                                                                  \
         const bool fours = in_fours(width, queries, keys, values, grad, d_keys, d_values) && (line_q | line_k | line_v) % 4 == 0;       \
-        attention_by_keys<parts>(room, queries, keys, values, grad, first, tiles, stats, d_keys, d_values,                              \
+        attention_by_keys<parts>(room, queries, keys, values, grad, first, all_shares, stats, d_keys, d_values, shares,                 \
                                  {heads, group, width, line_q, line_k, line_v}, rows, fours, scale);                                    \
     }
 ATTENTION_KERNELS(64_f32, 1, float)
 ATTENTION_KERNELS(128_f32, 2, float)
 ATTENTION_KERNELS(256_f32, 4, float)
 ATTENTION_KERNELS(256_bf16, 4, bf16)
+
+// Tiles of keys that have several shares: the first row, the end, the first share, and their number.
+struct Joined {
+    unsigned from, to, first, count;
+};
+
+// Block (tile, 0 or 1): the sums of the tile's shares by its keys, or by its values, in the order of the shares.
+template <class T>
+__device__ void join_shares(const Joined* tiles, const float* shares, T* d_keys, T* d_values, unsigned line) {
+    const Joined tile = tiles[blockIdx.x];
+    T* out = (blockIdx.y == 0 ? d_keys : d_values) + static_cast<unsigned long long>(tile.from) * line;
+    for (unsigned i = threadIdx.x; i < (tile.to - tile.from) * line; i += THREADS) {
+        float sum = 0.0f;
+        for (unsigned n = 0; n < tile.count; ++n) sum += share_of(shares, tile.first + n, line)[blockIdx.y * TILE * line + i];
+        out[i] = narrowed<T>(sum);
+    }
+}
+extern "C" __global__ void __launch_bounds__(THREADS)
+    join_shares_f32(const Joined* tiles, const float* shares, float* d_keys, float* d_values, unsigned line) {
+    join_shares(tiles, shares, d_keys, d_values, line);
+}
+extern "C" __global__ void __launch_bounds__(THREADS)
+    join_shares_bf16(const Joined* tiles, const float* shares, bf16* d_keys, bf16* d_values, unsigned line) {
+    join_shares(tiles, shares, d_keys, d_values, line);
+}

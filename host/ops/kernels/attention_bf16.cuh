@@ -82,20 +82,25 @@ __device__ __forceinline__ void mix_rows(Piece (&sums)[WIDTH / 8], const Piece (
     }
 }
 
+// Two numbers that follow each other.
+__device__ __forceinline__ void put_two(bf16* to, float low, float high) { *reinterpret_cast<unsigned*>(to) = both(low, high); }
+__device__ __forceinline__ void put_two(float* to, float low, float high) {
+    *reinterpret_cast<uint2*>(to) = {__float_as_uint(low), __float_as_uint(high)};
+}
+
 // Writes a warp's sums, times the factors of a thread's two lines, to the rows of a head from `from` on that are below `end`.
-template <unsigned COUNT>
-__device__ __forceinline__ void write_pieces(bf16* to, const Piece (&sums)[COUNT], unsigned from, unsigned end, unsigned line, unsigned width,
+template <class T, unsigned COUNT>
+__device__ __forceinline__ void write_pieces(T* to, const Piece (&sums)[COUNT], unsigned from, unsigned end, unsigned line, unsigned width,
                                              const float (&factor)[2]) {
     #pragma unroll
     for (unsigned i = 0; i < 2; ++i) {
         const unsigned row = from + line_of_warp() + line_in_piece() + 8 * i;
         if (row >= end) continue;
-        bf16* own = to + static_cast<unsigned long long>(row) * line;
+        T* own = to + static_cast<unsigned long long>(row) * line;
         #pragma unroll
         for (unsigned n = 0; n < COUNT; ++n) {
             const unsigned column = 8 * n + column_in_piece();
-            const unsigned numbers = both(sums[n].at[2 * i] * factor[i], sums[n].at[2 * i + 1] * factor[i]);
-            if (column < width) *reinterpret_cast<unsigned*>(own + column) = numbers;
+            if (column < width) put_two(own + column, sums[n].at[2 * i] * factor[i], sums[n].at[2 * i + 1] * factor[i]);
         }
     }
 }
@@ -257,10 +262,11 @@ __device__ void attention_by_queries_bf16(bf16* room, const bf16* queries, const
 // As `attention_by_keys`. The room holds three tiles.
 template <unsigned WIDTH>
 __device__ void attention_by_keys_bf16(bf16* room, const bf16* queries, const bf16* keys, const bf16* values, const bf16* grad,
-                                       const unsigned* first, const Tile* tiles, const float* stats, bf16* d_keys, bf16* d_values,
-                                       HeadGroups sizes, unsigned rows, float scale) {
+                                       const unsigned* first, const Share* all_shares, const float* stats, bf16* d_keys, bf16* d_values,
+                                       float* shares, HeadGroups sizes, unsigned rows, float scale) {
     const unsigned kv_heads = sizes.heads / sizes.group, width = sizes.width, kv = blockIdx.x % kv_heads;
-    const Tile tile = tiles[blockIdx.x / kv_heads];
+    const Share share = all_shares[blockIdx.x / kv_heads];
+    const Tile tile = share.tile;
     const Head<bf16> key = {keys + kv * width, sizes.keys, width, true}, value = {values + kv * width, sizes.values, width, true};
     const Rows<WIDTH> key_rows = {room}, value_rows = {room + TILE * WIDTH}, query_rows = {room + 2 * TILE * WIDTH};
     const Rows<WIDTH> grad_rows = {query_rows.numbers + FEW_QUERIES * WIDTH};
@@ -274,7 +280,7 @@ __device__ void attention_by_keys_bf16(bf16* room, const bf16* queries, const bf
         const Head<bf16> by_mixed = {grad + head * width, sizes.heads * width, width, true};
         const float* own = stats + static_cast<unsigned long long>(head) * rows;
         #pragma unroll 1
-        for (unsigned from = tile.from; from < tile.other; from += FEW_QUERIES) {
+        for (unsigned from = share.first_reader; from < tile.other; from += FEW_QUERIES) {
             __syncthreads();
             stage<FEW_QUERIES>(query_rows, query, from, tile.other);
             stage<FEW_QUERIES>(grad_rows, by_mixed, from, tile.other);
@@ -306,8 +312,15 @@ __device__ void attention_by_keys_bf16(bf16* room, const bf16* queries, const bf
         }
     }
     const float once[2] = {1.0f, 1.0f};
-    write_pieces(d_keys + kv * width, by_key, tile.from, tile.to, kv_heads * width, width, once);
-    write_pieces(d_values + kv * width, by_value, tile.from, tile.to, kv_heads * width, width, once);
+    const unsigned line = kv_heads * width;
+    if (share.number == ALONE) {
+        write_pieces(d_keys + kv * width, by_key, tile.from, tile.to, line, width, once);
+        write_pieces(d_values + kv * width, by_value, tile.from, tile.to, line, width, once);
+    } else {
+        float* own = share_of(shares, share.number, line) + kv * width;
+        write_pieces(own, by_key, 0, tile.to - tile.from, line, width, once);
+        write_pieces(own + TILE * line, by_value, 0, tile.to - tile.from, line, width, once);
+    }
 }
 
 // What a block holds.
@@ -332,11 +345,11 @@ struct alignas(16) MatrixRoom {
                                         {heads, group, width, line_q, line_k, line_v}, rows, scale);                                           \
     }                                                                                                                                          \
     extern "C" __global__ void __launch_bounds__(MATRIX_THREADS) attention_by_keys_##size##_matrix_bf16(                                       \
-        const bf16* queries, const bf16* keys, const bf16* values, const bf16* grad, const unsigned* first, const Tile* tiles,                 \
-        const float* stats, bf16* d_keys, bf16* d_values, unsigned line_q, unsigned line_k, unsigned line_v, unsigned heads,                   \
+        const bf16* queries, const bf16* keys, const bf16* values, const bf16* grad, const unsigned* first, const Share* all_shares,           \
+        const float* stats, bf16* d_keys, bf16* d_values, float* shares, unsigned line_q, unsigned line_k, unsigned line_v, unsigned heads,    \
         unsigned group, unsigned width, unsigned rows, float scale) {                                                                          \
         __shared__ MatrixRoom<3 * TILE * size> room;                                                                                           \
-        attention_by_keys_bf16<size>(room.numbers, queries, keys, values, grad, first, tiles, stats, d_keys, d_values,                         \
+        attention_by_keys_bf16<size>(room.numbers, queries, keys, values, grad, first, all_shares, stats, d_keys, d_values, shares,            \
                                      {heads, group, width, line_q, line_k, line_v}, rows, scale);                                              \
     }
 MATRIX_ATTENTION_KERNELS(64)

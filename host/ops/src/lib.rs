@@ -53,8 +53,11 @@ pub use draw::{NOT_FINITE, argmax, draw, pick, weigh};
 pub use few_rows::{Streamed, products_of_few_rows};
 pub use kept::{DecodeRows, Starts};
 pub use kernel::{sum_blocks, sum_squares};
-pub use logps::{STRIP, TokenCotangents, chunk_rows, for_logits, logit_stats, token_logps_by_hidden, token_logps_vjp};
-pub use packing::{BLOCK, HeadSizes, Packing};
+pub use logps::{
+    STRIP, TokenCotangents, chunk_rows, for_logits, head_for_logits, logit_stats, token_logps_by_hidden,
+    token_logps_vjp,
+};
+pub use packing::{BLOCK, HeadSizes, Packing, SHARE, Tables};
 pub use product::{check_instructions, matmul, product};
 pub use rms_norm::{add_rms_norm, rms_norm, rms_norm_backward};
 pub use rope::{Frequencies, Rope, RopeTable};

@@ -6,7 +6,7 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Device, Layout, Resul
 
 use super::kernel::{dtype_error, for_rows, layout_error, maximum, rows, slice};
 use super::number::{Number, Real};
-use super::product::Instructions;
+use super::product::{Instructions, add_product};
 use super::{Truncation, add_to, fused, generic, has_kernel, is_rounded, product, to_dtype, truncate};
 
 /// Number of logits that exist at one time (16 MiB in f32): a CPU's caches hold them.
@@ -30,10 +30,25 @@ pub fn chunk_rows(vocab: usize, device: &Device) -> usize {
 
 /// Features in the dtype in which the head reads them: bf16 where the processor has instructions for it, whose sums are f32, else f32 or f64.
 pub fn for_logits(hidden: &Tensor) -> Result<Tensor> {
-    if hidden.dtype() != DType::BF16 || is_rounded(hidden) && Instructions::of_this_machine()? != Instructions::F32 {
-        return Ok(hidden.clone());
-    }
-    to_dtype(hidden, DType::F32)
+    let multiplies_bf16 = || {
+        let here = is_rounded(hidden);
+        Ok::<_, candle_core::Error>(here && Instructions::of_this_machine()? != Instructions::F32 || takes(hidden))
+    };
+    if hidden.dtype() != DType::BF16 || multiplies_bf16()? { Ok(hidden.clone()) } else { to_dtype(hidden, DType::F32) }
+}
+
+/// True if a GPU's kernels take `x`.
+fn takes(x: &Tensor) -> bool {
+    #[cfg(feature = "cuda")]
+    return super::cuda::takes(x);
+    #[cfg(not(feature = "cuda"))]
+    return x.device().is_cuda();
+}
+
+/// The head `[V, D]` as logits are computed with it, for a model whose activations are of `dtype`: f32, or on a GPU a copy in bf16. On the CPU
+/// products round it while they read it.
+pub fn head_for_logits(head: &Tensor, dtype: DType) -> Result<Tensor> {
+    head.to_dtype(if dtype == DType::BF16 && head.device().is_cuda() { dtype } else { DType::F32 })
 }
 
 /// Four numbers per row of `logits` `[N, V]` and target `[N]` (u32), as `[N, 4]`.
@@ -63,32 +78,30 @@ pub struct TokenCotangents<'a> {
 }
 
 impl TokenCotangents<'_> {
-    /// Gradient by the logits of `len` rows from row `from`, `[len, V]`, f32 or f64.
-    fn by_logits(&self, logits: &Tensor, from: usize, len: usize) -> Result<Tensor> {
+    /// Gradient by the logits of `len` rows from row `from`, `[len, V]`, rounded to `dtype`.
+    fn by_logits(&self, logits: &Tensor, from: usize, len: usize, dtype: DType) -> Result<Tensor> {
         let (targets, d_logps) = (self.targets.narrow(0, from, len)?, self.d_logps.narrow(0, from, len)?);
+        let gradient = |logits: &Tensor, dtype| logit_gradient(logits, &targets, &d_logps, self.temperature, dtype);
+        // What is added to is not rounded before.
+        let first = if self.d_entropy.is_some() { logits.dtype() } else { dtype };
         let d_logits = match self.truncation {
-            None => logit_gradient(logits, &targets, &d_logps, self.temperature)?,
-            Some(truncation) => {
-                logit_gradient(&truncate(logits, &targets, truncation)?, &targets, &d_logps, self.temperature)?
-            }
+            None => gradient(logits, first)?,
+            Some(truncation) => gradient(&truncate(logits, &targets, truncation)?, first)?,
         };
-        match self.d_entropy {
-            None => Ok(d_logits),
-            Some(d_entropy) => {
-                let d_entropy = d_entropy.narrow(0, from, len)?;
-                super::add(&d_logits, &generic::entropy_gradient(logits, &d_entropy, self.temperature)?)
-            }
-        }
+        let Some(d_entropy) = self.d_entropy else { return Ok(d_logits) };
+        let d_entropy = d_entropy.narrow(0, from, len)?;
+        to_dtype(&super::add(&d_logits, &generic::entropy_gradient(logits, &d_entropy, self.temperature)?)?, dtype)
     }
 }
 
-/// Gradients of a loss by `hidden` `[N, D]`, in its dtype, and by `head` `[V, D]`, in the head's; neither argument may carry a graph.
+/// Gradients of a loss by `hidden` `[N, D]`, in its dtype, and by `head` `[V, D]`, in the logits'; neither argument may carry a graph.
 ///
 /// The logits `hidden . head^T` are recomputed chunk by chunk.
 pub fn token_logps_vjp(hidden: &Tensor, head: &Tensor, loss: &TokenCotangents<'_>) -> Result<(Tensor, Tensor)> {
     let mut d_head: Option<Tensor> = None;
+    let dtype = dtype_of_logits(head);
     let d_hidden = by_hidden(hidden, head, loss, |d_logits, hidden| {
-        let part = |first, len| product(&d_logits.narrow(1, first, len)?.t()?, hidden, head.dtype());
+        let part = |first, len| product(&d_logits.narrow(1, first, len)?.t()?, hidden, dtype);
         let vocab = head.dim(0)?;
         d_head = Some(match d_head.take() {
             None => part(0, vocab)?,
@@ -99,11 +112,16 @@ pub fn token_logps_vjp(hidden: &Tensor, head: &Tensor, loss: &TokenCotangents<'_
                 }
                 sum
             }
-            Some(sum) => add_to(sum, &part(0, vocab)?)?,
+            Some(sum) => add_product(sum, &d_logits.t()?, hidden)?,
         });
         Ok(())
     })?;
-    Ok((d_hidden, d_head.map_or_else(|| head.zeros_like(), Ok)?))
+    Ok((d_hidden, d_head.map_or_else(|| head.zeros_like()?.to_dtype(dtype), Ok)?))
+}
+
+/// The dtype of logits, and of the head's gradient: the head's, or f32 for a head of bf16.
+fn dtype_of_logits(head: &Tensor) -> DType {
+    if head.dtype() == DType::BF16 { DType::F32 } else { head.dtype() }
 }
 
 /// The gradient by `hidden` alone, for a frozen head.
@@ -124,8 +142,8 @@ fn by_hidden(
     for from in (0..rows).step_by(chunk) {
         let len = chunk.min(rows - from);
         let hidden = hidden.narrow(0, from, len)?;
-        let logits = product(&hidden, &head.t()?, head.dtype())?;
-        let d_logits = to_dtype(&loss.by_logits(&logits, from, len)?, hidden.dtype())?;
+        let logits = product(&hidden, &head.t()?, dtype_of_logits(head))?;
+        let d_logits = loss.by_logits(&logits, from, len, hidden.dtype())?;
         drop(logits);
         d_hidden.push(product(&d_logits, head, hidden.dtype())?);
         each(&d_logits, &hidden)?;
@@ -133,12 +151,22 @@ fn by_hidden(
     if d_hidden.is_empty() { hidden.zeros_like() } else { Tensor::cat(&d_hidden, 0) }
 }
 
-/// Gradient of `sum_n d_logps_n logp_n` by `logits` `[N, V]`.
-fn logit_gradient(logits: &Tensor, targets: &Tensor, d_logps: &Tensor, temperature: f64) -> Result<Tensor> {
+/// Gradient of `sum_n d_logps_n logp_n` by `logits` `[N, V]`, rounded to `dtype`.
+fn logit_gradient(
+    logits: &Tensor,
+    targets: &Tensor,
+    d_logps: &Tensor,
+    temperature: f64,
+    dtype: DType,
+) -> Result<Tensor> {
     if !has_kernel(logits) {
-        return generic::logit_gradient(logits, targets, d_logps, temperature);
+        return generic::logit_gradient(logits, targets, d_logps, temperature)?.to_dtype(dtype);
     }
-    logits.apply_op3_no_bwd(targets, d_logps, &LogitGradient { temperature })
+    #[cfg(feature = "cuda")]
+    if logits.device().is_cuda() {
+        return super::cuda::logit_gradient(logits, targets, d_logps, temperature, dtype);
+    }
+    to_dtype(&logits.apply_op3_no_bwd(targets, d_logps, &LogitGradient { temperature })?, dtype)
 }
 
 /// Checks shapes and targets; returns the numbers of rows and of logits per row.
@@ -292,18 +320,5 @@ impl CustomOp3 for LogitGradient {
             CpuStorage::F64(_) => self.run::<f64>((logits, ll), targets, (d_logps, sl)),
             other => dtype_error(other, self.name()),
         }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        a: &CudaStorage,
-        al: &Layout,
-        b: &CudaStorage,
-        bl: &Layout,
-        c: &CudaStorage,
-        cl: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        super::cuda::logit_gradient((a, al), (b, bl), (c, cl), self.temperature)
     }
 }

@@ -1,7 +1,7 @@
 //! Which rows of packed matrices attend to which.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use candle_core::{Result, Tensor};
 
@@ -11,14 +11,19 @@ use super::kernel::layout_error;
 /// Most queries that are computed at once.
 pub const BLOCK: usize = 128;
 /// Rows in a tile of the kernels of a GPU, as in `attention.cuh`.
-const TILE: usize = 64;
+pub(crate) const TILE: usize = 64;
+/// Queries for which one block adds the gradients of a tile of keys: a prompt has those of all its completions, and would be waited for.
+pub const SHARE: usize = 384;
+/// The number of a tile's only share.
+const ALONE: usize = u32::MAX as usize;
 
 /// Prompts, each with the completions that continue it, as consecutive rows of one matrix.
 #[derive(Debug, Clone)]
 pub struct Packing {
     pub(crate) stems: Arc<[Stem]>,
+    tables: Arc<OnceLock<Tables>>,
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-    pub(crate) on_device: [Kept; 3],
+    pub(crate) on_device: [Kept; 4],
 }
 
 /// A prompt with its completions: rows of the packed matrices.
@@ -104,7 +109,7 @@ impl Packing {
             first = stem.rows.end;
             stem
         };
-        Self { stems: stems.into_iter().map(stem).collect(), on_device: Default::default() }
+        Self { stems: stems.into_iter().map(stem).collect(), tables: Arc::default(), on_device: Default::default() }
     }
 
     /// Number of rows.
@@ -112,30 +117,61 @@ impl Packing {
         self.stems.last().map_or(0, |stem| stem.rows.end)
     }
 
-    /// Arrays that the kernels of a GPU read: the first row of the prompt or completion of each row, `[N]`; tiles of up to `TILE` queries `[tiles, 4]`:
-    /// the first one, the end, where the stem begins and where its prompt ends; and tiles of keys, in which the third number is the end of the
-    /// rows that read them. The tiles with the most work come first.
-    pub fn tiles(&self) -> [Vec<u32>; 3] {
+    /// Arrays that the kernels of a GPU read, those with the most work first.
+    pub fn tables(&self) -> &Tables {
+        self.tables.get_or_init(|| self.make_tables())
+    }
+
+    fn make_tables(&self) -> Tables {
         let (mut firsts, mut ends) = (vec![0; self.rows()], vec![0; self.rows()]);
         for Piece { rows, first } in self.stems.iter().flat_map(|stem| &stem.blocks).flat_map(|block| &block.pieces) {
             firsts[rows.clone()].fill(*first);
             ends[*first] = rows.end;
         }
-        let (mut of_queries, mut of_keys) = (Vec::new(), Vec::new());
+        let (mut of_queries, mut of_keys, mut joined, mut shares) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for Stem { rows, shared, .. } in self.stems.iter() {
             for from in rows.clone().step_by(TILE) {
                 let to = (from + TILE).min(rows.end);
                 of_queries.push((to - rows.start.max(firsts[from]), [from, to, rows.start, *shared]));
                 let until = if from < *shared { rows.end } else { ends[firsts[to - 1]] };
-                of_keys.push((until - from, [from, to, until, *shared]));
+                if until - from <= SHARE {
+                    of_keys.push((until - from, [from, to, until, *shared, from, ALONE]));
+                    continue;
+                }
+                let first_share = shares;
+                for readers in (from..until).step_by(SHARE) {
+                    let end = (readers + SHARE).min(until);
+                    of_keys.push((end - readers, [from, to, end, *shared, readers, shares]));
+                    shares += 1;
+                }
+                joined.push((shares - first_share, [from, to, first_share, shares - first_share]));
             }
         }
-        let sorted = |mut tiles: Vec<(usize, [usize; 4])>| {
-            tiles.sort_by_key(|(work, _)| std::cmp::Reverse(*work));
-            tiles.iter().flat_map(|(_, tile)| tile.map(|row| row as u32)).collect()
-        };
-        [firsts.iter().map(|row| *row as u32).collect(), sorted(of_queries), sorted(of_keys)]
+        let firsts = firsts.iter().map(|row| *row as u32).collect();
+        Tables { arrays: [firsts, sorted(of_queries), sorted(of_keys), sorted(joined)], shares }
     }
+}
+
+/// What [`Packing::tables`] gives.
+#[derive(Debug)]
+pub struct Tables {
+    /// The first row of the prompt or completion of each row, `[N]`.
+    ///
+    /// Tiles of up to `TILE` queries, `[.., 4]`: the first one, the end, where the stem begins and where its prompt ends.
+    ///
+    /// Tiles of keys, `[.., 6]`: the first one, the end, the end of the queries that read them, where the prompt ends, the first of those
+    /// queries, and the number of the share, or `ALONE`. Where there are more than `SHARE` queries, each so many are a share.
+    ///
+    /// Tiles with several shares, `[.., 4]`: the first key, the end, the first share and their number.
+    pub arrays: [Vec<u32>; 4],
+    /// Number of shares.
+    pub shares: usize,
+}
+
+/// Numbers of tiles, those with the most work first.
+fn sorted<const N: usize>(mut tiles: Vec<(usize, [usize; N])>) -> Vec<u32> {
+    tiles.sort_by_key(|(work, _)| std::cmp::Reverse(*work));
+    tiles.iter().flat_map(|(_, tile)| tile.map(|row| row as u32)).collect()
 }
 
 /// Numbers of query heads and of key heads, and the width of each.

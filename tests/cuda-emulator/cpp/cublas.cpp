@@ -94,8 +94,8 @@ struct Product {
     double alpha, beta;
     bool tf32;
 
-    template <class Sum, class Load, class Store>
-    void run(Load load, Store store) const {
+    template <class Sum, class Load, class Before, class Store>
+    void run(Load load, Before there, Store store) const {
         std::vector<Sum> left(static_cast<std::size_t>(m) * k), column(m);
         for (long long i = 0; i < batch; i++) {
             for (int p = 0; p < k; p++) {
@@ -115,7 +115,7 @@ struct Product {
                 for (int row = 0; row < m; row++) {
                     long long at = i * c.stride + static_cast<long long>(j) * c.line + row;
                     // Where `beta` is 0, what was there is not read: it may be NaN.
-                    Sum before = beta == 0 ? Sum(0) : Sum(beta) * load(c.values, at);
+                    Sum before = beta == 0 ? Sum(0) : Sum(beta) * there(at);
                     store(at, Sum(alpha) * column[row] + before);
                 }
             }
@@ -126,12 +126,14 @@ struct Product {
         cuda_emulator::Access access;
         if (in == R_64F) {
             run<double>([](const void* values, long long at) { return static_cast<const double*>(values)[at]; },
+                        [this](long long at) { return static_cast<const double*>(c.values)[at]; },
                         [this](long long at, double value) { static_cast<double*>(c.values)[at] = value; });
         } else {
             run<float>([this](const void* values, long long at) {
                 float value = read(in, values, at);
                 return tf32 ? to_tf32(value) : value;
             },
+                       [this](long long at) { return read(out, c.values, at); },
                        [this](long long at, float value) { write(out, c.values, at, value); });
         }
     }

@@ -4,7 +4,7 @@ use candle_core::{DType, Result, Tensor};
 
 use super::super::kept::DecodeRows;
 use super::super::kernel::layout_error;
-use super::super::packing::{HeadSizes, Packing};
+use super::super::packing::{HeadSizes, Packing, TILE};
 use super::THREADS;
 use super::launch::{Launch, MOST_PARTS, unwritten};
 
@@ -25,8 +25,8 @@ const RUN: usize = 8;
 struct Packed<'a> {
     packing: &'a Packing,
     sizes: HeadSizes,
-    /// First rows, tiles of queries, tiles of keys.
-    tables: [Tensor; 3],
+    /// As in `Tables`.
+    tables: [Tensor; 4],
 }
 
 impl<'a> Packed<'a> {
@@ -37,12 +37,12 @@ impl<'a> Packed<'a> {
                 format!("heads of {} numbers, at most {WIDEST_HEAD} on a GPU", sizes.width),
             );
         }
-        let mut tables = packing.on_device.iter().zip(packing.tiles());
+        let mut tables = packing.on_device.iter().zip(&packing.tables().arrays);
         let mut next = || {
-            let (kept, table) = tables.next().expect("three tables");
-            kept.get(x.device(), || Tensor::new(table, x.device()))
+            let (kept, table) = tables.next().expect("four tables");
+            kept.get(x.device(), || Tensor::new(table.as_slice(), x.device()))
         };
-        Ok(Self { packing, sizes, tables: [next()?, next()?, next()?] })
+        Ok(Self { packing, sizes, tables: [next()?, next()?, next()?, next()?] })
     }
 
     /// Runs `name` in a block for each of the `heads` of each tile. It writes `outs` and reads the others.
@@ -51,7 +51,7 @@ impl<'a> Packed<'a> {
         name: &str,
         [queries, keys, values]: [&'b Tensor; 3],
         grad: Option<&'b Tensor>,
-        (tiles, heads): (&'b Tensor, usize),
+        (tiles, count, heads): (&'b Tensor, usize, usize),
         outs: &[&'b Tensor],
     ) -> Result<()> {
         let (rows, HeadSizes { heads: all, kv_heads, width }) = (self.packing.rows(), self.sizes);
@@ -81,7 +81,7 @@ impl<'a> Packed<'a> {
             launch = launch.words([rows])?;
         }
         // SAFETY: `HeadSizes::check` compared the matrices with the packing, whose tiles cover its rows, each once. `form` is as wide as a head.
-        unsafe { launch.float(self.sizes.scale()).run((tiles.elem_count() / 4 * heads, 1)) }
+        unsafe { launch.float(self.sizes.scale()).run((count * heads, 1)) }
     }
 }
 
@@ -94,7 +94,8 @@ fn in_runs(x: &Tensor) -> bool {
 pub(crate) fn attention(heads: [&Tensor; 3], packing: &Packing, sizes: HeadSizes) -> Result<Tensor> {
     let packed = Packed::new(heads[0], packing, sizes)?;
     let out = unwritten(heads[0], heads[0].shape(), heads[0].dtype())?;
-    packed.run("attention", heads, None, (&packed.tables[1], sizes.heads), &[&out])?;
+    let tiles = &packed.tables[1];
+    packed.run("attention", heads, None, (tiles, tiles.elem_count() / 4, sizes.heads), &[&out])?;
     Ok(out)
 }
 
@@ -108,9 +109,22 @@ pub(crate) fn attention_backward(
     let stats = unwritten(&grad, (3, sizes.heads, packing.rows()), DType::F32)?;
     let [by_queries, by_keys, by_values] = heads.map(|x| unwritten(x, x.shape(), x.dtype()));
     let (by_queries, by_keys, by_values) = (by_queries?, by_keys?, by_values?);
-    let [_, of_queries, of_keys] = &packed.tables;
-    packed.run("attention_by_queries", heads, Some(&grad), (of_queries, sizes.heads), &[&by_queries, &stats])?;
-    packed.run("attention_by_keys", heads, Some(&grad), (of_keys, sizes.kv_heads), &[&stats, &by_keys, &by_values])?;
+    let [_, of_queries, of_keys, joined] = &packed.tables;
+    let tiles = (of_queries, of_queries.elem_count() / 4, sizes.heads);
+    packed.run("attention_by_queries", heads, Some(&grad), tiles, &[&by_queries, &stats])?;
+    // No tensor is empty, so that each has an address.
+    let (line, count) = (sizes.kv_heads * sizes.width, packing.tables().shares);
+    let shares = unwritten(&grad, (count.max(1), 2, TILE, line), DType::F32)?;
+    let tiles = (of_keys, of_keys.elem_count() / 6, sizes.kv_heads);
+    packed.run("attention_by_keys", heads, Some(&grad), tiles, &[&stats, &by_keys, &by_values, &shares])?;
+    if count > 0 {
+        let launch = Launch::new("join_shares", &grad)?.memory(joined, DType::U32, joined.elem_count())?;
+        let launch = launch.memory(&shares, DType::F32, shares.elem_count())?;
+        let all = packing.rows() * line;
+        let launch = launch.memory(&by_keys, grad.dtype(), all)?.memory(&by_values, grad.dtype(), all)?;
+        // SAFETY: a block for each matrix and tile of several shares, which have TILE lines each; the rows of tiles are the packing's.
+        unsafe { launch.words([line])?.run((joined.elem_count() / 4, 2)) }?;
+    }
     Ok([by_queries, by_keys, by_values])
 }
 

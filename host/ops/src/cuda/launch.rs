@@ -17,6 +17,7 @@ enum Argument<'a> {
     Word(u32),
     Long(u64),
     Float(f32),
+    Double(f64),
 }
 
 /// A kernel with its arguments, which are given in the order of its parameters.
@@ -124,6 +125,11 @@ impl<'a> Launch<'a> {
         self
     }
 
+    pub(super) fn double(mut self, value: f64) -> Self {
+        self.arguments.push(Argument::Double(value));
+        self
+    }
+
     /// With `threads` in a block, in place of [`THREADS`].
     pub(super) fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
@@ -156,6 +162,7 @@ impl<'a> Launch<'a> {
                 Argument::Word(value) => launch.arg(value),
                 Argument::Long(value) => launch.arg(value),
                 Argument::Float(value) => launch.arg(value),
+                Argument::Double(value) => launch.arg(value),
             };
         }
         let (grid_dim, block_dim) = ((columns as u32, rows as u32, 1), (self.threads as u32, 1, 1));

@@ -3,9 +3,10 @@
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::PushKernelArg;
-use candle_core::{CudaStorage, Result, Shape};
+use candle_core::{CudaStorage, DType, Result, Shape, Tensor};
 
 use super::super::kernel::layout_error;
+use super::launch::{Launch, unwritten};
 use super::{Arg, MOST_TOP, blocks, check_len, kernel, view_of};
 
 pub(crate) fn logit_stats(logits: Arg<'_>, targets: Arg<'_>, temperature: f64) -> Result<(CudaStorage, Shape)> {
@@ -24,25 +25,21 @@ pub(crate) fn logit_stats(logits: Arg<'_>, targets: Arg<'_>, temperature: f64) -
 }
 
 pub(crate) fn logit_gradient(
-    logits: Arg<'_>,
-    targets: Arg<'_>,
-    d_logps: Arg<'_>,
+    logits: &Tensor,
+    targets: &Tensor,
+    d_logps: &Tensor,
     temperature: f64,
-) -> Result<(CudaStorage, Shape)> {
-    const OP: &str = "logit-gradient";
-    let ((rows, vocab), device) = (logits.1.shape().dims2()?, logits.0.device());
-    let logits = view_of::<f32>(logits, OP)?;
-    let (targets, d_logps) = (view_of::<u32>(targets, OP)?, view_of::<f32>(d_logps, OP)?);
-    check_len(OP, targets.len(), rows)?;
-    check_len(OP, d_logps.len(), rows)?;
-    let mut out = device.alloc_zeros::<f32>(rows * vocab)?;
-    let (function, width) = (kernel(device, "logit_gradient_f32")?, vocab as u32);
-    let stream = device.cuda_stream();
-    let mut launch = stream.launch_builder(&function);
-    launch.arg(&logits).arg(&targets).arg(&d_logps).arg(&mut out).arg(&width).arg(&temperature);
+    dtype: DType,
+) -> Result<Tensor> {
+    let (rows, vocab) = logits.dims2()?;
+    let name = if dtype == DType::BF16 { "logit_gradient_to_bf16" } else { "logit_gradient_f32" };
+    let out = unwritten(logits, logits.shape(), if dtype == DType::BF16 { dtype } else { DType::F32 })?;
+    let launch = Launch::named(name.to_owned(), logits)?.memory(logits, DType::F32, rows * vocab)?;
+    let launch = launch.memory(targets, DType::U32, rows)?.memory(d_logps, DType::F32, rows)?;
+    let launch = launch.memory(&out, out.dtype(), rows * vocab)?.words([vocab])?.double(temperature);
     // SAFETY: one block per row of `logits` and `out` [rows, vocab]; `targets` and `d_logps` have `rows` elements.
-    unsafe { launch.launch(blocks(rows)?) }.w()?;
-    Ok((CudaStorage::wrap_cuda_slice(out, device.clone()), (rows, vocab).into()))
+    unsafe { launch.run((rows, 1)) }?;
+    out.to_dtype(dtype)
 }
 
 /// `k` must not exceed the number of logits per row, nor `MOST_TOP`.

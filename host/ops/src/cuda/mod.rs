@@ -17,6 +17,7 @@ mod launch;
 mod logits;
 mod norms;
 mod optimizer;
+mod product;
 mod rope;
 mod rows;
 
@@ -25,6 +26,7 @@ pub(super) use elementwise::{add, add_bias, swiglu, swiglu_backward};
 pub(super) use logits::{draw, logit_gradient, logit_stats, top_ids};
 pub(super) use norms::{WIDEST, rms_norm, rms_norm_backward, sum_rows};
 pub(super) use optimizer::{adamw, narrowed, squares};
+pub(super) use product::{add_product, product};
 pub(super) use rope::{Turn, move_heads};
 pub(super) use rows::add_rows;
 

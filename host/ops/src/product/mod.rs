@@ -35,7 +35,8 @@ pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     product(a, b, a.dtype())
 }
 
-/// `a b` for `a` `[.., M, R]` and `b` `[.., R, N]`, in the dtype `out`. If one of them is bf16 on the CPU, both are rounded to bf16.
+/// `a b` for `a` `[.., M, R]` and `b` `[.., R, N]`, in the dtype `out`. If one of them is bf16 on the CPU, both are rounded to bf16; on a
+/// GPU `b` is rounded to the dtype of `a`. Sums of bf16 are f32.
 pub fn product(a: &Tensor, b: &Tensor, out: DType) -> Result<Tensor> {
     let here = a.device().is_cpu() && matches!(out, DType::F32 | DType::BF16);
     if here && [a.dtype(), b.dtype()].contains(&DType::BF16) {
@@ -45,7 +46,28 @@ pub fn product(a: &Tensor, b: &Tensor, out: DType) -> Result<Tensor> {
         }
         return in_tiles(instructions, a, b, out);
     }
+    #[cfg(feature = "cuda")]
+    if widens(a, out) {
+        return super::cuda::product(a, &b.to_dtype(a.dtype())?);
+    }
     a.matmul(&b.to_dtype(a.dtype())?)?.to_dtype(out)
+}
+
+/// `sum + a b`, in place where a kernel can; `sum` must not be shared.
+pub(crate) fn add_product(sum: Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if widens(a, sum.dtype()) {
+        super::cuda::add_product(&sum, a, &b.to_dtype(a.dtype())?)?;
+        return Ok(sum);
+    }
+    let product = product(a, b, sum.dtype())?;
+    super::add_to(sum, &product)
+}
+
+/// True if the product of two matrices, the first of which is `a`, has numbers wider than theirs on a GPU.
+#[cfg(feature = "cuda")]
+fn widens(a: &Tensor, out: DType) -> bool {
+    a.device().is_cuda() && a.rank() == 2 && (a.dtype(), out) == (DType::BF16, DType::F32)
 }
 
 /// `x` rounded to bf16, as f32 in the same memory order.
