@@ -36,8 +36,10 @@ WRONG = {
 }  # fmt: skip
 # A program that ends or says nothing is started once more, and may then do well.
 ONCE_MORE = ("silent", "sleeps", "ends", "fails", "kills-itself", "closes", "leaves-a-child", "ignores", "kills-its-group", "floods-errors", "floods-a-line")
-# Lines that the programs of a run get at least.
-LINES = 8
+# What comes after the last rollout is about none, so only a rollout before it must end the run.
+AFTERWARDS = ("answers-again-later",)
+# Lines that the programs of a run get at least, and the number of its rollouts.
+LINES, ROLLOUTS = 8, 2
 # A completion is right where its text has an even number of characters: a rule of our own, so that both kinds occur.
 PROGRAM = """import json, os, signal, sys, time
 out, held = sys.stdout, []
@@ -78,7 +80,8 @@ class Part:
         outcome = case.call(*self.command(processes), limit=LIMIT)
         if sin in self.right and outcome.code != 0:
             case.find("it is refused", outcome)
-        if sin in self.wrong and sin not in ONCE_MORE and start < self.lines // processes and outcome.code == 0:
+        lines = self.lines // ROLLOUTS * (ROLLOUTS - 1) if sin in AFTERWARDS else self.lines
+        if sin in self.wrong and sin not in ONCE_MORE and start < lines // processes and outcome.code == 0:
             case.find("it is taken", outcome)
         if outcome.code == 0 and rewards(case.folder) != self.expected[processes]:
             case.find("its rewards are not what it said", outcome)
@@ -91,7 +94,7 @@ class Part:
         return [f"reward=[{{{PROCESS}, concurrency={processes}}}]"]
 
     def command(self, processes):
-        steps = ("train.max_steps=2", "eval.num_prompts=0", "train.save_steps=1", *self.settings(processes))
+        steps = (f"train.max_steps={ROLLOUTS}", "eval.num_prompts=0", "train.save_steps=1", *self.settings(processes))
         sets = [word for one in steps for word in ("--set", one)]
         return ["train", "--config", "data.toml", *sets, "--output-dir", runs.RUN]
 
