@@ -16,6 +16,7 @@ RIGHT = {
     "answers-by-id": "say(json.dumps({'id': row['id'], 'reward': right}))",
     "answers-in-pieces": "[(out.write(c), out.flush()) for c in str(right) + '\\n']",
     "answers-backwards": "held.append((row['id'], right))\nif len(held) == row['count']:\n [say(json.dumps({'id': i, 'reward': r})) for i, r in reversed(held)]; held.clear()",
+    "does-not-judge": "say(right or 'null')",
     "talks-beside": "sys.stderr.write('x' * 200000); say(right)",
 }
 WRONG = {
@@ -25,7 +26,7 @@ WRONG = {
     "floods": "while True: out.write('1\\n' * 4096)",
     "floods-a-line": "while True: out.write('1' * 65536)",
     "floods-errors": "while True: sys.stderr.write('1\\n' * 4096)",
-    "nan": "say('NaN')", "infinite": "say('1e999')", "words": "say('good')", "an-object": "say('{}')", "a-list": "say('[1]')", "null": "say('null')",
+    "nan": "say('NaN')", "infinite": "say('1e999')", "words": "say('good')", "an-object": "say('{}')", "a-list": "say('[1]')",
     "unknown-id": "say(json.dumps({'id': 10**9, 'reward': 1}))", "negative-id": "say(json.dumps({'id': -1, 'reward': 1}))",
     "one-id-twice": "say(json.dumps({'id': 0, 'reward': right}))",
     "deep": "say('[' * 100000)", "bytes": "out.flush(); sys.stdout.buffer.write(b'\\xff\\x00\\n'); sys.stdout.buffer.flush()",
