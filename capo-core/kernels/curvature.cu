@@ -24,9 +24,11 @@
     X(dense_rows) X(own_rows) X(mark_new_rows) X(place_new_rows)                                                        \
     X(project_tokens_f32) X(project_tokens_f16) X(project_tokens_bf16)                                                  \
     X(project_tokens_wide_f32) X(project_tokens_wide_f16) X(project_tokens_wide_bf16)                                   \
-    X(mark_long) X(list_long)                                                                                           \
+    X(order_pairs) X(mark_lengths) X(list_marked)                                                                       \
     X(project_short_f32) X(project_short_f16) X(project_short_bf16)                                                     \
+    X(project_medium_f32) X(project_medium_f16) X(project_medium_bf16)                                                  \
     X(project_long_f32) X(project_long_f16) X(project_long_bf16)                                                        \
     X(update_short_f32) X(update_short_f16) X(update_short_bf16)                                                        \
+    X(update_medium_f32) X(update_medium_f16) X(update_medium_bf16)                                                     \
     X(update_long_f32) X(update_long_f16) X(update_long_bf16)                                                           \
     X(add_projections) X(follow_gradients) X(react)

@@ -69,21 +69,52 @@ __device__ inline float quotient(float x, float y) {
 
 __device__ inline bool is_finite(double x) { return fabs(x) <= 1.7976931348623157e308; }
 
+// A lane's columns of a row as they lie in memory. They take fewer registers than floats do, so that more can be under way.
+template <class H>
+struct Raw {
+    uint4 parts[PER_LANE * sizeof(H) / sizeof(uint4)];
+};
+
+// Both halves of a word.
+__device__ inline void widen_word(u32 word, bf16, float* x) {
+    x[0] = __uint_as_float(word << 16), x[1] = __uint_as_float(word & 0xffff0000u);
+}
+__device__ inline void widen_word(u32 word, f16, float* x) {
+    x[0] = widen(f16{(u16)word}), x[1] = widen(f16{(u16)(word >> 16)});
+}
+__device__ inline void widen_word(u32 word, float, float* x) { x[0] = __uint_as_float(word); }
+
+template <class H>
+__device__ inline void widen_columns(const Raw<H>& raw, float (&x)[PER_LANE]) {
+    constexpr u32 PER_WORD = sizeof(u32) / sizeof(H);
+#pragma unroll
+    for (u32 part = 0; part < PER_LANE / PER_WORD / 4; part++) {
+        u32 words[4] = {raw.parts[part].x, raw.parts[part].y, raw.parts[part].z, raw.parts[part].w};
+#pragma unroll
+        for (u32 at = 0; at < 4; at++) widen_word(words[at], H{}, x + (part * 4 + at) * PER_WORD);
+    }
+}
+
 // A lane's columns of a row, 0 beyond its end. `vector`: rows start at multiples of 16 bytes.
 template <class H>
-__device__ inline void load_columns(const H* row, u32 column, u32 width, bool vector, float (&x)[PER_LANE]) {
+__device__ inline void load_raw(const H* row, u32 column, u32 width, bool vector, Raw<H>& raw) {
     if (vector && column + PER_LANE <= width) {
-        alignas(16) H raw[PER_LANE];
         const uint4* source = reinterpret_cast<const uint4*>(row + column);
-        uint4* target = reinterpret_cast<uint4*>(raw);
 #pragma unroll
-        for (u32 part = 0; part < PER_LANE * sizeof(H) / sizeof(uint4); part++) target[part] = source[part];
-#pragma unroll
-        for (u32 at = 0; at < PER_LANE; at++) x[at] = widen(raw[at]);
+        for (u32 part = 0; part < PER_LANE * sizeof(H) / sizeof(uint4); part++) raw.parts[part] = source[part];
     } else {
+        H x[PER_LANE];
 #pragma unroll
-        for (u32 at = 0; at < PER_LANE; at++) x[at] = column + at < width ? widen(row[column + at]) : 0.0f;
+        for (u32 at = 0; at < PER_LANE; at++) x[at] = column + at < width ? row[column + at] : H{};
+        memcpy(raw.parts, x, sizeof(x));
     }
+}
+
+template <class H>
+__device__ inline void load_columns(const H* row, u32 column, u32 width, bool vector, float (&x)[PER_LANE]) {
+    Raw<H> raw;
+    load_raw(row, column, width, vector, raw);
+    widen_columns(raw, x);
 }
 
 // Sum over the lanes of a warp, in all of them; the order is fixed.

@@ -1,26 +1,47 @@
 // Gradients of rows, summed over the tokens of a subset: what their direction does to the pairs, and what they do to moments.
 //
-// A block takes one segment and one tile of D. Segments of up to LONG pairs have a warp, longer ones LONG_WARPS of them, which
-// share the pairs out in equal parts. The sum over tokens stays in registers, the direction in shared memory: nothing of size
-// R D is written.
+// A block takes one segment and one tile of D. Short segments have a warp, medium and long ones MEDIUM_WARPS and LONG_WARPS of them,
+// which share the pairs out in equal parts; the caller sorts them by length. The sum over tokens stays in registers, the direction in
+// shared memory: nothing of size R D is written.
 
-constexpr u32 LONG = 64;
+constexpr u32 MEDIUM_WARPS = 4;
 constexpr u32 LONG_WARPS = 16;
-// Pairs whose features a warp asks for before it needs the first.
-constexpr u32 AHEAD = 4;
+// Bytes of features that a lane asks for before it needs the first.
+constexpr u32 AHEAD = 64;
+// Blocks of so many warps leave room for others on a multiprocessor: while one waits for its first pairs, or writes, those work.
+#define RESIDENT(WARPS) __launch_bounds__((WARPS) * WARP, 32 / (WARPS))
 
-// 1 where a segment is long, `[count + 1]`.
-extern "C" __global__ void mark_long(u32 count, const u32* starts, u32* marks) {
-    u32 segment = blockIdx.x * blockDim.x + threadIdx.x;
-    if (segment > count) return;
-    marks[segment] = segment < count && starts[segment + 1] - starts[segment] > LONG;
+// Features and coefficients of sorted pairs, one after another, so that each tile of D need not gather them: `[P]`.
+extern "C" __global__ void order_pairs(
+    u32 pairs, const u32* values, const u32* features, u32 stride, const double* coefficients, u32* sorted_features,
+    double* sorted_coefficients) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= pairs) return;
+    u32 index = values[at];
+    sorted_features[at] = features[index / stride];
+    sorted_coefficients[at] = coefficients[index];
 }
 
-// The long segments, in their order.
-extern "C" __global__ void list_long(u32 count, const u32* prefix, u32* list) {
+// 1 where a segment has more than `least` and at most `most` pairs, `[count + 1]`.
+extern "C" __global__ void mark_lengths(u32 count, const u32* starts, u32 least, u32 most, u32* marks) {
+    u32 segment = blockIdx.x * blockDim.x + threadIdx.x;
+    if (segment > count) return;
+    u32 length = segment < count ? starts[segment + 1] - starts[segment] : 0;
+    marks[segment] = length > least && length <= most;
+}
+
+// The marked segments, in their order.
+extern "C" __global__ void list_marked(u32 count, const u32* prefix, u32* list) {
     u32 segment = blockIdx.x * blockDim.x + threadIdx.x;
     if (segment < count && prefix[segment + 1] != prefix[segment]) list[prefix[segment]] = segment;
 }
+
+// The block's segment, or NONE: of those that `list` names, as many as `listed` says.
+__device__ inline u32 own_segment(const u32* list, const u32* listed) { return blockIdx.x < *listed ? list[blockIdx.x] : NONE; }
+
+// Where a tile keeps a column. Lanes write theirs PER_LANE at a time, and would meet in the same banks.
+__device__ inline u32 place(u32 column) { return column + column / PER_LANE; }
+constexpr u32 PLACES = TILE + WARP;
 
 // The pairs that a warp of the block works on.
 struct Span {
@@ -34,40 +55,53 @@ __device__ inline Span own_span(u32 first, u32 last) {
     return Span{begin, min(last, begin + each)};
 }
 
-// The block's tile of `sum coefficient h`, its columns in `tile` for all threads.
-template <u32 WARPS, class H>
-__device__ inline void sum_gradient(
-    Span span, const u32* values, const H* hidden, const u32* features, u32 column, u32 width, bool vector, u32 stride,
-    const double* coefficients, double (&tile)[WARPS][TILE]) {
-    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    double total[PER_LANE] = {};
+// `take(pair, coefficient, h)` for each pair of the span, with the lane's columns of its feature; beyond the end for the last pair again,
+// with a coefficient of 0.
+template <class H, class Take>
+__device__ inline void for_each_pair(
+    Span span, const H* hidden, const u32* features, const double* coefficients, u32 column, u32 width, bool vector, Take take) {
+    constexpr u32 AT_ONCE = AHEAD / sizeof(Raw<H>);
+    u32 lane = threadIdx.x % WARP;
     for (u32 from = span.first; from < span.last; from += WARP) {
-        // Lane p knows pair p; beyond the end the last pair again, which adds nothing.
-        u32 index = values[min(from + lane, span.last - 1)], feature = features[index / stride];
-        double coefficient = from + lane < span.last ? coefficients[index] : 0.0;
-        for (u32 at = 0; at < min(WARP, span.last - from); at += AHEAD) {
-            float h[AHEAD][PER_LANE];
+        // Lane p knows pair p.
+        u32 own = min(from + lane, span.last - 1), feature = features[own], count = min(WARP, span.last - from);
+        double coefficient = coefficients && from + lane < span.last ? coefficients[own] : 0.0;
+        for (u32 at = 0; at < count; at += AT_ONCE) {
+            Raw<H> raw[AT_ONCE];
 #pragma unroll
-            for (u32 ahead = 0; ahead < AHEAD; ahead++) {
-                const H* row = hidden + (size_t)__shfl_sync(ALL_LANES, feature, at + ahead) * width;
-                load_columns(row, column, width, vector, h[ahead]);
+            for (u32 next = 0; next < AT_ONCE; next++) {
+                const H* row = hidden + (size_t)__shfl_sync(ALL_LANES, feature, at + next) * width;
+                load_raw(row, column, width, vector, raw[next]);
             }
 #pragma unroll
-            for (u32 ahead = 0; ahead < AHEAD; ahead++) {
-                double c = __shfl_sync(ALL_LANES, coefficient, at + ahead);
-#pragma unroll
-                for (u32 own = 0; own < PER_LANE; own++) total[own] = fma(c, (double)h[ahead][own], total[own]);
+            for (u32 next = 0; next < AT_ONCE; next++) {
+                float h[PER_LANE];
+                widen_columns(raw[next], h);
+                take(from + at + next, coefficients ? __shfl_sync(ALL_LANES, coefficient, at + next) : 0.0, h);
             }
         }
     }
+}
+
+// The block's tile of `sum coefficient h`, its columns in `tile` for all threads.
+template <u32 WARPS, class H>
+__device__ inline void sum_gradient(
+    Span span, const H* hidden, const u32* features, u32 column, u32 width, bool vector, const double* coefficients,
+    double (&tile)[WARPS][PLACES]) {
+    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    double total[PER_LANE] = {};
+    for_each_pair(span, hidden, features, coefficients, column, width, vector, [&](u32, double c, const float (&h)[PER_LANE]) {
 #pragma unroll
-    for (u32 own = 0; own < PER_LANE; own++) tile[warp][lane * PER_LANE + own] = total[own];
+        for (u32 own = 0; own < PER_LANE; own++) total[own] = fma(c, (double)h[own], total[own]);
+    });
+#pragma unroll
+    for (u32 own = 0; own < PER_LANE; own++) tile[warp][place(lane * PER_LANE + own)] = total[own];
     __syncthreads();
     if (WARPS > 1) {
         for (u32 own = threadIdx.x; own < TILE; own += WARPS * WARP) {
             double all = 0.0;
-            for (u32 other = 0; other < WARPS; other++) all += tile[other][own];
-            tile[0][own] = all;
+            for (u32 other = 0; other < WARPS; other++) all += tile[other][place(own)];
+            tile[0][place(own)] = all;
         }
         __syncthreads();
     }
@@ -77,16 +111,16 @@ __device__ inline void sum_gradient(
 // `rows` absent means SGD, where D is the gradient.
 template <u32 WARPS, class H>
 __device__ inline void project_segment(
-    u32 segment, u32 pairs, u32 count, const u32* values, const u32* starts, const Row* rows, const H* hidden, const u32* features,
-    u32 first_tile, u32 width, int vector, u32 stride, const double* coefficients, double eps, double* parts, double* norms) {
-    __shared__ double tile[WARPS][TILE];
+    u32 segment, u32 pairs, u32 count, const u32* starts, const Row* rows, const H* hidden, const u32* features, u32 first_tile,
+    u32 width, int vector, const double* coefficients, double eps, double* parts, double* norms) {
+    __shared__ double tile[WARPS][PLACES];
     __shared__ double squares[WARPS];
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, base = (first_tile + blockIdx.y) * TILE, column = base + lane * PER_LANE;
     Span span = own_span<WARPS>(starts[segment], starts[segment + 1]);
-    sum_gradient<WARPS>(span, values, hidden, features, column, width, vector, stride, coefficients, tile);
+    sum_gradient<WARPS>(span, hidden, features, column, width, vector, coefficients, tile);
     double norm = 0.0;
     for (u32 own = threadIdx.x; own < TILE; own += WARPS * WARP) {
-        double direction = tile[0][own];
+        double direction = tile[0][place(own)];
         if (rows && base + own < width) {
             Row row = rows[segment];
             double mean = row.new1 * direction, square = row.new2 * direction * direction;
@@ -96,7 +130,7 @@ __device__ inline void project_segment(
             }
             direction = mean / (sqrt(square) + eps);
         }
-        tile[0][own] = direction;
+        tile[0][place(own)] = direction;
         norm += direction * direction;
     }
     norm = warp_sum(norm);
@@ -109,27 +143,14 @@ __device__ inline void project_segment(
     }
     double direction[PER_LANE];
 #pragma unroll
-    for (u32 own = 0; own < PER_LANE; own++) direction[own] = tile[0][lane * PER_LANE + own];
-    for (u32 from = span.first; from < span.last; from += WARP) {
-        u32 feature = features[values[min(from + lane, span.last - 1)] / stride];
-        for (u32 at = 0; at < min(WARP, span.last - from); at += AHEAD) {
-            float h[AHEAD][PER_LANE];
+    for (u32 own = 0; own < PER_LANE; own++) direction[own] = tile[0][place(lane * PER_LANE + own)];
+    for_each_pair(span, hidden, features, nullptr, column, width, vector, [&](u32 pair, double, const float (&h)[PER_LANE]) {
+        double part = 0.0;
 #pragma unroll
-            for (u32 ahead = 0; ahead < AHEAD; ahead++) {
-                const H* row = hidden + (size_t)__shfl_sync(ALL_LANES, feature, at + ahead) * width;
-                load_columns(row, column, width, vector, h[ahead]);
-            }
-#pragma unroll
-            for (u32 ahead = 0; ahead < AHEAD; ahead++) {
-                double part = 0.0;
-#pragma unroll
-                for (u32 own = 0; own < PER_LANE; own++) part = fma(direction[own], (double)h[ahead][own], part);
-                part = warp_sum(part);
-                u32 pair = from + at + ahead;
-                if (lane == 0 && pair < span.last) parts[(size_t)blockIdx.y * pairs + pair] = part;
-            }
-        }
-    }
+        for (u32 own = 0; own < PER_LANE; own++) part = fma(direction[own], (double)h[own], part);
+        part = warp_sum(part);
+        if (lane == 0 && pair < span.last) parts[(size_t)blockIdx.y * pairs + pair] = part;
+    });
 }
 
 __device__ inline float saturate(double x) {
@@ -148,18 +169,18 @@ __device__ inline float round_to_bf16(float x) {
 // gradient has beyond this one enters the second moment by its own square.
 template <u32 WARPS, class H>
 __device__ inline void update_segment(
-    u32 segment, const u32* values, const u32* starts, const Row* rows, const H* hidden, const u32* features, u32 width, int vector,
-    u32 stride, const double* coefficients, const double* everything, int in_bf16) {
-    __shared__ double tile[WARPS][TILE], all[TILE];
+    u32 segment, const u32* starts, const Row* rows, const H* hidden, const u32* features, u32 width, int vector,
+    const double* coefficients, const double* everything, int in_bf16) {
+    __shared__ double tile[WARPS][PLACES], all[TILE];
     u32 lane = threadIdx.x % WARP, base = blockIdx.y * TILE, column = base + lane * PER_LANE;
     Span span = own_span<WARPS>(starts[segment], starts[segment + 1]);
     // One loop, so that the sum is in the code once.
 #pragma unroll 1
     for (bool first = everything;; first = false) {
         const double* of = first ? everything : coefficients;
-        sum_gradient<WARPS>(span, values, hidden, features, column, width, vector, stride, of, tile);
+        sum_gradient<WARPS>(span, hidden, features, column, width, vector, of, tile);
         if (!first) break;
-        for (u32 own = threadIdx.x; own < TILE; own += WARPS * WARP) all[own] = tile[0][own];
+        for (u32 own = threadIdx.x; own < TILE; own += WARPS * WARP) all[own] = tile[0][place(own)];
         __syncthreads();
     }
     Row row = rows[segment];
@@ -167,7 +188,7 @@ __device__ inline void update_segment(
     bool fresh = row.old1 == 0.0 && row.old2 == 0.0;
     for (u32 own = threadIdx.x; own < TILE && base + own < width; own += WARPS * WARP) {
         float *m = row.exp_avg + base + own, *v = row.exp_avg_sq + base + own;
-        double g = tile[0][own], mean = row.new1 * g, square = row.new2 * g * g;
+        double g = tile[0][place(own)], mean = row.new1 * g, square = row.new2 * g * g;
         if (!fresh) mean = row.old1 * (double)*m + mean, square = row.old2 * (double)*v + square;
         if (everything) square = row.new2 * (all[own] - g) * (all[own] - g) + square;
         *m = in_bf16 ? round_to_bf16(saturate(mean)) : saturate(mean);
@@ -175,37 +196,32 @@ __device__ inline void update_segment(
     }
 }
 
-#define SEGMENT_KERNELS(SUFFIX, H)                                                                                      \
-    extern "C" __global__ void __launch_bounds__(WARP) project_short_##SUFFIX(                                          \
-        u32 pairs, u32 count, const u32* values, const u32* starts, const Row* rows, const H* hidden,                   \
-        const u32* features, u32 first_tile, u32 width, int vector, u32 stride, const double* coefficients, double eps, \
+#define PROJECT_KERNEL(NAME, H, WARPS)                                                                         \
+    extern "C" __global__ void RESIDENT(WARPS) NAME(                                                                    \
+        const u32* list, const u32* listed, u32 pairs, u32 count, const u32* starts, const Row* rows, const H* hidden,  \
+        const u32* features, u32 first_tile, u32 width, int vector, const double* coefficients, double eps,             \
         double* parts, double* norms) {                                                                                 \
-        u32 segment = blockIdx.x;                                                                                       \
-        if (starts[segment + 1] - starts[segment] > LONG) return;                                                       \
-        project_segment<1>(segment, pairs, count, values, starts, rows, hidden, features, first_tile, width, vector,    \
-                           stride, coefficients, eps, parts, norms);                                                    \
-    }                                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(LONG_WARPS * WARP) project_long_##SUFFIX(                              \
-        const u32* list, u32 pairs, u32 count, const u32* values, const u32* starts, const Row* rows, const H* hidden,  \
-        const u32* features, u32 first_tile, u32 width, int vector, u32 stride, const double* coefficients, double eps, \
-        double* parts, double* norms) {                                                                                 \
-        project_segment<LONG_WARPS>(list[blockIdx.x], pairs, count, values, starts, rows, hidden, features, first_tile, \
-                                    width, vector, stride, coefficients, eps, parts, norms);                            \
-    }                                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(WARP) update_short_##SUFFIX(                                           \
-        const u32* values, const u32* starts, const Row* rows, const H* hidden, const u32* features, u32 width,         \
-        int vector, u32 stride, const double* coefficients, const double* everything, int in_bf16) {                    \
-        u32 segment = blockIdx.x;                                                                                       \
-        if (starts[segment + 1] - starts[segment] > LONG) return;                                                       \
-        update_segment<1>(segment, values, starts, rows, hidden, features, width, vector, stride, coefficients,         \
-                          everything, in_bf16);                                                                         \
-    }                                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(LONG_WARPS * WARP) update_long_##SUFFIX(                               \
-        const u32* list, const u32* values, const u32* starts, const Row* rows, const H* hidden, const u32* features,   \
-        u32 width, int vector, u32 stride, const double* coefficients, const double* everything, int in_bf16) {         \
-        update_segment<LONG_WARPS>(list[blockIdx.x], values, starts, rows, hidden, features, width, vector, stride,     \
-                                   coefficients, everything, in_bf16);                                                  \
+        u32 segment = own_segment(list, listed);                                                                        \
+        if (segment != NONE)                                                                                            \
+            project_segment<WARPS>(segment, pairs, count, starts, rows, hidden, features, first_tile, width, vector,    \
+                                   coefficients, eps, parts, norms);                                                    \
     }
+#define UPDATE_KERNEL(NAME, H, WARPS)                                                                                   \
+    extern "C" __global__ void RESIDENT(WARPS) NAME(                                                                    \
+        const u32* list, const u32* listed, const u32* starts, const Row* rows, const H* hidden, const u32* features,   \
+        u32 width, int vector, const double* coefficients, const double* everything, int in_bf16) {                     \
+        u32 segment = own_segment(list, listed);                                                                        \
+        if (segment != NONE)                                                                                            \
+            update_segment<WARPS>(segment, starts, rows, hidden, features, width, vector, coefficients, everything,     \
+                                  in_bf16);                                                                             \
+    }
+#define SEGMENT_KERNELS(SUFFIX, H)                                                                                      \
+    PROJECT_KERNEL(project_short_##SUFFIX, H, 1)                                                                        \
+    PROJECT_KERNEL(project_medium_##SUFFIX, H, MEDIUM_WARPS)                                                            \
+    PROJECT_KERNEL(project_long_##SUFFIX, H, LONG_WARPS)                                                                \
+    UPDATE_KERNEL(update_short_##SUFFIX, H, 1)                                                                          \
+    UPDATE_KERNEL(update_medium_##SUFFIX, H, MEDIUM_WARPS)                                                              \
+    UPDATE_KERNEL(update_long_##SUFFIX, H, LONG_WARPS)
 SEGMENT_KERNELS(f32, float)
 SEGMENT_KERNELS(f16, f16)
 SEGMENT_KERNELS(bf16, bf16)

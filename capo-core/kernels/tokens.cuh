@@ -1,95 +1,110 @@
 // Projections of each pair on the Adam direction of its own token's gradient, from the moments before the batch.
 //
-// A block takes a window of 32 sorted pairs, its warps the tiles of D in turn: a run of pairs shares its row's moments in
-// registers while the features of its tokens stream by. The bound is the special-function unit: a root and a reciprocal per element.
+// A block takes a window of 32 sorted pairs and TOKEN_WARPS tiles of D, a warp each: a run of pairs shares its row's moments in
+// registers while the features of its tokens stream by. Launches follow each other over D, so that the columns of all features that
+// one of them reads stay in the cache. The bound is the special-function unit: a root and a reciprocal per element.
 
 constexpr u32 TOKEN_WARPS = 4;
 
-// A tile's addends to a pair: `D h`, `|D|^2`, and whether an intermediate left the range of float.
-struct Part {
-    float v, norm;
-    bool lost;
+// A pair of the window. Its gradient is `c h`: in the direction's numerator `first h`, in its denominator `second h^2` beside the
+// moments of a row, and `second |h|` where there are none.
+struct alignas(16) Item {
+    u32 feature, segment;
+    float first, second;
 };
 
-// A row with moments, old ones decayed and bias-corrected.
-__device__ inline Part project_seen(
-    const float (&h)[PER_LANE], const float (&mean)[PER_LANE], const float (&square)[PER_LANE], float new1, float new2, float eps, float c) {
-    float v = 0.0f, norm = 0.0f, squares = 0.0f;
-#pragma unroll
-    for (u32 at = 0; at < PER_LANE; at++) {
-        float g = c * h[at];
-        float second = fmaf(new2, g * g, square[at]);
-        float direction = quotient(fmaf(new1, g, mean[at]), root(second) + eps);
-        v = fmaf(h[at], direction, v);
-        norm = fmaf(direction, direction, norm);
-        // A square that overflows would vanish in the quotient; their sum tells.
-        squares += second;
+// NaN as `first` where an intermediate would leave the range of float, or lose digits below it: the wide kernel computes such a pair.
+__device__ inline Item item_of(u32 feature, u32 segment, const Row& row, double c, double squared_norm, double eps) {
+    constexpr double SMALLEST = 1.1754943508222875e-38, STEP = 1.401298464324817e-45;
+    double first = row.new1 * c, second = row.new2 * c * c, negligible = 1e-14 * eps * eps;
+    bool seen = row.exp_avg != nullptr, fits = squared_norm * first * first < 1e74;
+    if (seen) {
+        fits = fits && squared_norm < 1e37 && second * squared_norm < 1e37 && second * SMALLEST < negligible &&
+               (second > SMALLEST || STEP * squared_norm < negligible);
+    } else {
+        fits = fits && second * squared_norm < 1e74;
     }
-    return Part{v, norm, !isfinite(squares)};
-}
-
-// A row whose moments are zero.
-__device__ inline Part project_unseen(const float (&h)[PER_LANE], float new1, float root2, float eps, float c) {
-    float v = 0.0f, norm = 0.0f, largest = 0.0f;
-#pragma unroll
-    for (u32 at = 0; at < PER_LANE; at++) {
-        float g = c * h[at], size = root2 * fabsf(g) + eps;
-        float direction = quotient(new1 * g, size);
-        v = fmaf(h[at], direction, v);
-        norm = fmaf(direction, direction, norm);
-        largest = fmaxf(largest, size);
-    }
-    // Beyond this the fast quotient is 0.
-    return Part{v, norm, !(largest < 8e37f)};
+    float nan = __uint_as_float(0x7fffffffu);
+    return Item{feature, segment, fits ? (float)first : nan, (float)(seen ? second : sqrt(second))};
 }
 
 template <class H>
 __device__ inline void project_tokens(
     u32 pairs, const u32* values, const u32* segments, const Row* rows, const H* hidden, const u32* features, u32 width, int vector,
-    u32 stride, const double* coefficients, float eps, double* v, double* norms) {
-    __shared__ float parts[2][TOKEN_WARPS][WARP];
-    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, first = blockIdx.x * WARP;
-    u32 count = min(WARP, pairs - first);
-    // Lane p knows pair p of the window, and in the end its sums.
-    u32 index = lane < count ? values[first + lane] : 0, segment = lane < count ? segments[first + lane] : NONE;
-    u32 feature = features[index / stride];
-    float coefficient = (float)coefficients[index], total = 0.0f, total_norm = 0.0f;
-    bool lost = false;
-    for (u32 tile = warp * TILE; tile < width; tile += TOKEN_WARPS * TILE) {
-        u32 column = tile + lane * PER_LANE, current = NONE;
-        float mean[PER_LANE], square[PER_LANE], new1 = 0.0f, new2 = 0.0f;
-        bool seen = false;
-        for (u32 p = 0; p < count; p++) {
-            u32 own = __shfl_sync(ALL_LANES, segment, p);
-            if (own != current) {
-                current = own;
-                Row row = rows[own];
+    u32 stride, const double* coefficients, const double* squared_norms, u32 first_tile, float eps, double* v, double* norms) {
+    __shared__ Item items[WARP];
+    __shared__ float sums[TOKEN_WARPS][2][WARP];
+    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, first = blockIdx.x * WARP, count = min(WARP, pairs - first);
+    if (warp == 0) {
+        // Beyond the end the last pair again, whose sums are not stored.
+        u32 at = first + min(lane, count - 1), index = values[at], n = index / stride;
+        items[lane] = item_of(features[n], segments[at], rows[segments[at]], coefficients[index], squared_norms[n], eps);
+    }
+    __syncthreads();
+    u32 column = (first_tile + warp) * TILE + lane * PER_LANE, current = NONE;
+    float mean[PER_LANE], square[PER_LANE];
+    bool seen = false;
+    Raw<H> ahead[2];
+#pragma unroll
+    for (u32 p = 0; p < 2; p++) load_raw(hidden + (size_t)items[p].feature * width, column, width, vector, ahead[p]);
+    for (u32 p = 0; p < count; p += 2) {
+        float both[2];
+#pragma unroll
+        for (u32 of = 0; of < 2; of++) {
+            Item item = items[p + of];
+            float h[PER_LANE];
+            widen_columns(ahead[of], h);
+            if (p + of + 2 < WARP) load_raw(hidden + (size_t)items[p + of + 2].feature * width, column, width, vector, ahead[of]);
+            if (item.segment != current) {
+                current = item.segment;
+                Row row = rows[current];
                 seen = row.exp_avg != nullptr;
-                new1 = (float)row.new1, new2 = seen ? (float)row.new2 : sqrtf((float)row.new2);
                 if (seen) {
                     float old1 = (float)row.old1, old2 = (float)row.old2;
                     load_columns(row.exp_avg, column, width, vector, mean);
                     load_columns(row.exp_avg_sq, column, width, vector, square);
 #pragma unroll
-                    for (u32 at = 0; at < PER_LANE; at++) mean[at] *= old1, square[at] *= old2;
+                    for (u32 at = 0; at < PER_LANE; at++) {
+                        square[at] *= old2;
+                        // As in `item_of`: both addends of the denominator fit, or the wide kernel takes over.
+                        mean[at] = square[at] < 1e37f ? mean[at] * old1 : __uint_as_float(0x7fffffffu);
+                    }
                 }
             }
-            float h[PER_LANE], c = __shfl_sync(ALL_LANES, coefficient, p);
-            load_columns(hidden + (size_t)__shfl_sync(ALL_LANES, feature, p) * width, column, width, vector, h);
-            Part part = seen ? project_seen(h, mean, square, new1, new2, eps, c) : project_unseen(h, new1, new2, eps, c);
-            part.v = warp_sum(part.v), part.norm = warp_sum(part.norm);
-            part.lost = __any_sync(ALL_LANES, part.lost);
-            if (lane == p) total += part.v, total_norm += part.norm, lost = lost || part.lost;
-        }
-    }
-    parts[0][warp][lane] = lost ? __uint_as_float(0x7f800000u) : total;
-    parts[1][warp][lane] = total_norm;
-    __syncthreads();
-    if (warp > 0 || lane >= count) return;
-    total = total_norm = 0.0f;
+            float total = 0.0f, norm = 0.0f;
+            if (seen) {
 #pragma unroll
-    for (u32 at = 0; at < TOKEN_WARPS; at++) total += parts[0][at][lane], total_norm += parts[1][at][lane];
-    v[index] = total, norms[index] = total_norm;
+                for (u32 at = 0; at < PER_LANE; at++) {
+                    float size = root(fmaf(item.second, h[at] * h[at], square[at])) + eps;
+                    float direction = quotient(fmaf(item.first, h[at], mean[at]), size);
+                    total = fmaf(h[at], direction, total), norm = fmaf(direction, direction, norm);
+                }
+            } else {
+#pragma unroll
+                for (u32 at = 0; at < PER_LANE; at++) {
+                    float direction = quotient(item.first * h[at], fmaf(item.second, fabsf(h[at]), eps));
+                    total = fmaf(h[at], direction, total), norm = fmaf(direction, direction, norm);
+                }
+            }
+            // From here on the lower lanes have `D h`, the upper ones `|D|^2`.
+            bool upper = lane & 16;
+            both[of] = (upper ? norm : total) + __shfl_xor_sync(ALL_LANES, upper ? total : norm, 16);
+        }
+        // And now eight lanes have one of the two pairs, and add.
+        bool later = lane & 8;
+        float sum = (later ? both[1] : both[0]) + __shfl_xor_sync(ALL_LANES, later ? both[0] : both[1], 8);
+#pragma unroll
+        for (u32 distance = 4; distance > 0; distance /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, distance);
+        if (lane % 8 == 0) sums[warp][lane / 16][p + lane / 8 % 2] = sum;
+    }
+    __syncthreads();
+    for (u32 at = threadIdx.x; at < 2 * WARP; at += blockDim.x) {
+        u32 what = at / WARP, p = at % WARP;
+        if (p >= count) continue;
+        float total = 0.0f;
+        for (u32 of = 0; of < blockDim.x / WARP; of++) total += sums[of][what][p];
+        (what == 0 ? v : norms)[values[first + p]] += total;
+    }
 }
 
 // The projections in double, for pairs whose projection is not finite. A warp per window.
@@ -121,8 +136,10 @@ __device__ inline void project_tokens_wide(
 #define PROJECT_TOKENS(SUFFIX, H)                                                                                       \
     extern "C" __global__ void __launch_bounds__(TOKEN_WARPS * WARP) project_tokens_##SUFFIX(                           \
         u32 pairs, const u32* values, const u32* segments, const Row* rows, const H* hidden, const u32* features,       \
-        u32 width, int vector, u32 stride, const double* coefficients, float eps, double* v, double* norms) {           \
-        project_tokens(pairs, values, segments, rows, hidden, features, width, vector, stride, coefficients, eps, v, norms); \
+        u32 width, int vector, u32 stride, const double* coefficients, const double* squared_norms, u32 first_tile,     \
+        float eps, double* v, double* norms) {                                                                          \
+        project_tokens(pairs, values, segments, rows, hidden, features, width, vector, stride, coefficients,            \
+                       squared_norms, first_tile, eps, v, norms);                                                       \
     }                                                                                                                   \
     extern "C" __global__ void project_tokens_wide_##SUFFIX(                                                            \
         u32 pairs, const u32* values, const u32* segments, const Row* rows, const H* hidden, const u32* features,       \

@@ -8,7 +8,7 @@ use super::driver::{Argument, Buffer};
 use super::pairs::Hidden;
 use super::rows::{self, AdamArgument, Row};
 use super::segments::{Choice, Segments};
-use super::{LONG_WARPS, Pairs, TILE, WARP, threads, warps};
+use super::{Pairs, TILE, WARP, threads, warps};
 use crate::Error;
 use crate::effect::Effect;
 use crate::optimizer::Adam;
@@ -19,8 +19,8 @@ use crate::step::{HostMoments, MomentArrays};
 use crate::store::{Source, Store};
 use crate::subset::Subsets;
 
-/// Warps of a block of `project_tokens`.
-const TOKEN_WARPS: u32 = 4;
+/// Most warps of a block of `project_tokens`, with a tile of D each.
+const TOKEN_WARPS: usize = 4;
 
 /// Range of Adam's `eps` in which fast quotients, and roots flushed to 0 below 1e-19, are accurate enough.
 const FAST_EPS: RangeInclusive<f64> = 1e-13..=1e37;
@@ -118,47 +118,58 @@ impl Projector<'_> {
 
     /// Projections for single tokens under Adam.
     fn tokens(&self, segments: &Segments, coefficients: &Buffer<f64>, adam: &Adam) -> Result<(), Error> {
-        let Self { pairs: Pairs { queue, hidden, features, stride, .. }, v, norms, .. } = self;
+        let Self { pairs: Pairs { queue, hidden, features, stride, squared_norms, .. }, v, norms, .. } = self;
         let (Segments { values, of_pair, pairs, .. }, Hidden { address, width, .. }) = (segments, hidden);
-        let rows = self.rows(segments, adam)?;
+        let (rows, tiles) = (self.rows(segments, adam)?, (*width as usize).div_ceil(TILE));
         let windows = pairs.div_ceil(WARP);
         let fast = hidden.of_dtype(["project_tokens_f32", "project_tokens_f16", "project_tokens_bf16"]);
         let wide = hidden.of_dtype(["project_tokens_wide_f32", "project_tokens_wide_f16", "project_tokens_wide_bf16"]);
         // The wide kernel recomputes values that the fast kernel cannot represent.
         let eps = if FAST_EPS.contains(&adam.eps) { adam.eps as f32 } else { f32::NAN };
         let common: [&dyn Argument; 7] = [pairs, values, of_pair, &rows, address, features, width];
-        // SAFETY: values and segments of pairs are `[P]`, rows `[R]`, features `[N]`, the rest `[N, S]`. The rows'
-        // moments have the features' width.
-        unsafe {
-            let grid = ((windows, 1), TOKEN_WARPS * WARP);
-            queue.launch(fast, grid, &[&common, &self.vector(), stride, coefficients, &eps, v, norms])?;
-            queue.launch(wide, warps(windows as usize), &[&common, stride, coefficients, &adam.eps, v, norms])
+        for first in (0..tiles).step_by(TOKEN_WARPS) {
+            let (first_tile, some) = (first as u32, (tiles - first).min(TOKEN_WARPS) as u32);
+            let grid = ((windows, 1), some * WARP);
+            let tile: [&dyn Argument; 5] = [&self.vector(), stride, coefficients, squared_norms, &first_tile];
+            // SAFETY: values and segments of pairs are `[P]`, rows `[R]`, features and their norms `[N]`, the rest `[N, S]`. The rows'
+            // moments have the features' width.
+            unsafe { queue.launch(fast, grid, &[&common, &tile, &eps, v, norms]) }?;
         }
+        // SAFETY: as above.
+        unsafe { queue.launch(wide, warps(windows as usize), &[&common, stride, coefficients, &adam.eps, v, norms]) }
     }
 
     /// Projections for subsets; without `adam` the direction is SGD's.
     fn subsets(&self, segments: &Segments, coefficients: &Buffer<f64>, adam: Option<&Adam>) -> Result<(), Error> {
-        let Self { pairs: Pairs { queue, hidden, features, stride, .. }, v, norms, .. } = self;
+        let Self { pairs: Pairs { queue, hidden, .. }, v, norms, .. } = self;
         let Hidden { address, width, vector, .. } = hidden;
         let rows = adam.map(|adam| self.rows(segments, adam)).transpose()?;
         let (rows, eps) = (rows.as_ref().map_or(0, Buffer::address), adam.map_or(0.0, |adam| adam.eps));
-        let (list, long) = segments.long(queue)?;
+        let (classes, (features, coefficients)) =
+            (segments.by_length(queue)?, segments.ordered(self.pairs, coefficients)?);
         let Segments { values, of_pair, starts, pairs: known, count } = segments;
         let tiles = (*width as usize).div_ceil(TILE);
         let at_once = tiles.min(TILES_AT_ONCE);
         let parts = queue.buffer::<f64>(at_once * *known as usize)?;
         let of_parts = queue.buffer::<f64>(at_once * *count as usize)?;
-        let short_kernel = hidden.of_dtype(["project_short_f32", "project_short_f16", "project_short_bf16"]);
-        let long_kernel = hidden.of_dtype(["project_long_f32", "project_long_f16", "project_long_bf16"]);
+        let kernels = [
+            ["project_long_f32", "project_long_f16", "project_long_bf16"],
+            ["project_medium_f32", "project_medium_f16", "project_medium_bf16"],
+            ["project_short_f32", "project_short_f16", "project_short_bf16"],
+        ];
         for first in (0..tiles).step_by(TILES_AT_ONCE) {
             let (first_tile, some) = (first as u32, (tiles - first).min(TILES_AT_ONCE) as u32);
-            let batch: [&dyn Argument; 6] = [address, features, &first_tile, width, vector, stride];
-            let short: [&dyn Argument; 10] =
-                [known, count, values, starts, &rows, &batch, coefficients, &eps, &parts, &of_parts];
-            // SAFETY: as in `tokens`; parts are `[tiles, P]`, their norms `[tiles, R]`.
+            let batch: [&dyn Argument; 9] =
+                [known, count, starts, &rows, address, &features, &first_tile, width, vector];
+            for (class, kernels) in classes.iter().zip(kernels) {
+                let ([list, listed], grid) = (class.arguments(), ((class.most, some), class.warps * WARP));
+                let own: [&dyn Argument; 4] = [&coefficients, &eps, &parts, &of_parts];
+                // SAFETY: as in `tokens`; the sorted pairs' features and coefficients are `[P]`, parts `[tiles, P]`, their norms
+                // `[tiles, R]`.
+                unsafe { queue.launch(hidden.of_dtype(kernels), grid, &[&list, &listed, &batch, &own]) }?;
+            }
+            // SAFETY: as above.
             unsafe {
-                queue.launch(short_kernel, ((*count, some), WARP), &short)?;
-                queue.launch(long_kernel, ((long, some), LONG_WARPS * WARP), &[&list, &short])?;
                 queue.launch(
                     "add_projections",
                     threads(*known as usize),

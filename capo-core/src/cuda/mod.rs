@@ -48,7 +48,12 @@ const THREADS: u32 = 256;
 /// Lanes of a warp.
 const WARP: u32 = 32;
 
-/// Number of warps in a block for a long segment.
+/// Most pairs of a short segment, for which a warp is enough, and of a medium one.
+const MEDIUM: u32 = 64;
+const LONG: u32 = 1024;
+
+/// Warps of a block for a medium segment and for a long one, as in the kernels.
+const MEDIUM_WARPS: u32 = 4;
 const LONG_WARPS: u32 = 16;
 
 /// Number of a feature's columns that a warp processes at a time.

@@ -5,8 +5,8 @@
 use super::driver::{Argument, Buffer, Device, Queue};
 use super::pairs::Hidden;
 use super::rows::{AdamArgument, Row};
-use super::segments::{Choice, Segments, scan};
-use super::{Arrays, LONG_WARPS, Pairs, TILE, WARP, threads};
+use super::segments::{Choice, Class, Segments, scan};
+use super::{Arrays, Pairs, TILE, WARP, threads};
 use crate::intake::{Intake, Taken};
 use crate::moments::{self, Slot};
 use crate::optimizer::Adam;
@@ -153,15 +153,18 @@ impl Moments {
         // A zero gradient only decays a row, and the decay is applied when the row is next read.
         let nonzero = (semantics.untouched_rows == UntouchedRows::Decay).then_some(&widest.values);
         let segments = Segments::of(pairs, Choice { subset_of: Some(&widest.subset_of), subsets: 1, nonzero })?;
-        let (long, (marks, new)) = (segments.long(queue)?, self.new_rows(pairs, &segments)?);
+        let (classes, (marks, new)) = (segments.by_length(queue)?, self.new_rows(pairs, &segments)?);
         let rows = queue.buffer(segments.count as usize)?;
+        let (features, of_kept) = segments.ordered(pairs, &kept.values)?;
+        let of_everything = everything.as_ref().map(|all| segments.ordered(pairs, &all.values)).transpose()?;
+        let coefficients = [of_kept.address(), of_everything.as_ref().map_or(0, |(_, ordered)| ordered.address())];
         self.make_room(queue, new)?;
         // Nothing has changed so far, and no memory is allocated from here on. A failed allocation therefore leaves the state unchanged.
         self.place(pairs, &segments, &marks)?;
         let adam = AdamArgument::update(adam, self.steps);
         let rows = self.rows_of(rows, pairs, &segments, true, adam)?;
         let in_bf16 = i32::from(semantics.state_dtype == StateDtype::Bf16);
-        self.add(pairs, &segments, &long, &rows, [Some(&kept), everything.as_ref()], in_bf16)?;
+        self.add(pairs, &segments, &classes, &rows, (&features, coefficients), in_bf16)?;
         queue.synchronize()?;
         self.rows += new;
         self.steps += 1;
@@ -224,30 +227,33 @@ impl Moments {
         Ok(out)
     }
 
-    /// Adds the segments' gradients to their rows: the kept tokens' gradient and, if given, the gradient of all tokens.
+    /// Adds the segments' gradients to their rows. The coefficients are those of the sorted pairs, of the kept tokens and, if not
+    /// 0, of all tokens.
     fn add(
         &self,
         pairs: &Pairs,
         segments: &Segments,
-        (list, long): &(Buffer<u32>, u32),
+        classes: &[Class],
         rows: &Buffer<Row>,
-        coefficients: [Option<&Coefficients>; 2],
+        (features, [kept, everything]): (&Buffer<u32>, [u64; 2]),
         in_bf16: i32,
     ) -> Result<(), Error> {
-        let Pairs { queue, hidden, features, stride, .. } = pairs;
-        let (Segments { values, starts, count, .. }, Hidden { address, width, vector, .. }) = (segments, hidden);
-        let [kept, everything] = coefficients.map(|own| own.map_or(0, |own| own.values.address()));
+        let Hidden { address, width, vector, .. } = &pairs.hidden;
         let tiles = (*width as usize).div_ceil(TILE) as u32;
-        let short: [&dyn Argument; 11] =
-            [values, starts, rows, address, features, width, vector, stride, &kept, &everything, &in_bf16];
-        let short_kernel = hidden.of_dtype(["update_short_f32", "update_short_f16", "update_short_bf16"]);
-        let long_kernel = hidden.of_dtype(["update_long_f32", "update_long_f16", "update_long_bf16"]);
-        // SAFETY: values are `[P]`, starts `[R + 1]`, rows `[R]` with moments of the features' width, features `[N]`,
-        // coefficients `[N, S]`; the coefficients of all tokens may be absent. No two segments share a row.
-        unsafe {
-            queue.launch(short_kernel, ((*count, tiles), WARP), &short)?;
-            queue.launch(long_kernel, ((*long, tiles), LONG_WARPS * WARP), &[list, &short])
+        let batch: [&dyn Argument; 9] =
+            [&segments.starts, rows, address, features, width, vector, &kept, &everything, &in_bf16];
+        let kernels = [
+            ["update_long_f32", "update_long_f16", "update_long_bf16"],
+            ["update_medium_f32", "update_medium_f16", "update_medium_bf16"],
+            ["update_short_f32", "update_short_f16", "update_short_bf16"],
+        ];
+        for (class, kernels) in classes.iter().zip(kernels) {
+            let ([list, listed], grid) = (class.arguments(), ((class.most, tiles), class.warps * WARP));
+            // SAFETY: starts are `[R + 1]`, rows `[R]` with moments of the features' width; the sorted pairs' features and
+            // coefficients are `[P]`, those of all tokens may be absent. No two segments share a row.
+            unsafe { pairs.queue.launch(pairs.hidden.of_dtype(kernels), grid, &[&list, &listed, &batch]) }?;
         }
+        Ok(())
     }
 
     fn slots(&self) -> SlotsArgument {

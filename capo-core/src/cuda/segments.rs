@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::driver::{Argument, Buffer, Queue};
-use super::{Pairs, THREADS, threads};
+use super::{LONG, LONG_WARPS, MEDIUM, MEDIUM_WARPS, Pairs, THREADS, threads};
 use crate::Error;
 
 /// Entries of a tile of the scan and of the sort.
@@ -58,28 +58,74 @@ impl Segments {
             sorter.sort(subsets)?;
             values = sorter.values;
         }
-        let (heads, known) = (queue.buffer::<u32>(slots + 1)?, queue.filled::<u32>(1, 0)?);
-        // SAFETY: as above; heads are `[N S + 1]`.
+        // One entry more than is scanned: the number of pairs, which is read together with the number of segments.
+        let heads = queue.buffer::<u32>(slots + 2)?;
+        let known = heads.address() + ((slots + 1) * size_of::<u32>()) as u64;
+        // SAFETY: as above; heads are `[N S + 1]`, and one number follows them.
         unsafe { queue.launch("mark_heads", threads(slots + 1), &[&chosen, &values, &heads, &known]) }?;
-        let count = scan(queue, &heads, slots)?;
-        let known = queue.download(&known, 1)?[0];
+        scan_in_place(queue, &heads, slots + 1)?;
+        let [count, known] = queue.read(heads.slice(), slots, 2)?[..] else {
+            unreachable!("two numbers were asked for")
+        };
         let (of_pair, starts) = (queue.buffer(known as usize)?, queue.buffer(count as usize + 1)?);
         // SAFETY: `heads` holds the sums before each of the P pairs and after the last, at most R.
         unsafe { queue.launch("write_segments", threads(known as usize + 1), &[&known, &heads, &of_pair, &starts]) }?;
         Ok(Self { values, of_pair, starts, pairs: known, count })
     }
 
-    /// The segments that `mark_long` marks, in order, and their number.
-    pub fn long(&self, queue: &Queue) -> Result<(Buffer<u32>, u32), Error> {
-        let count = self.count as usize;
-        let marks = queue.buffer::<u32>(count + 1)?;
-        // SAFETY: starts and marks are `[R + 1]`.
-        unsafe { queue.launch("mark_long", threads(count + 1), &[&self.count, &self.starts, &marks]) }?;
-        let long = scan(queue, &marks, count)?;
-        let list = queue.buffer(long as usize)?;
-        // SAFETY: the list holds as many entries as were marked.
-        unsafe { queue.launch("list_long", threads(count), &[&self.count, &marks, &list]) }?;
-        Ok((list, long))
+    /// Features and coefficients of the sorted pairs, `[P]` each.
+    pub fn ordered(&self, from: &Pairs, coefficients: &Buffer<f64>) -> Result<(Buffer<u32>, Buffer<f64>), Error> {
+        let (Pairs { queue, features, stride, .. }, Self { values, pairs, .. }) = (from, self);
+        let (grid, sorted) =
+            (threads(*pairs as usize), (queue.buffer(*pairs as usize)?, queue.buffer(*pairs as usize)?));
+        // SAFETY: values are `[P]`, indices into the coefficients, `[N, S]`; features are `[N]`, the results `[P]`.
+        unsafe {
+            queue.launch(
+                "order_pairs",
+                grid,
+                &[pairs, values, features, stride, coefficients, &sorted.0, &sorted.1],
+            )?;
+        }
+        Ok(sorted)
+    }
+
+    /// The segments by their lengths, the longest first, whose blocks take longest.
+    pub fn by_length(&self, queue: &Queue) -> Result<[Class; 3], Error> {
+        let class = |(warps, least, most): (u32, u32, u32)| {
+            let (count, at_most) = (self.count as usize, self.pairs / (least + 1));
+            let marks = queue.buffer::<u32>(count + 1)?;
+            let class = Class { warps, list: queue.buffer(count)?, marks, most: at_most.min(self.count) };
+            let grid = threads(count + 1);
+            // SAFETY: starts and marks are `[R + 1]`. The list is `[R]`, and no more than R are marked.
+            unsafe {
+                queue.launch("mark_lengths", grid, &[&self.count, &self.starts, &least, &most, &class.marks])?;
+                scan_in_place(queue, &class.marks, count + 1)?;
+                queue.launch("list_marked", grid, &[&self.count, &class.marks, &class.list])?;
+            }
+            Ok(class)
+        };
+        let [long, medium, short] =
+            [(LONG_WARPS, LONG, u32::MAX), (MEDIUM_WARPS, MEDIUM, LONG), (1, 0, MEDIUM)].map(class);
+        Ok([long?, medium?, short?])
+    }
+}
+
+/// Segments whose lengths are of one kind.
+#[derive(Debug)]
+pub(super) struct Class {
+    /// Number of warps that work on a segment together.
+    pub warps: u32,
+    /// Most segments that there can be: blocks to start. How many there are, only the device knows.
+    pub most: u32,
+    list: Buffer<u32>,
+    /// `[R + 1]`: number of marked segments before each, and of all.
+    marks: Buffer<u32>,
+}
+
+impl Class {
+    /// Addresses of the list and of its length.
+    pub fn arguments(&self) -> [u64; 2] {
+        [self.list.address(), self.marks.address() + ((self.marks.len() - 1) * size_of::<u32>()) as u64]
     }
 }
 
