@@ -16,6 +16,7 @@ RIGHT = {
     "answers-by-id": "say(json.dumps({'id': row['id'], 'reward': right}))",
     "answers-in-pieces": "[(out.write(c), out.flush()) for c in str(right) + '\\n']",
     "answers-backwards": "held.append((row['id'], right))\nif len(held) == row['count']:\n [say(json.dumps({'id': i, 'reward': r})) for i, r in reversed(held)]; held.clear()",
+    "does-not-judge": "say(right or 'null')",
     "talks-beside": "sys.stderr.write('x' * 200000); say(right)",
 }
 WRONG = {
@@ -25,7 +26,7 @@ WRONG = {
     "floods": "while True: out.write('1\\n' * 4096)",
     "floods-a-line": "while True: out.write('1' * 65536)",
     "floods-errors": "while True: sys.stderr.write('1\\n' * 4096)",
-    "nan": "say('NaN')", "infinite": "say('1e999')", "words": "say('good')", "an-object": "say('{}')", "a-list": "say('[1]')", "null": "say('null')",
+    "nan": "say('NaN')", "infinite": "say('1e999')", "words": "say('good')", "an-object": "say('{}')", "a-list": "say('[1]')",
     "unknown-id": "say(json.dumps({'id': 10**9, 'reward': 1}))", "negative-id": "say(json.dumps({'id': -1, 'reward': 1}))",
     "one-id-twice": "say(json.dumps({'id': 0, 'reward': right}))",
     "deep": "say('[' * 100000)", "bytes": "out.flush(); sys.stdout.buffer.write(b'\\xff\\x00\\n'); sys.stdout.buffer.flush()",
@@ -36,8 +37,10 @@ WRONG = {
 }  # fmt: skip
 # A program that ends or says nothing is started once more, and may then do well.
 ONCE_MORE = ("silent", "sleeps", "ends", "fails", "kills-itself", "closes", "leaves-a-child", "ignores", "kills-its-group", "floods-errors", "floods-a-line")
-# Lines that the programs of a run get at least.
-LINES = 8
+# What comes after the last rollout is about none, so only a rollout before it must end the run.
+AFTERWARDS = ("answers-again-later",)
+# Lines that the programs of a run get at least, and the number of its rollouts.
+LINES, ROLLOUTS = 8, 2
 # A completion is right where its text has an even number of characters: a rule of our own, so that both kinds occur.
 PROGRAM = """import json, os, signal, sys, time
 out, held = sys.stdout, []
@@ -78,7 +81,8 @@ class Part:
         outcome = case.call(*self.command(processes), limit=LIMIT)
         if sin in self.right and outcome.code != 0:
             case.find("it is refused", outcome)
-        if sin in self.wrong and sin not in ONCE_MORE and start < self.lines // processes and outcome.code == 0:
+        lines = self.lines // ROLLOUTS * (ROLLOUTS - 1) if sin in AFTERWARDS else self.lines
+        if sin in self.wrong and sin not in ONCE_MORE and start < lines // processes and outcome.code == 0:
             case.find("it is taken", outcome)
         if outcome.code == 0 and rewards(case.folder) != self.expected[processes]:
             case.find("its rewards are not what it said", outcome)
@@ -91,7 +95,7 @@ class Part:
         return [f"reward=[{{{PROCESS}, concurrency={processes}}}]"]
 
     def command(self, processes):
-        steps = ("train.max_steps=2", "eval.num_prompts=0", "train.save_steps=1", *self.settings(processes))
+        steps = (f"train.max_steps={ROLLOUTS}", "eval.num_prompts=0", "train.save_steps=1", *self.settings(processes))
         sets = [word for one in steps for word in ("--set", one)]
         return ["train", "--config", "data.toml", *sets, "--output-dir", runs.RUN]
 

@@ -36,7 +36,7 @@ def panel(number, name, lines):
         dashed = ' stroke-dasharray="6 4"' if line.dashed else ""
         parts.append(f'<polyline points="{path}" fill="none" stroke="{line.colour}" stroke-width="2.2" stroke-linejoin="round"{dashed}/>')
         y = bottom + 40 + 18 * (place % 3)
-        x = left if place < 3 else left + 132
+        x = left if place < 3 else left + 156
         parts.append(f'<line x1="{x}" y1="{y - 4}" x2="{x + 18}" y2="{y - 4}" stroke="{line.colour}" stroke-width="2.2"{dashed}/>')
         parts.append(text(x + 23, y, f"{line.name}: {line.points[max(line.points)]:.2f}", line.colour, 11))
     return parts

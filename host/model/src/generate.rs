@@ -175,15 +175,11 @@ impl Policy {
         let mut slots =
             Slots::new(self, model, prompts, batch.generation.max_completion_length, most, partner.is_some())?;
         loop {
-            while batch.waiting > 0 {
-                let Some(partner) = &mut partner else { break };
+            if let Some(partner) = partner.as_mut().filter(|_| batch.waiting > 0) {
                 let idle = batch.new.is_empty() && !slots.can_admit();
-                let ended = batch.hear(partner.replies(idle || !slots.is_steady())?);
+                let ended = batch.hear(partner.replies(idle)?);
                 SAMPLED.fetch_add(ended.len(), Ordering::Relaxed);
                 ended.into_iter().for_each(|row| slots.release(row));
-                if slots.is_steady() {
-                    break;
-                }
             }
             let next = match slots.admit(batch.new.is_empty())? {
                 Some(admitted) => admitted,

@@ -13,6 +13,8 @@ use super::policy::Policy;
 
 /// Most tokens that run through the model at once on a CPU, as many as rows of one thread.
 const MOST_TOKENS: usize = 128;
+/// Where rows continue in any order, the number of tokens of a GPU's passes is a multiple of this.
+const MULTIPLE: usize = 64;
 /// Waiting rows are admitted when one slot in `SHARE` is free, so that prompts run through the model together.
 const SHARE: usize = 8;
 
@@ -49,22 +51,39 @@ pub(super) struct Slots<'a> {
     count: usize,
     /// Index of the first waiting row.
     waiting: usize,
-    is_steady: bool,
+    /// True if rows continue in any order: then no bit of a row may depend on which tokens run through the model beside it.
+    any_order: bool,
+    /// Fewest and most tokens of a pass, which is filled if it has fewer.
+    fewest: usize,
+    most: usize,
+    /// Fewest rows of which logits are computed.
+    fewest_rows: usize,
+    /// Number of columns of the cache.
+    longest: usize,
 }
 
 impl<'a> Slots<'a> {
-    /// Makes slots for `most` rows at a time; 0 makes one for every row.
+    /// Makes slots for `most` rows at a time; 0 makes one for every row. Where rows continue in `any_order`, a CPU needs two tokens in a pass,
+    /// because products of a single row sum in another order. On a GPU, matrix libraries and kernels choose their order of sums by the number
+    /// of tokens and the longest row, so all passes have equally many tokens, and one of them fills the last column.
     pub(super) fn new(
         policy: &'a Policy,
         model: &'a Decoder,
         prompts: &'a [Vec<u32>],
         max_completion_length: usize,
         most: usize,
-        talks: bool,
+        any_order: bool,
     ) -> Result<Self> {
         let config = policy.config();
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0) + max_completion_length;
         let count = if most == 0 { prompts.len() } else { most.min(prompts.len()) };
+        let all = (count + 1).next_multiple_of(MULTIPLE);
+        let (fewest, most, fewest_rows) = match (any_order, policy.device().is_cpu()) {
+            (true, true) => (2, MOST_TOKENS, 2),
+            (true, false) => (all, all - 1, count),
+            (false, true) => (0, MOST_TOKENS, 0),
+            (false, false) => (0, count, 0),
+        };
         Ok(Self {
             cache: KvCache::new(config, count, longest, policy.dtype(), policy.device())?,
             table: rope_table(config, longest),
@@ -76,14 +95,12 @@ impl<'a> Slots<'a> {
             prompts,
             count,
             waiting: 0,
-            is_steady: talks && policy.device().is_cpu(),
+            any_order,
+            fewest,
+            most,
+            fewest_rows,
+            longest,
         })
-    }
-
-    /// True if no bit of a row depends on which tokens run through the model beside it, so that rows may continue in any order. Matrix
-    /// libraries of GPUs choose their order of sums by the number of tokens.
-    pub(super) fn is_steady(&self) -> bool {
-        self.is_steady
     }
 
     /// True if a row waits for its first turn, and has a place.
@@ -98,7 +115,8 @@ impl<'a> Slots<'a> {
             return Ok(None);
         }
         let mut count = self.free.len().min(self.prompts.len() - self.waiting);
-        if self.is_steady {
+        // On a GPU the first rows are always the same ones.
+        if self.any_order && (self.waiting > 0 || self.policy.device().is_cpu()) {
             let waiting = &self.prompts[self.waiting..][..count];
             count = waiting.iter().take_while(|prompt| **prompt == waiting[0]).count();
         }
@@ -140,24 +158,29 @@ impl<'a> Slots<'a> {
 
     /// Runs further tokens of some rows through the model. Those of a row stand together; the last of them predicts its next.
     pub(super) fn append(&mut self, tokens: &[(usize, u32)]) -> Result<Next> {
-        let most = if self.policy.device().is_cpu() { MOST_TOKENS } else { tokens.len() };
         let (mut rows, mut features) = (Vec::new(), Vec::new());
         let mut after = tokens.iter().map(|(row, _)| Some(*row)).skip(1).chain([None]);
-        for part in tokens.chunks(most) {
+        for part in tokens.chunks(self.most) {
             let is_last: Vec<bool> = part.iter().map(|(row, _)| after.next() != Some(Some(*row))).collect();
             let x = self.run(part)?;
             let last: Vec<u32> = (0..).zip(&is_last).filter_map(|(token, last)| last.then_some(token)).collect();
+            if last.is_empty() {
+                continue;
+            }
             rows.extend(last.iter().map(|token| part[*token as usize].0));
             let all = last.len() == part.len();
             features.push(if all { x } else { x.index_select(&Tensor::new(last, x.device())?, 0)? });
         }
         let x = if features.len() == 1 { features.remove(0) } else { Tensor::cat(&features, 0)? };
-        let features = self.model.features(&x)?;
-        let logits = match self.is_steady && rows.len() == 1 {
-            true => self.model.logits(&features.repeat((2, 1))?)?.narrow(0, 0, 1)?,
-            false => self.model.logits(&features)?,
+        let count = rows.len();
+        let of_rows = |all: Tensor| if all.dim(0)? == count { Ok(all) } else { all.narrow(0, 0, count) };
+        let filling = std::iter::repeat_n(0, self.fewest_rows.saturating_sub(count));
+        let x = match filling.len() {
+            0 => x,
+            _ => x.index_select(&Tensor::from_iter((0..count as u32).chain(filling), x.device())?, 0)?,
         };
-        Ok(Next { rows, features, logits })
+        let features = self.model.features(&x)?;
+        Ok(Next { rows, logits: of_rows(self.model.logits(&features)?)?, features: of_rows(features)? })
     }
 
     /// The last layer's output for further tokens, `[tokens, D]`.
@@ -169,11 +192,11 @@ impl<'a> Slots<'a> {
             ids.push(*id);
             self.lengths[*row] += 1;
         }
-        // Products of a single row sum in another order, so a single token runs twice.
-        let alone = self.is_steady && tokens.len() == 1;
-        if alone {
-            (places, positions, ids) = (places.repeat(2), positions.repeat(2), ids.repeat(2));
-        }
+        // No token of a row reads the last column: that of the longest completion, which does not run, has its place there.
+        let all = tokens.len().max(self.fewest);
+        places.resize(all, 0);
+        positions.resize(all, self.longest - 1);
+        ids.resize(all, 0);
         let rope = Rope::at(self.table.clone(), &positions);
         let rows = DecodeRows::new(places, positions);
         let ids = Tensor::from_slice(&ids, ids.len(), self.policy.device())?;
@@ -183,7 +206,7 @@ impl<'a> Slots<'a> {
             let mixed = self.cache.attend(number, &projected, &rope, &rows)?;
             (x, _) = layer.gated(&x, &mixed)?;
         }
-        Ok(if alone { x.narrow(0, 0, 1)? } else { x })
+        Ok(if all > tokens.len() { x.narrow(0, 0, tokens.len())? } else { x })
     }
 
     pub(super) fn release(&mut self, row: usize) {

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use tests::artifacts::workspace;
 use tests::{Folder, RunDir, device};
 
+use crate::environments::{PATIENT, with};
+
 /// Few short completions, because the emulator runs each thread of a GPU on its own.
 const SMALL: &str = "--set train.max_steps=3 --set train.per_device_train_batch_size=16 --set rollout.num_generations=8 \
     --set rollout.max_completion_length=16 --set eval.num_prompts=8 --set eval.eval_steps=3 --set train.save_steps=3 \
@@ -83,6 +85,22 @@ fn one_seed_gives_the_same_bits() {
             folder.train("halves", &format!("{args} --stop-after 1"));
             assert_eq!(folder.resume("halves").weights(), whole, "{dtype}");
             Some(whole)
+        });
+        assert_eq!(runs[0], runs[1], "{dtype}");
+    }
+}
+
+/// Rows continue while others wait for answers, and no bit depends on when answers come.
+#[test]
+#[ignore = "needs a host with CUDA"]
+fn no_row_waits_for_the_answer_to_another() {
+    for dtype in ["f32", "bf16"] {
+        let few = "--set train.max_steps=2 --set train.per_device_train_batch_size=8 --set rollout.num_generations=4 --set eval.num_prompts=0";
+        let runs = [("late", "1"), ("now", "2")].map(|(word, seed)| {
+            let folder = device::trainer()?.env("CUDA_EMULATOR_SEED", seed);
+            folder.write("game", PATIENT);
+            let args = format!("{} {few} --set train.dtype={dtype} {ON_DEVICE}", with(",timeout=300", word));
+            Some(folder.train(word, &args).weights())
         });
         assert_eq!(runs[0], runs[1], "{dtype}");
     }

@@ -23,6 +23,21 @@ while read -r l; do
 done
 "#;
 
+/// A game of two turns. If `$1` is `late`, the first episode has its answer when all others are over.
+pub const PATIENT: &str = r#"#!/bin/sh
+goes_on() { echo "{\"episode\": $1, \"messages\": [{\"content\": \"+1=\"}]}"; }
+while read -r l; do
+  e=${l#*episode\":}; e=${e%%[,\}]*}; t=${l#*text\":\"}; t=${t%%\"*}
+  case $l in
+    *ask\":\"tools*) echo '{"tools": []}';;
+    *ask\":\"begin*) [ $e = 0 ] && begun=0 over=0 held=; begun=$((begun + 1)); echo "{\"episode\": $e, \"message\": \"\"}";;
+    *turn\":0*) if [ $e = 0 ]; then held=yes; else goes_on $e; fi;;
+    *) over=$((over + 1)); echo "{\"episode\": $e, \"ended\": true, \"reward\": ${#t}}";;
+  esac
+  if [ "$held" ] && { [ $1 = now ] || [ $over = $((begun - 1)) ]; }; then goes_on 0; held=; fi
+done
+"#;
+
 const STEPS: &str = "--set train.max_steps=4 --set train.save_steps=1 --set train.per_device_train_batch_size=16 --set eval.num_prompts=8 \
     --set eval.eval_steps=2 --set rollout.max_completion_length=44 --set reward=[{use=\"environment\"}] --set logging.log_completions=true \
     --set logging.log_tokens=true";
@@ -33,9 +48,9 @@ fn folder() -> Folder {
     folder
 }
 
-fn with(keys: &str, delay: &str) -> String {
+pub fn with(keys: &str, word: &str) -> String {
     format!(
-        "{STEPS} --set environment={{use=\"command\",command=[\"sh\",\"game\",\"{delay}\"],max_turn_length=9,deterministic=true{keys}}}"
+        "{STEPS} --set environment={{use=\"command\",command=[\"sh\",\"game\",\"{word}\"],max_turn_length=9,deterministic=true{keys}}}"
     )
 }
 
@@ -68,6 +83,14 @@ fn the_models_tokens_alone_count_and_no_timing_changes_a_bit() {
     assert_eq!(few.weights(), whole.weights());
     let bf16 = |name: &str, delay: &str| folder.train(name, &format!("{} --set train.dtype=bf16", with("", delay)));
     assert_eq!(bf16("bf16", "0").weights(), bf16("bf16-slow", "0.003").weights());
+}
+
+#[test]
+fn no_row_waits_for_the_answer_to_another() {
+    let folder = Folder::new();
+    folder.write("game", PATIENT);
+    let [late, now] = ["late", "now"].map(|word| folder.train(word, &with(",timeout=20", word)).weights());
+    assert_eq!(late, now);
 }
 
 #[test]

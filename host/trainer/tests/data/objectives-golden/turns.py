@@ -4,6 +4,7 @@
 
 Made with torch 2.15.0 and trl 1.16.0. `GRPOTrainer` trains one step on fixed ids that a `rollout_func` gives with an `env_mask`; the
 gradients are those before the optimizer's step, unclipped. Of each weight there are the norm of its gradient and its product with `cos(0.37 i)`.
+The model's weights are halved: as they are it is so sure of its tokens that f32 itself moves these numbers by 5e-6; halved, by 5e-7.
 """
 
 import json
@@ -59,8 +60,11 @@ def run(loss_type):
             seen.update({name: inputs[name] for name in ("completion_ids", "completion_mask", "tool_mask", "advantages")}, loss=loss.detach())
             return loss
 
+    model = Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32, attn_implementation="eager")
+    with torch.no_grad():
+        [weight.mul_(0.5) for weight in model.parameters()]
     Seen(
-        model=Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32, attn_implementation="eager"),
+        model=model,
         processing_class=tokenizer,
         reward_funcs=lambda completions, **_: REWARDS,
         rollout_func=lambda prompts, trainer: rollout,
