@@ -17,7 +17,7 @@ LIMITS = {
     "device": 15,
     "train 154M": 130,
     "replay": 30,
-    "tests": 100,
+    "tests": 260,
     "train 494M": 90,
     "peer training 154M": 60,
     "peer training 494M": 60,
@@ -25,7 +25,7 @@ LIMITS = {
     "peers": 80,
     "sanitizer": 120,
 }
-TOTAL = 570
+TOTAL = 800
 
 # Packages, by folder, whose test executables travel; which of their tests run on a GPU; and what tells them not to skip
 # or emulate.
