@@ -396,4 +396,5 @@ class CapoGRPOTrainer(GRPOTrainer):
         path = Path(checkpoint) / STATE
         saved = torch.load(path, weights_only=True) if path.exists() else None
         load_checked(path, saved, self._components(), self.second_moment)
-        self._controls.share = saved.get("share", 1.0)
+        if saved is not None:
+            self._controls.share = saved.get("share", 1.0)
