@@ -20,7 +20,7 @@ LIMITS = {
     "tests": 260,
     "train 494M": 90,
     "peer training 154M": 60,
-    "peer training 494M": 60,
+    "peer training 494M": 120,
     "bench": 50,
     "peers": 80,
     "sanitizer": 120,
