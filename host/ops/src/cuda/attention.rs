@@ -40,7 +40,9 @@ impl<'a> Packed<'a> {
         let mut tables = packing.on_device.iter().zip(&packing.tables().arrays);
         let mut next = || {
             let (kept, table) = tables.next().expect("four tables");
-            kept.get(x.device(), || Tensor::new(table.as_slice(), x.device()))
+            // A device gives no memory for no number.
+            let table = if table.is_empty() { &[0] } else { table.as_slice() };
+            kept.get(x.device(), || Tensor::new(table, x.device()))
         };
         Ok(Self { packing, sizes, tables: [next()?, next()?, next()?, next()?] })
     }
