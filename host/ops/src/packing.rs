@@ -152,7 +152,7 @@ impl Packing {
     }
 }
 
-/// What [`Packing::tables`] gives.
+/// Tables of rows and tiles for the kernels of a GPU.
 #[derive(Debug)]
 pub struct Tables {
     /// The first row of the prompt or completion of each row, `[N]`.

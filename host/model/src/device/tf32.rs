@@ -11,7 +11,7 @@ pub fn choose(chosen: Option<bool>) {
     *CHOSEN.lock().unwrap_or_else(PoisonError::into_inner) = chosen;
 }
 
-/// True if products of f32 are to use TF32: as chosen, else where all operands come from activations in bf16, which TF32 represents exactly.
+/// True if products of f32 are to use TF32: as chosen, else where the model is computed in bf16, so that few are left.
 pub fn is_on(in_bf16: bool) -> bool {
     CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or(in_bf16)
 }
