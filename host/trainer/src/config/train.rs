@@ -26,7 +26,7 @@ pub struct TrainConfig {
     #[setting(differs = "TRL's `bf16` is on by default; there is no fp16")]
     pub dtype: Dtype,
     /// On a GPU: whether products of f32 may round their operands to TF32, up to 4.9e-4 of each ([when](../docs/gpu.md#products-of-f32)).
-    #[setting(unset = "true for operands that come from bf16 and lose nothing", trl)]
+    #[setting(unset = "true in bf16", trl)]
     pub tf32: Option<bool>,
     /// The source of every random choice.
     #[setting(default = 42, trl, verl = ["data.seed"])]
