@@ -200,16 +200,6 @@ fn as_json() {
 }
 
 #[test]
-fn what_cannot_be_asked() {
-    let folder = Folder::new();
-    assert_snapshot!(folder.refused("check libcapo.so --only permutations"), @"there is no check `permutations` (did you mean `permutation`?)");
-    assert_snapshot!(folder.refused("check libcapo.so --set capo.curvatur.fisher_threshold=1"), @"`--set capo.curvatur.fisher_threshold=1` names no component (write `--set COMPONENT.KEY=VALUE` with one of `capo.advantage`, `capo.objective`, `capo.curvature`, `capo.curvature-weight`)");
-    assert_snapshot!(folder.refused("check libcapo.so --reproduce capo.curvature"), @"`--reproduce capo.curvature` is no case (write `COMPONENT@SEED.CASE`, as `--fuzz` printed it)");
-    assert_snapshot!(folder.refused("check libcapo.so --reproduce capo.curvatur@1.2"), @"`--reproduce` names `capo.curvatur`, which the library does not offer (did you mean `capo.curvature`?)");
-    assert_snapshot!(folder.refused("check libnone.so").split(';').next().unwrap(), @"plugin `libnone.so` was not found");
-}
-
-#[test]
 fn a_word_that_toml_takes_for_a_number() {
     let folder = Folder::new();
     let others = "--set misbehave.environment.sin=none --set misbehave.reward.sin=none --set misbehave.objective.sin=none --set misbehave.mask.sin=none \

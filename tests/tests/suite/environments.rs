@@ -8,6 +8,7 @@ use tests::run_dir::tensors;
 use tests::{Folder, RunDir, text_model};
 
 use crate::interruption::{kill, start, wait_for};
+use crate::refused::assert_refused;
 use crate::replay::dumped;
 
 /// A game of three turns. A turn earns by its length; `$1` is the time that an answer takes, seconds.
@@ -274,23 +275,12 @@ fn thoughts_that_a_template_drops_stay_where_they_are_kept() {
 #[test]
 fn what_does_not_fit_is_refused() {
     let folder = folder();
-    let refused = |args: &str| folder.refused(&format!("train {args} --output-dir run"));
-    assert_snapshot!(refused("--set reward=[{use=\"environment\"}]"));
-    assert_snapshot!(refused("--set environment={use=\"calculater\"}"));
-    assert_snapshot!(refused("--set environment={use=\"calculator\",max_turns=0}"));
-    assert_snapshot!(refused("--set environment={use=\"calculator\",max_turn_length=100}"));
-    assert_snapshot!(refused("--set environment={use=\"calculator\",max_turn=2}"));
-    assert_snapshot!(refused("--set environment={use=\"command\",command=[\"cat\"]}"));
-    let tools = |schemas: &str| {
-        folder.write("tools", format!("read -r l; echo '{{\"tools\": [{schemas}]}}'; cat"));
-        refused("--set environment={use=\"command\",command=[\"sh\",\"tools\"]}")
-    };
-    assert_snapshot!(tools(r#"{"name": "f"}, {"name": "f"}"#));
-    assert_snapshot!(tools(r#"{"name": "f", "parameters": 3}"#));
-    assert_snapshot!(refused("--set environment={use=\"calculator\",plane=true}"), @r#"`[environment]` with `use = "calculator"`: unknown key `plane` (did you mean `plain`?)"#);
-    assert_snapshot!(refused("--set environment={use=\"calculator\",max_tool_calling_iterations=2}"), @r#"`[environment]` with `use = "calculator"`: unknown key `max_tool_calling_iterations` (here: `environment.max_turns`; configs/names.md)"#);
-    assert_snapshot!(refused("--set environment={use=\"calculator\",zebra={a=1}}"), @r#"`[environment]` with `use = "calculator"`: unknown key `zebra` (known: `plain`, `max_turns`, `max_turn_length`, `max_observation_length`, `keep_thinking`)"#);
-    assert_snapshot!(refused("--set enviroment.use=calculator"), @"the default config and `--set enviroment.use`: unknown key `enviroment` (did you mean `environment`?)");
+    for (name, schemas) in
+        [("twice", r#"{"name": "f"}, {"name": "f"}"#), ("no_object", r#"{"name": "f", "parameters": 3}"#)]
+    {
+        folder.write(name, format!("read -r l; echo '{{\"tools\": [{schemas}]}}'; cat"));
+    }
+    assert_refused("environments", &folder);
 }
 
 #[test]
