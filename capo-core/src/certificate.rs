@@ -1,8 +1,8 @@
 //! The quantities of the paper's theorem on monotonic improvement, for accepted steps.
 
 use crate::Step;
+use crate::predict::Prediction;
 use crate::semantics::Semantics;
-use crate::shift::Shift;
 use crate::subset::Subsets;
 use crate::support::Supports;
 
@@ -39,15 +39,14 @@ impl Certificate {
         step: &Step,
         supports: &Supports,
         subsets: &Subsets,
-        shifts: &[Shift],
+        shifts: &Prediction,
         keep: &[u8],
         fisher_threshold: Option<f64>,
         semantics: &Semantics,
     ) -> Self {
         let accepted = accepted(supports, subsets, keep, semantics);
-        let inside = |n: &usize| subsets.index(*n).is_some_and(|subset| accepted[subset]);
         let (mut norm, mut least, mut largest_m_f) = (0.0f64, f64::INFINITY, 0.0f64);
-        for shift in shifts.iter().zip(&accepted).filter(|(_, accepted)| **accepted).map(|(shift, _)| shift) {
+        for shift in (0..subsets.count).filter(|&subset| accepted[subset]).map(|subset| shifts.of(subset)) {
             norm = norm.max(shift.squared_norm);
             least = least.min(shift.m_h);
             largest_m_f = largest_m_f.max(shift.m_f);
@@ -55,12 +54,10 @@ impl Certificate {
         if least == f64::INFINITY {
             return Self::default();
         }
-        let mut kept = vec![0; keep.len()];
-        (0..supports.len()).filter(inside).for_each(|n| kept[supports.tokens[n]] = 1);
-        let averages =
-            Subsets::kept(supports, &step.batch, &kept).averages(step, supports, semantics.curvature_average);
-        let hessian_bound =
-            (0..supports.len()).filter(inside).map(|n| averages[n] * hessian_bound(supports, n)).sum::<f64>();
+        let kept = subsets.merged(&accepted, &step.batch);
+        let averages = kept.averages(step, supports, semantics.curvature_average);
+        let inside = (0..supports.len()).filter(|&n| kept.holds(n));
+        let hessian_bound = inside.map(|n| averages[n] * hessian_bound(supports, n)).sum::<f64>();
         let step_norm = step.learning_rate * norm.sqrt();
         let horizon = step.loss.max_completion_length as f64;
         let largest_signal = supports.signals.iter().fold(0.0f64, |most, signal| most.max(signal.abs()));
@@ -74,11 +71,9 @@ impl Certificate {
 /// `[count]`: true for subsets that were tested and accepted. A rejected subset may have tokens that are kept without a test.
 fn accepted(supports: &Supports, subsets: &Subsets, keep: &[u8], semantics: &Semantics) -> Vec<bool> {
     let (mut tested, mut rejected) = (vec![false; subsets.count], vec![false; subsets.count]);
-    for (n, &token) in supports.tokens.iter().enumerate() {
-        if let Some(subset) = subsets.index(n) {
-            tested[subset] |= !semantics.exempts(supports.signals[n]);
-            rejected[subset] |= keep[token] == 0;
-        }
+    for (n, &subset) in subsets.of.iter().enumerate() {
+        tested[subset as usize] |= !semantics.exempts(supports.signals[n]);
+        rejected[subset as usize] |= keep[supports.position(n)] == 0;
     }
     tested.iter().zip(rejected).map(|(&tested, rejected)| tested && !rejected).collect()
 }

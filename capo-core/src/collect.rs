@@ -12,19 +12,19 @@ use crate::{Arrays, Error, HostArrays, Step, cuda};
 ///
 /// An id outside the vocabulary is an error. A token with non-finite data is left out and noted.
 pub(crate) fn supports(step: &Step, selected: &[u8], semantics: &Semantics, threads: usize) -> Result<Supports, Error> {
-    let tokens: Vec<usize> = (0..selected.len()).filter(|&token| selected[token] != 0).collect();
+    let tokens: Vec<u32> =
+        (0..selected.len()).filter(|&token| selected[token] != 0).map(|token| token as u32).collect();
     let softmax = Softmax::new(step, semantics);
+    let arrays = match &step.batch.arrays {
+        Arrays::Host(arrays) => arrays,
+        Arrays::Cuda(arrays) => return cuda::collect(step, arrays, tokens, &softmax, semantics),
+    };
     let mut supports = Supports::without_pairs(step, semantics, tokens.len());
-    match &step.batch.arrays {
-        Arrays::Host(arrays) => {
-            let work = tokens.len() * (step.batch.width + 64 * softmax.columns);
-            let collector = Collector { step, arrays, softmax: &softmax, semantics };
-            let collect = |part: Range<usize>| collector.collect(&tokens[part]);
-            for part in parallel::map_parts(threads, tokens.len(), usize::MAX, work, collect) {
-                supports.append(part?);
-            }
-        }
-        Arrays::Cuda(arrays) => cuda::collect(step, arrays, &tokens, &softmax, semantics, &mut supports)?,
+    let work = tokens.len() * (step.batch.width + 64 * softmax.columns);
+    let collector = Collector { step, arrays, softmax: &softmax, semantics };
+    let collect = |part: Range<usize>| collector.collect(&tokens[part]);
+    for part in parallel::map_parts(threads, tokens.len(), usize::MAX, work, collect) {
+        supports.append(part?);
     }
     Ok(supports)
 }
@@ -38,12 +38,12 @@ struct Collector<'a> {
 }
 
 impl Collector<'_> {
-    fn collect(&self, tokens: &[usize]) -> Result<Supports, Error> {
+    fn collect(&self, tokens: &[u32]) -> Result<Supports, Error> {
         let Self { step, arrays, softmax, semantics } = *self;
         let mut supports = Supports::without_pairs(step, semantics, tokens.len());
         let mut pairs = HostPairs::default();
         pairs.reserve(tokens.len() * (softmax.columns + 1));
-        for &token in tokens {
+        for token in tokens.iter().map(|&token| token as usize) {
             let (ids, logits) = self.top(token);
             step.batch.check_ids(token, ids)?;
             let feature = step.feature(token, semantics);

@@ -61,7 +61,7 @@ impl CurvatureModel {
         if let Some(moved) = part.moved {
             self.moments = moved;
         }
-        let factor = |n: usize| f64::from(weights[supports.tokens[n]]);
+        let factor = |n: usize| f64::from(weights[supports.position(n)]);
         let intake = |subset, divisor: i64, factor: &dyn Fn(usize) -> f64| {
             Intake::new(subset, step, supports, (moment_input, divisor as f64), factor)
         };

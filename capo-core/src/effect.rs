@@ -15,8 +15,9 @@ use crate::support::HostPairs;
 /// cache while their rows are processed.
 const BLOCK: usize = 1 << 21;
 
-/// Effect of a subset's step on one token, and the token's contribution to that step.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// Effect of a subset's step on one token, and the token's contribution to that step. Kernels write it, field by field.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[repr(C)]
 pub(crate) struct Effect {
     pub reaction: Reaction,
     /// The token's contribution to `g . D`.

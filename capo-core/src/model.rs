@@ -4,13 +4,14 @@ use crate::accept::Assessment;
 use crate::certificate::Certificate;
 use crate::error::ensure;
 use crate::moments::Moments;
+use crate::predict::Prediction;
 use crate::proposal::Proposer;
 use crate::semantics::{Probabilities, Semantics, Temperature};
 use crate::shift::Shift;
 use crate::store::{Source, Store};
 use crate::subset::Subsets;
 use crate::support::Supports;
-use crate::{Acceptance, Error, Granularity, Step, collect, predict, state};
+use crate::{Acceptance, Error, Granularity, Step, collect, state};
 
 /// Predicts how far the step of each subset of tokens would move the objective and the policy, and keeps the subsets
 /// within bounds.
@@ -103,14 +104,16 @@ impl CurvatureModel {
     pub fn assess_by(&self, prepared: &Prepared, acceptance: &Acceptance) -> Result<Assessment, Error> {
         let Prepared { step, supports } = prepared;
         let subsets = Subsets::new(supports, &step.batch, self.granularity);
-        let shifts = self.shifts(prepared, &subsets)?;
+        let own = self.moments_at(step)?;
+        let proposer = self.proposer(prepared, own.as_ref());
+        let shifts = Prediction::new(&proposer, &subsets)?;
         let mut assessment = Assessment::new(step.batch.action_ids.len());
-        for (n, &token) in supports.tokens.iter().enumerate() {
-            let Some(shift) = subsets.index(n).map(|subset| &shifts[subset]) else { continue };
+        for (n, &subset) in subsets.of.iter().enumerate() {
+            let (token, shift) = (supports.position(n), shifts.of(subset as usize));
             if self.semantics.exempts(supports.signals[n]) {
-                assessment.exempt(token, shift);
+                assessment.exempt(token, &shift);
             } else {
-                assessment.judge(token, shift, acceptance);
+                assessment.judge(token, &shift, acceptance);
             }
         }
         for &token in &supports.not_finite {
@@ -129,7 +132,9 @@ impl CurvatureModel {
     pub fn batch_shift(&self, prepared: &Prepared, keep: &[u8]) -> Result<BatchShift, Error> {
         let subset = prepared.kept(keep)?;
         let tokens = subset.size();
-        let Shift { m_f, m_h, kl, surrogate, .. } = self.shifts(prepared, &subset)?[0];
+        let own = self.moments_at(&prepared.step)?;
+        let proposer = self.proposer(prepared, own.as_ref());
+        let Shift { m_f, m_h, kl, surrogate, .. } = Prediction::new(&proposer, &subset)?.of(0);
         Ok(BatchShift { m_f, m_h, kl, surrogate, tokens })
     }
 
@@ -172,14 +177,16 @@ impl CurvatureModel {
         Ok(())
     }
 
-    fn shifts(&self, prepared: &Prepared, subsets: &Subsets) -> Result<Vec<Shift>, Error> {
+    /// The model's own moments where the batch lies, if they are elsewhere and the step needs them. Moments that were
+    /// loaded, or made by a batch elsewhere, stay there until the next commit.
+    fn moments_at(&self, step: &Step) -> Result<Option<Store>, Error> {
+        if step.moments.is_none() { self.moments.moved_to(&step.batch) } else { Ok(None) }
+    }
+
+    fn proposer<'a>(&'a self, prepared: &'a Prepared, own: Option<&'a Store>) -> Proposer<'a> {
         let Prepared { step, supports } = prepared;
-        // Moments that were loaded, or made by a batch elsewhere, move to this batch's device at the next commit.
-        let moved = if step.moments.is_none() { self.moments.moved_to(&step.batch)? } else { None };
-        let own = moved.as_ref().unwrap_or(&self.moments);
-        let source = step.moments.map_or(Source::Own(own), Source::Trainer);
-        let proposer = Proposer { step, supports, semantics: &self.semantics, source, threads: self.threads };
-        predict::shifts(&proposer, subsets)
+        let source = step.moments.map_or(Source::Own(own.unwrap_or(&self.moments)), Source::Trainer);
+        Proposer { step, supports, semantics: &self.semantics, source, threads: self.threads }
     }
 }
 

@@ -9,34 +9,63 @@ use crate::subset::Subsets;
 use crate::support::Pairs;
 use crate::{Arrays, Error, cuda};
 
-/// `[count]`: shifts of the step that each subset proposes; 0 for an empty subset.
+/// The predicted shifts of the step that each subset proposes.
 ///
 /// With token weights `w` in the gradient and `y` in the averages (both `1 / N` in the paper): `g = sum w A u ⊗ h`,
 /// `m_F = sum y ½ lr² s²`, `m_H = lr g . D + sum y ½ lr² A (s² - q)`.
-pub(crate) fn shifts(proposer: &Proposer, subsets: &Subsets) -> Result<Vec<Shift>, Error> {
-    let Proposer { step, supports, semantics, .. } = proposer;
-    let weights = subsets.gradient_weights(step, supports, semantics.subset_weights);
-    let averages = subsets.averages(step, supports, semantics.curvature_average);
-    let effects = effects(proposer, subsets, &weights)?;
-    let mut shifts = vec![Shift::default(); subsets.count];
-    let mut slopes = vec![0.0; subsets.count];
-    for (n, effect) in effects.iter().enumerate() {
-        let Some(subset) = subsets.index(n) else { continue };
-        slopes[subset] += effect.slope;
-        shifts[subset].squared_norm += effect.squared_norm;
+pub(crate) enum Prediction<'a> {
+    /// Single tokens. Their shifts are computed as they are read, because writing them down takes longer.
+    Tokens { proposer: &'a Proposer<'a>, effects: Vec<Effect>, average: f64 },
+    /// `[count]`: the subsets' shifts; 0 for an empty subset.
+    Subsets(Vec<Shift>),
+}
+
+impl<'a> Prediction<'a> {
+    pub fn new(proposer: &'a Proposer<'a>, subsets: &Subsets) -> Result<Self, Error> {
+        let Proposer { step, supports, semantics, .. } = proposer;
+        let weights = subsets.gradient_weights(step, supports, semantics.subset_weights);
+        let effects = effects(proposer, subsets, &weights)?;
+        let averages = |subsets: &Subsets| subsets.averages(step, supports, semantics.curvature_average);
+        if subsets.single {
+            let average = averages(&Subsets::tokens(1))[0];
+            return Ok(Self::Tokens { proposer, effects, average });
+        }
+        let (mut slopes, mut squared_norms) = (vec![0.0; subsets.count], vec![0.0; subsets.count]);
+        for (n, effect) in effects.iter().enumerate() {
+            let Some(subset) = subsets.index(n) else { continue };
+            slopes[subset] += effect.slope;
+            squared_norms[subset] += effect.squared_norm;
+        }
+        let first = |(slope, squared_norm)| first_order(proposer, slope, squared_norm);
+        let mut shifts: Vec<Shift> = slopes.into_iter().zip(squared_norms).map(first).collect();
+        let averages = averages(subsets);
+        for (n, effect) in effects.iter().enumerate() {
+            if let Some(subset) = subsets.index(n) {
+                add(proposer, &mut shifts[subset], effect.reaction, supports.signals[n], averages[n]);
+            }
+        }
+        Ok(Self::Subsets(shifts))
     }
-    for (shift, slope) in shifts.iter_mut().zip(slopes) {
-        shift.first_order = step.learning_rate * slope;
-        if semantics.objective_shift == ObjectiveShift::Quadratic {
-            shift.m_h = shift.first_order;
+
+    /// Shifts of the step that a subset proposes.
+    pub fn of(&self, subset: usize) -> Shift {
+        match self {
+            Self::Tokens { proposer, effects, average } => {
+                let Effect { reaction, slope, squared_norm } = effects[subset];
+                let mut shift = first_order(proposer, slope, squared_norm);
+                add(proposer, &mut shift, reaction, proposer.supports.signals[subset], *average);
+                shift
+            }
+            Self::Subsets(shifts) => shifts[subset],
         }
     }
-    for (n, effect) in effects.iter().enumerate() {
-        if let Some(subset) = subsets.index(n) {
-            add(proposer, &mut shifts[subset], effect.reaction, supports.signals[n], averages[n]);
-        }
-    }
-    Ok(shifts)
+}
+
+/// The part of a shift that follows from its subset's `g . D` and `‖D‖²`.
+fn first_order(proposer: &Proposer, slope: f64, squared_norm: f64) -> Shift {
+    let first_order = proposer.step.learning_rate * slope;
+    let quadratic = proposer.semantics.objective_shift == ObjectiveShift::Quadratic;
+    Shift { first_order, m_h: if quadratic { first_order } else { 0.0 }, squared_norm, ..Shift::default() }
 }
 
 /// `[N]`: effects of the subsets' proposals on all tokens, computed on the batch's device.

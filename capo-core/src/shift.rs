@@ -4,7 +4,8 @@
 ///
 /// Both quadratic forms of the model follow from `s = u . v` and `q = Var_pi(v)`: `D' F~ D = s²` and
 /// `D' H~ D = A (s² - q)` (paper, eq. 8 and 9). Logits outside the token's rows do not move.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[repr(C)]
 pub(crate) struct Reaction {
     pub s: f64,
     pub q: f64,

@@ -40,22 +40,32 @@ impl Subsets {
     pub fn new(supports: &Supports, batch: &LastLayer, granularity: Granularity) -> Self {
         let completions = match granularity {
             Granularity::Token => {
-                let count = supports.len();
-                return Self { of: (0..count as u32).collect(), count, completions: 1, single: true };
+                return Self::tokens(supports.len());
             }
             Granularity::Completion => 1,
             Granularity::Group => batch.group_size,
             Granularity::Batch => batch.completions,
         };
         let span = (batch.tokens * completions).max(1);
-        let of = supports.tokens.iter().map(|&token| (token / span) as u32).collect();
+        let of = supports.tokens.iter().map(|&token| (token as usize / span) as u32).collect();
         Self { of, count: batch.completions.div_ceil(completions.max(1)), completions, single: false }
+    }
+
+    /// `count` tokens, each a subset of its own.
+    pub fn tokens(count: usize) -> Self {
+        Self { of: (0..count as u32).collect(), count, completions: 1, single: true }
     }
 
     /// The tokens with `keep[b * T + t] != 0` as one subset.
     pub fn kept(supports: &Supports, batch: &LastLayer, keep: &[u8]) -> Self {
-        let of = supports.tokens.iter().map(|&token| if keep[token] != 0 { 0 } else { Self::NONE }).collect();
+        let of = supports.tokens.iter().map(|&token| if keep[token as usize] != 0 { 0 } else { Self::NONE }).collect();
         Self { of, count: 1, completions: batch.completions, single: false }
+    }
+
+    /// The tokens of the subsets in `chosen`, `[count]`, as one subset.
+    pub fn merged(&self, chosen: &[bool], batch: &LastLayer) -> Self {
+        let of = |&subset: &u32| if chosen[subset as usize] { 0 } else { Self::NONE };
+        Self { of: self.of.iter().map(of).collect(), count: 1, completions: batch.completions, single: false }
     }
 
     /// The first `held` of `count` tokens as one subset.
@@ -76,35 +86,41 @@ impl Subsets {
 
     /// Number of tokens in subsets.
     pub fn size(&self) -> usize {
-        (0..self.of.len()).filter(|&n| self.holds(n)).count()
+        self.of.iter().filter(|&&subset| subset != Self::NONE).count()
     }
 
-    /// `[count]`: sum of `value` over each subset's tokens.
-    fn sums(&self, value: impl Fn(usize) -> f64) -> Vec<f64> {
-        let mut sums = vec![0.0; self.count];
-        for n in 0..self.of.len() {
-            if let Some(subset) = self.index(n) {
-                sums[subset] += value(n);
-            }
+    /// `[count]`: number of tokens of each subset.
+    fn sizes(&self) -> Vec<f64> {
+        if self.count == 1 {
+            return vec![self.size() as f64];
         }
-        sums
+        let mut sizes = vec![0.0; self.count];
+        for &subset in self.of.iter().filter(|&&subset| subset != Self::NONE) {
+            sizes[subset as usize] += 1.0;
+        }
+        sizes
     }
 
     /// `[N]`: `value` of each token's subset; 0 for tokens in no subset.
     fn spread(&self, value: impl Fn(usize) -> f64) -> Vec<f64> {
-        (0..self.of.len()).map(|n| self.index(n).map_or(0.0, &value)).collect()
+        let values: Vec<f64> = (0..self.count).map(value).collect();
+        self.of.iter().map(|&subset| values.get(subset as usize).copied().unwrap_or(0.0)).collect()
     }
 
     /// `[N]`: weight of each token in its subset's gradient. [`Weights::RowMean`] weighs rows, so the token mean is
     /// used for it.
     pub fn gradient_weights(&self, step: &Step, supports: &Supports, weights: Weights) -> Vec<f64> {
+        if self.single && self.count > 1 {
+            // Subsets of one token each all give it the same weight.
+            return vec![Self::tokens(1).gradient_weights(step, supports, weights)[0]; self.count];
+        }
         self.weights_by(step, supports, weights, &self.divisors(step, supports, weights))
     }
 
     /// `[count]`: divisor of the weights of each subset's tokens: whole numbers, which add up over the parts of a batch.
     pub fn divisors(&self, step: &Step, supports: &Supports, weights: Weights) -> Vec<f64> {
         match weights {
-            Weights::TokenMean | Weights::RowMean => self.sums(|_| 1.0),
+            Weights::TokenMean | Weights::RowMean => self.sizes(),
             Weights::Loss => self.loss_divisors(step, supports),
         }
     }
@@ -122,7 +138,7 @@ impl Subsets {
         match average {
             CurvatureAverage::CompletionMean if !self.single => {
                 let lengths = self.lengths(step, supports, None);
-                let length = |n: usize| lengths[supports.tokens[n] / step.batch.tokens];
+                let length = |n: usize| lengths[supports.position(n) / step.batch.tokens];
                 (0..supports.len()).map(|n| 1.0 / (self.completions as f64 * length(n))).collect()
             }
             CurvatureAverage::TokenMean | CurvatureAverage::CompletionMean => {
@@ -141,7 +157,7 @@ impl Subsets {
     /// completions, such as their length.
     fn loss_divisors(&self, step: &Step, supports: &Supports) -> Vec<f64> {
         match step.loss.reduction {
-            Reduction::CompletionMean | Reduction::TokenMean if self.single => self.sums(|_| 1.0),
+            Reduction::CompletionMean | Reduction::TokenMean if self.single => self.sizes(),
             Reduction::FixedLength | Reduction::CompletionMean | Reduction::CompletionSum => {
                 vec![self.completions as f64; self.count]
             }
@@ -163,7 +179,7 @@ impl Subsets {
             }
             Reduction::CompletionMean => {
                 let lengths = self.lengths(step, supports, self.counted(step));
-                let length = |n: usize| lengths[supports.tokens[n] / step.batch.tokens].max(1.0);
+                let length = |n: usize| lengths[supports.position(n) / step.batch.tokens].max(1.0);
                 let divisor = |n: usize| self.index(n).map_or(1.0, |subset| divisors[subset]);
                 (0..supports.len()).map(|n| 1.0 / (divisor(n) * length(n))).collect()
             }
@@ -180,7 +196,7 @@ impl Subsets {
         }
         let mut lengths = vec![0.0; step.batch.completions];
         for n in (0..supports.len()).filter(|&n| self.holds(n)) {
-            lengths[supports.tokens[n] / tokens] += 1.0;
+            lengths[supports.position(n) / tokens] += 1.0;
         }
         lengths
     }

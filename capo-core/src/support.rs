@@ -11,10 +11,10 @@ use crate::{Step, cuda};
 /// `u = e_a - pi` its gradient is `A u ⊗ h` (paper, eq. 7).
 #[derive(Debug)]
 pub(crate) struct Supports {
-    /// `[N]`: flat positions `b * T + t`, ascending.
-    pub tokens: Vec<usize>,
+    /// `[N]`: flat positions `b * T + t`, ascending. `LastLayer::check` sees to it that they fit 32 bits.
+    pub tokens: Vec<u32>,
     /// `[N]`: flat position of each token's feature.
-    pub features: Vec<usize>,
+    pub features: Vec<u32>,
     /// `[N]`: `‖h‖²` of each token's feature.
     pub squared_norms: Vec<f64>,
     /// `[N]`: factor of `u ⊗ h`, the advantage or its replacement.
@@ -71,8 +71,8 @@ impl Supports {
 
     /// Adds a token with finite data.
     pub fn push(&mut self, token: usize, feature: usize, squared_norm: f64, signal: f64) {
-        self.tokens.push(token);
-        self.features.push(feature);
+        self.tokens.push(token as u32);
+        self.features.push(feature as u32);
         self.squared_norms.push(squared_norm);
         self.signals.push(signal);
     }
@@ -92,6 +92,11 @@ impl Supports {
     /// N: number of tokens.
     pub fn len(&self) -> usize {
         self.tokens.len()
+    }
+
+    /// Flat position of the n-th token.
+    pub fn position(&self, n: usize) -> usize {
+        self.tokens[n] as usize
     }
 
     /// `max(‖u‖², 2 max pi (1 - pi))` of the n-th token, which bounds its curvature for `h` and `A` of size 1.

@@ -28,7 +28,7 @@ pub(crate) struct Features<'a> {
     /// D: width of a feature.
     pub width: usize,
     /// `[N]`: flat position of each token's feature.
-    pub positions: &'a [usize],
+    pub positions: &'a [u32],
     /// Largest number of threads.
     pub threads: usize,
 }
@@ -37,7 +37,7 @@ impl<'a> Features<'a> {
     /// `[D]`: feature of a pair's token.
     #[inline(always)]
     fn of(&self, pair: &Pair) -> &'a [f32] {
-        self.at(self.positions[pair.token as usize])
+        self.at(self.positions[pair.token as usize] as usize)
     }
 
     #[inline(always)]
@@ -72,7 +72,7 @@ impl Packed {
     pub fn fill(&mut self, features: Features, tile: &Range<usize>) {
         self.columns.clear();
         for &position in &features.positions[self.tokens.clone()] {
-            let h = &features.at(position)[tile.clone()];
+            let h = &features.at(position as usize)[tile.clone()];
             self.columns.push(h.first_chunk().copied().unwrap_or_else(|| {
                 let mut columns = [0.0; TILE];
                 columns[..h.len()].copy_from_slice(h);
@@ -263,7 +263,7 @@ mod tests {
     macro_rules! results {
         ($run:expr) => {{
             let hidden: Vec<f32> = (0..TOKENS as usize * WIDTH).map(wave).collect();
-            let positions: Vec<usize> = (0..TOKENS as usize).collect();
+            let positions: Vec<u32> = (0..TOKENS).collect();
             let features = Features { hidden: &hidden, width: WIDTH, positions: &positions, threads: 1 };
             let gradients = gradients();
             let model = OptimizerModel {

@@ -138,4 +138,4 @@ macro_rules! plain {
         unsafe impl Plain for $type {}
     )* };
 }
-plain!(u8, u16, u32, u64, f32, f64, [f64; 6]);
+plain!(u8, u16, u32, u64, f32, f64);

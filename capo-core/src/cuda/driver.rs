@@ -198,10 +198,10 @@ impl Queue {
     }
 
     /// A copy of `values`.
-    pub fn upload<T: Plain>(&self, values: &[T]) -> Result<Buffer<T>, Error> {
+    pub fn upload<T: Plain>(&self, values: impl Into<Vec<T>>) -> Result<Buffer<T>, Error> {
+        let values = values.into();
         let buffer = self.buffer(values.len())?;
         if !values.is_empty() {
-            let values = values.to_vec();
             // SAFETY: the buffer holds as many values, and `held` keeps them until the queue is done.
             let queued = unsafe { driver::memcpy_htod_async(buffer.address, &values, self.raw()) };
             lock(&self.held).push(Box::new(values));

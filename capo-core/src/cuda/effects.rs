@@ -4,6 +4,7 @@
 
 use std::ops::RangeInclusive;
 
+use super::arrays::Plain;
 use super::driver::{Argument, Buffer};
 use super::pairs::Hidden;
 use super::rows::{self, AdamArgument, Row};
@@ -14,7 +15,6 @@ use crate::effect::Effect;
 use crate::optimizer::Adam;
 use crate::proposal::Proposer;
 use crate::semantics::Weights;
-use crate::shift::Reaction;
 use crate::step::{HostMoments, MomentArrays};
 use crate::store::{Source, Store};
 use crate::subset::Subsets;
@@ -27,6 +27,9 @@ const FAST_EPS: RangeInclusive<f64> = 1e-13..=1e37;
 
 /// Number of tiles of D whose partial results exist at a time: 32 bytes a pair.
 const TILES_AT_ONCE: usize = 4;
+
+// SAFETY: six numbers of 8 bytes in C's layout, without gaps.
+unsafe impl Plain for Effect {}
 
 /// `[N]`: effect on each token of the step that its subset proposes.
 pub(crate) fn effects(
@@ -51,7 +54,7 @@ pub(crate) fn effects(
         }
         coefficients
     } else {
-        let subset_of = queue.upload(&subsets.of)?;
+        let subset_of = queue.upload(&subsets.of[..])?;
         let segments =
             Segments::of(pairs, Choice { subset_of: Some(&subset_of), subsets: subsets.count, nonzero: None })?;
         let coefficients = match proposer.semantics.subset_weights {
@@ -105,7 +108,7 @@ impl Projector<'_> {
         let Pairs { queue, rows, stride, u, squared_norms, .. } = pairs;
         let scale = |(weight, signal): (&f64, &f64)| weight * signal * supports.slope;
         let scales: Vec<f64> = weights.iter().zip(&supports.signals).map(scale).collect();
-        let (slots, scales) = (rows.len() as u32, queue.upload(&scales)?);
+        let (slots, scales) = (rows.len() as u32, queue.upload(scales)?);
         // SAFETY: scales and norms of features are `[N]`, the rest `[N, S]`.
         unsafe {
             queue.launch(
@@ -184,17 +187,13 @@ impl Projector<'_> {
     fn react(&self, coefficients: &Buffer<f64>, decay: f64) -> Result<Vec<Effect>, Error> {
         let Self { proposer, pairs, v, norms } = self;
         let Pairs { queue, tokens, stride, rows, logits, pi, u, tails, .. } = pairs;
-        let (rate, effects) = (proposer.rate(), queue.buffer::<[f64; 6]>(*tokens as usize)?);
+        let (rate, effects) = (proposer.rate(), queue.buffer::<Effect>(*tokens as usize)?);
         let policies: [&dyn Argument; 7] = [tokens, stride, rows, logits, pi, u, tails];
         // SAFETY: tails and effects are `[N]`, the rest `[N, S]`.
         unsafe {
             let moves: [&dyn Argument; 6] = [coefficients, norms, &rate, &decay, v, &effects];
             queue.launch("react", warps(*tokens as usize), &[&policies, &moves])?;
         }
-        let effect = |[s, q, kl, gain, slope, squared_norm]: [f64; 6]| {
-            let reaction = Reaction { s, q, kl, gain };
-            Effect { reaction, slope, squared_norm }
-        };
-        Ok(queue.download(&effects, effects.len())?.into_iter().map(effect).collect())
+        queue.download(&effects, effects.len())
     }
 }

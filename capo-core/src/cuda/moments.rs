@@ -66,7 +66,7 @@ struct Coefficients {
 
 impl Coefficients {
     fn of(pairs: &Pairs, intake: &Intake, kind: Weights, slope: f64) -> Result<Self, Error> {
-        let subset_of = pairs.queue.upload(&intake.subset.of)?;
+        let subset_of = pairs.queue.upload(&intake.subset.of[..])?;
         let choice = Choice { subset_of: Some(&subset_of), subsets: 1, nonzero: None };
         let values = match kind {
             Weights::RowMean => pairs.row_means(&Segments::of(pairs, choice)?, Some(&intake.weights), slope)?,
@@ -93,7 +93,7 @@ impl Moments {
                 values[..width].copy_from_slice(&slot.exp_avg);
                 values[width..].copy_from_slice(&slot.exp_avg_sq);
             }
-            queue.upload(&values)
+            queue.upload(values)
         };
         let slabs: Vec<Buffer<f32>> = host.slots.chunks(SLAB_ROWS).map(slab).collect::<Result<_, _>>()?;
         let addresses: Vec<u64> = slabs.iter().map(Buffer::address).collect();
@@ -103,11 +103,11 @@ impl Moments {
             width,
             steps: host.steps,
             rows: host.slots.len(),
-            addresses: queue.upload(&addresses)?,
+            addresses: queue.upload(addresses)?,
             slabs,
-            of_row: queue.upload(&of_row)?,
-            written: queue.upload(&written)?,
-            row: queue.upload(&row)?,
+            of_row: queue.upload(of_row)?,
+            written: queue.upload(written)?,
+            row: queue.upload(row)?,
         };
         queue.synchronize()?;
         Ok(moments)
@@ -190,7 +190,7 @@ impl Moments {
         let slab = |_| queue.buffer(SLAB_ROWS * 2 * self.width);
         let slabs = (0..missing).map(slab).collect::<Result<Vec<_>, _>>()?;
         let addresses: Vec<u64> = self.slabs.iter().chain(&slabs).map(Buffer::address).collect();
-        self.addresses = queue.upload(&addresses)?;
+        self.addresses = queue.upload(addresses)?;
         self.slabs.extend(slabs);
         Ok(())
     }

@@ -104,7 +104,7 @@ impl Pairs {
         let features: Vec<f32> = kept.chain(rejected).collect();
         let tokens = features.len() / sums.width;
         let ids: Vec<u32> = sums.ids.iter().copied().cycle().take(tokens).collect();
-        let features = queue.upload(&features)?;
+        let features = queue.upload(features)?;
         let hidden = Hidden::of(&Features::F32(features.slice()), sums.width);
         let ones = vec![1.0; tokens];
         Ok(Self {
@@ -112,14 +112,14 @@ impl Pairs {
             stride: 1,
             tokens: tokens as u32,
             vocab_size: vocab_size as u32,
-            features: queue.upload(&(0..tokens as u32).collect::<Vec<_>>())?,
+            features: queue.upload((0..tokens as u32).collect::<Vec<_>>())?,
             squared_norms: queue.buffer(tokens)?,
-            signals: queue.upload(&ones)?,
+            signals: queue.upload(&ones[..])?,
             tails: queue.buffer(tokens)?,
-            rows: queue.upload(&ids)?,
+            rows: queue.upload(&ids[..])?,
             logits: queue.buffer(tokens)?,
             pi: queue.buffer(tokens)?,
-            u: queue.upload(&ones)?,
+            u: queue.upload(ones)?,
             sorted: OnceLock::new(),
             spreads: Vec::new(),
             _held: Some(features),
