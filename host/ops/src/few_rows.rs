@@ -7,7 +7,7 @@ use half::bf16;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::kernel::{for_rows, layout_error, slice};
+use super::kernel::{for_rows, layout_error, rows, slice};
 use super::product::{Instructions, Packed, products_with_packed};
 use super::to_dtype;
 
@@ -177,13 +177,11 @@ impl<W: Weight> Products<'_, W> {
             simd.vectorize(Chunk::<S, W, BLOCK, VECTORS> { simd, weight, panels: &panels, inner, rows, part });
         });
         let in_order = |parts: Vec<f32>| {
-            let mut product = vec![0.0; parts.len()];
-            for_rows!(&mut product, parts.len() / rows, |row, out| {
+            rows!(f32; parts.len(), parts.len() / rows, |row, out| {
                 for (out, part) in out.chunks_mut(share).zip(parts.chunks(share * rows)) {
                     out.copy_from_slice(&part[row * out.len()..][..out.len()]);
                 }
-            });
-            product
+            })
         };
         products.into_iter().map(in_order).collect()
     }

@@ -42,7 +42,7 @@ pub fn product(a: &Tensor, b: &Tensor, out: DType) -> Result<Tensor> {
     if here && [a.dtype(), b.dtype()].contains(&DType::BF16) {
         let instructions = Instructions::of_this_machine()?;
         if instructions == Instructions::F32 {
-            return to_dtype(&rounded(a)?.matmul(&rounded(b)?)?, out);
+            return to_dtype(&in_f32(&rounded(a)?, &rounded(b)?)?, out);
         }
         return in_tiles(instructions, a, b, out);
     }
@@ -50,7 +50,7 @@ pub fn product(a: &Tensor, b: &Tensor, out: DType) -> Result<Tensor> {
     if widens(a, out) {
         return super::cuda::product(a, &b.to_dtype(a.dtype())?);
     }
-    a.matmul(&b.to_dtype(a.dtype())?)?.to_dtype(out)
+    in_f32(a, &b.to_dtype(a.dtype())?)?.to_dtype(out)
 }
 
 /// `sum + a b`, in place where a kernel can; `sum` must not be shared.
@@ -62,6 +62,55 @@ pub(crate) fn add_product(sum: Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor>
     }
     let product = product(a, b, sum.dtype())?;
     super::add_to(sum, &product)
+}
+
+/// `a b` by the matrix library, as candle calls it. For two matrices of f32 on the CPU the result is written once; candle first fills it with
+/// zeros, on one thread.
+fn in_f32(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let (a_storage, a_layout) = a.storage_and_layout();
+    let (b_storage, b_layout) = b.storage_and_layout();
+    let (Storage::Cpu(CpuStorage::F32(left)), Storage::Cpu(CpuStorage::F32(right))) = (&*a_storage, &*b_storage) else {
+        return a.matmul(b);
+    };
+    let (&[rows, inner], &[same, columns]) = (a.dims(), b.dims()) else { return a.matmul(b) };
+    let count = rows * columns;
+    if inner != same || inner == 0 || count == 0 {
+        return a.matmul(b);
+    }
+    let strides = |layout: &Layout| (layout.stride()[0] as isize, layout.stride()[1] as isize);
+    let ((a_line, a_inner), (b_line, b_inner)) = (strides(a_layout), strides(b_layout));
+    let threads = candle_core::utils::get_num_threads();
+    let parallelism = if threads > 1 { gemm::Parallelism::Rayon(threads) } else { gemm::Parallelism::None };
+    let (left, right) = (&left[a_layout.start_offset()..], &right[b_layout.start_offset()..]);
+    let mut out = Vec::with_capacity(count);
+    // SAFETY: a tensor's layout stays within its storage. `gemm` writes `rows` lines of `columns` numbers without reading them before, which
+    // are all of the `count` numbers that there is room for.
+    unsafe {
+        gemm::gemm(
+            rows,
+            columns,
+            inner,
+            out.as_mut_ptr(),
+            1,
+            columns as isize,
+            false,
+            left.as_ptr(),
+            a_inner,
+            a_line,
+            right.as_ptr(),
+            b_inner,
+            b_line,
+            0.0,
+            1.0_f32,
+            false,
+            false,
+            false,
+            parallelism,
+        );
+        out.set_len(count);
+    }
+    drop((a_storage, b_storage));
+    Tensor::from_vec(out, (rows, columns), a.device())
 }
 
 /// True if the product of two matrices, the first of which is `a`, has numbers wider than theirs on a GPU.
