@@ -117,47 +117,13 @@ mod tests {
 
     #[test]
     fn numbers_are_the_same_however_they_are_written() {
-        let same = [
-            ("so it is 1,234.", "1234"),
-            ("$1,234.50 in all", "1234.5"),
-            ("-5", "−5"),
-            ("it is +7", "7"),
-            ("50%", "50"),
-            ("1.5e3 apples", "1500"),
-            ("3/4", "0.75"),
-            (".5", "0.5"),
-            ("1{,}000", "1000"),
-            ("5.0", "5"),
-            ("-$3", "-3"),
-            ("2 - 3 = -1", "-1"),
-            ("10-3", "3"),
-            ("007", "7"),
-            ("1,2,3", "3"),
-            ("12,", "12"),
-            ("0.1", "1/10"),
-            ("1e-3", ".001"),
-        ];
-        for (text, answer) in same {
-            assert_eq!(reward("", text, answer), 1.0, "{text} is {answer}");
+        for line in include_str!("../golden/numbers.txt").lines().filter(|line| !line.starts_with('#')) {
+            let [same, text, answer] = line.split(" | ").collect::<Vec<_>>().try_into().unwrap();
+            assert_eq!(reward("", text, answer), f32::from(same == "yes"), "{line}");
         }
-        let other = [
-            ("1234", "1235"),
-            ("5", "-5"),
-            ("1,23", "123"),
-            ("0.1", "0.10000000000000001"),
-            ("none", "5"),
-            ("5", "none"),
-            ("", ""),
-            ("1/0", "1/0"),
-            ("1e999999999", "1e999999999"),
-            ("3.14", "3.1416"),
-            ("10-3", "-3"),
-        ];
-        for (text, answer) in other {
-            assert_eq!(reward("", text, answer), 0.0, "{text} is not {answer}");
+        for text in ["", &"9".repeat(100_000)] {
+            assert_eq!(reward("", text, text), 0.0);
         }
-        let long = "9".repeat(100_000);
-        assert_eq!(reward("", &long, &long), 0.0);
     }
 
     #[test]

@@ -347,9 +347,8 @@ class CapoEngine(FSDPEngineWithLMHead):
         collective = Ranks(get_device_id(), group) if self._inflight and ranks(group) > 1 else None
         step_end(step.decision, self.capo_masks, self.capo_weights, taken, collective)
         self._seen.end_step(taken)
-        received, before = self._seen.received + self._controls.received, self._received
-        self._received = received
-        self._add("bytes_gathered", received - before + (collective.received if collective else 0))
+        before, self._received = self._received, self._seen.received + self._controls.received
+        self._add("bytes_gathered", self._received - before + (collective.received if collective else 0))
         self._told["seconds"] = [sum(self._told["seconds"]) + time.perf_counter() - started]
         return norm
 
@@ -357,11 +356,10 @@ class CapoEngine(FSDPEngineWithLMHead):
         """The step, as much of it as the controls leave: verl's norm, and whether there was one."""
         started = time.perf_counter()
         self._controls.remember(self.optimizer, step.data, self._whole(step))
-        told: Records = {}
         norm, taken = self._stepped(), False
         if math.isfinite(norm):
             told, taken = self._controls.apply()
-        self._tell(told)
+            self._tell(told)
         self._add("control_seconds", time.perf_counter() - started)
         return norm, taken
 

@@ -8,6 +8,8 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 use tests::{Folder, to_json_lines};
 
+use crate::refused::assert_refused;
+
 /// Sums that the embedded model knows by half, in two files.
 fn folder() -> Folder {
     let folder = Folder::new();
@@ -153,12 +155,5 @@ fn a_run_without_held_out_prompts_has_benchmarks_all_the_same() {
 
 #[test]
 fn benchmarks_that_cannot_be() {
-    let folder = folder();
-    let refused = |tables: &str| folder.refused(&format!("train --set eval.benchmark={tables}"));
-    assert_snapshot!(refused("[{name=\"a\",file=\"easy.jsonl\",samples=4}]"), @"the settings of the default config and `--set` do not fit together: `samples` of benchmark `a` is 4, but at `temperature` 0 all answers are the same (set a temperature, or 1 sample)");
-    assert_snapshot!(refused("[{name=\"a/b\",file=\"easy.jsonl\"}]"), @"the settings of the default config and `--set` do not fit together: the `name` of a benchmark is `a/b` (use letters, digits, `-`, `_` and `.`)");
-    assert_snapshot!(refused("[{name=\"a\",file=\"easy.jsonl\"},{name=\"a\",file=\"hard.jsonl\"}]"), @"the settings of the default config and `--set` do not fit together: two benchmarks are called `a`, or one by the name of their mean (give each a name of its own)");
-    assert_snapshot!(refused("[{name=\"a\",file=\"none.jsonl\"}]"), @"no dataset `none.jsonl`: neither an embedded one, nor a file or folder, nor in the Hub's cache (embedded: `embedded:arithmetic`; fetch one with `hf download --repo-type dataset OWNER/NAME`)");
-    assert_snapshot!(refused("[{name=\"a\",file=\"easy.jsonl\",temperature=-1}]"), @"the settings of the default config and `--set` do not fit together: benchmark `a`: `temperature` is -1, expected 0 or more (0 is greedy)");
-    assert_snapshot!(folder.refused("train --set eval.reward=math"), @"the settings of `--set` do not fit together: `eval.reward` is `math`, but the run has no such reward (it has `exact_match`)");
+    assert_refused("benchmarks", &folder());
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use tests::{Folder, to_json_lines};
 
 use crate::models::with_model;
+use crate::refused::assert_refused;
 
 /// Turns of an adder: what it is asked, `=`, and its answer with an end.
 const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'critic' %}{{ raise_exception('no ' ~ m.role) }}{% endif %}\
@@ -146,27 +147,23 @@ fn prompts_begin_with_the_tokens_that_the_tokenizer_puts_there() {
     };
     let (begun, plain): (Vec<Value>, Vec<Value>) = (score(""), score("--no-special-tokens"));
     assert!(begun[0] == begun[1] && plain[0] == plain[2] && begun[0] != plain[0], "{begun:?} {plain:?}");
-    assert_snapshot!(folder.refused(&format!("train {CHAT} {MODEL} {off}")), @"the settings of `--set` do not fit together: `data.add_special_tokens` is `false`, but `data.format` is `chat`, whose template alone writes special tokens (remove it)");
 }
 
 #[test]
 fn settings_and_rows_that_cannot_be() {
     let folder = folder();
-    let refused = |args: &str| folder.refused(&format!("train {MODEL} {args}"));
-    assert_snapshot!(refused("--set data.system_prompt=be"), @"the settings of the default config and `--set data.system_prompt` do not fit together: `data.system_prompt` is set, but `data.format` is `text`, which has no use for it (set `data.format` to `chat`, or remove it)");
-    assert_snapshot!(refused("--set data.format=chats"), @"`[data]` of `--set`: unknown variant `chats`, expected `text` or `chat`, in `format`");
-    assert_snapshot!(refused("--set data.format=chat --set data.date=2026-02-30"), @"`[data]` of `--set`: `2026-02-30` is no day (write it as in `2026-07-31`), in `date`");
-    assert_snapshot!(refused("--set data.format=chat --set data.chat_template=absent.jinja"), @"`data.chat_template` cannot be used: cannot read `absent.jinja`: No such file or directory (os error 2)");
-    let row = |row: &str| {
-        folder.write("chat.jsonl", row);
-        refused(CHAT)
-    };
-    assert_snapshot!(row(r#"{"prompt": [{"role": "critic", "content": "1"}], "answer": 1}"#), @"bad row at line 1 of `FOLDER/chat.jsonl` (mend it, or set `data.on_bad_row` to `skip`): the chat template `FOLDER/model/chat_template.jinja` refuses it: no critic");
-    assert_snapshot!(row(r#"{"prompt": [{"role": "user", "content": "two"}], "answer": 1}"#), @"bad row at line 1 of `FOLDER/chat.jsonl` (mend it, or set `data.on_bad_row` to `skip`): cannot encode `two=`: the tokenizer has no id for `t`");
-    assert_snapshot!(row(r#"{"prompt": [], "answer": 1}"#), @"bad row at line 1 of `FOLDER/chat.jsonl` (mend it, or set `data.on_bad_row` to `skip`): column `prompt` has no messages (remove the row or fill it in)");
-    assert_snapshot!(row(r#"{"prompt": {"role": "user"}, "answer": 1}"#), @"bad row at line 1 of `FOLDER/chat.jsonl` (mend it, or set `data.on_bad_row` to `skip`): column `prompt` is an object, expected text (write it as one string)");
-    std::fs::remove_file(folder.path().join("model/chat_template.jinja")).unwrap();
-    assert_snapshot!(refused("--set data.format=chat"), @"the model has no chat template: there is no `FOLDER/model/chat_template.jinja`, and no `chat_template` in `FOLDER/model/tokenizer_config.json` (name a file with `data.chat_template`, or set `data.format` to `text`)");
+    for (name, prompt) in [
+        ("critic", r#"[{"role": "critic", "content": "1"}]"#),
+        ("letters", r#"[{"role": "user", "content": "two"}]"#),
+        ("empty", "[]"),
+        ("object", r#"{"role": "user"}"#),
+    ] {
+        folder.write(&format!("{name}.jsonl"), format!("{{\"prompt\": {prompt}, \"answer\": 1}}"));
+    }
+    folder.write("bare/config.json", folder.bytes("model/config.json"));
+    std::fs::copy(folder.path().join("model/model.safetensors"), folder.path().join("bare/model.safetensors")).unwrap();
+    folder.write_tokenizer("bare");
+    assert_refused("chat", &folder);
 }
 
 #[test]
@@ -201,7 +198,6 @@ fn messages_are_answered() {
     ));
     let prompts: Vec<String> = folder.json_lines("out.jsonl").iter().map(|line| line["prompt"].to_string()).collect();
     assert_eq!(prompts, ["\"1448+972=1\"", "\"11+1=1\""]);
-    assert_snapshot!(folder.refused("generate --model embedded:tiny-arithmetic --chat 1+1"), @"the model has no chat template: there is no `chat_template.jinja` of the built-in model, and no `chat_template` in `tokenizer_config.json` of the built-in model (name a file with `data.chat_template`, or set `data.format` to `text`)");
 }
 
 /// Templates whose value is written endlessly, or takes all memory, and the sentence's limit.

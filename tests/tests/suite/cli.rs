@@ -170,7 +170,6 @@ fn evaluation_writes_completions() {
 #[test]
 fn sft_refuses_bad_input() {
     let folder = Folder::new();
-    assert_snapshot!(folder.refused("sft --output-dir out --set train.max_step=1"), @"`[train]` of `--set`: unknown key `max_step` (did you mean `max_steps`?)");
     let row = |solution: usize| {
         serde_json::json!({"prompt": "1+1=", "answer": "2", "solution": "1".repeat(solution)}).to_string()
     };

@@ -1,10 +1,11 @@
 //! `host compare-masks`: each mask alone over recorded batches, the numbers beside each other, thresholds for a target.
 
 use insta::assert_snapshot;
-use tests::artifacts::{load_examples, workspace};
+use tests::artifacts::{example, load_examples, workspace};
 use tests::{Folder, Outcome};
 
-use crate::replay::{batch_arguments as batches, dumped, rejected_by, tokens_and_dropped};
+use crate::refused::assert_refused;
+use crate::replay::{batch_arguments as batches, dumped, rejected_by, tokens_and_dropped, with_case};
 
 fn plugins() -> String {
     format!("--plugin libcapo.so{}", load_examples(&["surprise-cap"]))
@@ -95,27 +96,9 @@ fn a_mask_alone_rejects_what_it_did_in_the_run_that_recorded_the_batches() {
 
 #[test]
 fn what_is_wrong_is_a_sentence() {
-    let folder = Folder::new();
-    let batches = batches("paper-token-sgd");
-    let refused = |args: &str| portable(&folder.refused(&format!("compare-masks {args}{batches}")));
-    let masks = plugins();
-    assert_snapshot!(refused(""), @"there is no mask to compare (load a plugin that offers some with `--plugin`)");
-    assert_snapshot!(refused("--mask capo.curvature"), @"`[[mask]]` names `capo.curvature`, which no loaded image offers (give `--plugin libcapo.so`)");
-    assert_snapshot!(refused(&format!("{masks} --mask capo.curvatur")), @"`[[mask]]` names `capo.curvatur`, which no loaded image offers (did you mean `capo.curvature`?)");
-    assert_snapshot!(refused("--plugin libmasks.so --mask masks.entropy-quantile"), @"batch file `tests/data/replay/paper-token-sgd/batch-0000.safetensors`: component `masks.entropy-quantile` asks for `entropy`, which it does not hold (record batches in a run with this component)");
-    assert_snapshot!(refused(&format!("{masks} --mask example.surprise-cap")), @r#"`[[mask]]` with `use = "example.surprise-cap"`: missing field `max_nats`"#);
-    assert_snapshot!(refused("--plugin libcapo.so --set mask.capo.curvature.fisher_treshold=1"), @r#"`[[mask]]` with `use = "capo.curvature"`: unknown key `fisher_treshold` (did you mean `fisher_threshold`?)"#);
-    assert_snapshot!(refused("--plugin libcapo.so --out table.txt"), @"`--out table.txt` does not end in `.json` (the numbers are written as JSON)");
-    assert_snapshot!(refused("--plugin libcapo.so --out ."), @"`.` exists and is not a plain file (choose another name)");
-    assert_snapshot!(refused("--plugin libcapo.so --out none/all.json"), @"`--out none/all.json`: there is no folder `none` (make it first)");
-    assert_snapshot!(refused("--plugin libcapo.so --target-rate 2"), @"`--target-rate 2` is no share between 0 and 1 (write `0.02` or `2%` to reject one token in fifty)");
-    assert_snapshot!(refused("--plugin libcapo.so missing.safetensors"), @"cannot read `missing.safetensors`: No such file or directory (os error 2)");
-    assert_snapshot!(refused(&load_examples(&["surprise-cap"])), @r#"no mask can be compared on these batches: left out `example.surprise-cap`: `[[mask]]` with `use = "example.surprise-cap"`: missing field `max_nats`"#);
-    let first = |said: String| said.lines().take(2).collect::<Vec<_>>().join("\n");
-    assert_snapshot!(first(folder.refused("compare-masks --plugin libcapo.so")), @r"
-    the following required arguments were not provided:
-      <BATCH>...
-    ");
+    let folder = with_case();
+    std::os::unix::fs::symlink(example("surprise-cap", "dev"), folder.path().join("libsurprise.so")).unwrap();
+    assert_refused("compare_masks", &folder);
 }
 
 #[test]

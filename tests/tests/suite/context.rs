@@ -5,8 +5,8 @@ use insta::assert_snapshot;
 use safetensors::SafeTensors;
 use tests::{Folder, RunDir};
 
+use crate::FOUR_STEPS;
 use crate::replay::{dumped, tokens_and_dropped};
-use crate::{FOUR_STEPS, refused};
 
 fn settings(sin: &str, extra: &str) -> String {
     let mask = format!("mask=[{{use=\"misbehave.mask\",sin=\"{sin}\"}}]");
@@ -77,11 +77,6 @@ fn a_run_that_samples_in_bf16_goes_on_bit_for_bit() {
         folder.assert_resumes(&format!("{SAME} {FOUR_STEPS} --set rollout.dtype=bf16 --set train.save_steps=2"), [2]);
     let config = whole.text("config.toml");
     assert!(config.contains("dtype = \"bf16\""), "{config}");
-}
-
-#[test]
-fn dtypes_that_there_are_not() {
-    assert_snapshot!(refused("--set rollout.dtype=fp16"), @"`[rollout]` of `--set`: unknown variant `fp16`, expected `f32` or `bf16`, in `dtype`");
 }
 
 #[test]

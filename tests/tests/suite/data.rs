@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 use tests::artifacts::workspace;
 use tests::{Folder, text_model, to_json_lines};
 
+use crate::refused::assert_refused;
+
 const STEPS: &str = "--set train.max_steps=2 --set eval.num_prompts=0 --set train.per_device_train_batch_size=16";
 
 /// A folder with the samples in `samples`.
@@ -95,8 +97,6 @@ fn a_mixture_goes_on_after_a_kill() {
     let data = "--set data={datasets=[{path=\"samples/saved\",weight=3},{path=\"samples/saved\",split=\"test\",weight=1.5}],max_prompt_length=16}";
     assert_snapshot!(data_line(&folder, data), @"data       FOLDER/samples/saved (24 rows); FOLDER/samples/saved, test (8 rows)");
     folder.assert_resumes(&format!("{data} {STEPS} --set train.max_steps=5"), [2]);
-    let one = "--set data={datasets=[{path=\"samples/saved\",weight=3},{path=\"samples/saved\"}]}";
-    assert_snapshot!(folder.refused(&format!("train {one}")), @"the settings of the default config and `--set` do not fit together: 1 of 2 `[[data.datasets]]` have a `weight` (give each one, or none)");
 }
 
 #[test]
@@ -130,15 +130,7 @@ fn a_run_does_not_go_on_with_other_rows() {
 
 #[test]
 fn settings_of_data_that_silence_one_another() {
-    let folder = folder();
-    let refused = |data: &str| folder.refused(&format!("train {data}"));
-    assert_snapshot!(refused("--set data.preset=math"), @"the settings of `--set` do not fit together: `data.preset` is set, but dataset `embedded:arithmetic` is made, not read (remove it)");
-    assert_snapshot!(refused("--set data={dataset_name=\"samples/math-none.parquet\",preset=\"math\",prompt_column=\"q\"}"), @"the settings of `--set` do not fit together: `data.prompt_column` is `q`, but a `preset` says what the columns are (remove one of them)");
-    assert_snapshot!(refused("--set data={dataset_name=\"a\",datasets=[{path=\"b\"}]}"), @"the settings of the default config and `--set data` do not fit together: `data.dataset_name` is set, but `[[data.datasets]]` name the data (remove one of them)");
-    assert_snapshot!(refused("--set data={dataset_name=\"a\",prompt_template=\"think:\"}"), @"the settings of the default config and `--set` do not fit together: `prompt_template` is `think:`, which has no place for the prompt (write `{prompt}` where it goes)");
-    assert_snapshot!(refused("--set data={}"), @"the settings of `--set` do not fit together: `data.dataset_name` is missing (name a file, a folder, a dataset in the Hub's cache, or `embedded:arithmetic`)");
-    assert_snapshot!(refused("--set data={dataset_name=\"samples/math-none.parquet\",max_prompt_length=16}"), @"bad row 1 of `FOLDER/samples/math-none.parquet` (mend it, or set `data.on_bad_row` to `skip`): no column `prompt` (columns of this row: `level`, `problem`, `solution`, `type`; name one with `data.prompt_column`)");
-    assert_snapshot!(refused("--set data={dataset_name=\"samples\",max_prompt_length=16}"), @"bad row 1 of `FOLDER/samples/math-file.arrow` (mend it, or set `data.on_bad_row` to `skip`): no column `prompt` (columns of this row: `level`, `problem`, `solution`, `type`; name one with `data.prompt_column`)");
+    assert_refused("data", &folder());
 }
 
 /// Settings for `train.jsonl`, and few steps.

@@ -17,16 +17,6 @@ fn replay(flags: &str) -> String {
     format!("replay --plugin libcapo.so --config {} --out out {flags} {}", config.display(), batch.display())
 }
 
-fn refused(args: &str) -> String {
-    Folder::new().refused(args)
-}
-
-#[test]
-fn names_that_are_no_device() {
-    assert_snapshot!(refused(&replay("--device nvidia")), @"there is no device `nvidia` (use `cpu`, or `cuda:0` for the first CUDA device)");
-    assert_snapshot!(refused(&replay("--dtype bf16")), @"`--dtype` is for batches on a CUDA device, on the CPU features are f32 (add `--device cuda:0`)");
-}
-
 /// On every machine: an empty file stands before the driver.
 #[test]
 fn a_machine_without_a_driver() {

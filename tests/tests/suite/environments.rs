@@ -8,35 +8,14 @@ use tests::run_dir::tensors;
 use tests::{Folder, RunDir, text_model};
 
 use crate::interruption::{kill, start, wait_for};
+use crate::refused::assert_refused;
 use crate::replay::dumped;
 
 /// A game of three turns. A turn earns by its length; `$1` is the time that an answer takes, seconds.
-const GAME: &str = r#"#!/bin/sh
-while read -r l; do
-  e=${l#*episode\":}; e=${e%%[,\}]*}; n=${l#*turn\":}; n=${n%%[,\}]*}; t=${l#*text\":\"}; t=${t%%\"*}
-  case $l in
-    *ask\":\"tools*) echo '{"tools": []}';;
-    *ask\":\"begin*) echo "{\"episode\": $e, \"message\": \"1=\"}";;
-    *turn\":2*) sleep $1; echo "{\"episode\": $e, \"ended\": true, \"reward\": ${#t}, \"metrics\": {\"long\": ${#t}}}";;
-    *) sleep $1; echo "{\"episode\": $e, \"messages\": [{\"content\": \"+$n 2=\"}], \"reward\": 0.25}";;
-  esac
-done
-"#;
+const GAME: &str = include_str!("../../data/environments/game.sh");
 
 /// A game of two turns. If `$1` is `late`, the first episode has its answer when all others are over.
-pub const PATIENT: &str = r#"#!/bin/sh
-goes_on() { echo "{\"episode\": $1, \"messages\": [{\"content\": \"+1=\"}]}"; }
-while read -r l; do
-  e=${l#*episode\":}; e=${e%%[,\}]*}; t=${l#*text\":\"}; t=${t%%\"*}
-  case $l in
-    *ask\":\"tools*) echo '{"tools": []}';;
-    *ask\":\"begin*) [ $e = 0 ] && begun=0 over=0 held=; begun=$((begun + 1)); echo "{\"episode\": $e, \"message\": \"\"}";;
-    *turn\":0*) if [ $e = 0 ]; then held=yes; else goes_on $e; fi;;
-    *) over=$((over + 1)); echo "{\"episode\": $e, \"ended\": true, \"reward\": ${#t}}";;
-  esac
-  if [ "$held" ] && { [ $1 = now ] || [ $over = $((begun - 1)) ]; }; then goes_on 0; held=; fi
-done
-"#;
+pub const PATIENT: &str = include_str!("../../data/environments/patient.sh");
 
 const STEPS: &str = "--set train.max_steps=4 --set train.save_steps=1 --set train.per_device_train_batch_size=16 --set eval.num_prompts=8 \
     --set eval.eval_steps=2 --set rollout.max_completion_length=44 --set reward=[{use=\"environment\"}] --set logging.log_completions=true \
@@ -194,16 +173,7 @@ fn host_generate_plays_an_environment() {
 /// A run of one step with the model of `text_model`, whose episodes are told the messages in the file `said`, a line each; the last but one
 /// in every turn.
 fn told(folder: &Folder, keys: &str) -> RunDir {
-    let program = r#"while read -r l; do
-  e=${l#*episode\":}; e=${e%%[,\}]*}; n=${l#*turn\":}; n=${n%%[,\}]*}
-  case $l in
-    *ask\":\"tools*) echo '{"tools": []}';;
-    *ask\":\"begin*) echo "{\"episode\": $e, \"message\": \"\"}";;
-    *) if [ $n = 0 ] || [ $e = 6 ]; then printf '{"episode": %s, "messages": %s}\n' $e "$(sed -n "$((e + 1))p" said)"
-       else echo "{\"episode\": $e, \"ended\": true}"; fi;;
-  esac
-done"#;
-    folder.write("tell", program);
+    folder.write("tell", include_str!("../../data/environments/tell.sh"));
     let environment =
         format!("environment={{use=\"command\",command=[\"sh\",\"tell\"],max_turns=3,max_turn_length=4{keys}}}");
     let sizes = "--set rollout.max_completion_length=200 --set rollout.num_generations=8 --set train.per_device_train_batch_size=8";
@@ -274,23 +244,12 @@ fn thoughts_that_a_template_drops_stay_where_they_are_kept() {
 #[test]
 fn what_does_not_fit_is_refused() {
     let folder = folder();
-    let refused = |args: &str| folder.refused(&format!("train {args} --output-dir run"));
-    assert_snapshot!(refused("--set reward=[{use=\"environment\"}]"));
-    assert_snapshot!(refused("--set environment={use=\"calculater\"}"));
-    assert_snapshot!(refused("--set environment={use=\"calculator\",max_turns=0}"));
-    assert_snapshot!(refused("--set environment={use=\"calculator\",max_turn_length=100}"));
-    assert_snapshot!(refused("--set environment={use=\"calculator\",max_turn=2}"));
-    assert_snapshot!(refused("--set environment={use=\"command\",command=[\"cat\"]}"));
-    let tools = |schemas: &str| {
-        folder.write("tools", format!("read -r l; echo '{{\"tools\": [{schemas}]}}'; cat"));
-        refused("--set environment={use=\"command\",command=[\"sh\",\"tools\"]}")
-    };
-    assert_snapshot!(tools(r#"{"name": "f"}, {"name": "f"}"#));
-    assert_snapshot!(tools(r#"{"name": "f", "parameters": 3}"#));
-    assert_snapshot!(refused("--set environment={use=\"calculator\",plane=true}"), @r#"`[environment]` with `use = "calculator"`: unknown key `plane` (did you mean `plain`?)"#);
-    assert_snapshot!(refused("--set environment={use=\"calculator\",max_tool_calling_iterations=2}"), @r#"`[environment]` with `use = "calculator"`: unknown key `max_tool_calling_iterations` (here: `environment.max_turns`; configs/names.md)"#);
-    assert_snapshot!(refused("--set environment={use=\"calculator\",zebra={a=1}}"), @r#"`[environment]` with `use = "calculator"`: unknown key `zebra` (known: `plain`, `max_turns`, `max_turn_length`, `max_observation_length`, `keep_thinking`)"#);
-    assert_snapshot!(refused("--set enviroment.use=calculator"), @"the default config and `--set enviroment.use`: unknown key `enviroment` (did you mean `environment`?)");
+    for (name, schemas) in
+        [("twice", r#"{"name": "f"}, {"name": "f"}"#), ("no_object", r#"{"name": "f", "parameters": 3}"#)]
+    {
+        folder.write(name, format!("read -r l; echo '{{\"tools\": [{schemas}]}}'; cat"));
+    }
+    assert_refused("environments", &folder);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use host::config::{self, Draft};
 use host::run::Run;
 use tests::Folder;
 
-use crate::{AS_IT_IS, FOUR_STEPS, ONE_STEP, refused, split};
+use crate::{AS_IT_IS, FOUR_STEPS, ONE_STEP, split};
 
 const CAPO: &str = "--plugin libcapo.so";
 /// Every mask of a run, switched off.
@@ -111,13 +111,6 @@ fn logps_from_sampling_are_those_of_a_pass_of_their_own() {
     assert!(sampled.metric("mask/rejection_rate").iter().any(|&rate| rate > 0.0), "the mask rejects something");
     let difference = own.largest_difference(&sampled);
     assert!(difference < SPLIT_BOUND, "{difference:e}");
-}
-
-#[test]
-fn logps_from_sampling_need_the_samplers_distribution() {
-    let message = |set: &str| refused(&format!("{FOUR_STEPS} {AS_IT_IS} --set train.score_at_sampling=true {set}"));
-    insta::assert_snapshot!(message("--set rollout.top_k=5"), @"the settings of the default config and `--set rollout.temperature`, `--set rollout.top_k`, `--set rollout.top_p`, `--set train.score_at_sampling`, `--set rollout.top_k` do not fit together: `train.score_at_sampling` is on, but completions are drawn from another distribution than the one that the loss sees (set `rollout.temperature` to `train.loss_temperature`, `rollout.top_k` to 0, `rollout.top_p` to 1 and `rollout.dtype` to `train.dtype`, or turn it off)");
-    insta::assert_snapshot!(message("--set train.num_iterations=2"), @"the settings of `--set` do not fit together: `train.score_at_sampling` is on, but 2 steps use each rollout, and all after the first have another policy (use each once, or turn it off)");
 }
 
 #[test]

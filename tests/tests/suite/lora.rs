@@ -7,7 +7,8 @@ use serde_json::Value;
 use tests::artifacts::workspace;
 use tests::{Folder, RunDir, names};
 
-use crate::{FOUR_STEPS, FROM_THE_FIRST_STEP, ONE_STEP, refused, split};
+use crate::refused::assert_refused;
+use crate::{FOUR_STEPS, FROM_THE_FIRST_STEP, ONE_STEP, split};
 
 const LORA: &str = "--set model.use_peft=true";
 const CAPO: &str = "--plugin libcapo.so";
@@ -161,21 +162,11 @@ fn a_control_that_asks_for_the_heads_part_of_a_step_is_told() {
 }
 
 #[test]
-fn a_mask_that_needs_the_heads_moments_is_refused() {
-    assert_snapshot!(refused(&format!("{CAPO} {LORA} --set mask.0.moments=host")), @"component `capo.curvature` asks for the optimizer's state of the last layer, but an adapter is trained and the head stays as it is: there is none (use the component's own moments, or train all weights)");
-}
-
-#[test]
-fn settings_of_an_adapters_folder() {
+fn settings_that_cannot_be() {
     let folder = Folder::new();
     let run = folder.train("run", &format!("{LORA} {ONE_STEP}"));
     fs::rename(run.last_checkpoint(), folder.path().join("adapter")).unwrap();
-    let refused = |args: &str| folder.refused(&format!("train --set model.model_name_or_path=adapter {args}"));
-    assert_snapshot!(refused(&format!("{LORA} --set model.lora_r=4")), @"`model.lora_r` is 4, but `FOLDER/adapter` is an adapter, which has its own (remove it, or name the base model to begin with a fresh one)");
-    assert_snapshot!(refused("--set model.use_peft=false"), @"`FOLDER/adapter` is an adapter, but `model.use_peft` is false (remove it to go on with the adapter, or merge it with `host export` first)");
-    assert_snapshot!(refused("--set model.fresh_weights=true"), @"`FOLDER/adapter` is an adapter, but `model.fresh_weights` is true (remove it to go on with the adapter, or merge it with `host export` first)");
-    let sft = "sft --output-dir out --set model={model_name_or_path=\"adapter\"}";
-    assert_snapshot!(folder.refused(sft), @"`model.model_name_or_path` is an adapter, but `host sft` trains all weights (merge it with `host export` first)");
+    assert_refused("lora", &folder);
 }
 
 /// A base that is not what it was ends a resume, and every other use of the adapter.

@@ -8,6 +8,7 @@ use insta::assert_snapshot;
 use tests::{Folder, artifacts, names};
 
 use crate::ONE_STEP;
+use crate::refused::assert_refused;
 
 /// Makes a plugin at `point`, runs its tests, builds it, checks it and trains one step with it, as its README says.
 fn made(point: &str) -> Folder {
@@ -181,11 +182,7 @@ fn what_it_says() {
 #[test]
 fn what_it_refuses() {
     let folder = Folder::new();
-    let refused = |args: &str| folder.refused(&format!("new-plugin {args}"));
-    assert_snapshot!(refused(&"a".repeat(65)), @"the plugin's name has 65 characters (at most 64)");
-    assert_snapshot!(refused("calm --point filter").lines().next().unwrap(), @"invalid value 'filter' for '--point <POINT>'");
     folder.write("taken/file", "");
-    assert_snapshot!(refused("taken"), @"`taken` exists already (choose another name, or another `--dir`)");
     folder.write("file", "");
-    assert_snapshot!(refused("calm --dir file"), @"cannot make `file`: File exists (os error 17)");
+    assert_refused("new_plugin", &folder);
 }

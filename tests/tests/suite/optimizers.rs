@@ -101,13 +101,6 @@ fn the_header_names_the_optimizer() {
 }
 
 #[test]
-fn inputs_that_an_optimizer_lacks_are_refused() {
-    let folder = Folder::new();
-    let args = format!("train {CAPO} --set mask.0.moments=host --set train.optimizer=sgd");
-    assert_snapshot!(folder.refused(&args), @"component `capo.curvature` asks for the optimizer's state of the last layer, which is Adam's, but `train.optimizer` is `sgd` (set it to `adamw`, or use the component's own moments)");
-}
-
-#[test]
 fn a_checkpoint_of_another_optimizer_is_refused() {
     let folder = Folder::new();
     folder.train("run", &format!("{FOUR_STEPS} --stop-after 2"));

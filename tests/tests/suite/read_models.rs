@@ -7,6 +7,7 @@ use insta::assert_snapshot;
 use tests::Folder;
 
 use crate::ONE_STEP;
+use crate::refused::assert_refused;
 
 const SCORED: &str = "--set reward=[{use=\"reward_model\",model_name_or_path=\"llama-score\"}]";
 const COMPARED: &str = "--set model.ref_model_name_or_path=llama2 --set objective.beta=0.1";
@@ -87,31 +88,10 @@ fn references_that_are_named() {
 }
 
 #[test]
-fn references_that_cannot_be() {
-    let refused = |folder: &Folder, args: &str| folder.refused(&format!("train --output-dir run {args}"));
-    let models = folder(&["llama2", "bert-score"]);
-    assert_snapshot!(refused(&models, "--set model.ref_model_name_or_path=llama2"), @"`model.ref_model_name_or_path` is `FOLDER/llama2`, but no component of this run compares with a reference (set the objective's `beta` above 0, or remove it)");
-    assert_snapshot!(refused(&models, &format!("{COMPARED} --set rollout.max_completion_length=60")), @"`data.max_prompt_length` 16 and `rollout.max_completion_length` 60 make 76 tokens, the model has 64 positions (lower one of them)");
-    assert_snapshot!(refused(&models, &COMPARED.replace("llama2", "bert-score")), @"`model.ref_model_name_or_path` names a model that cannot be the reference: cannot use `FOLDER/bert-score/config.json`: `model_type` is `bert`, supported are `llama`, `mistral`, `qwen2` and `qwen3` (use a checkpoint of one of these families)");
-    assert_snapshot!(refused(&models, &COMPARED.replace("llama2", "nowhere")), @"no model `nowhere`: neither an embedded one nor a directory (embedded: `embedded:tiny-arithmetic`; a directory holds `config.json`, `model.safetensors` and `tokenizer.json`)");
-    models.replace("llama2/tokenizer.json", "\"+\": 12", "\"-\": 12");
-    assert_snapshot!(refused(&models, COMPARED), @"`FOLDER/llama2/tokenizer.json` has other tokens than `tokenizer.json` of the built-in model: 12 is `-` there and `+` here (use a reference with the policy's tokenizer)");
-}
-
-#[test]
-fn reward_models_that_cannot_be() {
-    let models = folder(&["qwen3-score", "bert-score"]);
-    models.write("gemma/config.json", "{\"model_type\": \"gemma\"}");
-    let refused = |table: &str| {
-        let args = format!("train --output-dir run --set reward=[{{use=\"reward_model\"{table}}}]");
-        models.refused(&args)
-    };
-    assert_snapshot!(refused(""), @r#"`[[reward]]` with `use = "reward_model"`: missing field `model_name_or_path`"#);
-    assert_snapshot!(refused(",model_name_or_path=\"nowhere\""), @r#"`[[reward]]` with `use = "reward_model"`: no model `nowhere`: neither an embedded one nor a directory (embedded: `embedded:tiny-arithmetic`; a directory holds `config.json`, `model.safetensors` and `tokenizer.json`)"#);
-    assert_snapshot!(refused(",model_name_or_path=\"gemma\""), @r#"`[[reward]]` with `use = "reward_model"`: cannot use `FOLDER/gemma/config.json`: `model_type` is `gemma`, supported are `llama`, `mistral`, `qwen2` and `qwen3`, and `bert`, `deberta-v2`, `modernbert`, `xlm-roberta` (use a checkpoint of one of these families; docs/models.md says why)"#);
-    assert_snapshot!(refused(",model_name_or_path=\"qwen3-score\""), @r#"`[[reward]]` with `use = "reward_model"`: the model has 3 outputs, `bad`, `fair`, `good` (choose one with `label`)"#);
-    assert_snapshot!(refused(",model_name_or_path=\"qwen3-score\",label=\"best\""), @r#"`[[reward]]` with `use = "reward_model"`: `label` is `best`, but the model's outputs are `bad`, `fair`, `good` (choose one of them)"#);
-    assert_snapshot!(refused(",model_name_or_path=\"bert-score\",max_length=65"), @r#"`[[reward]]` with `use = "reward_model"`: `max_length` is 65 (it must be at least 1 and at most the model's 64 positions)"#);
-    assert_snapshot!(refused(",model_name_or_path=\"bert-score\",batch_size=0"), @r#"`[[reward]]` with `use = "reward_model"`: `batch_size` is 0 (it must be at least 1)"#);
-    assert_snapshot!(refused(",model_name_or_path=\"bert-score\",device=\"gpu\""), @r#"`[[reward]]` with `use = "reward_model"`: there is no device `gpu` (use `cpu`, or `cuda:0` for the first CUDA device)"#);
+fn models_that_cannot_be_read() {
+    let folder = folder(&["llama2", "qwen3-score", "bert-score"]);
+    folder.write("gemma/config.json", "{\"model_type\": \"gemma\"}");
+    assert_refused("read_models", &folder);
+    folder.replace("llama2/tokenizer.json", "\"+\": 12", "\"-\": 12");
+    assert_snapshot!(folder.refused(&format!("train {COMPARED}")), @"`FOLDER/llama2/tokenizer.json` has other tokens than `tokenizer.json` of the built-in model: 12 is `-` there and `+` here (use a reference with the policy's tokenizer)");
 }

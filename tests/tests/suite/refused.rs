@@ -1,5 +1,6 @@
-//! Commands that are refused in a fresh folder, and their error messages: `tests/data/refused/TOPIC.txt` has arguments of `host`, one refusal on each line, and
-//! `snapshots/suite__refused__TOPIC.snap` has the error message below each.
+//! Commands that are refused, and their error messages: `tests/data/refused/TOPIC.txt` has arguments of `host`, one refusal on each line, and
+//! `snapshots/suite__refused__TOPIC.snap` has the error message below each. Topics that are not listed below are of folders with files, which
+//! other tests make.
 //!
 //! `INSTA_UPDATE=always cargo test -p tests refused` writes the messages again; read the difference before committing it.
 
@@ -8,25 +9,25 @@ use std::path::Path;
 use insta::assert_snapshot;
 use tests::Folder;
 
-/// The lines of a topic, below each its error message. Headings and comments, which begin with `#`, stay as they are.
-fn answers(topic: &str) -> String {
+/// Asserts what `host` says in `folder` to each line of a topic. Headings and comments, which begin with `#`, stay as they are.
+pub fn assert_refused(topic: &str, folder: &Folder) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("data/refused/{topic}.txt"));
     let answer = |line: &str| {
         // A failed test shows the input that was not refused last.
         println!("{line}");
         let is_text = line.is_empty() || line.starts_with('#');
-        if is_text { format!("{line}\n") } else { format!("{line}\n    {}\n", Folder::new().refused(line)) }
+        if is_text { format!("{line}\n") } else { format!("{line}\n    {}\n", folder.refused(line)) }
     };
-    tests::text(&file).lines().map(answer).collect()
+    assert_snapshot!(topic, tests::text(&file).lines().map(answer).collect::<String>());
 }
 
-/// A test of each topic.
+/// A test of each topic of a fresh folder.
 macro_rules! topics {
     ($($topic:ident),*) => {
         $(#[test]
         fn $topic() {
-            assert_snapshot!(answers(stringify!($topic)));
+            assert_refused(stringify!($topic), &Folder::new());
         })*
     };
 }
-topics!(config, device, lora, models, new_plugin, plugins, recipes, rewards);
+topics!(check, config, device, misbehaviour, models, plugins, recipes, rewards);

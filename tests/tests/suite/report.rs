@@ -6,6 +6,8 @@ use insta::assert_snapshot;
 use serde_json::Value;
 use tests::{Folder, RunDir, browser};
 
+use crate::refused::assert_refused;
+
 const STEPS: &str = "--set train.max_steps=6 --set eval.num_prompts=16 --set eval.eval_steps=2 --set train.measure_step=2 \
     --set train.learning_rate=1e-3";
 
@@ -160,10 +162,5 @@ fn a_browser_shows_completions_that_cannot_act() {
 fn a_report_is_refused_before_anything_is_read() {
     let folder = Folder::new();
     std::fs::create_dir(folder.path().join("folder.html")).unwrap();
-    let refused = |args: &str| folder.refused(&format!("report {args}"));
-    assert_snapshot!(refused("runs --out report.pdf"), @"`--out report.pdf` does not end in `.html` (a report is a page)");
-    assert_snapshot!(refused("runs --out absent/report.html"), @"`--out absent/report.html`: there is no folder `absent` (make it first)");
-    assert_snapshot!(refused("runs --out folder.html"), @"`folder.html` exists and is not a plain file (choose another name)");
-    assert_snapshot!(refused("runs --out report.html"), @"cannot list `runs` (give a run, or a folder of runs): No such file or directory (os error 2)");
-    assert_snapshot!(refused("folder.html --out report.html"), @"`folder.html` is no run and holds none (give a folder that `host train` printed, or one of such folders)");
+    assert_refused("report", &folder);
 }

@@ -4,6 +4,7 @@ use insta::assert_snapshot;
 use tests::Folder;
 
 use crate::ONE_STEP;
+use crate::refused::assert_refused;
 
 const FIVE_STEPS: &str =
     "--set train.save_steps=0 --set train.max_steps=5 --set eval.num_prompts=16 --set eval.eval_steps=2";
@@ -130,12 +131,9 @@ fn a_finished_run() {
 fn what_is_not_a_run() {
     let folder = Folder::new();
     folder.write("folder/file", "");
-    assert_snapshot!(folder.refused("train --resume absent"), @"`absent` is not a run directory: it has no `config.toml` (give the folder that `host train` printed)");
-    assert_snapshot!(folder.refused("train --resume folder"), @"`folder` is not a run directory: it has no `config.toml` (give the folder that `host train` printed)");
     folder.train("run", ONE_STEP);
-    assert_snapshot!(folder.refused("train --resume run/checkpoints/step-000001"), @"`run/checkpoints/step-000001` is a checkpoint of the run `run` (`--resume run` goes on from the newest, of step 1)");
     folder.write("run/provenance.json", "[");
-    assert_snapshot!(folder.refused("train --resume run"), @"`run/provenance.json` is damaged: its last field is not `sha256`");
+    assert_refused("resume", &folder);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use tests::{Folder, names};
 
 use crate::ONE_STEP;
 use crate::interruption::{kill, start, wait_for};
+use crate::refused::assert_refused;
 
 const THREE_STEPS: &str = "--set train.max_steps=3 --set eval.num_prompts=0 --set train.save_steps=1";
 
@@ -61,10 +62,7 @@ fn a_start_replaces_nothing() {
     std::os::unix::fs::symlink("nowhere", folder.path().join("link")).unwrap();
     let before = names(folder.path());
     let refused = |set: &str| folder.refused(&format!("train {ONE_STEP} --set train.output_dir={set}"));
-    assert_snapshot!(refused("\"\""), @"`train.output_dir` is empty (name a folder, or leave it out: the run goes to `runs/`)");
-    assert_snapshot!(refused("absent/.."), @"`train.output_dir` cannot be used (name a folder that does not exist yet): `absent/..` names no folder");
-    assert_snapshot!(refused("absent/../run"), @"`train.output_dir` `absent/../run` goes through folders that do not exist and out of them again by `..` (write it without)");
-    assert_snapshot!(refused("file/run"), @"cannot make the run directory `file/run`: not a directory");
+    assert_refused("output_dir", &folder);
     for name in [".", "file", "empty", "link"] {
         let expected = format!("`train.output_dir` `{name}` exists already (choose another)");
         assert_eq!(refused(name), expected);
@@ -72,7 +70,6 @@ fn a_start_replaces_nothing() {
         let sft = folder.refused(&format!("sft --output-dir {name}"));
         assert!(sft.contains(if name == "." { "names no folder" } else { "exists already" }), "{sft}");
     }
-    assert_snapshot!(folder.refused("sft --output-dir absent/.."), @"`--output-dir` cannot be used: `absent/..` names no folder");
     for name in ["empty", "link"] {
         let outcome = folder.host(&format!("eval --num-prompts 1 --output {name}"));
         assert!(outcome.refused().ends_with("exists and is not a plain file (choose another name)"), "{outcome:?}");

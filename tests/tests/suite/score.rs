@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 use tests::artifacts::workspace;
 use tests::{Folder, json_lines, names, to_json_lines};
 
+use crate::refused::assert_refused;
+
 /// The rows of one model of `make.py`, with what transformers says of them.
 fn golden(model: &str) -> Vec<Value> {
     let path = workspace().join("host/model/tests/data/families-golden/scores.json");
@@ -54,18 +56,12 @@ fn text_is_scored_as_its_ids() {
 #[test]
 fn bad_rows_leave_no_file() {
     let folder = Folder::new();
-    folder.write("scores.jsonl", "");
-    assert_snapshot!(folder.refused(&SCORE.replace("rows", "scores")), @"`--out scores.jsonl` is a file that is read, and would be replaced (choose another name)");
-    std::fs::remove_file(folder.path().join("scores.jsonl")).unwrap();
     folder.write(
         "rows.jsonl",
         "{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n\n{\"prompt\": \"1+1=\", \"completion\": \"x\"}\n",
     );
-    assert_snapshot!(folder.refused(SCORE), @"bad row at line 3 of `rows.jsonl`: cannot encode `x`: the tokenizer has no id for `x`");
-    assert_snapshot!(folder.refused("score --model embedded:tiny-arithmetic --input absent --out -"), @"cannot read `absent`: No such file or directory (os error 2)");
     folder.write("folder/file", "");
-    assert_snapshot!(folder.refused("score --model embedded:tiny-arithmetic --input folder --out -"), @"cannot read `folder`: it is a directory, not a regular file (give a file)");
-    assert_snapshot!(folder.refused("score --model embedded:tiny-arithmetic --input rows.jsonl --out folder"), @"cannot write `folder`: `folder` exists and is not a plain file (choose another name)");
+    assert_refused("score", &folder);
 }
 
 #[test]
@@ -157,22 +153,11 @@ fn a_run_is_its_best_or_newest_checkpoint() {
 #[test]
 fn generation_refuses_bad_input() {
     let folder = Folder::new();
-    let refused = |args: &str| folder.refused(&format!("generate --model embedded:tiny-arithmetic {args}"));
     // Without a length, completions may be as long as the model's positions allow.
     folder.said("generate --model embedded:tiny-arithmetic 1+1= 123+456=");
-    assert_snapshot!(refused(&"1".repeat(64)), @"a prompt has 64 tokens, and the model 64 positions (shorten the prompt)");
-    assert_snapshot!(refused("1+x="), @"cannot encode `1+x=`: the tokenizer has no id for `x`");
-    assert_snapshot!(refused("1+1= --max-completion-length 64"), @"a prompt has 4 tokens, which with `--max-completion-length` 64 are more than the model's 64 positions (lower it, or shorten the prompt)");
-    assert_snapshot!(refused("1+1= --max-completion-length 0"), @"`max_completion_length` is 0, expected at least 1");
-    assert_snapshot!(refused("1+1= --temperature -1 --max-completion-length 3"), @"`temperature` is -1, expected 0 or more (0 is greedy)");
-    assert_snapshot!(refused("--input absent"), @"cannot read `absent`: No such file or directory (os error 2)");
     folder.write("prompts.jsonl", "{\"prompt\": 1}\n");
-    assert_snapshot!(refused("--input prompts.jsonl"), @"bad row at line 1 of `prompts.jsonl`: expected a JSON object with the text `prompt` (give a `.txt` file for a prompt on each line)");
-    assert_snapshot!(refused("--input prompts.jsonl --out ./prompts.jsonl"), @"`--out ./prompts.jsonl` is a file that is read, and would be replaced (choose another name)");
-    assert_snapshot!(folder.refused("eval --model embedded:tiny-arithmetic --benchmark prompts.jsonl --output prompts.jsonl"), @"`--output prompts.jsonl` is a file that is read, and would be replaced (choose another name)");
-    assert_snapshot!(refused("1+1= --num-generations 0"), @"`--num-generations` is 0, expected at least 1");
     folder.write("prompts.txt", "\n");
-    assert_snapshot!(refused("--input prompts.txt"), @"`prompts.txt` has no prompt (write one on each line)");
+    assert_refused("generate", &folder);
 }
 
 /// A checkpoint as the cache of the Hub keeps it.

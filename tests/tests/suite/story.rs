@@ -7,69 +7,6 @@ use tests::{Folder, text_model};
 use crate::data::sample;
 use crate::interruption::{kill, start, wait_for};
 
-const RUN: &str = r#"
-recipe = "capo"
-
-[model]
-model_name_or_path = "model"
-fresh_weights = true
-
-[data]
-format = "chat"
-system_prompt = "Answer."
-max_prompt_length = 400
-
-[[data.datasets]]
-path = "gsm8k.jsonl"
-preset = "gsm8k"
-weight = 1.0
-
-[[data.datasets]]
-path = "math.parquet"
-preset = "math"
-weight = 2.0
-
-[rollout]
-num_generations = 4
-max_completion_length = 6
-
-[train]
-per_device_train_batch_size = 8
-max_steps = 12
-save_steps = 2
-learning_rate = 1e-3
-
-[eval]
-eval_steps = 6
-reward = "math"
-
-[[eval.benchmark]]
-name = "gsm8k"
-file = "gsm8k.jsonl"
-preset = "gsm8k"
-samples = 2
-temperature = 1.0
-
-[[eval.benchmark]]
-name = "math"
-file = "math.parquet"
-preset = "math"
-
-[logging]
-log_completions = true
-log_tokens = true
-
-[[reward]]
-use = "math"
-anchored = false
-
-# Rewards that a model of random weights can earn.
-[[reward]]
-use = "regex"
-pattern = "[!-O]"
-weight = 0.5
-"#;
-
 /// Changes to the settings of the model that make it one of another family, with what is the family's own.
 fn families() -> [(&'static str, Value); 4] {
     let linear = json!({"rope_type": "linear", "factor": 2.0});
@@ -99,7 +36,7 @@ fn folder(family: &str, changes: &Value) -> Folder {
     folder.write("gsm8k.jsonl", sample("gsm8k"));
     let math = workspace().join("tests/data/datasets/math-zstd.parquet");
     folder.write("math.parquet", std::fs::read(math).unwrap());
-    folder.write("run.toml", RUN);
+    folder.write("run.toml", include_str!("../../data/story.toml"));
     folder
 }
 

@@ -4,7 +4,8 @@ use insta::assert_snapshot;
 use tests::artifacts::load_examples;
 use tests::{Folder, names};
 
-use crate::replay::{batch_arguments as batches, case, dumped, rejected_by, tokens_and_dropped};
+use crate::refused::assert_refused;
+use crate::replay::{batch_arguments as batches, case, dumped, rejected_by, tokens_and_dropped, with_case};
 
 const KEY: &str = "mask.0.fisher_threshold";
 
@@ -108,33 +109,5 @@ fn what_a_sweep_cannot_reach_is_said() {
 
 #[test]
 fn ranges_and_targets_are_checked() {
-    let folder = Folder::new();
-    let batches = batches("paper-token-sgd");
-    let refused = |args: &str| folder.refused(&format!("replay --plugin libcapo.so {args}{batches}"));
-    assert_snapshot!(refused(&format!("--sweep {KEY}")), @"`--sweep mask.0.fisher_threshold` is not a range of numbers (write `--sweep KEY=LOW..HIGH` or `KEY=LOW..HIGH:POINTS`)");
-    assert_snapshot!(refused(&format!("--sweep {KEY}=1e-3")), @"`--sweep mask.0.fisher_threshold=1e-3` is not a range of numbers (write `--sweep KEY=LOW..HIGH` or `KEY=LOW..HIGH:POINTS`)");
-    assert_snapshot!(refused(&format!("--sweep {KEY}=1e-3..inf")), @"`--sweep mask.0.fisher_threshold=1e-3..inf` is not a range of numbers (write `--sweep KEY=LOW..HIGH` or `KEY=LOW..HIGH:POINTS`)");
-    assert_snapshot!(refused(&format!("--sweep {KEY}=1e-3..1e-1:many")), @"`--sweep mask.0.fisher_threshold=1e-3..1e-1:many` is not a range of numbers (write `--sweep KEY=LOW..HIGH` or `KEY=LOW..HIGH:POINTS`)");
-    assert_snapshot!(refused(&format!("--sweep {KEY}=1e-2..1e-3")), @"`--sweep mask.0.fisher_threshold=1e-2..1e-3` begins at 0.01 and ends at 0.001 (the first end must be the lower one)");
-    assert_snapshot!(refused(&format!("--sweep {KEY}=1..1")), @"`--sweep mask.0.fisher_threshold=1..1` begins at 1.0 and ends at 1.0 (the first end must be the lower one)");
-    assert_snapshot!(refused(&format!("--sweep {KEY}=1e-3..1e-2:1")), @"`--sweep mask.0.fisher_threshold=1e-3..1e-2:1` has 1 points (give 2 to 1000)");
-    assert_snapshot!(refused("--sweep train.learning_rate=1e-3..1e-2"), @"`--sweep train.learning_rate=1e-3..1e-2`: `train.learning_rate` is no mask's or weight's setting, and a replay runs nothing else (write `mask.0.KEY=...`)");
-    assert_snapshot!(refused("--sweep mask.0.granularity=1e-3..1e-2"), @r#"`[[mask]]` with `use = "capo.curvature"`: invalid type: floating point `0.001`, expected string or map"#);
-    assert_snapshot!(refused("--sweep mask.2.fisher_threshold=1e-3..1e-2"), @"`--set mask.2.fisher_threshold=...`: `mask` has entries 0 to 0 (write `--set mask.0.key=value`)");
-    assert_snapshot!(refused(&format!("--sweep {KEY}=0..1.0")), @r#"`[[mask]]` with `use = "capo.curvature"`: `fisher_threshold` is 0, expected above 0 (leave it out to switch it off)"#);
-    assert_snapshot!(refused(&format!("--sweep {KEY}=1e-3..1e-2 --target-rate 2")), @"`--target-rate 2` is no share between 0 and 1 (write `0.02` or `2%` to reject one token in fifty)");
-    let clap = |args: &str| folder.refused(&format!("replay --plugin libcapo.so {args}"));
-    let first = |said: String| said.lines().take(2).collect::<Vec<_>>().join("\n");
-    assert_snapshot!(first(clap(&format!("--sweep {KEY}=1e-3..1e-2"))), @"
-    the following required arguments were not provided:
-      <BATCH>...
-    ");
-    assert_snapshot!(first(clap(&format!("--target-rate 2%{batches}"))), @"
-    the following required arguments were not provided:
-      --sweep <KEY=LOW..HIGH[:POINTS]>
-    ");
-    assert_snapshot!(first(clap(&batches)), @"
-    the following required arguments were not provided:
-      --out <DIR>
-    ");
+    assert_refused("sweep", &with_case());
 }

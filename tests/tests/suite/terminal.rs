@@ -6,30 +6,16 @@ use insta::assert_snapshot;
 use tests::Folder;
 
 use crate::models::with_model;
-
-/// A folder with a pipe that nobody writes to.
-fn with_pipe() -> Folder {
-    let folder = Folder::new();
-    assert!(Command::new("mkfifo").arg(folder.path().join("pipe")).status().unwrap().success());
-    folder
-}
+use crate::refused::assert_refused;
 
 #[test]
 fn what_is_no_regular_file_is_refused_without_waiting() {
-    let folder = with_pipe();
+    let folder = Folder::new();
+    // A pipe that nobody writes to.
+    assert!(Command::new("mkfifo").arg(folder.path().join("pipe")).status().unwrap().success());
     std::fs::create_dir(folder.path().join("folder")).unwrap();
     let _listener = std::os::unix::net::UnixListener::bind(folder.path().join("socket")).unwrap();
-    let refused = |args: &str| folder.refused(args);
-    assert_snapshot!(refused("train --config pipe"), @"config `pipe` cannot be read: it is a named pipe, not a regular file (give a file)");
-    assert_snapshot!(refused("train --config folder"), @"config `folder` cannot be read: it is a directory, not a regular file (give a file)");
-    assert_snapshot!(refused("train --config /dev/zero"), @"config `/dev/zero` cannot be read: it is a device, not a regular file (give a file)");
-    assert_snapshot!(refused("train --config socket"), @"config `socket` cannot be read: it is a socket, not a regular file (give a file)");
-    assert_snapshot!(refused("train --set data.dataset_name=pipe"), @"cannot read `FOLDER/pipe`: it is a named pipe, not a regular file (give a file)");
-    assert_snapshot!(refused("train --set data.dataset_name=/dev/zero"), @"cannot read `/dev/zero`: it is a device, not a regular file (give a file)");
-    assert_snapshot!(refused("train --set model.model_name_or_path=pipe"), @"no model `FOLDER/pipe`: neither an embedded one nor a directory (embedded: `embedded:tiny-arithmetic`; a directory holds `config.json`, `model.safetensors` and `tokenizer.json`)");
-    assert_snapshot!(refused("sft --output-dir out --config pipe"), @"config `pipe` cannot be read: it is a named pipe, not a regular file (give a file)");
-    assert_snapshot!(refused("check --rows pipe"), @"cannot read `pipe`: it is a named pipe, not a regular file (give a file)");
-    assert_snapshot!(refused("replay --plugin libcapo.so --out out pipe"), @"cannot read `pipe`: it is a named pipe, not a regular file (give a file)");
+    assert_refused("no_files", &folder);
 }
 
 #[test]

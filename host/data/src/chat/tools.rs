@@ -160,34 +160,10 @@ mod tests {
         let tools = [Tool::parse(MULTIPLY).unwrap()];
         let hermes =
             |call: &str| CallFormat::Hermes.calls(&format!("I think.\n<tool_call>\n{call}\n</tool_call>"), &tools);
-        for (call, expected) in [
-            (r#"{"name": "multiply", "arguments": {"a": 2, "b": 3}}"#, Ok(r#"{"a":2,"b":3}"#)),
-            (
-                r#"{"name": "multiply", "arguments": {"a": 2.0, "b": null, "how": "fast"}}"#,
-                Ok(r#"{"a":2.0,"b":null,"how":"fast"}"#),
-            ),
-            (r#"{"name": "multiply", "arguments": {"a": 2}}"#, Err("`multiply`: the argument `b` is missing")),
-            (r#"{"name": "multiply"}"#, Err("`multiply`: the argument `a` is missing")),
-            (
-                r#"{"name": "multiply", "arguments": {"a": "2", "b": 3}}"#,
-                Err("`multiply`: `a` must be of type integer, not \"2\""),
-            ),
-            (
-                r#"{"name": "multiply", "arguments": {"a": 2, "b": 3, "c": 1}}"#,
-                Err("`multiply`: there is no argument `c`"),
-            ),
-            (
-                r#"{"name": "multiply", "arguments": {"a": 2, "b": 3, "how": "well"}}"#,
-                Err("`multiply`: `how` must be one of \"fast\", \"slow\", not \"well\""),
-            ),
-            (r#"{"name": "multiply", "arguments": [2, 3]}"#, Err("`arguments` of `multiply` is not a JSON object")),
-            (r#"{"name": "add", "arguments": {}}"#, Err("there is no tool `add` (there are: multiply)")),
-            (r#"{"arguments": {}}"#, Err("the call has no `name`")),
-            ("2 * 3", Err("the call is not valid JSON: trailing characters at line 1 column 3")),
-            ("7", Err("the call is not a JSON object")),
-        ] {
-            let found = hermes(call).remove(0).map(|(_, arguments)| Value::Object(arguments).to_string());
-            assert_eq!(found, expected.map(str::to_owned).map_err(str::to_owned), "{call}");
+        let cases: Vec<&str> = include_str!("../../tests/data/calls.txt").lines().map(str::trim).collect();
+        for case in cases.chunks(2) {
+            let found = hermes(case[0]).remove(0).map(|(_, arguments)| Value::Object(arguments).to_string());
+            assert_eq!(found.unwrap_or_else(|error| format!("refused: {error}")), case[1], "{}", case[0]);
         }
         let llama =
             CallFormat::Llama3.calls(r#"<|python_tag|>{"name": "multiply", "parameters": {"a": 1, "b": 1}}"#, &tools);
