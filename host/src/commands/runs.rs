@@ -22,10 +22,14 @@ pub(super) fn run(args: &RunsArgs) -> Result<()> {
     Ok(())
 }
 
-/// The runs at `dirs`: each is a run or a folder of runs, sorted by name within it.
+/// The runs at `dirs`: each is a run or a folder of runs, sorted by name within it. `runs/*` also names the models that `host sft` has
+/// written there: they are left out, unless nothing else is named.
 pub(super) fn found(dirs: &[PathBuf]) -> Result<Vec<FoundRun>> {
+    let is_model = |dir: &&PathBuf| !FoundRun::is_run(dir) && dir.join("config.json").is_file();
+    let (models, others): (Vec<&PathBuf>, Vec<&PathBuf>) = dirs.iter().partition(is_model);
+    let named = if others.is_empty() { models } else { others };
     let mut runs = Vec::new();
-    for dir in dirs {
+    for dir in named {
         let inside = if FoundRun::is_run(dir) { vec![dir.clone()] } else { inside(dir)? };
         for dir in inside {
             runs.push(FoundRun::read(&dir)?);

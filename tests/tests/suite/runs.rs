@@ -29,6 +29,11 @@ fn runs_are_listed_with_what_they_are_and_how_far() {
     let runs: Value = serde_json::from_str(&folder.said("runs runs/b --json")).unwrap();
     assert_eq!(runs[0]["accuracy"], progress(&folder.run_dir("runs/b"))["accuracy"]);
     assert_eq!(runs[0]["components"], serde_json::json!([]));
+    // `runs/*` names models of `host sft` too.
+    folder.write("runs/base/config.json", "{}");
+    let runs: Value = serde_json::from_str(&folder.said("runs runs/b runs/base --json")).unwrap();
+    assert_eq!(runs.as_array().unwrap().len(), 1);
+    assert!(folder.refused("runs runs/base").contains("`runs/base` is no run and holds none"));
     // The share of rejected tokens is that of all tokens, as at the end of a run.
     let runs: Value = serde_json::from_str(&folder.said("runs runs/d --json")).unwrap();
     let progress = progress(&rejecting);
