@@ -23,7 +23,7 @@ import subprocess
 from pathlib import Path
 
 PARTS = Path(__file__).resolve().parent
-SCRIPTS = PARTS.parent
+SCRIPTS = PARTS.parents[1] / "scripts"
 SEEDS = (31, 32, 33)
 RATES = ("3e-6", "1e-5", "3e-5", "1e-4", "3e-4")
 ADAPTER_RATES = ("1e-4", "3e-4", "1e-3")
