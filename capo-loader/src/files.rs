@@ -118,10 +118,11 @@ pub fn size(path: &Path) -> io::Result<u64> {
     Ok(metadata.len())
 }
 
-/// Returns the text of the regular file at `path`, which must be UTF-8. Fails as [`bytes`] does.
+/// Returns the text of the regular file at `path`, which must be UTF-8, without a byte order mark. Fails as [`bytes`] does.
 pub fn text(path: &Path) -> io::Result<String> {
-    String::from_utf8(bytes(path)?)
-        .map_err(|_| io::Error::new(ErrorKind::InvalidData, "stream did not contain valid UTF-8"))
+    let text = String::from_utf8(bytes(path)?)
+        .map_err(|_| io::Error::new(ErrorKind::InvalidData, "stream did not contain valid UTF-8"))?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
 fn kind(kind: FileType) -> &'static str {

@@ -4,10 +4,12 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::terminal::word;
+
 /// Number of steps done and saved. Other threads may read it during the run.
 #[derive(Debug, Default)]
 pub struct Place {
-    /// The run's directory for messages, once it exists.
+    /// The run's directory as a word of a command, once it exists.
     dir: OnceLock<String>,
     /// Number of steps done.
     step: AtomicU64,
@@ -19,7 +21,7 @@ impl Place {
     /// Notes that the run's directory `dir` exists.
     pub fn started(&self, dir: &Path) {
         // A run has one directory, so a second call changes nothing.
-        let _ = self.dir.set(dir.display().to_string());
+        let _ = self.dir.set(word(dir));
     }
 
     /// Notes that `step` steps are done.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::Path;
 
 /// `text` with every control character written as an escape such as `\u001b`, except line breaks and tabs.
 ///
@@ -33,6 +34,13 @@ fn is_control(c: char) -> bool {
     }
 }
 
+/// A path as a word of a shell's command: in quotes unless it consists of plain characters.
+pub fn word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
 /// Writes a line to standard error. A failure to write is ignored.
 pub fn note(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{}", escape(line));
@@ -59,5 +67,12 @@ mod tests {
         assert_eq!(escape("\x1b[31mred\x1b]0;title\x07"), "\\u001b[31mred\\u001b]0;title\\u0007");
         assert_eq!(escape("over\rwritten\0\x7f"), "over\\u000dwritten\\u0000\\u007f");
         assert_eq!(escape("\u{9b}31m \u{202e}txt\u{2066} \u{2028}"), "\\u009b31m \\u202etxt\\u2066 \\u2028");
+    }
+
+    #[test]
+    fn a_path_is_one_word_of_a_shell() {
+        let word = |path: &str| word(Path::new(path));
+        assert_eq!(["runs/x-2", "ünd/a=b"].map(word), ["runs/x-2", "ünd/a=b"]);
+        assert_eq!(["", "a b", "it's", "~x", "$x"].map(word), ["''", "'a b'", r"'it'\''s'", "'~x'", "'$x'"]);
     }
 }

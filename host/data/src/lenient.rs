@@ -7,6 +7,9 @@ use regex::bytes::{Captures, Regex};
 use serde::de::DeserializeOwned;
 use serde_json::Result;
 
+/// The bytes of the byte order mark with which some programs begin a file in UTF-8.
+pub(super) const BYTE_ORDER: &[u8] = b"\xef\xbb\xbf";
+
 /// Reads JSON. `NaN` and infinities are null, and a whole number beyond 64 bits is its text, so that it keeps its digits.
 pub fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T> {
     serde_json::from_slice(&plain(json))

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use capo_loader::{NamedFiles, files};
 use serde_json::{Map, Value};
 
-use super::{Tokenizer, lenient};
+use super::Tokenizer;
+use super::lenient::{self, BYTE_ORDER};
 
 /// Longest line in bytes: longer than any real row, and smaller than any machine's memory.
 const LONGEST_LINE: u64 = 64 << 20;
@@ -87,7 +88,7 @@ impl<'a> Pairs<'a> {
             (line.len() as u64) < LONGEST_LINE,
             "it has {LONGEST_LINE} bytes or more (is it JSONL, with a row on each line?)"
         );
-        let row: Map<String, Value> = match lenient::parse(line) {
+        let row: Map<String, Value> = match lenient::parse(line.strip_prefix(BYTE_ORDER).unwrap_or(line)) {
             Ok(Value::Object(row)) => row,
             Ok(_) => bail!("expected a JSON object"),
             Err(error) => return Err(anyhow!("not valid JSON: {error}")),

@@ -7,7 +7,8 @@ use super::columns::{Columns, kind, text_of};
 use super::filter::Filter;
 use super::preset::Preset;
 use super::quote::quote;
-use super::{Chat, Example, Messages, Row, lenient};
+use super::lenient::{self, BYTE_ORDER};
+use super::{Chat, Example, Messages, Row};
 
 /// Largest number of columns that a message names.
 const MOST_NAMES: usize = 20;
@@ -35,8 +36,7 @@ pub struct Reading {
 ///
 /// Errors name the column.
 pub(super) fn parse(line: &[u8], reading: &Reading, chat: Option<&Chat>, place: Row) -> Result<Option<Example>> {
-    // Some programs begin a UTF-8 file with a byte order mark.
-    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
+    let line = line.strip_prefix(BYTE_ORDER).unwrap_or(line);
     let value: Value = lenient::parse(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;
     let Value::Object(mut row) = value else {
         bail!("expected a JSON object, found {}", kind(&value));

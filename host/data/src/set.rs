@@ -121,9 +121,10 @@ impl Set {
         let parts: Vec<String> =
             parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
         let but = if parts.is_empty() { String::new() } else { format!(" but {}", parts.join(", ")) };
-        let hint = match self.left_out {
+        let hint = match &self.left_out {
             LeftOut { filtered: 1.., .. } => "widen `filter`",
             LeftOut { long: 1.., .. } => "raise `data.max_prompt_length`",
+            LeftOut { bad, .. } if !bad.is_empty() => "set `data.on_bad_row` to `error`, which says what is wrong",
             _ => "expected one JSON object per line",
         };
         ensure!(!self.rows.is_empty(), "`{}` holds no rows{but} ({hint})", self.name);

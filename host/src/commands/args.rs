@@ -47,7 +47,7 @@ pub(super) enum Command {
     /// Measure a model: benchmarks, or held-out accuracy.
     ///
     /// Model, data, rewards and benchmarks come from the config; where there is none, from the run that `--model` names. Without both, the embedded
-    /// model is measured on the embedded task.
+    /// model is measured on the embedded task, and any other with the default of every setting that `--set` does not give.
     ///
     /// `host eval --config run.toml --model runs/RUN/checkpoints/step-000100 --output answers.jsonl` asks the config's `[[eval.benchmark]]` and keeps every
     /// answer; after a kill the same command goes on. Without benchmarks, the first held-out prompts are answered greedily.

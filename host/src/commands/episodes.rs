@@ -1,10 +1,8 @@
 //! `host generate` with an environment: a model's episodes, turn by turn.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
 
 use anyhow::{Context, Result};
-use capo_loader::files::NewFile;
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::{Point, Purpose};
 use host_ops::rng;
@@ -12,9 +10,9 @@ use rand_chacha::ChaCha12Rng;
 use serde_json::json;
 
 use super::failure::Failure;
-use super::generate::{create, examples, generation};
+use super::generate::{examples, generation};
 use super::inference_args::GenerateArgs;
-use super::output::unwritable;
+use super::output::Lines;
 use crate::config::{self, Config, Draft};
 use crate::data::{self, Example, Tokenizer};
 use crate::environment::{Conversation, Environment, Stage};
@@ -43,7 +41,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
         args.check()?;
         let (actor, examples) = open(args)?;
-        Ok((actor, examples, args.out.as_deref().map(create).transpose()?))
+        Ok((actor, examples, args.out.as_deref().map(Lines::create).transpose()?))
     };
     let (mut actor, examples, mut out) = open().map_err(Failure::Input)?;
     let mut play = || -> Result<()> {
@@ -56,11 +54,11 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
             let indices: Vec<[u64; 2]> = places.map(|(prompt, i)| [prompt as u64, i as u64]).collect();
             let (episodes, recorded) = actor.play(&asked, &indices, args.seed)?;
             match &mut out {
-                Some((path, file)) => actor.write(file, &episodes).with_context(|| unwritable(path))?,
+                Some(out) => actor.write(out, &episodes)?,
                 None => show(&episodes, recorded, first > 0),
             }
         }
-        out.take().map_or(Ok(()), |(path, file)| file.finish().with_context(|| unwritable(path)))
+        out.take().map_or(Ok(()), |out| out.finish().map(drop))
     };
     play().map_err(Failure::Run)
 }
@@ -108,7 +106,7 @@ impl Actor {
     }
 
     /// Writes a line for each episode.
-    fn write(&self, file: &mut NewFile, episodes: &Completed) -> Result<()> {
+    fn write(&self, out: &mut Lines<'_>, episodes: &Completed) -> Result<()> {
         let rows = episodes.prompt_ids.iter().zip(&episodes.completions).zip(&episodes.texts);
         for (((prompt_ids, tokens), texts), conversation) in rows.zip(&episodes.conversations) {
             let SampledTokens { ids, added, truncated, .. } = tokens;
@@ -118,7 +116,7 @@ impl Actor {
                 "completion_mask": (0..ids.len()).map(drawn).collect::<Vec<u8>>(), "truncated": truncated,
                 "messages": conversation.messages, "environment_reward": conversation.reward,
             });
-            writeln!(file, "{row}")?;
+            out.write(&row.to_string())?;
         }
         Ok(())
     }

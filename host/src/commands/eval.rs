@@ -8,13 +8,14 @@ use capo_loader::files;
 use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
 use sha2::{Digest, Sha256};
+use toml::Value;
 
 use super::answers::Answers;
 use super::args::EvalArgs;
 use super::failure::Failure;
 use super::output;
 use crate::benchmark::{self, Benchmark, HELD_OUT, Outcome};
-use crate::config::{self, BenchmarkConfig, Config, Draft};
+use crate::config::{self, BenchmarkConfig, Config, Draft, EvalConfig, ModelConfig};
 use crate::data::{Purpose, Tokenizer};
 use crate::environment::Environment;
 use crate::exam::{Exam, Grader, RightAnswer};
@@ -22,8 +23,7 @@ use crate::metrics::Values;
 use crate::model::{Policy, device, embedded, hub};
 use crate::reward::Rewards;
 use crate::run::{CONFIG_FILE, checkpoint};
-use crate::terminal::Answered;
-use crate::terminal::say;
+use crate::terminal::{Answered, say, word};
 
 /// Prefix of the names of models in this executable.
 const EMBEDDED: &str = "embedded:";
@@ -60,31 +60,37 @@ fn open(args: &EvalArgs) -> Result<Open> {
         .filter(|_| args.config.config.is_none())
         .and_then(|model| checkpoint::run_of(Path::new(model)));
     let settings = run.map(|run| run.join(CONFIG_FILE)).or_else(|| args.config.config.clone());
-    let draft = Draft::read(settings.as_deref(), config::DEFAULT, &args.config.set)?;
+    let mut draft = Draft::read(settings.as_deref(), config::DEFAULT, &args.config.set)?;
     let names_data = run.is_some() || draft.names_data() || !args.benchmark.is_empty();
-    let draft = if run.is_some() { draft.without_recipe() } else { draft };
+    let named = match &args.model {
+        Some(named) => named.clone(),
+        None => draft.section::<ModelConfig>("model")?.model_name_or_path,
+    };
+    let model = checkpoint::model_of(&named)?;
+    ensure!(
+        names_data || model.starts_with(EMBEDDED),
+        "nothing says what `{model}` is measured on (give rows with `--benchmark FILE`, or `--config FILE` with a `[data]` section)"
+    );
+    if run.is_some() {
+        draft = draft.without_recipe();
+    } else if !model.starts_with(EMBEDDED) && !draft.names_embedded_task() {
+        draft = Draft::read(settings.as_deref(), &defaults(&named, args, &draft)?, &args.config.set)?;
+    }
     let mut config = config::resolve(&registry, draft)?.config;
     let starts = |(_, id): &(&str, &String)| *id == "command";
     let rewards = config.reward.iter().map(|reward| ("reward", &reward.id));
     let environment = config.environment.iter().map(|environment| ("environment", &environment.component.id));
     if let (Some(run), Some((point, id))) = (run, rewards.chain(environment).find(starts)) {
-        let settings = run.join(CONFIG_FILE);
         bail!(
             "the settings of the run have the {point} `{id}`, which starts a program (if you trust them, name them with `--config {}`)",
-            settings.display()
+            word(&run.join(CONFIG_FILE))
         );
     }
     ensure!(
         args.model.is_some() || !config.model.fresh_weights,
         "`model.fresh_weights` is true: there is no model to measure (name one with `--model`)"
     );
-    let named = args.model.as_deref().unwrap_or(&config.model.model_name_or_path);
-    let model = checkpoint::model_of(named)?;
     let files = config.data.amend(embedded::model_files(&model)?)?;
-    ensure!(
-        names_data || model.starts_with(EMBEDDED),
-        "nothing says what `{model}` is measured on (give rows with `--benchmark FILE`, or `--config FILE` with a `[data]` section)"
-    );
     if !args.benchmark.is_empty() {
         config.eval.benchmark =
             args.benchmark.iter().map(|file| BenchmarkConfig::of_file(file)).collect::<Result<_>>()?;
@@ -117,6 +123,16 @@ fn open(args: &EvalArgs) -> Result<Open> {
     Ok(Open { policy, tokenizer, rewards, environment, questions, config, watchdog, model })
 }
 
+/// Settings that say nothing but the model and the rows, in place of the embedded task's: its lengths and its reward are for no other model.
+fn defaults(model: &str, args: &EvalArgs, draft: &Draft) -> Result<String> {
+    let rows = match args.benchmark.first() {
+        Some(file) => file.clone(),
+        None => draft.section::<EvalConfig>("eval")?.benchmark.first().map_or_else(String::new, |one| one.file.clone()),
+    };
+    let [model, rows] = [model, &rows].map(|text| Value::String(text.to_owned()));
+    Ok(format!("[model]\nmodel_name_or_path = {model}\n\n[data]\ndataset_name = {rows}\n"))
+}
+
 /// Measures every benchmark; prints a line for each and for their mean.
 fn measure(mut open: Open, mut answers: Option<Answers>) -> Result<()> {
     let mut sink = WarningSink { warned: &mut BTreeSet::new(), watchdog: &open.watchdog };
@@ -140,7 +156,7 @@ fn measure(mut open: Open, mut answers: Option<Answers>) -> Result<()> {
             outcomes.extend(given.iter().map(Outcome::from));
         }
         let metrics = benchmark.metrics(outcomes);
-        progress.aside(|| say(&line(&benchmark.name, &metrics, &asked(benchmark))));
+        progress.aside(|| say(&line(&benchmark.name, &metrics, &asked(benchmark, outcomes))));
         all.push((benchmark.name.clone(), metrics));
     }
     drop(progress);
@@ -151,12 +167,18 @@ fn measure(mut open: Open, mut answers: Option<Answers>) -> Result<()> {
     answers.map_or(Ok(()), Answers::finish)
 }
 
-fn asked(benchmark: &Benchmark) -> String {
+fn asked(benchmark: &Benchmark, outcomes: &[Outcome]) -> String {
     let left_out = match benchmark.left_out {
         0 => String::new(),
         count => format!(", {count} left out"),
     };
-    format!("{} prompts{left_out}", benchmark.examples.len())
+    let cut_off = match outcomes.iter().filter(|outcome| outcome.truncated).count() {
+        0 => String::new(),
+        count => {
+            format!(", {count} of {} answers cut off at {} tokens", outcomes.len(), benchmark.max_completion_length)
+        }
+    };
+    format!("{} prompts{left_out}{cut_off}", benchmark.examples.len())
 }
 
 /// The line `NAME  pass@1 12.5%  maj@8 20.0%  reward 0.125  (30 prompts)`, with each reward if there are several.

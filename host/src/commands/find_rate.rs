@@ -15,7 +15,7 @@ use crate::config::{Config, EvalConfig};
 use crate::metrics::Line;
 use crate::model::schedule::ScheduleKind;
 use crate::run::{AbsentWeights, Run, directory};
-use crate::terminal::{ProgressLines, found_rate};
+use crate::terminal::{ProgressLines, found_rate, word};
 use crate::train::{Observer, train};
 
 const GOVERNOR: &str = "governor.kl";
@@ -92,7 +92,7 @@ fn open_run(args: &FindRateArgs) -> Result<(Run, Vec<String>)> {
     Ok((Run::begin(resources, dir, &registry)?, sources))
 }
 
-/// A constant rate, at which all steps count alike; no evaluation; a folder of its own.
+/// A constant rate, at which all steps count alike; no evaluation; no end before the search's; a folder of its own.
 fn keep_to_the_search(config: &mut Config) {
     config.eval = EvalConfig { reward: config.eval.reward.take(), ..EvalConfig::default() };
     let train = &mut config.train;
@@ -100,12 +100,13 @@ fn keep_to_the_search(config: &mut Config) {
     train.max_steps = train.max_steps.max(ROLLOUTS * train.num_iterations as u64);
     (train.lr_scheduler_type, train.warmup_ratio) = (ScheduleKind::Constant, 0.0);
     (train.metric_for_best_model, train.early_stopping_patience) = (None, 0);
+    (train.max_completions, train.max_time) = (0, 0.0);
 }
 
 fn not_found(run: &Run) -> anyhow::Error {
     anyhow!(
         "no learning rate was found in {} steps: the search needs {ROLLOUTS} rollouts that move the policy (`host diagnose {}` says what it sees; allow more with `--set train.max_steps=N`)",
         run.progress.step,
-        run.dir.display()
+        word(&run.dir)
     )
 }

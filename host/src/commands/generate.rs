@@ -1,18 +1,17 @@
 //! `host generate`.
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::NamedFiles;
-use capo_loader::files::{self, NewFile};
+use capo_loader::files;
 use host_ops::rng;
 use rand_chacha::ChaCha12Rng;
 use serde_json::{Map, Value, json};
 
 use super::failure::Failure;
 use super::inference_args::GenerateArgs;
-use super::output::{self, unwritable};
+use super::output::Lines;
 use crate::data::{Chat, Example, Messages, Tokenizer, lenient};
 use crate::model::{Generation, ModelFiles, Policy, SampledTokens, SamplingParams};
 use crate::terminal::{self, say};
@@ -57,7 +56,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
         if let Some(sentence) = suggestion(&files)? {
             terminal::note(&sentence);
         }
-        Ok((writer, prompts, args.out.as_deref().map(create).transpose()?))
+        Ok((writer, prompts, args.out.as_deref().map(Lines::create).transpose()?))
     };
     let (writer, prompts, out) = open().map_err(Failure::Input)?;
     let row = |prompt, numbers: [usize; 2]| {
@@ -67,15 +66,10 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
     let rows = prompts.iter().enumerate();
     let rows = rows.flat_map(|(number, prompt)| (0..args.num_generations).map(move |i| row(prompt, [number, i])));
     match out {
-        Some((path, out)) => writer.write(rows, args.batch_size, path, out),
+        Some(out) => writer.write(rows, args.batch_size, out),
         None => rows.enumerate().try_for_each(|(number, row)| writer.stream(row, number > 0)),
     }
     .map_err(Failure::Run)
-}
-
-/// The file of `--out`, with its path.
-pub(super) fn create(path: &Path) -> Result<(&Path, NewFile)> {
-    Ok((path, output::create(path)?))
 }
 
 pub(super) fn generation(args: &GenerateArgs, tokenizer: &Tokenizer) -> Generation {
@@ -196,14 +190,13 @@ impl Writer {
         &self,
         mut rows: impl Iterator<Item = Row<'a>>,
         batch_size: usize,
-        path: &Path,
-        mut out: NewFile,
+        mut out: Lines<'_>,
     ) -> Result<()> {
         loop {
             let (prompts, mut rngs): (Vec<&Prompt>, Vec<ChaCha12Rng>) =
                 rows.by_ref().take(batch_size).map(|row| (row.prompt, row.rng)).unzip();
             if prompts.is_empty() {
-                return out.finish().with_context(|| unwritable(path));
+                return out.finish().map(drop);
             }
             let ids: Vec<Vec<u32>> = prompts.iter().map(|prompt| prompt.ids.clone()).collect();
             let completions = self.policy.generate(&ids, &self.generation, &mut rngs)?;
@@ -214,7 +207,7 @@ impl Writer {
                     "prompt": text, "prompt_ids": ids, "completion": self.tokenizer.decode(&completion_ids)?,
                     "completion_ids": completion_ids, "truncated": truncated,
                 });
-                writeln!(out, "{row}").with_context(|| unwritable(path))?;
+                out.write(&row.to_string())?;
             }
         }
     }

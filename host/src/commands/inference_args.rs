@@ -72,7 +72,7 @@ pub(super) struct GenerateArgs {
     /// A prompt on each line; of a `.jsonl` file the column `prompt`.
     #[arg(long, value_name = "FILE", conflicts_with = "prompts")]
     pub(super) input: Option<PathBuf>,
-    /// Writes JSON lines there, as `host score` reads them, instead of text to the terminal.
+    /// Writes JSON lines there, as `host score` reads them, instead of text to the terminal; `-` writes them to standard output.
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
     /// Lets the model act in this environment, and prints the episodes turn by turn; `--set environment.KEY=VALUE` gives it its keys.

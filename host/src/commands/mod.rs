@@ -27,13 +27,14 @@ mod sweep;
 mod train;
 mod vendor;
 
+use std::io::{self, ErrorKind};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use capo_loader::memory;
 use capo_loader::watchdog::End;
 use clap::Parser;
-use clap::error::ErrorKind;
+use clap::error::ErrorKind as CommandLine;
 
 use args::{Cli, Command, SftArgs};
 use failure::Failure;
@@ -86,10 +87,17 @@ pub fn main(started: Instant) -> i32 {
         Err(Failure::Input(error)) => (error, 2),
         Err(Failure::Run(error)) => (error, 1),
     };
-    // Too little memory of a device is no mistake in the settings.
-    let code = if device::is_out_of_memory(&error) { 1 } else { code };
+    // Too little memory of a device is no mistake in the settings, and a full disk is none.
+    let code = if device::is_out_of_memory(&error) || is_disk_full(&error) { 1 } else { code };
     terminal::error(&sentence(&device::explained(error), cli.verbose));
     code
+}
+
+/// True if a file could not be written because the disk, or a limit on the size of files, leaves no room for it.
+fn is_disk_full(error: &anyhow::Error) -> bool {
+    const FULL: [ErrorKind; 3] = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::FileTooLarge];
+    let is_full = |cause: &io::Error| FULL.contains(&cause.kind());
+    error.chain().any(|cause| cause.downcast_ref().is_some_and(is_full))
 }
 
 /// Starts the compute threads early, so that a failure can still be reported.
@@ -119,7 +127,7 @@ fn start_threads() -> Result<()> {
 fn not_run(error: &clap::Error) -> i32 {
     if error.use_stderr() {
         terminal::note(error.to_string().trim_end());
-        if error.kind() == ErrorKind::InvalidSubcommand && error.to_string().contains("'sweep'") {
+        if error.kind() == CommandLine::InvalidSubcommand && error.to_string().contains("'sweep'") {
             terminal::note("\n  tip: a sweep of thresholds over recorded batches is `host replay --sweep`");
         }
         return 2;

@@ -11,7 +11,7 @@ use capo_plugin::Point;
 
 use super::args::{NewPluginArgs, flag_name};
 use super::vendor;
-use crate::terminal::say;
+use crate::terminal::{say, word};
 
 /// Names that cargo or rustc would refuse, or that would hide a dependency, with spaces between them.
 const TAKEN: &str = "as async await break const continue crate dyn else enum extern false fn for gen if impl in let loop \
@@ -25,7 +25,7 @@ pub(super) fn run(args: &NewPluginArgs) -> Result<()> {
     let (name, library, setting) = (&args.name, library(&args.name), setting(&args.name, point));
     let (kind, id) = (point.name().replace('_', " "), flag_name(point));
     say(&format!("made `{}` with the {kind} `{name}.{id}`; next:", folder.display()));
-    say(&format!("  cd {}\n  cargo test\n  cargo build --release", folder.display()));
+    say(&format!("  cd {}\n  cargo test\n  cargo build --release", word(&folder)));
     say(&format!("  host train --plugin target/release/{library} {setting}"));
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The file that `--out` names. It appears when it is whole, and an interrupted command leaves nothing behind.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -8,11 +9,13 @@ use anyhow::{Context, Result, bail};
 use capo_loader::files::{self, NewFile};
 use capo_loader::watchdog;
 
+use crate::terminal::say;
+
 /// Path of the file while it is not whole.
 static PARTIAL: OnceLock<PathBuf> = OnceLock::new();
 
 /// Creates the file at `path`; a process may create only one.
-pub(super) fn create(path: &Path) -> Result<NewFile> {
+fn create(path: &Path) -> Result<NewFile> {
     let interrupted = || {
         if let Some(partial) = PARTIAL.get() {
             // If this fails, or the file is already whole, there is nothing left to do.
@@ -24,6 +27,33 @@ pub(super) fn create(path: &Path) -> Result<NewFile> {
     let file = NewFile::create(path).with_context(|| unwritable(path))?;
     let _ = PARTIAL.set(file.partial().to_owned());
     Ok(file)
+}
+
+/// The lines of the file that `--out` names; for `-` they go to standard output.
+pub(super) struct Lines<'a> {
+    path: &'a Path,
+    file: Option<NewFile>,
+}
+
+impl<'a> Lines<'a> {
+    pub(super) fn create(path: &'a Path) -> Result<Self> {
+        Ok(Self { path, file: (path != Path::new("-")).then(|| create(path)).transpose()? })
+    }
+
+    pub(super) fn write(&mut self, line: &str) -> Result<()> {
+        match &mut self.file {
+            Some(file) => writeln!(file, "{line}").with_context(|| unwritable(self.path))?,
+            None => say(line),
+        }
+        Ok(())
+    }
+
+    /// Gives the file its name; the path of a file, or `None` for standard output.
+    pub(super) fn finish(self) -> Result<Option<&'a Path>> {
+        let Some(file) = self.file else { return Ok(None) };
+        file.finish().with_context(|| unwritable(self.path))?;
+        Ok(Some(self.path))
+    }
 }
 
 /// Refuses a path that cannot be written, before the work is done.
@@ -46,6 +76,6 @@ pub(super) fn check_not_read<'a>(flag: &str, out: &Path, read: impl IntoIterator
 }
 
 /// Beginning of the error message about a file that cannot be written; the reason follows it.
-pub(super) fn unwritable(path: &Path) -> String {
+fn unwritable(path: &Path) -> String {
     format!("cannot write `{}`", path.display())
 }

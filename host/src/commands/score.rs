@@ -1,14 +1,11 @@
 //! `host score`.
 
-use std::io::Write;
-use std::path::Path;
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::json;
 
 use super::failure::Failure;
 use super::inference_args::ScoreArgs;
-use super::output::{self, unwritable};
+use super::output::{self, Lines};
 use crate::data::{Limits, Pairs};
 use crate::score::score;
 use crate::terminal::{grouped, say};
@@ -19,8 +16,7 @@ pub(super) fn run(args: &ScoreArgs) -> Result<(), Failure> {
         ensure!(args.batch_tokens > 0, "`--batch-tokens` is 0, expected at least 1");
         output::check_not_read("--out", &args.out, [args.input.as_path()])?;
         let (files, policy) = args.model.open()?;
-        let out = (args.out != Path::new("-")).then(|| output::create(&args.out)).transpose()?;
-        Ok((files, policy, out))
+        Ok((files, policy, Lines::create(&args.out)?))
     };
     let (files, policy, mut out) = open().map_err(Failure::Input)?;
     let limits = Limits { vocab_size: policy.config().vocab_size, positions: policy.config().max_position_embeddings };
@@ -30,20 +26,14 @@ pub(super) fn run(args: &ScoreArgs) -> Result<(), Failure> {
     let (mut rows, mut tokens) = (0, 0);
     let tell = |logps: &[f32]| {
         (rows, tokens) = (rows + 1, tokens + logps.len() as u64);
-        let line = json!({ "logps": logps }).to_string();
-        match &mut out {
-            Some(file) => writeln!(file, "{line}").with_context(|| unwritable(&args.out))?,
-            None => say(&line),
-        }
-        Ok(())
+        out.write(&json!({ "logps": logps }).to_string())
     };
     score(&policy, args.batch_tokens, pairs, tell).map_err(Failure::Run)?;
     if let Some(error) = bad {
         return Err(Failure::Input(error));
     }
-    if let Some(file) = out {
-        file.finish().with_context(|| unwritable(&args.out)).map_err(Failure::Run)?;
-        say(&format!("{} completions, {} tokens: `{}`", grouped(rows), grouped(tokens), args.out.display()));
+    if let Some(path) = out.finish().map_err(Failure::Run)? {
+        say(&format!("{} completions, {} tokens: `{}`", grouped(rows), grouped(tokens), path.display()));
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use anyhow::{Result, bail};
 use capo_loader::terminal::escape;
-pub use capo_loader::terminal::{error, note, warn};
+pub use capo_loader::terminal::{error, note, warn, word};
 
 pub use live::Answered;
 pub use progress::{ProgressLines, found_rate, pace};

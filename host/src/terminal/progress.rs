@@ -8,7 +8,7 @@ use capo_loader::memory;
 use capo_plugin::Inputs;
 
 use super::live::Live;
-use super::{grouped, percent, say, words};
+use super::{grouped, percent, say, word, words};
 use crate::benchmark;
 use crate::estimate::memory::Estimate;
 use crate::estimate::time::measure;
@@ -171,7 +171,9 @@ impl ProgressLines {
             self.say(&format!("ended after step {}: {ending}", progress.step));
         }
         if let (Some(best), Some(metric)) = (progress.best, &run.config().train.metric_for_best_model) {
-            self.say(&format!("best checkpoint    step {}, {metric} {:.4}", best.step, best.value));
+            let before = best::better_before(run)
+                .map_or(String::new(), |before| format!("; the model before training was better: {before:.4}"));
+            self.say(&format!("best checkpoint    step {}, {metric} {:.4}{before}", best.step, best.value));
         }
         if finished {
             let known = progress.accuracy.is_some();
@@ -209,7 +211,7 @@ impl ProgressLines {
             self.say(&format!("trained model      {}", checkpoint.display()));
         }
         if !finished {
-            self.say(&format!("go on with         host train --resume {}", run.dir.display()));
+            self.say(&format!("go on with         host train --resume {}", word(&run.dir)));
         }
     }
 

@@ -30,7 +30,7 @@ pub struct Benchmark {
     /// Number of answers to each question.
     pub samples: usize,
     sampling: SamplingParams,
-    max_completion_length: usize,
+    pub max_completion_length: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -170,12 +170,14 @@ pub struct Outcome {
     earned: Earned,
     extracted: Option<String>,
     tokens: usize,
+    /// True if the length limit cut the answer off.
+    pub truncated: bool,
 }
 
 impl From<&Answer> for Outcome {
     fn from(answer: &Answer) -> Self {
-        let Answer { correct, earned, extracted, tokens, .. } = answer.clone();
-        Self { correct, earned, extracted, tokens }
+        let Answer { correct, earned, extracted, tokens, truncated, .. } = answer.clone();
+        Self { correct, earned, extracted, tokens, truncated }
     }
 }
 
@@ -253,7 +255,7 @@ mod tests {
     fn outcome(extracted: &str, correct: bool) -> Outcome {
         let reward = f32::from(u8::from(correct));
         let earned = Earned { reward, rewards: [("math".to_owned(), reward)].into_iter().collect() };
-        Outcome { correct: Some(correct), earned, extracted: Some(extracted.to_owned()), tokens: 3 }
+        Outcome { correct: Some(correct), earned, extracted: Some(extracted.to_owned()), tokens: 3, truncated: false }
     }
 
     #[test]

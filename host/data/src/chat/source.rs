@@ -31,7 +31,7 @@ pub(super) fn find(files: &dyn NamedFiles) -> Result<(String, String)> {
             let default = templates.iter().find(|template| template["name"] == "default");
             let text = default.and_then(|template| template["template"].as_str()).with_context(|| {
                 format!(
-                    "none of the chat templates {place} is called `default` (name a file with `data.chat_template`)"
+                    "none of the chat templates {place} is called `default` (write one to `{TEMPLATE_FILE}` in the model's folder, or name a file with `data.chat_template`)"
                 )
             })?;
             return Ok((text.to_owned(), place));
@@ -39,7 +39,7 @@ pub(super) fn find(files: &dyn NamedFiles) -> Result<(String, String)> {
         _ => bail!("`chat_template` {place} is neither text nor a list"),
     }
     bail!(
-        "the model has no chat template: there is no {}, and no `chat_template` in {} (name a file with `data.chat_template`, or set `data.format` to `text`)",
+        "the model has no chat template: there is no {}, and no `chat_template` in {} (write one to the model's folder, name a file with `data.chat_template`, or have plain prompts: `data.format` `text`, or no `--chat`)",
         files.describe(TEMPLATE_FILE),
         files.describe(CONFIG)
     )

@@ -11,10 +11,7 @@ use capo_loader::files;
 
 pub use find::{Wanted, find};
 
-use super::lenient;
-
-/// The bytes of a byte order mark in UTF-8.
-const BYTE_ORDER: &[u8] = b"\xef\xbb\xbf";
+use super::lenient::{self, BYTE_ORDER};
 
 /// Word for a row of a file in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

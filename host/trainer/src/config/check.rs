@@ -28,7 +28,11 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     in_section("logging", &config.logging)?;
     in_section("warnings", &config.warnings)?;
     environment(config)?;
-    ensure!(!config.reward.is_empty(), "the number of `[[reward]]` tables is 0 (it must be at least 1)");
+    ensure!(
+        !config.reward.is_empty(),
+        "the number of `[[reward]]` tables is 0 (give one, as `--set 'reward=[{{use=\"math\"}}]'` does, or `data.preset`, which brings one)"
+    );
+    reward_weights(config)?;
     optimizer(train)?;
     warmup(train.lr_scheduler_type, train.warmup_ratio)?;
     self::data(data)?;
@@ -180,6 +184,20 @@ fn groups_of_one(config: &Config) -> Result<()> {
         config.rollout.num_generations > 1 || !(GROUP_ADVANTAGES.contains(&id.as_str()) || baseline == Some("group")),
         "`rollout.num_generations` is 1, but `{id}` compares the completions of each prompt (use 2 or more, or an advantage that does not: `--set recipe=reinforce`)"
     );
+    Ok(())
+}
+
+/// Refuses weights of rewards for an advantage that takes one for each, where their number is another.
+fn reward_weights(config: &Config) -> Result<()> {
+    let ComponentConfig { id, table } = &config.advantage;
+    let weights = table.get("reward_weights").and_then(toml::Value::as_array);
+    if let Some(given) = weights.map(Vec::len).filter(|_| GROUP_ADVANTAGES.contains(&id.as_str())) {
+        let count = config.reward.len();
+        ensure!(
+            given == count,
+            "`advantage.reward_weights` has {given} numbers, but the run has {count} rewards (give one for each `[[reward]]`, in their order)"
+        );
+    }
     Ok(())
 }
 

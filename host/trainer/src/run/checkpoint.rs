@@ -17,7 +17,7 @@ use capo_loader::manifest::SealedFolder;
 use serde::{Deserialize, Serialize};
 
 use super::progress::{Progress, RecoveryPoint, States};
-use super::{Resources, Run, best, states};
+use super::{Resources, Run, best, provenance, states};
 use crate::config::Config;
 use crate::data::{Tokenizer, fingerprint};
 use crate::folder;
@@ -207,9 +207,9 @@ pub fn best(dir: &Path, step: u64) -> Result<Option<u64>> {
     Ok(progress(&path).with_context(damaged)?.progress.best.map(|best| best.step))
 }
 
-/// True if `dir` holds a run with checkpoints.
+/// True if `dir` holds a run.
 fn is_run(dir: &Path) -> bool {
-    dir.join(super::CONFIG_FILE).is_file() && dir.join(FOLDER).is_dir()
+    dir.join(super::CONFIG_FILE).is_file() && (dir.join(FOLDER).is_dir() || dir.join(provenance::FILE).is_file())
 }
 
 /// The folder of the run that `dir` is, or is a checkpoint of.

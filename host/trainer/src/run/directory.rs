@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::files;
 use capo_loader::folders::{self, NewFolder};
+use capo_loader::terminal::word;
 use capo_loader::{LoadedPlugin, batch_file};
 use capo_plugin::Inputs;
 
@@ -40,7 +41,7 @@ pub fn check_free(dir: &Path) -> Result<()> {
 
 fn exists_already(dir: &Path) -> String {
     let (shown, is_run) = (dir.display(), dir.join(provenance::FILE).is_file());
-    let resume = if is_run { format!(", or go on with `--resume {shown}`") } else { String::new() };
+    let resume = if is_run { format!(", or go on with `--resume {}`", word(dir)) } else { String::new() };
     format!("`train.output_dir` `{shown}` exists already (choose another{resume})")
 }
 
@@ -114,10 +115,11 @@ pub fn reopen(dir: &Path) -> Result<Lock> {
     if !dir.join(CONFIG_FILE).is_file() {
         if let Some(run) = checkpoint::run_of(dir) {
             bail!(
-                "`{}` is a checkpoint of the run `{run}` (`--resume {run}` goes on from the newest, of step {})",
+                "`{}` is a checkpoint of the run `{}` (`--resume {}` goes on from the newest, of step {})",
                 dir.display(),
-                checkpoint::newest(run)?,
-                run = run.display()
+                run.display(),
+                word(run),
+                checkpoint::newest(run)?
             );
         }
         bail!(

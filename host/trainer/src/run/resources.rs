@@ -95,7 +95,7 @@ impl Resources {
             (0, top_k) => top_k,
             (k, _) => k,
         };
-        let inputs = ComponentInputs::new(&components, &policy, config.train.optimizer, k)?;
+        let inputs = ComponentInputs::new(&components, &policy, &config.train, k)?;
         let train = &config.train;
         let optimizer = Optimizer::new(policy.params(), optimizer_config(train))?;
         let schedule =

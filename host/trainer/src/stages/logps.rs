@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use capo_loader::registry::Components;
 use capo_plugin::{Inputs, StepControlHandle};
 
+use crate::config::TrainConfig;
 use crate::model::frozen::Reference;
 use crate::model::optim::{Optimizer, OptimizerName};
 use crate::model::{Forward, HEAD, Policy, Sequences, TokenOutputs, Wants};
@@ -52,9 +53,10 @@ impl ComponentInputs {
     pub fn new(
         components: &Components,
         policy: &Policy,
-        optimizer: OptimizerName,
+        train: &TrainConfig,
         last_layer_k: usize,
     ) -> Result<Self> {
+        let is_sgd = train.optimizer == OptimizerName::Sgd;
         let mut inputs = Inputs::NONE;
         for (id, wanted) in asked(components) {
             let unknown = wanted.0 & !Inputs::KNOWN.0;
@@ -69,7 +71,7 @@ impl ComponentInputs {
                     "{asks}, but an adapter is trained and the head stays as it is: there is none (use the component's own moments, or train all weights)"
                 );
                 ensure!(
-                    optimizer != OptimizerName::Sgd,
+                    !is_sgd,
                     "{asks}, which is Adam's, but `train.optimizer` is `sgd` (set it to `adamw`, or use the component's own moments)"
                 );
                 ensure!(
@@ -77,6 +79,10 @@ impl ComponentInputs {
                     "{asks}, but the model ties it to the embedding, whose state mixes both (use a model with `tie_word_embeddings = false`, or the component's own moments)"
                 );
             }
+            ensure!(
+                !(is_sgd && train.sgd_momentum == 0.0 && wanted.contains(Inputs::ALIGNMENT)),
+                "component `{id}` compares each step with the one before, which SGD without momentum does not remember (set `train.sgd_momentum`, or `train.optimizer` to `adamw`; `governor.kl` with a `target` in nats compares none)"
+            );
             inputs = inputs | wanted;
         }
         Ok(Self { inputs, last_layer_k })

@@ -1,5 +1,7 @@
 //! Columns of a step's completions, with the known values of their tokens.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result};
 
 use super::{Column, Table};
@@ -17,7 +19,7 @@ pub fn table(
     logging: &LoggingConfig,
     tokenizer: &Tokenizer,
 ) -> Result<Table> {
-    let chosen = chosen(record.rows.len(), rollout.group_size, logging);
+    let chosen = chosen(&rollout.texts[record.rows.clone()], logging);
     let mut columns = said(record, rollout, &chosen);
     if logging.log_tokens {
         columns.extend(tokens(record, rollout, &chosen, tokenizer)?);
@@ -25,11 +27,12 @@ pub fn table(
     Ok(Table { rows: chosen.len(), columns })
 }
 
-/// Indices of the completions to write among `count`, in groups of `group`.
-fn chosen(count: usize, group: usize, logging: &LoggingConfig) -> Vec<usize> {
-    let most = if logging.num_completions == 0 { count } else { logging.num_completions };
-    let by = if logging.log_unique_prompts { group.max(1) } else { 1 };
-    (0..count).step_by(by).take(most).collect()
+/// Indices of the completions to write among those of a step.
+fn chosen(texts: &[SampledText], logging: &LoggingConfig) -> Vec<usize> {
+    let most = if logging.num_completions == 0 { texts.len() } else { logging.num_completions };
+    let mut seen = BTreeSet::new();
+    let is_wanted = |b: &usize| !logging.log_unique_prompts || seen.insert(&texts[*b].prompt);
+    (0..texts.len()).filter(is_wanted).take(most).collect()
 }
 
 /// Columns of prompts, texts and rewards.
@@ -118,10 +121,13 @@ mod tests {
 
     #[test]
     fn as_many_as_are_asked_for() {
+        // The first prompt was drawn twice.
+        let text = |prompt: &str| SampledText { prompt: prompt.into(), completion: String::new(), answer: String::new() };
+        let texts = ["a", "a", "b", "b", "a", "a", "c", "c"].map(text);
         let of = |num_completions, log_unique_prompts| {
-            chosen(8, 4, &LoggingConfig { num_completions, log_unique_prompts, ..LoggingConfig::default() })
+            chosen(&texts, &LoggingConfig { num_completions, log_unique_prompts, ..LoggingConfig::default() })
         };
         assert_eq!(of(0, false), (0..8).collect::<Vec<_>>());
-        assert_eq!([of(3, false), of(0, true), of(1, true)], [vec![0, 1, 2], vec![0, 4], vec![0]]);
+        assert_eq!([of(3, false), of(0, true), of(1, true)], [vec![0, 1, 2], vec![0, 2, 6], vec![0]]);
     }
 }
