@@ -94,7 +94,7 @@ mod tests {
     fn the_sentence_names_the_step_at_which_a_resume_goes_on() {
         let place = Place::default();
         assert_eq!(place.stopped(), None);
-        place.started(Path::new("runs/x"));
+        place.started(Path::new("runs/a b"));
         place.at(30);
         let mut told = vec![place.stopped().unwrap()];
         for saved in [20, 30] {
@@ -102,9 +102,9 @@ mod tests {
             told.push(place.stopped().unwrap());
         }
         let expected = [
-            "the run stopped after step 30, without a checkpoint (`host train --resume runs/x` begins again at step 1)",
-            "the run stopped after step 30 (`host train --resume runs/x` goes on from the checkpoint of step 20)",
-            "the run stopped after step 30 (go on with `host train --resume runs/x`)",
+            "the run stopped after step 30, without a checkpoint (`host train --resume 'runs/a b'` begins again at step 1)",
+            "the run stopped after step 30 (`host train --resume 'runs/a b'` goes on from the checkpoint of step 20)",
+            "the run stopped after step 30 (go on with `host train --resume 'runs/a b'`)",
         ];
         assert_eq!(told, expected);
     }

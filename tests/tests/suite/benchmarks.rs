@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use tests::{Folder, to_json_lines};
+use tests::{Folder, text_model, to_json_lines};
 
 use crate::refused::assert_refused;
 
@@ -93,6 +93,25 @@ fn a_killed_evaluation_goes_on_to_the_same_bytes() {
     }
     folder.said(&eval);
     assert!(folder.bytes("answers.jsonl") == whole);
+}
+
+/// Of a model that is neither embedded nor a run, the settings of the embedded task say nothing.
+#[test]
+fn any_other_model_is_measured_with_the_defaults() {
+    let folder = folder();
+    text_model::write(&folder);
+    folder.write("problems.jsonl", "{\"question\": \"How many?\", \"answer\": \"Five.\\n#### 5\"}\n");
+    let data = "--set data.dataset_name=problems.jsonl --set data.preset=gsm8k --set eval.num_prompts=0";
+    folder.train("run", &format!("{} {data} --set train.max_steps=1", text_model::SETTINGS));
+    folder.said("export --model run --out text");
+    assert_snapshot!(folder.said("eval --benchmark problems.jsonl --model text --set data.preset=gsm8k"), @"");
+    folder.said("export --model embedded:tiny-arithmetic --out sums");
+    let eval = "eval --benchmark easy.jsonl --set model.model_name_or_path=sums";
+    assert_snapshot!(folder.refused(eval), @"");
+    let eval = format!("{eval} --set reward=[{{use=\"exact_match\"}}]");
+    assert_snapshot!(folder.refused(&eval), @"");
+    let short = "--set data.max_prompt_length=16 --set rollout.max_completion_length=9";
+    assert_snapshot!(folder.said(&format!("{eval} {short}")), @"");
 }
 
 #[test]

@@ -63,7 +63,10 @@ fn conversations_are_taught_and_asked_as_the_texts_that_they_make() {
     assert!(read("a/model.safetensors") == read("b/model.safetensors"));
     assert_eq!(read("a/chat_template.jinja"), TEMPLATE.as_bytes());
     let eval = |more: &str, name: &str| {
-        let held_out = format!("--set data.eval_dataset_name={name}.jsonl --set data.dataset_name={name}.jsonl");
+        let held_out = format!(
+            "--set data={{eval_dataset_name=\"{name}.jsonl\",dataset_name=\"{name}.jsonl\",max_prompt_length=16}} \
+                --set rollout.max_completion_length=24 --set reward=[{{use=\"exact_match\"}}]"
+        );
         folder.said(&format!("eval --model a --num-prompts 16 --output {name}.out {held_out} {more}"))
     };
     assert_eq!(eval("--set data.format=chat", "chat"), eval("", "text"));

@@ -27,6 +27,9 @@ fn the_best_checkpoint_is_kept_and_patience_ends_the_run() {
     assert_eq!(whole.checkpoints(), [best, last], "the best is kept beside the one that the limit allows");
     let line = said.lines().find(|line| line.starts_with("ended after step")).unwrap();
     assert!(line.contains("3 evaluations without improvement, the best was "), "{line}");
+    let line = said.lines().find(|line| line.starts_with("best checkpoint")).unwrap();
+    let before = whole.lines()[0]["eval_accuracy"].as_f64().unwrap();
+    assert!(line.ends_with(&format!("; the model before training was better: {before:.4}")), "{line}");
     assert!(folder.said("train --resume whole").contains("this run has ended: 3 evaluations"));
     // A run that was stopped knows what was the best before.
     folder.train("resumed", &format!("{patience} --stop-after {}", best + 1));
@@ -90,11 +93,14 @@ fn a_run_is_exported_with_its_card() {
 fn a_metric_that_no_step_has() {
     let misspelt = |metric: &str| {
         let set =
-            format!("--set train.metric_for_best_model={metric} --set eval.num_prompts=4 --set eval.eval_steps=1");
-        Folder::new()
+            format!("--set train.metric_for_best_model={metric} --set eval={{num_prompts=4,eval_steps=1,benchmark=[{{name=\"b\",file=\"b.jsonl\"}}]}}");
+        let folder = Folder::new();
+        folder.write("b.jsonl", "{\"prompt\": \"1+1=\", \"answer\": 2}\n");
+        folder
             .attempt("run", &format!("{set} --set train.per_device_train_batch_size=16 --set train.max_steps=2"))
             .failed()
     };
     assert_snapshot!(misspelt("eval_acuracy"), @"the run stopped after step 0 (go on with `host train --resume run`): `train.metric_for_best_model` is `eval_acuracy`, which step 0 does not have (did you mean `eval_accuracy`?)");
+    assert_snapshot!(misspelt("eval/b/pass@8"), @"");
     assert_snapshot!(misspelt("rewards"), @"the run stopped after step 1, without a checkpoint (`host train --resume run` begins again at step 1): `train.metric_for_best_model` is `rewards`, which step 1 does not have (did you mean `reward`?)");
 }

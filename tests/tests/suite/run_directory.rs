@@ -34,11 +34,15 @@ fn killed_as_soon_as_its_directory_appears() {
 fn a_full_disk_at_the_start_leaves_nothing() {
     let folder = Folder::new();
     let outcome = folder.host_after("ulimit -f 0", &format!("train --output-dir run {ONE_STEP}"));
-    let sentence = outcome.refused();
+    let sentence = outcome.failed();
     assert!(sentence.starts_with("cannot make the run directory `run`: cannot write `FOLDER/"), "{sentence}");
     assert!(sentence.ends_with("lock`: File too large (os error 27)"), "{sentence}");
     assert_eq!(names(folder.path()), BTreeSet::new());
     folder.train("run", ONE_STEP);
+    for written in ["eval --num-prompts 4 --output answers.jsonl", "report run --out report.html"] {
+        let sentence = folder.host_after("ulimit -f 0", written).failed();
+        assert!(sentence.ends_with("File too large (os error 27)"), "{sentence}");
+    }
 }
 
 #[test]
@@ -50,6 +54,8 @@ fn a_full_disk_later_leaves_a_run_that_goes_on() {
         "the run stopped after step 1, without a checkpoint (`host train --resume run` begins again at step 1): ";
     assert!(sentence.starts_with(told), "{sentence}");
     assert_eq!(names(&folder.path().join("run/checkpoints")), BTreeSet::new());
+    fs::remove_dir(folder.path().join("run/checkpoints")).unwrap();
+    assert_eq!(folder.refused("eval --model run"), "the run `run` has no checkpoint yet");
     folder.resume("run").assert_same_files(&whole);
 }
 

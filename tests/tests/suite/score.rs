@@ -47,7 +47,7 @@ const SCORE: &str = "score --model embedded:tiny-arithmetic --input rows.jsonl -
 #[test]
 fn text_is_scored_as_its_ids() {
     let folder = Folder::new();
-    folder.write("rows.jsonl", "{\"prompt\": \"12+34=\", \"completion\": \"46\"}\n{\"prompt_ids\": [3, 4, 12, 5, 6, 13], \"completion_ids\": [6, 8]}\n");
+    folder.write("rows.jsonl", "\u{feff}{\"prompt\": \"12+34=\", \"completion\": \"46\"}\n{\"prompt_ids\": [3, 4, 12, 5, 6, 13], \"completion_ids\": [6, 8]}\n");
     folder.said(SCORE);
     let scores = folder.json_lines("scores.jsonl");
     assert_eq!((logps(&scores[0]).len(), &scores[0]), (2, &scores[1]));
@@ -102,8 +102,10 @@ fn what_is_generated_can_be_scored() {
     let generate = "generate --model embedded:tiny-arithmetic --max-completion-length 24";
     let out = folder.command(&format!("{generate} --temperature 0")).arg("123+456=").output().unwrap();
     let streamed = String::from_utf8(out.stdout).unwrap();
-    folder.write("prompts.jsonl", "{\"prompt\": \"123+456=\"}\n{\"prompt\": \"1+1=\"}\n");
-    folder.said(&format!("{generate} --temperature 0 --input prompts.jsonl --out rows.jsonl"));
+    folder.write("prompts.jsonl", "\u{feff}{\"prompt\": \"123+456=\"}\n{\"prompt\": \"1+1=\"}\n");
+    let generate = format!("{generate} --temperature 0 --input prompts.jsonl --out");
+    folder.said(&format!("{generate} rows.jsonl"));
+    assert_eq!(folder.said(&format!("{generate} -")), folder.text("rows.jsonl"));
     let rows = folder.json_lines("rows.jsonl");
     assert_eq!(streamed, format!("123+456={}\n", rows[0]["completion"].as_str().unwrap()));
     assert_eq!(rows[1]["prompt_ids"], json!([3, 12, 3, 13]));
@@ -118,7 +120,7 @@ fn what_is_generated_can_be_scored() {
 #[test]
 fn several_completions_of_several_prompts() {
     let folder = Folder::new();
-    folder.write("prompts.txt", "1+1=\n\n2+2=\n");
+    folder.write("prompts.txt", "\u{feff}1+1=\n\n2+2=\n");
     let generate =
         "generate --model embedded:tiny-arithmetic --max-completion-length 3 --input prompts.txt --num-generations 2";
     let first = folder.said(generate);

@@ -244,7 +244,8 @@ fn find_rate_is_the_search_alone() {
         "--plugin libgovernor.so {batch} {rate} --set train.max_steps=31 --set eval.num_prompts=0 --set train.lr_scheduler_type=constant --set train.warmup_ratio=0"
     );
     let trained = folder.train("run", &training);
-    let said = folder.said(&format!("find-rate {batch} {rate} --set train.output_dir=run"));
+    let ends = "--set train.max_completions=24 --set train.max_time=1e-9";
+    let said = folder.said(&format!("find-rate {batch} {rate} {ends} --set train.output_dir=run"));
     let found = format!("{:.1e}", trained.metric("governor.kl/found_rate")[0]);
     assert!(said.contains(&format!("learning rate found: {found} (share ")), "{said}");
     assert!(said.ends_with(&format!("\nlearning_rate = {found}    # under [train]\n")), "{said}");
