@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use super::columns::{Columns, kind, text_of};
 use super::filter::Filter;
+use super::lenient::{self, BYTE_ORDER};
 use super::preset::Preset;
 use super::quote::quote;
-use super::lenient::{self, BYTE_ORDER};
 use super::{Chat, Example, Messages, Row};
 
 /// Largest number of columns that a message names.

@@ -186,12 +186,7 @@ impl Writer {
     }
 
     /// Writes a JSON line for each completion; `batch_size` completions are sampled at a time.
-    fn write<'a>(
-        &self,
-        mut rows: impl Iterator<Item = Row<'a>>,
-        batch_size: usize,
-        mut out: Lines<'_>,
-    ) -> Result<()> {
+    fn write<'a>(&self, mut rows: impl Iterator<Item = Row<'a>>, batch_size: usize, mut out: Lines<'_>) -> Result<()> {
         loop {
             let (prompts, mut rngs): (Vec<&Prompt>, Vec<ChaCha12Rng>) =
                 rows.by_ref().take(batch_size).map(|row| (row.prompt, row.rng)).unzip();

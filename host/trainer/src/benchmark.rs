@@ -70,12 +70,9 @@ impl Benchmark {
         let chat = config.data.chat(files, Purpose::Measuring, tokenizer)?;
         let demands = config.data.demands(chat.as_ref(), Purpose::Measuring, tokenizer, policy);
         let open = |benchmark: &BenchmarkConfig| -> Result<Self> {
-            let longest = benchmark.max_completion_length.unwrap_or(config.rollout.max_completion_length);
-            policy.check_lengths(
-                config.data.max_prompt_length,
-                ("eval.benchmark", longest),
-                config.eval.batch_size(),
-            )?;
+            let of_run = ("rollout", config.rollout.max_completion_length);
+            let (section, longest) = benchmark.max_completion_length.map_or(of_run, |own| ("eval.benchmark", own));
+            policy.check_lengths(config.data.max_prompt_length, (section, longest), config.eval.batch_size())?;
             let (examples, left_out) = benchmark.examples(&config.data, &demands)?;
             Ok(Self {
                 name: benchmark.name.clone(),

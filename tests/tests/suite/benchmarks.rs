@@ -104,14 +104,20 @@ fn any_other_model_is_measured_with_the_defaults() {
     let data = "--set data.dataset_name=problems.jsonl --set data.preset=gsm8k --set eval.num_prompts=0";
     folder.train("run", &format!("{} {data} --set train.max_steps=1", text_model::SETTINGS));
     folder.said("export --model run --out text");
-    assert_snapshot!(folder.said("eval --benchmark problems.jsonl --model text --set data.preset=gsm8k"), @"");
+    assert_snapshot!(folder.said("eval --benchmark problems.jsonl --model text --set data.preset=gsm8k"), @"
+    right      `number` above 0
+    problems          pass@1 0.0%  reward 0.000  (1 prompts, 1 of 1 answers cut off at 256 tokens)
+    ");
     folder.said("export --model embedded:tiny-arithmetic --out sums");
     let eval = "eval --benchmark easy.jsonl --set model.model_name_or_path=sums";
-    assert_snapshot!(folder.refused(eval), @"");
+    assert_snapshot!(folder.refused(eval), @r#"the settings of the default config and `--set` do not fit together: the number of `[[reward]]` tables is 0 (give one, as `--set 'reward=[{use="math"}]'` does, or `data.preset`, which brings one)"#);
     let eval = format!("{eval} --set reward=[{{use=\"exact_match\"}}]");
-    assert_snapshot!(folder.refused(&eval), @"");
+    assert_snapshot!(folder.refused(&eval), @"`data.max_prompt_length` 512 and `rollout.max_completion_length` 256 make 768 tokens, the model has 64 positions (lower one of them)");
     let short = "--set data.max_prompt_length=16 --set rollout.max_completion_length=9";
-    assert_snapshot!(folder.said(&format!("{eval} {short}")), @"");
+    assert_snapshot!(folder.said(&format!("{eval} {short}")), @"
+    right      `exact_match` above 0
+    easy              pass@1 0.0%  reward 0.000  (12 prompts, 12 of 12 answers cut off at 9 tokens)
+    ");
 }
 
 #[test]

@@ -92,8 +92,9 @@ fn a_run_is_exported_with_its_card() {
 #[test]
 fn a_metric_that_no_step_has() {
     let misspelt = |metric: &str| {
-        let set =
-            format!("--set train.metric_for_best_model={metric} --set eval={{num_prompts=4,eval_steps=1,benchmark=[{{name=\"b\",file=\"b.jsonl\"}}]}}");
+        let set = format!(
+            "--set train.metric_for_best_model={metric} --set eval={{num_prompts=4,eval_steps=1,benchmark=[{{name=\"b\",file=\"b.jsonl\"}}]}}"
+        );
         let folder = Folder::new();
         folder.write("b.jsonl", "{\"prompt\": \"1+1=\", \"answer\": 2}\n");
         folder
@@ -101,6 +102,6 @@ fn a_metric_that_no_step_has() {
             .failed()
     };
     assert_snapshot!(misspelt("eval_acuracy"), @"the run stopped after step 0 (go on with `host train --resume run`): `train.metric_for_best_model` is `eval_acuracy`, which step 0 does not have (did you mean `eval_accuracy`?)");
-    assert_snapshot!(misspelt("eval/b/pass@8"), @"");
+    assert_snapshot!(misspelt("eval/b/pass@8"), @"the run stopped after step 0 (go on with `host train --resume run`): `train.metric_for_best_model` is `eval/b/pass@8`, which step 0 does not have (did you mean `eval/b/pass@1`?)");
     assert_snapshot!(misspelt("rewards"), @"the run stopped after step 1, without a checkpoint (`host train --resume run` begins again at step 1): `train.metric_for_best_model` is `rewards`, which step 1 does not have (did you mean `reward`?)");
 }

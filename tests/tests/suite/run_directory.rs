@@ -41,7 +41,7 @@ fn a_full_disk_at_the_start_leaves_nothing() {
     folder.train("run", ONE_STEP);
     for written in ["eval --num-prompts 4 --output answers.jsonl", "report run --out report.html"] {
         let sentence = folder.host_after("ulimit -f 0", written).failed();
-        assert!(sentence.ends_with("File too large (os error 27)"), "{sentence}");
+        assert!(sentence.contains("File too large (os error 27)"), "{sentence}");
     }
 }
 

@@ -50,12 +50,7 @@ impl Work {
 
 impl ComponentInputs {
     /// Collects all inputs that the components ask for, of which the top logits are `last_layer_k`.
-    pub fn new(
-        components: &Components,
-        policy: &Policy,
-        train: &TrainConfig,
-        last_layer_k: usize,
-    ) -> Result<Self> {
+    pub fn new(components: &Components, policy: &Policy, train: &TrainConfig, last_layer_k: usize) -> Result<Self> {
         let is_sgd = train.optimizer == OptimizerName::Sgd;
         let mut inputs = Inputs::NONE;
         for (id, wanted) in asked(components) {
@@ -81,7 +76,7 @@ impl ComponentInputs {
             }
             ensure!(
                 !(is_sgd && train.sgd_momentum == 0.0 && wanted.contains(Inputs::ALIGNMENT)),
-                "component `{id}` compares each step with the one before, which SGD without momentum does not remember (set `train.sgd_momentum`, or `train.optimizer` to `adamw`; `governor.kl` with a `target` in nats compares none)"
+                "component `{id}` compares each step with the one before, which SGD without momentum does not remember (set `train.sgd_momentum`; `governor.kl` with a `target` in nats needs none)"
             );
             inputs = inputs | wanted;
         }
