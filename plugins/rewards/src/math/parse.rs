@@ -66,7 +66,7 @@ pub(super) struct Parser {
     barred: bool,
     /// Place behind the last unit; no factor begins there.
     measured: usize,
-    /// True within the argument of a sine or the like, where degrees are no unit to leave out.
+    /// True within the argument of a sine or the like, where degrees count.
     pub(super) is_angle: bool,
 }
 
@@ -284,13 +284,12 @@ impl Parser {
         }
         let degrees = [Token::Mark('{'), Token::Mark('°'), Token::Mark('}')];
         let grouped = self.tokens[self.at..].starts_with(&degrees);
-        self.at += if grouped { degrees.len() } else { 0 };
+        self.at += degrees.len() * usize::from(grouped);
         if grouped || self.eat('°') {
             return Some(self.degrees(base));
         }
         let minus = self.eat('-');
-        let exponent = self.deeper(Self::atom)?;
-        let exponent = if minus { exponent.negated() } else { exponent };
+        let exponent = if minus { self.deeper(Self::atom)?.negated() } else { self.deeper(Self::atom)? };
         Some(Expression::Power(Box::new(base), Box::new(exponent)))
     }
 
