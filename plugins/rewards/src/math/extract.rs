@@ -28,7 +28,7 @@ const MOST_BEFORE: usize = 50;
 /// Signs around an answer that belong to its sentence or its mark-up.
 const AROUND: &[char] = &[
     '<', '>', '/', '=', '|', ',', ':', ';', ' ', '“', '”', '‘', '’', '«', '»', '„', '…', '。', '，', '、', '：', '；',
-    '！', '？', '「', '」', '《', '》',
+    '！', '？', '「', '」', '《', '》', '≈', '→', '⇒',
 ];
 
 /// Candidates for a completion's answer, best first.
