@@ -67,6 +67,7 @@ fn open(args: &EvalArgs) -> Result<Open> {
         None => draft.section::<ModelConfig>("model")?.model_name_or_path,
     };
     let model = checkpoint::model_of(&named)?;
+    let files = embedded::model_files(&model)?;
     ensure!(
         names_data || model.starts_with(EMBEDDED),
         "nothing says what `{model}` is measured on (give rows with `--benchmark FILE`, or `--config FILE` with a `[data]` section)"
@@ -90,7 +91,7 @@ fn open(args: &EvalArgs) -> Result<Open> {
         args.model.is_some() || !config.model.fresh_weights,
         "`model.fresh_weights` is true: there is no model to measure (name one with `--model`)"
     );
-    let files = config.data.amend(embedded::model_files(&model)?)?;
+    let files = config.data.amend(files)?;
     if !args.benchmark.is_empty() {
         config.eval.benchmark =
             args.benchmark.iter().map(|file| BenchmarkConfig::of_file(file)).collect::<Result<_>>()?;
