@@ -255,7 +255,7 @@ fn what_does_not_fit_is_refused() {
         let outcome = folder.host(&format!("train --dry-run --set environment={{use=\"calculator\"{keys}}}"));
         outcome.succeeded().stderr
     };
-    assert_snapshot!(told("").trim_end(), @"");
+    assert_snapshot!(told("").trim_end(), @"warning: prompts are plain text, so nothing tells the model of the tool `calculator` (set `data.format` to `chat`, or have the prompts tell of it; calls are read as JSON in `<tool_call>`)");
     assert_eq!(told(",plain=true"), "");
 }
 

@@ -46,7 +46,10 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     dynamic_sampling(rollout)?;
     groups_of_one(config)?;
     reward_weights(config)?;
-    rejections(config)?;
+    ensure!(
+        train.second_moment == SecondMoment::Kept || !(config.mask.is_empty() && config.weight.is_empty()),
+        "`train.second_moment` is `kept_and_rejected`, but nothing rejects tokens (add a component with `--mask` or `--weight`, or remove it)"
+    );
     loss_factors(config)?;
     ensure!(
         train.loss_distribution == LossDistribution::Full || rollout.temperature == train.loss_temperature as f32,
@@ -202,16 +205,6 @@ fn reward_weights(config: &Config) -> Result<()> {
             "the `weight` of the reward `{id}` is {weight}, but `advantage.{KEY}` is `normalize_then_sum`, which does not read it (set `advantage.reward_weights`, in the order of `[[reward]]`, or remove it)"
         )
     })
-}
-
-/// Refuses settings of what masks and weights reject if the run has none.
-fn rejections(config: &Config) -> Result<()> {
-    match given(&config.train, "rejections") {
-        Some((key, value)) if config.mask.is_empty() && config.weight.is_empty() => bail!(
-            "`train.{key}` is {value}, but nothing rejects tokens (add a component with `--mask` or `--weight`, or remove it)"
-        ),
-        _ => Ok(()),
-    }
 }
 
 /// Refuses a warm-up that the schedule would ignore.

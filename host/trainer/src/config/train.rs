@@ -96,7 +96,7 @@ pub struct TrainConfig {
     #[setting(default = 1e-8, at_least = f32::MIN_POSITIVE, at_most = f32::MAX, hint = "1e-8 is usual", trl, needs = "adam")]
     pub adam_epsilon: f64,
     /// The gradients that enter Adam's second moment: those `kept` by the masks, or `kept_and_rejected` ones: [why](#what-adam-undoes).
-    #[setting(default = SecondMoment::Kept, needs = "rejections")]
+    #[setting(default = SecondMoment::Kept)]
     pub second_moment: SecondMoment,
     /// Data type of the optimizer's moments of matrices below the last layer. `bf16`, on the CPU, takes
     /// [half the memory](../docs/models.md#in-bf16).
@@ -117,7 +117,7 @@ pub struct TrainConfig {
     #[setting(default = 0.0, at_least = 0, trl, verl = ["actor.entropy_coeff"])]
     pub entropy_coef: f64,
     /// The tokens over which a loss is averaged after masking: the `kept` ones, or the `original` ones.
-    #[setting(default = MaskDenominator::Kept, needs = "rejections")]
+    #[setting(default = MaskDenominator::Kept)]
     pub mask_denominator: MaskDenominator,
     /// Masks and weights, by id, that multiply the loss and not each token's own gradient. This matters
     /// [if a completion has one ratio](../docs/objectives.md#factors-of-the-loss-and-of-the-gradient). TRL's settings add theirs here.
