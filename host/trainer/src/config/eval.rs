@@ -137,7 +137,8 @@ impl BenchmarkConfig {
             );
         }
         if let (Some(_), Some((key, value))) = (self.preset.or(preset), given(self, "columns")) {
-            bail!("{} is {value}, but a `preset` says what the columns are (remove one of them)", of(key));
+            let value = value.as_str().unwrap_or_default();
+            bail!("{} is `{value}`, but a `preset` says what the columns are (remove one of them)", of(key));
         }
         Ok(())
     }

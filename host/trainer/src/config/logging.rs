@@ -80,8 +80,9 @@ impl LoggingConfig {
             );
         }
         if let (true, Some((key, value))) = (self.report_to.is_empty(), given(self, "tracker")) {
+            let value = value.as_str().unwrap_or_default();
             bail!(
-                "`logging.{key}` is {value}, but no tracker gets metrics, and `metrics.jsonl` has all (set `logging.report_to`, or remove it)"
+                "`logging.{key}` is `{value}`, but no tracker gets metrics, and `metrics.jsonl` has all (set `logging.report_to`, or remove it)"
             );
         }
         Ok(())
