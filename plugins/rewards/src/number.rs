@@ -2,11 +2,11 @@
 
 use std::sync::LazyLock;
 
-use ::regex::Regex;
+use ::regex::{Captures, Regex};
 use capo_plugin::Completion;
 use capo_plugin::prelude::*;
 
-use crate::math::Rational;
+use crate::math::{self, Rational};
 
 /// Position of the answer in a text, and the tolerance.
 #[derive(Deserialize)]
@@ -37,12 +37,7 @@ impl Number {
         let separator = self.answer_separator.as_str();
         match text.rsplit_once(separator).filter(|_| !separator.is_empty()) {
             Some((_, behind)) => numbers(behind).next()?,
-            None => {
-                let boxed = text
-                    .rsplit_once("\\boxed{")
-                    .map(|(_, inside)| inside.split_once('}').map_or(inside, |(inside, _)| inside));
-                numbers(boxed.unwrap_or(text)).last()?
-            }
+            None => numbers(math::boxed(text).as_deref().unwrap_or(text)).last()?,
         }
     }
 }
@@ -52,19 +47,65 @@ static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?:/\d+)?").expect("the pattern is a constant")
 });
 
+/// A fraction in TeX, with a digit that stands before it: `\frac{1}{2}`, `\frac12`, the `2\frac{1}{2}` of a mixed number.
+static FRACTION: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"(\d\s*)?\\[cdt]?frac\s*(?:\{\s*([-−–]?[\d.,]*\d)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))")
+        .expect("the pattern is a constant")
+});
+
+/// A mixed number, such as `2 1/2`.
+static MIXED: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"(\d[\d,]*) +(\d+)/(\d+)").expect("the pattern is a constant"));
+
+/// The text with fractions as `1/2` and mixed numbers as improper fractions.
+fn with_plain_fractions(text: &str) -> String {
+    let part = |found: &Captures<'_>, places: [usize; 2]| {
+        places.iter().find_map(|&place| found.get(place)).map_or("", |part| part.as_str()).to_owned()
+    };
+    let plain = FRACTION.replace_all(text, |found: &Captures<'_>| {
+        let before = found.get(1).map_or(String::new(), |digit| format!("{} ", digit.as_str().trim_end()));
+        format!("{before}{}/{}", part(found, [2, 3]), part(found, [4, 5]))
+    });
+    let improper = |found: &Captures<'_>| {
+        if plain[..found.get_match().start()].ends_with(['/', '.']) {
+            return None;
+        }
+        let [whole, above, below] = [1, 2, 3].map(|place| found[place].replace(',', "").parse::<u128>().ok());
+        let (above, below) = (above?, below?);
+        let above = whole?.checked_mul(below)?.checked_add(above).filter(|_| above < below)?;
+        Some(format!("{above}/{below}"))
+    };
+    MIXED
+        .replace_all(&plain, |found: &Captures<'_>| improper(found).unwrap_or_else(|| found[0].to_owned()))
+        .into_owned()
+}
+
 /// The numbers of a text in order; `None` for a number that is too long to be an answer, or divided by 0.
 fn numbers(text: &str) -> impl DoubleEndedIterator<Item = Option<Rational>> {
-    let text = text.replace("{,}", ",").replace("\\,", "").replace("\\!", "");
+    let text = with_plain_fractions(&text.replace("{,}", ",").replace("\\,", "").replace("\\!", ""));
     let found: Vec<String> =
         NUMBER.find_iter(&text).flat_map(|found| separate(&text[..found.start()], found.as_str())).collect();
     found.into_iter().map(|number| value(&number))
 }
 
+/// True if a minus after `before` is a sign and neither subtracts nor begins a point of a list. `touches` tells that no space follows it.
+fn is_sign(before: &str, touches: bool) -> bool {
+    let operand = before.trim_end();
+    let spaced = operand.len() < before.len();
+    let letters = operand.chars().rev().take_while(|c| c.is_alphabetic()).count();
+    match operand.chars().next_back() {
+        // `x - 3` subtracts, and the minus of `covid-19` joins; that of `it is -3` is a sign.
+        Some(last) if last.is_alphabetic() => letters > 1 && spaced && touches,
+        Some(last) if last.is_numeric() || matches!(last, ')' | ']' | '}') => false,
+        _ => touches || !before.trim_end_matches(' ').ends_with('\n'),
+    }
+}
+
 /// One number after `before`, or several if its commas do not separate thousands.
 fn separate(before: &str, number: &str) -> Vec<String> {
     let bare = before.trim_end_matches(['$', '€', '£', '\\', ' ']);
-    let unsigned = bare.strip_suffix(['-', '−']);
-    let minus = unsigned.is_some_and(|before| !before.trim_end().ends_with(|c: char| c.is_alphanumeric() || c == ')'));
+    let touches = !before[bare.len()..].contains(' ');
+    let minus = bare.strip_suffix(['-', '−', '–']).is_some_and(|before| is_sign(before, touches));
     let sign = if minus { "-" } else { "" };
     let number = number.trim_end_matches(',');
     let (digits, rest) =
@@ -75,7 +116,8 @@ fn separate(before: &str, number: &str) -> Vec<String> {
         return vec![format!("{sign}{}{rest}", groups.concat())];
     }
     let last = groups.len() - 1;
-    groups.iter().enumerate().map(|(i, group)| format!("{group}{}", if i == last { rest } else { "" })).collect()
+    let part = |at: usize| [if at == 0 { sign } else { "" }, groups[at], if at == last { rest } else { "" }].concat();
+    (0..=last).map(part).collect()
 }
 
 fn value(number: &str) -> Option<Rational> {

@@ -23,21 +23,27 @@ impl SoftOverlong {
             _ => ((free as f64 - length as f64) / self.soft_punish_cache as f64) as f32,
         }
     }
+
+    /// With a longer cache the penalty would not reach −1.
+    fn too_long(&self, limit: &str, longest: usize) -> PluginError {
+        let cache = self.soft_punish_cache;
+        PluginError::config(format!("`soft_punish_cache` is {cache}, above {limit}, {longest} (take fewer tokens)"))
+    }
 }
 
 impl Reward for SoftOverlong {
     fn score(&mut self, _: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
         let longest = self.max_completion_len.unwrap_or(rollout.max_completion_length);
+        if self.soft_punish_cache > longest {
+            return Err(self.too_long("the run's `max_completion_length`", longest));
+        }
         crate::each(rollout, rewards, |completion| self.penalty(longest, completion.ids.len()));
         Ok(())
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        let Self { max_completion_len, soft_punish_cache } = self;
-        match *max_completion_len {
-            Some(longest) if *soft_punish_cache > longest => Err(PluginError::config(format!(
-                "`soft_punish_cache` is {soft_punish_cache}, above `max_completion_len`, {longest} (take fewer tokens)"
-            ))),
+        match self.max_completion_len {
+            Some(longest) if self.soft_punish_cache > longest => Err(self.too_long("`max_completion_len`", longest)),
             _ => Ok(()),
         }
     }
@@ -67,5 +73,8 @@ mod tests {
     fn a_cache_beyond_the_limit_is_refused() {
         let error = testing::reward::<SoftOverlong>("soft_punish_cache = 10\nmax_completion_len = 9").err().unwrap();
         insta::assert_snapshot!(error, @"`soft_punish_cache` is 10, above `max_completion_len`, 9 (take fewer tokens)");
+        let mut reward = testing::reward::<SoftOverlong>("soft_punish_cache = 10").unwrap();
+        let error = RolloutFixture::new(&["12345678"]).score(&mut reward).err().unwrap().to_string();
+        assert!(error.contains("above the run's `max_completion_length`, "), "{error}");
     }
 }

@@ -45,6 +45,9 @@ fn three() -> u64 {
 /// Smallest and largest time to wait for surplus answers after a process's last answer.
 const QUIET: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
 
+/// Time to take over the lines that a process has written before those of the process before it were all read.
+const HANDOVER: Duration = Duration::from_millis(200);
+
 /// Consecutive completions of a rollout that one process scores.
 struct Share<'s, 'a> {
     first: usize,
@@ -83,15 +86,15 @@ impl External {
         Ok(())
     }
 
-    /// Reads the answers of process `number`. If the process ends or is late, a new process gets the whole share once
+    /// Reads the answers of process `number` up to `deadline`. If the process ends or is late, a new process gets the whole share once
     /// more. Returns the longest time between two answers.
     fn hear(
         &mut self,
         rollout: &Rollout<'_>,
         number: usize,
         share: &mut Share<'_, '_>,
+        mut deadline: Instant,
     ) -> Result<Duration, PluginError> {
-        let mut deadline = Instant::now() + self.patience();
         loop {
             let mut longest = Duration::ZERO;
             let Some(trouble) = self.take(number, share, deadline, &mut longest)? else { return Ok(longest) };
@@ -166,9 +169,12 @@ impl Reward for External {
         let outcome = (|| {
             self.check_surplus(Instant::now())?;
             shares.iter().enumerate().try_for_each(|(number, share)| self.ask(rollout, number, share))?;
+            // They work at the same time, so one deadline is that of all.
+            let deadline = Instant::now() + self.patience();
             let mut longest = Duration::ZERO;
             for (number, share) in shares.iter_mut().enumerate() {
-                longest = longest.max(self.hear(rollout, number, share)?);
+                let turn = if number == 0 { deadline } else { deadline.max(Instant::now() + HANDOVER) };
+                longest = longest.max(self.hear(rollout, number, share, turn)?);
             }
             // A program that answers each line twice is only halfway through. Its next answer takes about as long as an earlier one.
             self.check_surplus(Instant::now() + (2 * longest).clamp(QUIET.0, QUIET.1))

@@ -87,6 +87,15 @@ fn one_that_does_not_answer_is_ended() {
     assert_snapshot!(error("read -r l; echo 1; exec sleep 1000", keys), @"component `test.reward`: `sh` gave 1 of 3 answers in 0.05 seconds, `timeout`: signal: 9 (SIGKILL) (started anew 0 times; `max_restarts`)");
 }
 
+/// Processes work at the same time, so waiting for one gives the next no more time.
+#[test]
+fn all_processes_have_the_same_deadline() {
+    let script = r#"read -r l; case "$l" in *'"id":0'*) sleep 1.2;; *) sleep 2.6;; esac; echo 1; cat > /dev/null"#;
+    let mut reward = shell(script, "concurrency = 2\ntimeout = 1.5\nmax_restarts = 0");
+    let error = RolloutFixture::new(&["a", "b"]).score(&mut reward).err().unwrap().to_string();
+    assert!(error.contains("gave 0 of 1 answers in 1.5 seconds"), "{error}");
+}
+
 #[test]
 fn wrong_answers_are_named() {
     assert_snapshot!(error("while read -r l; do echo NaN; done", ""), @"component `test.reward`: `sh`: its answer 1 is `NaN` (it must be a number, or an object with `reward` and perhaps `id`)");

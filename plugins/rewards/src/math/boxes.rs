@@ -60,7 +60,7 @@ fn says(between: &str, list: &str) -> bool {
 }
 
 /// Words of two letters and more, in lower case and without commands.
-fn words(text: &str) -> impl Iterator<Item = String> {
+pub(super) fn words(text: &str) -> impl Iterator<Item = String> {
     static WORD: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"\\[a-zA-Z]+|\p{L}{2,}").expect("the pattern is a constant"));
     let plain = WORD.find_iter(text).filter(|word| !word.as_str().starts_with('\\'));

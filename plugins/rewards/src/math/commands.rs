@@ -8,7 +8,7 @@ impl Parser {
     pub(super) fn command(&mut self, name: &str) -> Option<Expression> {
         match name {
             "frac" => Some(self.digit()?.over(self.digit()?)),
-            "binom" => Some(Expression::Call("binomial", vec![self.atom()?, self.atom()?])),
+            "binom" => Some(Expression::Call("binomial", vec![self.digit()?, self.digit()?])),
             "sqrt" => self.root(),
             "pi" => Some(Expression::Constant(Constant::Pi)),
             "log" => self.logarithm(),
@@ -51,7 +51,11 @@ impl Parser {
     /// A function with a power before its argument: `\sin^2 x`.
     fn function(&mut self, function: Function) -> Option<Expression> {
         let power = if self.eat('^') { Some(self.atom()?) } else { None };
-        let arguments = match self.applied()? {
+        let is_angle = matches!(function, "sin" | "cos" | "tan" | "cot" | "sec" | "csc");
+        let outer = std::mem::replace(&mut self.is_angle, is_angle);
+        let argument = self.applied();
+        self.is_angle = outer;
+        let arguments = match argument? {
             Expression::Tuple(_, parts, _) | Expression::Set(parts) => parts,
             one => vec![one],
         };
@@ -61,6 +65,14 @@ impl Parser {
             (Some(power), Some(inverse)) if power == Expression::whole(-1) => Expression::Call(inverse, arguments),
             (Some(power), _) => Expression::Power(Box::new(Expression::Call(function, arguments)), Box::new(power)),
         })
+    }
+
+    /// The value of so many degrees: in radians in an angle, else without the unit.
+    pub(super) fn degrees(&self, value: Expression) -> Expression {
+        if !self.is_angle {
+            return value;
+        }
+        Expression::product(vec![value, Expression::Constant(Constant::Pi), Expression::whole(180).inverse()])
     }
 
     /// Argument of a function without brackets: all factors up to the next function.

@@ -1,5 +1,6 @@
 //! Search for the answer in a completion.
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use ::regex::Regex;
@@ -18,21 +19,31 @@ pub enum Places {
 /// Phrases before an answer, in lower case.
 const ANCHORS: [&str; 5] = ["final answer is", "answer is", "answer:", "answer :", "answer**:"];
 
+/// Largest number of kinds of tags that are taken out of a text.
+const MOST_TAGS: usize = 8;
+
 /// Longest text between such a phrase and its formula, bytes.
 const MOST_BEFORE: usize = 50;
+
+/// Signs around an answer that belong to its sentence or its mark-up.
+const AROUND: &[char] = &[
+    '<', '>', '/', '=', '|', ',', ':', ';', ' ', '“', '”', '‘', '’', '«', '»', '„', '…', '。', '，', '、', '：', '；',
+    '！', '？', '「', '」', '《', '》', '≈', '→', '⇒',
+];
 
 /// Candidates for a completion's answer, best first.
 pub(super) fn candidates(text: &str, places: Places) -> Vec<String> {
     if let Some(boxed) = boxed(text) {
         return if boxed.trim().is_empty() { Vec::new() } else { vec![boxed] };
     }
+    let text = &without_tags(text);
     let fenced = fenced(text);
     let mut found = Vec::new();
     let anchor = anchor(text);
     if let Some((behind, rest)) = anchor {
         found.extend(named(text, behind, &fenced));
         if places == Places::Any || begins_line(text, behind) {
-            found.push(rest.to_owned());
+            found.extend([rest.to_owned(), rest.trim_matches(AROUND).to_owned()]);
         }
     }
     if places == Places::Any {
@@ -45,11 +56,25 @@ pub(super) fn candidates(text: &str, places: Places) -> Vec<String> {
         if fenced.is_empty() && is_answer(text.trim()) {
             found.push(text.trim().to_owned());
         }
-        found.extend(pieces.last().filter(|last| !last.fenced).map(|last| last.inside.to_owned()));
+        let last = pieces.last().filter(|last| !last.fenced).map(|last| last.inside);
+        found.extend(last.into_iter().flat_map(|last| [last.to_owned(), last.trim_matches(AROUND).to_owned()]));
         found.extend(fenced.len().checked_sub(1).map(|last| with_neighbours(text, &fenced, last)));
     }
     found.retain(|candidate| !candidate.trim().is_empty());
     found
+}
+
+/// The text without tags that are closed in it: `<answer>7</answer>` is 7, and `a<b>c` stays.
+fn without_tags(text: &str) -> Cow<'_, str> {
+    static CLOSE: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"</([a-zA-Z]{1,16})>").expect("the pattern is a constant"));
+    let mut text = Cow::Borrowed(text);
+    for _ in 0..MOST_TAGS {
+        let Some(close) = CLOSE.captures(&text) else { break };
+        let (close, open) = (close[0].to_owned(), format!("<{}>", &close[1]));
+        text = text.replace(&close, "\n").replace(&open, "\n").into();
+    }
+    text
 }
 
 /// The rest of the line behind the words by which a dataset's text names its answer.
@@ -104,7 +129,9 @@ fn fenced(text: &str) -> Vec<Piece<'_>> {
 /// First position of `end` without a backslash before it.
 fn end_of(inside: &str, end: &str) -> Option<usize> {
     let mut ends = inside.match_indices(end).map(|(at, _)| at);
-    ends.find(|&at| !end.starts_with('$') || !inside[..at].ends_with('\\'))
+    // A dollar sign before a digit is a currency's.
+    let is_currency = |at: usize| end == "$" && inside[at + 1..].starts_with(|c: char| c.is_ascii_digit());
+    ends.find(|&at| !end.starts_with('$') || !inside[..at].ends_with('\\') && !is_currency(at))
 }
 
 /// The formula at `place`, with those next to it if only `,`, `and` or `or` is between them.
@@ -152,9 +179,16 @@ static RUN: LazyLock<Regex> = LazyLock::new(|| {
 /// Mathematics without delimiters in a part of a text, as in `So x = 2\sqrt{3}.`
 fn runs<'t>(text: &'t str, (from, to): (usize, usize), found: &mut Vec<Piece<'t>>) {
     for run in RUN.find_iter(&text[from..to]) {
-        let (start, end) = (from + run.start(), from + run.start() + run.as_str().trim_end().len());
-        let glued = text[..start].ends_with(char::is_alphanumeric) || text[end..].starts_with(char::is_alphanumeric);
-        let mut inside = run.as_str().trim_matches(['*', '_', '!', ' ', '\t']);
+        let (mut start, mut end) = (from + run.start(), from + run.start() + run.as_str().trim_end().len());
+        // Scripts without spaces put a number right behind a word.
+        let joins = |c: char| c.is_alphanumeric() && c < '\u{2e80}';
+        let is_glued = |start: usize, end: usize| text[..start].ends_with(joins) || text[end..].starts_with(joins);
+        if is_glued(start, end) {
+            end = start + text[start..end].trim_end_matches(AROUND).len();
+            start = end - text[start..end].trim_start_matches(AROUND).len();
+        }
+        let glued = is_glued(start, end);
+        let mut inside = text[start..end].trim_matches(['*', '_', '!', ' ', '\t']);
         // An article, a bullet or the `s` of `it's` before a number is no factor or sign.
         while let Some((first, rest)) = inside.split_once(' ')
             && (matches!(first, "a" | "A" | "I" | "-" | "*" | "+" | ">" | "=") || text[..start].ends_with('\''))

@@ -295,6 +295,9 @@ impl<'t> Lexer<'t> {
             "and" | "or" | ", and" => self.mark(','),
             "percent" => self.mark('%'),
             function if expression::function(function).is_some() => self.tokens.push(Token::Command(function.into())),
+            _ if self.after_number() && signs::is_in(signs::LETTERS, bare) => {
+                self.tokens.push(Token::Words(bare.to_lowercase()))
+            }
             one if one.chars().count() == 1 && one.chars().all(char::is_alphabetic) => {
                 self.tokens.extend(bare.chars().map(|c| Token::Name(variable(c))))
             }

@@ -24,6 +24,10 @@ pub use boxes::boxed;
 pub use extract::Places;
 pub(crate) use rational::Rational;
 
+use std::sync::LazyLock;
+
+use ::regex::Regex;
+
 use evaluate::{Evaluator, Value};
 use expression::Expression;
 
@@ -70,6 +74,11 @@ impl Answer {
     }
 
     fn is(&self, gold: &Self) -> bool {
+        if let (Some(half), Some(other)) = (half_of_day(&self.text), half_of_day(&gold.text))
+            && half != other
+        {
+            return false;
+        }
         let chosen = |one: &Self, other: &Self| choice(&one.text).is_some_and(|letter| letters(&other.text) == letter);
         let same = || Some(compare::same(gold.says.as_ref()?, self.says.as_ref()?));
         let text = letters(&gold.text);
@@ -162,6 +171,25 @@ fn choice(text: &str) -> Option<String> {
     let bare = bare.strip_prefix("\\textbf").or(bare.strip_prefix("\\text")).unwrap_or(bare).trim_start_matches('{');
     let (letter, behind) = bare.strip_prefix('(')?.split_once(')')?;
     let is_choice = letter.len() == 1 && letter.contains(|c: char| c.is_ascii_uppercase());
-    (is_choice && behind.starts_with([' ', '\\', '~', '}']) && !behind.trim_matches(['}', ' ', '$']).is_empty())
-        .then(|| letter.to_lowercase())
+    let names_one = behind.starts_with([' ', '\\', '~', '}']) && !behind.trim_matches(['}', ' ', '$']).is_empty();
+    (is_choice && names_one && !is_taken_back(behind)).then(|| letter.to_lowercase())
+}
+
+/// True if the text behind a choice names another one or denies it: `(A) or (B)`, `(A) is wrong`.
+fn is_taken_back(behind: &str) -> bool {
+    static CHOICE: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"(?:^|[^\p{L}\p{N}])\([A-Z]\)").expect("the pattern is a constant"));
+    let words: Vec<String> = boxes::words(behind).take(2).collect();
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["and" | "or" | "nor" | "isn", ..] | ["is", "not" | "wrong" | "incorrect" | "false", ..] => true,
+        _ => CHOICE.is_match(behind),
+    }
+}
+
+/// `a` or `p` of a time such as `10 a.m.`, which the comparison of values leaves out as a unit.
+fn half_of_day(text: &str) -> Option<String> {
+    static HALF: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"(?i)\d[^\p{L}\p{N}]*(?:\\text\s*\{\s*)?([ap])\.?\s?m\b").expect("the pattern is a constant")
+    });
+    HALF.captures(text).map(|found| found[1].to_lowercase())
 }

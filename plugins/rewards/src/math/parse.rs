@@ -66,11 +66,13 @@ pub(super) struct Parser {
     barred: bool,
     /// Place behind the last unit; no factor begins there.
     measured: usize,
+    /// True within the argument of a sine or the like, where degrees count.
+    pub(super) is_angle: bool,
 }
 
 impl Parser {
     fn new(tokens: Vec<Token>) -> Self {
-        Self { tokens, at: 0, depth: 0, barred: false, measured: 0 }
+        Self { tokens, at: 0, depth: 0, barred: false, measured: 0, is_angle: false }
     }
 
     fn whole(mut self) -> Option<Expression> {
@@ -233,7 +235,8 @@ impl Parser {
                 value = match parser.peek() {
                     Some(Token::Mark('!')) => Expression::call("factorial", value),
                     Some(Token::Mark('%')) => Expression::Percent(Box::new(value)),
-                    Some(Token::Mark('°' | '\'')) => value,
+                    Some(Token::Mark('°')) => parser.degrees(value),
+                    Some(Token::Mark('\'')) => value,
                     // Behind a name only a known unit is one: `no solution` is a text.
                     Some(Token::Words(words)) if !value.is_name() || super::signs::is_unit(words) => {
                         parser.unit();
@@ -276,17 +279,17 @@ impl Parser {
     }
 
     fn raised(&mut self, base: Expression) -> Option<Expression> {
-        if self.eat('°') || self.eat('\'') {
+        if self.eat('\'') {
             return Some(base);
         }
         let degrees = [Token::Mark('{'), Token::Mark('°'), Token::Mark('}')];
-        if self.tokens[self.at..].starts_with(&degrees) {
-            self.at += degrees.len();
-            return Some(base);
+        let grouped = self.tokens[self.at..].starts_with(&degrees);
+        self.at += degrees.len() * usize::from(grouped);
+        if grouped || self.eat('°') {
+            return Some(self.degrees(base));
         }
         let minus = self.eat('-');
-        let exponent = self.deeper(Self::atom)?;
-        let exponent = if minus { exponent.negated() } else { exponent };
+        let exponent = if minus { self.deeper(Self::atom)?.negated() } else { self.deeper(Self::atom)? };
         Some(Expression::Power(Box::new(base), Box::new(exponent)))
     }
 

@@ -43,6 +43,9 @@ pub(super) fn plain(sign: char) -> Option<&'static str> {
     words.next()
 }
 
+/// Units that are one capital letter; outside of `\text{...}` such a letter is a variable.
+pub(super) const LETTERS: &str = "N J V W A K T";
+
 /// Names of units and currencies, in lower case and without regular plural endings.
 const UNITS: &str = "mm cm dm m km in inch inche ft foot feet yd yard mi mile meter metre centimeter centimetre millimeter kilometer \
     kilometre unit squareunit cubicunit mg g kg gram kilogram ton tonne lb pound oz ounce ml l liter litre gallon \
