@@ -23,3 +23,11 @@ def folder(tmp_path_factory):
 )
 def test_how_often_a_rollout_was_used_before(folder, words, uses):
     assert launch(folder, "uses", "masks=", "controls=loose", "iterations=2", *words.split())["iterations"] == uses
+
+
+def test_a_second_pass_has_the_entropy_threshold_of_the_first(folder):
+    """What is kept and what is rejected are then TRL's gradient together, as without a mask."""
+    options = ("quantile=0.5", "steps=1", "ends=several")
+    both = launch(folder, "both", "masks=truncated", "second_moment=kept_and_rejected", *options)["numbers"][0]
+    plain = launch(folder, "plain", "masks=", *options)["numbers"][0]
+    assert both["capo/rejection_rate"] == 0.25 and both["grad_norm"] == pytest.approx(plain["grad_norm"], rel=1e-5)

@@ -47,6 +47,7 @@ def options(words):
         "metrics": "all",
         "find": 0,
         "iterations": 1,
+        "quantile": 1.0,
     }
     for word in words:
         name, _, value = word.partition("=")
@@ -139,6 +140,7 @@ def main():
         ddp_backend="gloo" if ranks > 1 else None,
         optim=chosen["optim"],
         num_iterations=chosen["iterations"],
+        top_entropy_quantile=chosen["quantile"],
     )
     prompts = [f"w{3 + i % 20} w{(7 * i) % 25 + 4}" for i in range(24)]
     masks = {
