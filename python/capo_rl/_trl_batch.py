@@ -171,6 +171,10 @@ class Seen:
         logps = of_tokens(logps)
         advantages = inputs["advantages"]
         advantages = advantages[:, None].expand_as(mask) if advantages.dim() == 1 else advantages
+        ratio = inputs.get("importance_sampling_ratio")
+        if ratio is not None and self.trainer.loss_type != "vespo":
+            # TRL multiplies a token's loss by it, often by 0; VESPO has it inside of a weight that masks do not see.
+            advantages = advantages * ratio
         old = inputs.get("old_per_token_logps")
         old = logps if old is None else of_tokens(old)
         arrays = {
