@@ -87,15 +87,20 @@ class AdamW(torch.optim.AdamW):
         """
         if self.second_moment == "kept":
             raise ValueError('second_moment is "kept": nothing takes in a rejected gradient (use "kept_and_rejected")')
-        kept = {parameter: parameter.grad for _, parameter in self._parameters()}
-        for parameter in kept:
+        # What is put aside is copied, one at a time: DDP may write every gradient into one buffer
+        # (`gradient_as_bucket_view`), the next one over it.
+        kept = {}
+        for _, parameter in self._parameters():
+            kept[parameter] = _copy(parameter.grad)
             parameter.grad = self._rejected.get(parameter)
         try:
             yield
         finally:
-            self._rejected = {parameter: parameter.grad for parameter in kept if parameter.grad is not None}
+            self._rejected = {}
             for parameter, grad in kept.items():
-                parameter.grad = grad
+                rejected, parameter.grad = _copy(parameter.grad), grad
+                if rejected is not None:
+                    self._rejected[parameter] = rejected
 
     @torch.no_grad()
     def grad_norms(self) -> dict[str, torch.Tensor]:
@@ -326,6 +331,10 @@ def kl_divergence(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         Nats, `[...]`.
     """
     return kl_of_change(old, new.double() - old.double())
+
+
+def _copy(grad: torch.Tensor | None) -> torch.Tensor | None:
+    return None if grad is None else grad.clone()
 
 
 def _whole(value: torch.Tensor) -> torch.Tensor:

@@ -93,6 +93,30 @@ def test_gradients_that_cancel_do_not_make_the_step_long():
     assert moved(one) < moved(other)
 
 
+def test_both_gradients_outlive_a_backward_pass_into_ddps_buckets(tmp_path):
+    """With `gradient_as_bucket_view` DDP writes every gradient where the last one was."""
+
+    def trained(wrapped):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3)
+        called, adamw = wrapped(model), optimizer(model.parameters(), second_moment="kept_and_rejected")
+        for _ in range(2):
+            for kept, rejected in torch.randn(2, 2, 5, 4):
+                called(kept).square().sum().backward()
+                with adamw.rejected():
+                    called(rejected).square().sum().backward()
+            adamw.step()
+            adamw.zero_grad()
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        found = trained(lambda model: torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True))
+    finally:
+        torch.distributed.destroy_process_group()
+    assert torch.allclose(found, trained(lambda model: model), rtol=0, atol=1e-6)
+
+
 def test_its_state_is_torchs_and_goes_on_bit_for_bit():
     steps, one = gradients(4, 2), parameters()
     first = optimizer(one, second_moment="kept_and_rejected")
