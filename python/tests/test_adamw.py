@@ -117,6 +117,25 @@ def test_both_gradients_outlive_a_backward_pass_into_ddps_buckets(tmp_path):
     assert torch.allclose(found, trained(lambda model: model), rtol=0, atol=1e-6)
 
 
+def test_what_a_closure_rejects_is_of_its_step():
+    steps, one, other = gradients(3, 2), parameters(), parameters()
+    called, plain = (optimizer(own, second_moment="kept_and_rejected") for own in (one, other))
+
+    def taken(own, adamw, kept, rejected):
+        assert torch.is_grad_enabled()
+        adamw.zero_grad()
+        set_grads(own, kept)
+        with adamw.rejected():
+            set_grads(own, rejected)
+        return 7.0
+
+    for step in steps:
+        assert called.step(lambda step=step: taken(one, called, *step)) == 7.0
+        taken(other, plain, *step)
+        plain.step()
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
 def test_its_state_is_torchs_and_goes_on_bit_for_bit():
     steps, one = gradients(4, 2), parameters()
     first = optimizer(one, second_moment="kept_and_rejected")
