@@ -45,6 +45,8 @@ class Seen:
         self._hidden: Tensor | None = None
         self._keeps, self._checked = False, False
         self._weight: Any = None
+        # How often the step's rollout was used before.
+        self._iteration = 0
         # Ids that end a completion.
         self._ends: Tensor | None = None
         # Vision inputs and the like, which the forward pass takes beside the tokens: whatever this TRL knows.
@@ -73,6 +75,11 @@ class Seen:
         FSDP2 has another in its place while it is gathered.
         """
         self._weight = self.head().weight
+
+    def begin_step(self) -> None:
+        """Before a step's first micro-batch: at the step's end TRL's count is that of the next one."""
+        trainer = self.trainer
+        self._iteration = trainer._step // trainer.args.steps_per_generation % trainer.num_iterations
 
     def vocab_size(self) -> int:
         """Rows of the head."""
@@ -164,6 +171,10 @@ class Seen:
         logps = of_tokens(logps)
         advantages = inputs["advantages"]
         advantages = advantages[:, None].expand_as(mask) if advantages.dim() == 1 else advantages
+        ratio = inputs.get("importance_sampling_ratio")
+        if ratio is not None and self.trainer.loss_type != "vespo":
+            # TRL multiplies a token's loss by it, often by 0; VESPO has it inside of a weight that masks do not see.
+            advantages = advantages * ratio
         old = inputs.get("old_per_token_logps")
         old = logps if old is None else of_tokens(old)
         arrays = {
@@ -235,7 +246,7 @@ class Seen:
             "step": trainer.state.global_step,
             "max_steps": trainer.state.max_steps,
             "seed": trainer.args.seed,
-            "iteration": trainer._step // trainer.args.steps_per_generation % trainer.num_iterations,
+            "iteration": self._iteration,
             "sampling_temperature": trainer.temperature,
             # TRL's 0 and vLLM's -1 are off.
             "sampling_top_k": max(trainer.args.top_k or 0, 0),
@@ -299,6 +310,7 @@ class Steps(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Tells it that a step is to be decided."""
         self.trainer._capo_due = True
+        self.trainer._seen.begin_step()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Tells it that all gradients of the step are there."""

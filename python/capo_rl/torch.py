@@ -16,7 +16,7 @@ the gradient of what was rejected or weighted away, reduced as the same loss is.
 
     optimizer = capo_rl.torch.Governed(torch.optim.AdamW(model.parameters(), lr=1e-3), "governor.kl", measure)
 
-measures each step and takes as much of it as this model can. It goes with every optimizer.
+measures each step and takes as much of it as this model can. It goes with every optimizer but LBFGS.
 """
 
 from __future__ import annotations
@@ -87,15 +87,20 @@ class AdamW(torch.optim.AdamW):
         """
         if self.second_moment == "kept":
             raise ValueError('second_moment is "kept": nothing takes in a rejected gradient (use "kept_and_rejected")')
-        kept = {parameter: parameter.grad for _, parameter in self._parameters()}
-        for parameter in kept:
+        # What is put aside is copied, one at a time: DDP may write every gradient into one buffer
+        # (`gradient_as_bucket_view`), the next one over it.
+        kept = {}
+        for _, parameter in self._parameters():
+            kept[parameter] = _copy(parameter.grad)
             parameter.grad = self._rejected.get(parameter)
         try:
             yield
         finally:
-            self._rejected = {parameter: parameter.grad for parameter in kept if parameter.grad is not None}
+            self._rejected = {}
             for parameter, grad in kept.items():
-                parameter.grad = grad
+                rejected, parameter.grad = _copy(parameter.grad), grad
+                if rejected is not None:
+                    self._rejected[parameter] = rejected
 
     @torch.no_grad()
     def grad_norms(self) -> dict[str, torch.Tensor]:
@@ -141,6 +146,7 @@ class AdamW(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """One step of AdamW; parameters without a gradient, kept or rejected, stay as they are."""
+        loss = _evaluated(closure)
         for group, parameter in self._parameters() if self._rejected else ():
             rejected = self._rejected.get(parameter)
             if rejected is None:
@@ -153,7 +159,8 @@ class AdamW(torch.optim.AdamW):
             beta2 = group["betas"][1]
             self.state[parameter]["exp_avg_sq"].addcmul_(rejected, rejected, value=(1 - beta2) / beta2)
         self._rejected = {}
-        return super().step(closure)
+        super().step()
+        return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients, rejected ones too."""
@@ -168,7 +175,7 @@ class Governed(torch.optim.Optimizer):
     place. Parameters may be DTensors of FSDP2.
 
     Args:
-        optimizer: The one that steps, of any kind; its parameters, groups and state are this one's.
+        optimizer: The one that steps, of any kind but LBFGS; its parameters, groups and state are this one's.
         control: An id, such as `"governor.kl"`, a `StepControl` with its keys, or several of them, applied in order.
         measure: `measure(fraction)` gives the mean KL divergence, the policy before the step to the one after it, on
             about that share of the batch's completions: nats per token. It is called with the new weights, without a
@@ -188,7 +195,7 @@ class Governed(torch.optim.Optimizer):
         controls: Those that were given.
 
     Raises:
-        ValueError: For parameters that are none of `model`'s, and for sharded ones without it.
+        ValueError: For LBFGS, for parameters that are none of `model`'s, and for sharded ones without it.
     """
 
     def __init__(
@@ -200,6 +207,11 @@ class Governed(torch.optim.Optimizer):
         last_layer_kl: Callable[[], Any] | None = None,
         model: torch.nn.Module | None = None,
     ) -> None:
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ValueError(
+                "LBFGS makes several gradients in a step and counts on having taken all of it, so no control can "
+                "shorten one (use another optimizer, such as AdamW)"
+            )
         # Nothing of torch's own: parameters, state and hooks are those of `optimizer`.
         self.optimizer = optimizer
         self.controls = listed(StepControl, control)
@@ -228,7 +240,7 @@ class Governed(torch.optim.Optimizer):
         """One step, as much of it as the controls leave.
 
         Args:
-            closure: As for `torch.optim.Optimizer.step`.
+            closure: As for `torch.optim.Optimizer.step`; it is called once.
             batch: The batch behind the gradient, on each rank the rows of all, for controls that read one
                 (`StepControl.inputs`). `target="auto"` begins with the entropy of its log-probabilities.
             weights: `[B, T]`, what each token weighed in it; all the same without it.
@@ -236,13 +248,15 @@ class Governed(torch.optim.Optimizer):
         Raises:
             ValueError: If ranks took different shares of the step, because their batches differ.
         """
+        # A control compares the gradient of this step.
+        loss = _evaluated(closure)
         moments = any(control.restores_moments for control in self.controls)
         measure = self._over_ranks(self._measure) if self._measure is not None else None
         last_layer_kl = self._over_ranks(self._last_layer_kl) if self._last_layer_kl is not None else None
         alignment = any("ALIGNMENT" in control.inputs for control in self.controls)
         groups = groups_of(self.optimizer, self._model)
         proposal = Proposal(self.optimizer, groups, measure, last_layer_kl, self._model, moments, alignment)
-        loss = self.optimizer.step(closure)
+        self.optimizer.step()
         if batch is None:
             one = torch.zeros(1, 1)
             # Gradients were clipped before, if at all.
@@ -326,6 +340,18 @@ def kl_divergence(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         Nats, `[...]`.
     """
     return kl_of_change(old, new.double() - old.double())
+
+
+def _evaluated(closure: Callable[[], Any] | None) -> Any:
+    """What a closure returns, which makes the gradients of the step; `None` without one."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
+def _copy(grad: torch.Tensor | None) -> torch.Tensor | None:
+    return None if grad is None else grad.clone()
 
 
 def _whole(value: torch.Tensor) -> torch.Tensor:

@@ -267,8 +267,8 @@ class CapoGRPOTrainer(GRPOTrainer):
 
         Their loss is then reduced as in the micro-batch.
         """
-        if getattr(self, "_entropy_bonus_enabled", False):
-            # It is averaged on its own.
+        if getattr(self, "_entropy_bonus_enabled", False) or self.top_entropy_quantile < 1:
+            # The bonus is averaged on its own, and the quantile is one of the rows that are there.
             return inputs | {"capo_factor": rest}
         part, rows = rows_of(inputs, rest.any(1), count)
         shares: dict[str, Tensor | float] = {

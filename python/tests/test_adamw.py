@@ -93,6 +93,49 @@ def test_gradients_that_cancel_do_not_make_the_step_long():
     assert moved(one) < moved(other)
 
 
+def test_both_gradients_outlive_a_backward_pass_into_ddps_buckets(tmp_path):
+    """With `gradient_as_bucket_view` DDP writes every gradient where the last one was."""
+
+    def trained(wrapped):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3)
+        called, adamw = wrapped(model), optimizer(model.parameters(), second_moment="kept_and_rejected")
+        for _ in range(2):
+            for kept, rejected in torch.randn(2, 2, 5, 4):
+                called(kept).square().sum().backward()
+                with adamw.rejected():
+                    called(rejected).square().sum().backward()
+            adamw.step()
+            adamw.zero_grad()
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        found = trained(lambda model: torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True))
+    finally:
+        torch.distributed.destroy_process_group()
+    assert torch.allclose(found, trained(lambda model: model), rtol=0, atol=1e-6)
+
+
+def test_what_a_closure_rejects_is_of_its_step():
+    steps, one, other = gradients(3, 2), parameters(), parameters()
+    called, plain = (optimizer(own, second_moment="kept_and_rejected") for own in (one, other))
+
+    def taken(own, adamw, kept, rejected):
+        assert torch.is_grad_enabled()
+        adamw.zero_grad()
+        set_grads(own, kept)
+        with adamw.rejected():
+            set_grads(own, rejected)
+        return 7.0
+
+    for step in steps:
+        assert called.step(lambda step=step: taken(one, called, *step)) == 7.0
+        taken(other, plain, *step)
+        plain.step()
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
 def test_its_state_is_torchs_and_goes_on_bit_for_bit():
     steps, one = gradients(4, 2), parameters()
     first = optimizer(one, second_moment="kept_and_rejected")

@@ -28,6 +28,12 @@ def test_a_block_of_the_docs(number, tmp_path, monkeypatch):
         assert " ".join(run.stdout.split()) == expected[1]
 
 
+def test_the_reward_of_trls_example_reads_a_conversation():
+    (reward,) = re.findall(r"reward_funcs=(lambda .*),$", "".join(BLOCKS), re.MULTILINE)
+    completions = [[{"role": "assistant", "content": text}] for text in ("yes", "the quick brown fox jumps over it")]
+    assert eval(reward)(prompts=[], completions=completions) == [0.0, 1.0]
+
+
 def test_there_are_blocks():
     assert len(BLOCKS) >= 3
 

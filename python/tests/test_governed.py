@@ -232,6 +232,32 @@ def test_the_alignment_is_the_cosine_with_the_step_before(kind):
         optimizer.zero_grad()
 
 
+def test_a_closures_gradient_is_the_one_that_is_compared():
+    class Compares(Says):
+        def __call__(self, batch, weights, groups, measure):
+            self.seen.append(measure.alignment())
+            return [1.0], {}
+
+    found = []
+    for with_closure in (False, True):
+        model, control, losses = Policy(), Compares(), []
+        control.inputs = frozenset({"ALIGNMENT"})
+        optimizer = Governed(adam(model), [control], lambda fraction: 0.0)
+
+        def evaluated():
+            optimizer.zero_grad()
+            loss = model(IDS).log_softmax(-1)[..., 5].sum().neg()
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            loss = optimizer.step(evaluated) if with_closure else evaluated()
+            losses.append(loss.item())
+            with_closure or optimizer.step()
+        found.append((control.seen, losses))
+    assert found[0] == found[1] and found[0][0][0] is None and None not in found[0][0][1:]
+
+
 @pytest.mark.parametrize("keys", [{"target": 1e-5, "every": 2}, {"target": "auto", "every": 2}])
 def test_its_state_goes_on_bit_for_bit(tmp_path, keys):
     whole = Policy()
@@ -271,6 +297,9 @@ def test_sentences():
 
     assert say(ValueError, lambda: Governed(adam(model), "governor.kl", lambda _: 0.0, model=other)) == (
         "the optimizer has weights that are none of `model`'s (give the model whose parameters it was made of)"
+    )
+    assert say(ValueError, lambda: Governed(torch.optim.LBFGS(model.parameters()), "governor.kl", lambda _: 0.0)) == (
+        "LBFGS makes several gradients in a step and counts on having taken all of it, so no control can shorten one (use another optimizer, such as AdamW)"
     )
     governed = Governed(adam(model), "governor.kl", lambda _: 0.0)
     assert say(ValueError, lambda: governed.load_state_dict(adam(model).state_dict())) == (

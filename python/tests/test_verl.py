@@ -133,6 +133,12 @@ def test_what_is_dropped_is_as_if_it_had_been_taken_out_by_hand(folder):
     assert difference(saved(folder, "seq-mean-kept"), saved(folder, "seq-mean-original")) > 1e-5
 
 
+def test_advantages_are_as_verl_corrects_them_for_the_sampler(folder):
+    launch(folder, *in_one({f"corrected-{way}": ("steps=2", f"corrected={way}") for way in ("verl", "by-hand")}))
+    one, other = (saved(folder, f"corrected-{way}") for way in ("verl", "by-hand"))
+    assert rates(one) == rates(other) and all(0 < rate < 1 for rate in rates(one)) and difference(one, other) < 1e-6
+
+
 def test_a_step_of_which_nothing_is_left_changes_nothing(folder):
     launch(folder, "all", "masks=all", "steps=1", "--", "all-four", "masks=all")
     one, four = saved(folder, "all"), saved(folder, "all-four")

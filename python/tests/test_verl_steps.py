@@ -179,3 +179,11 @@ def test_what_was_rejected_stays_in_the_second_moment(folder):
     assert [line["capo/second_pass_completions"] for line in saved(folder, "remembers-inflight-few")["numbers"]] == [[2], [4], [2], [4]], "of eight"
     assert difference(saved(folder, "remembers-inflight-token-mean-kept"), saved(folder, "forgets")) > 1e-4
     assert difference(saved(folder, "nothing-rejected"), saved(folder, "plain-adamw")) == 0, "where nothing is rejected, it is AdamW to the bit"
+
+
+def test_a_second_pass_chooses_tokens_among_the_same_completions(folder):
+    """What is kept and what is rejected are then verl's gradient together, as without a mask."""
+    loss = (f"{ACTOR}.policy_loss.loss_mode=kl_cov", f"{ACTOR}.policy_loss.kl_cov_ratio=0.3", "micro=2", "lr=0")
+    launch(folder, *in_one({"chosen-both": (*loss, "masks=few", ORIGINAL, REMEMBERS), "chosen-plain": (*loss, "masks=none")}))
+    both, plain = ([line["grad_norm"][0] for line in saved(folder, f"chosen-{name}")["numbers"]] for name in ("both", "plain"))
+    assert all(0 < rate < 1 for rate in rates(saved(folder, "chosen-both"))) and both == pytest.approx(plain, rel=1e-5)

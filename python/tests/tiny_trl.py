@@ -46,11 +46,23 @@ def options(words):
         "ends": "",
         "metrics": "all",
         "find": 0,
+        "iterations": 1,
+        "quantile": 1.0,
     }
     for word in words:
         name, _, value = word.partition("=")
         chosen[name] = type(chosen[name])(value)
     return chosen
+
+
+class Loose(capo_rl.StepControl):
+    """It takes all of a step, and keeps which use of a rollout it was told."""
+
+    told = []
+
+    def __call__(self, batch, *others):
+        self.told.append(batch.progress.iteration)
+        return super().__call__(batch, *others)
 
 
 def tokenizer():
@@ -127,6 +139,8 @@ def main():
         dataloader_pin_memory=False,
         ddp_backend="gloo" if ranks > 1 else None,
         optim=chosen["optim"],
+        num_iterations=chosen["iterations"],
+        top_entropy_quantile=chosen["quantile"],
     )
     prompts = [f"w{3 + i % 20} w{(7 * i) % 25 + 4}" for i in range(24)]
     masks = {
@@ -150,7 +164,7 @@ def main():
         "kl": [capo_rl.StepControl("governor.kl", **half)],
         "third": [capo_rl.StepControl("governor.kl", every=3, **half)],
         "auto": ["governor.kl"],
-        "loose": [capo_rl.StepControl("governor.kl", target=1e9)],
+        "loose": [Loose("governor.kl", target=1e9)],
     }[chosen["controls"]]
     more = {}
     if chosen["lora"]:
@@ -190,6 +204,7 @@ def main():
         "numbers": json.dumps(numbers),
         "states": [each.state_dict()["state"] for each in trainer._components()],
         "found": found,
+        "iterations": Loose.told,
         "losses": [line.get("loss") for line in trainer.state.log_history],
     }
     torch.save(saved, f"{out}.{trainer.accelerator.process_index}")

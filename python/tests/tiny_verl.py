@@ -112,6 +112,7 @@ def options(words):
         "infer": 0,
         "metrics": "all",
         "batches": "",
+        "corrected": "",
     }
     for word in words:
         name, _, value = word.partition("=")
@@ -195,6 +196,12 @@ def batch(step, chosen):
         "position_ids": [torch.arange(len(row)) for row in fields["input_ids"]],
         "response_mask": [torch.ones(len(row), dtype=torch.int64) for row in responses],
     }
+    if chosen["corrected"]:
+        correction = [(torch.arange(len(row)) + number) % 3 / 2 for number, row in enumerate(responses)]
+        if chosen["corrected"] == "by-hand":
+            fields["advantages"] = [a * factor for a, factor in zip(fields["advantages"], correction, strict=True)]
+        else:
+            fields["rollout_is_weights"] = correction
     if chosen["holes"]:
         # A tool's answer in the middle of a response, and a row that only fills up the batch.
         for row in fields["response_mask"]:

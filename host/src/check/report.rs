@@ -65,6 +65,9 @@ impl Report {
         let rows = || self.libraries.iter().flat_map(|(_, rows)| rows);
         let count = |status| rows().filter(|row| row.outcome.status == status).count();
         let counts = Status::ALL.map(|status| (status.name(), count(status)));
+        // The built-in reward model is unchecked until a model is named for it, which is no failure of any plugin.
+        let is_bad = |library: &str, outcome: &Outcome| outcome.is_bad() && !(outcome.unchecked && library == BUILT_IN);
+        let any_bad = self.libraries.iter().any(|(library, rows)| rows.iter().any(|row| is_bad(library, &row.outcome)));
         if self.json {
             let libraries = self.libraries.iter().map(|(library, rows)| json!({ "library": library, "checks": rows }));
             let summary: serde_json::Map<_, _> =
@@ -73,11 +76,11 @@ impl Report {
         } else {
             let words: Vec<String> = counts.iter().map(|(name, n)| format!("{n} {name}")).collect();
             self.say_unchecked();
-            say(&format!("\nchecks: {}", words.join(", ")));
+            let only_unchecked = any_bad && count(Status::Failed) + count(Status::Crashed) == 0;
+            let why = if only_unchecked { " (exit code 1: components are not checked)" } else { "" };
+            say(&format!("\nchecks: {}{why}", words.join(", ")));
         }
-        // The built-in reward model is unchecked until a model is named for it, which is no failure of any plugin.
-        let is_bad = |library: &str, outcome: &Outcome| outcome.is_bad() && !(outcome.unchecked && library == BUILT_IN);
-        !self.libraries.iter().any(|(library, rows)| rows.iter().any(|row| is_bad(library, &row.outcome)))
+        !any_bad
     }
 
     /// Lists the components that no check could test.

@@ -58,16 +58,18 @@ pub(super) enum Command {
     Sft(SftArgs),
     /// Complete prompts.
     ///
-    /// `host generate --model DIR "Once upon a time"` writes prompt and completion to the terminal as tokens are drawn. Prompts are plain text: no
-    /// chat template, no special tokens, unless `--chat` is given. What `generation_config.json` proposes for sampling is told and not taken; its end tokens are.
+    /// `host generate --model DIR "Once upon a time"` writes prompt and completion to the terminal as tokens are drawn. Prompts are plain text
+    /// after the special tokens that the tokenizer puts before one; with `--chat`, the chat template writes them. What `generation_config.json` proposes
+    /// for sampling is told and not taken; its end tokens are.
     Generate(GenerateArgs),
     /// Say how probable given completions are to a model.
     ///
     /// Reads JSON lines with `prompt_ids` and `completion_ids`, or `prompt` and `completion`, and writes for each a line
     /// `{"logps": [...]}`: the log-probability of every token of the completion at temperature 1, nats.
     ///
-    /// Where a row has ids and text, the ids count. Text is encoded by the model's tokenizer, prompt and completion each for itself, and no
-    /// special tokens are added. Memory does not grow with the number of rows; the file appears when it is whole.
+    /// Where a row has ids and text, the ids count. Text is encoded by the model's tokenizer, prompt and completion each for itself, and
+    /// prompts begin with the special tokens that it puts before a text. Memory does not grow with the number of rows; the file appears when it is
+    /// whole.
     Score(ScoreArgs),
     /// Write a model as a Hugging Face folder.
     ///
@@ -115,7 +117,7 @@ pub(super) enum Command {
     /// Check that plugins keep the rules of their extension points.
     ///
     /// Checks run in other processes, so that a crash or a call that does not come back is a result too. The exit code is
-    /// 0 when nothing failed or crashed, 1 when something did, 2 when a file is no plugin.
+    /// 0 when nothing failed or crashed, 1 when something did or no check could test a component, 2 when a file is no plugin.
     Check(CheckArgs),
     /// Make the crate of a plugin, which builds and passes its tests as it is.
     ///

@@ -34,7 +34,8 @@ impl SoftOverlong {
 impl Reward for SoftOverlong {
     fn score(&mut self, _: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
         let longest = self.max_completion_len.unwrap_or(rollout.max_completion_length);
-        if self.soft_punish_cache > longest {
+        // With no limit at all there is nothing to punish.
+        if longest > 0 && self.soft_punish_cache > longest {
             return Err(self.too_long("the run's `max_completion_length`", longest));
         }
         crate::each(rollout, rewards, |completion| self.penalty(longest, completion.ids.len()));

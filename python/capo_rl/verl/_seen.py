@@ -170,6 +170,9 @@ class Seen:
             "logps": logps,
         }
         flat["advantages"] = these.of(micro["advantages"]).float()
+        if "rollout_is_weights" in micro.keys():
+            # verl multiplies a token's loss by it, often by 0.
+            flat["advantages"] = flat["advantages"] * these.of(micro["rollout_is_weights"]).float()
         if "OLD_LOGPS" in self.needed:
             flat["old_logps"] = these.of(micro["old_log_probs"]).float()
         if "ENTROPY" in self.needed:

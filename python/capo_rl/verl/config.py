@@ -51,7 +51,17 @@ class Settings:
     last_layer_top_k: int
     seed: int
     loss_scale_factor: int | None
+    loss_mode: str
     component_metrics: str
+
+    @property
+    def by_micro_batch(self) -> bool:
+        """Whether a token's loss depends on the other completions of its micro-batch.
+
+        It divides by the longest one, or chooses tokens among them all.
+        """
+        longest = self.reduction == "fixed_length" and self.loss_scale_factor is None
+        return longest or self.loss_mode in ("clip_cov", "kl_cov")
 
     def components(self) -> tuple[list[Mask], list[Weight], list[StepControl]]:
         """All of them, opened."""
@@ -135,13 +145,9 @@ def _checked(config: CapoActorConfig) -> Settings:
     if second_moment != "kept":
         _check_trainer(config, f"second_moment `{second_moment}`")
         _check_adamw(config, second_moment)
-    denominator, others = (
-        _denominator(asked, aggregation),
-        (config.rollout_n, top_k, config.data_loader_seed, config.loss_scale_factor),
-    )
-    return Settings(
-        masks, weights, controls, mode, second_moment, denominator, REDUCTIONS[aggregation], *others, component_metrics
-    )
+    denominator, loss_mode = _denominator(asked, aggregation), config.policy_loss.get("loss_mode", "vanilla")
+    others = (config.rollout_n, top_k, config.data_loader_seed, config.loss_scale_factor, loss_mode, component_metrics)
+    return Settings(masks, weights, controls, mode, second_moment, denominator, REDUCTIONS[aggregation], *others)
 
 
 def _one_of(known: tuple[str, ...], name: str, table: dict[str, Any]) -> str:

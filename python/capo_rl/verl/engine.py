@@ -289,9 +289,8 @@ class CapoEngine(FSDPEngineWithLMHead):
         """The gradient of what was rejected or weighted away, over the completions that have something of it."""
         started, step, data = time.perf_counter(), self._current, self._current.data
         rest = ((1 - step.factors) * step.mask).to(data["input_ids"].device)
-        # A loss that divides by the longest completion of a micro-batch needs the same micro-batches.
-        every = self.capo.reduction == "fixed_length" and self.capo.loss_scale_factor is None
-        places = torch.arange(len(rest)) if every else self._seen.rows_with(data, rest.any(1))
+        # A loss that depends on the micro-batch needs the same micro-batches.
+        places = torch.arange(len(rest)) if self.capo.by_micro_batch else self._seen.rows_with(data, rest.any(1))
         self._add("second_pass_completions", len(places))
         if not len(places):
             return

@@ -88,6 +88,13 @@ fn what_is_left_out_is_counted() {
     let all = "--set data.filter_overlong_prompts=true --set data.filter={level=[0,2]} --set data.max_train_samples=5";
     assert_snapshot!(data_line(&folder, &format!("{data} {all}")), @"data       FOLDER/train.jsonl (5 rows, 2 too long; 8 filtered out; 11 not sampled)");
     assert_snapshot!(folder.refused(&format!("train {data} --set data.on_bad_row=skip --set data.prompt_column=text")), @"`FOLDER/train.jsonl` holds no rows but 26 bad ones (set `data.on_bad_row` to `error`, which says what is wrong)");
+    let each = |keys: &str| {
+        format!(
+            "--set data={{datasets=[{{path=\"train.jsonl\"{keys}}}],filter={{level=0}},max_prompt_length=16,filter_overlong_prompts=true}}"
+        )
+    };
+    assert_snapshot!(data_line(&folder, &each("")), @"data       FOLDER/train.jsonl (8 rows, 2 too long; 16 filtered out)");
+    assert_snapshot!(data_line(&folder, &each(",filter={}")), @"data       FOLDER/train.jsonl (24 rows, 2 too long)");
     assert_snapshot!(folder.refused(&format!("train {data} --set data.filter={{level=7}}")), @"`FOLDER/train.jsonl` holds no rows but 26 that `filter` leaves out (widen `filter`)");
     assert_snapshot!(folder.refused(&format!("train {data} --set data.filter={{grade=7}}")), @"bad row at line 1 of `FOLDER/train.jsonl` (mend it, or set `data.on_bad_row` to `skip`): no column `grade`, which `filter` asks for");
 }

@@ -250,6 +250,13 @@ fn what_does_not_fit_is_refused() {
         folder.write(name, format!("read -r l; echo '{{\"tools\": [{schemas}]}}'; cat"));
     }
     assert_refused("environments", &folder);
+    // Without a template, prompts may tell of a tool by themselves.
+    let told = |keys: &str| {
+        let outcome = folder.host(&format!("train --dry-run --set environment={{use=\"calculator\"{keys}}}"));
+        outcome.succeeded().stderr
+    };
+    assert_snapshot!(told("").trim_end(), @"warning: prompts are plain text, so nothing tells the model of the tool `calculator` (set `data.format` to `chat`, or have the prompts tell of it; calls are read as JSON in `<tool_call>`)");
+    assert_eq!(told(",plain=true"), "");
 }
 
 #[test]

@@ -158,6 +158,9 @@ fn the_library_is_for_other_hosts() {
     let keys = "--set regex.pattern=^4 --set soft_overlong.soft_punish_cache=4 --set command.command=[\"./grade\"]";
     let checked = folder.said(&format!("check libcapo_rewards.so {keys}"));
     assert!(checked.ends_with("0 warning, 0 failed, 0 crashed\n"), "{checked}");
+    let without = folder.host("check libcapo_rewards.so --only creation");
+    assert_eq!(without.code, Some(1));
+    assert_snapshot!(without.stdout.lines().last().unwrap(), @"checks: 5 success, 3 skipped, 0 warning, 0 failed, 0 crashed (exit code 1: components are not checked)");
     assert_snapshot!(folder.refused("train --plugin libcapo_rewards.so"), @"component `command` is offered twice: built in and `BUILD/libcapo_rewards.so` (load only one of them)");
 }
 

@@ -1,6 +1,7 @@
 //! The text that a chat template writes between two turns of the assistant.
 
 use anyhow::{Context, Result, bail, ensure};
+use capo_loader::terminal;
 use serde_json::json;
 
 use super::tools::{CallFormat, Tool};
@@ -29,6 +30,11 @@ impl Turns {
     /// earlier turns is refused, unless `keeps_thinking`: the model then reads its earlier thinking.
     pub fn open(chat: Option<Chat>, tools: &[Tool], keeps_thinking: bool) -> Result<Self> {
         let Some(chat) = chat else {
+            if let Some(Tool { name, .. }) = tools.first() {
+                terminal::warn(&format!(
+                    "prompts are plain text, so nothing tells the model of the tool `{name}` (set `data.format` to `chat`, or have the prompts tell of it; calls are read as JSON in `<tool_call>`)"
+                ));
+            }
             return Ok(Self {
                 chat: None,
                 format: (!tools.is_empty()).then_some(CallFormat::Hermes),

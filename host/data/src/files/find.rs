@@ -8,8 +8,13 @@ use anyhow::{Context, Result, bail, ensure};
 use capo_loader::files;
 use serde::Deserialize;
 
-/// Endings of the names of files that hold rows.
-const ENDINGS: [&str; 4] = ["parquet", "arrow", "jsonl", "ndjson"];
+/// Endings of the names of files that hold rows. JSON beside tables is taken for notes about them.
+const ENDINGS: [&str; 5] = [TABLES[0], TABLES[1], "jsonl", "ndjson", JSON];
+const TABLES: [&str; 2] = ["parquet", "arrow"];
+const JSON: &str = "json";
+/// Files of settings that `datasets` and the Hub's tools write beside rows.
+const SETTINGS: [&str; 5] =
+    ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "config.json"];
 /// Largest depth of nested folders, and largest number of entries that are examined.
 const DEEPEST: usize = 6;
 const MOST: usize = 1 << 17;
@@ -76,6 +81,9 @@ pub fn find(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
     }
     let mut found = Vec::new();
     list(path, &mut PathBuf::new(), &mut found)?;
+    if found.iter().any(|file| TABLES.iter().any(|ending| ends_in(file, ending))) {
+        found.retain(|file| !ends_in(file, JSON));
+    }
     ensure!(!found.is_empty(), "`{shown}` has no files of rows (their names end in {})", listed(ENDINGS));
     found.sort();
     let found = of_config(path, found, wanted.config)?;
@@ -126,13 +134,17 @@ fn list(root: &Path, below: &mut PathBuf, found: &mut Vec<PathBuf>) -> Result<()
             if below.components().count() < DEEPEST {
                 list(root, below, found)?;
             }
-        } else if path.extension().is_some_and(|ending| ENDINGS.iter().any(|known| ending == *known)) {
+        } else if ENDINGS.iter().any(|ending| ends_in(&path, ending)) && !SETTINGS.contains(&name.as_str()) {
             found.push(below.clone());
         }
         below.pop();
     }
     ensure!(found.len() <= MOST, "`{}` has more than {MOST} files (name a folder of data)", root.display());
     Ok(())
+}
+
+fn ends_in(file: &Path, ending: &str) -> bool {
+    file.extension().is_some_and(|found| found == ending)
 }
 
 /// The folders that contain a file, outermost first.

@@ -105,10 +105,13 @@ fn splits_are_told_by_names_as_datasets_tells_them() {
     );
     assert_eq!(found(&["training.jsonl", "dev.jsonl"], "validation"), ["dev.jsonl"]);
     assert_eq!(found(&["test/a.jsonl", "train/b.jsonl"], "test"), ["test/a.jsonl"]);
+    assert_eq!(found(&["part1.jsonl", "part2.json", "dataset_infos.json"], "train"), ["part1.jsonl", "part2.json"]);
+    assert_eq!(found(&["train.json", "test.json"], "test"), ["test.json"]);
+    assert_eq!(found(&["rows.parquet", "notes.json"], "train"), ["rows.parquet"]);
     assert_eq!(found(&["train_sft-00000-of-00001.parquet", "test_sft-00000-of-00001.parquet"], "train_sft").len(), 1);
     assert_eq!(found(&["rows.jsonl"], "train"), ["rows.jsonl"], "files that name no split are all of the first");
     assert!(files(&["rows.jsonl"], "test").unwrap_err().ends_with("has no split `test` (it has `train`)"));
-    assert!(files(&["notes.txt"], "train").unwrap_err().contains("has no files of rows"));
+    assert!(files(&["notes.txt", "config.json"], "train").unwrap_err().contains("has no files of rows"));
     // Files in a hidden folder are not data.
     assert_eq!(found(&[".hidden/train.jsonl", "train.jsonl"], "train"), ["train.jsonl"]);
 }

@@ -14,6 +14,7 @@ use crate::model::device::{CPU, Dtype};
 use crate::model::optim::OptimizerName;
 use crate::model::optim::adamw::SecondMoment;
 use crate::model::schedule::ScheduleKind;
+use crate::reward::RewardConfig;
 
 /// Refuses settings that are out of range, do not fit together or make other settings ineffective; returns the sizes of the run.
 pub(super) fn check(config: &Config) -> Result<Sizes> {
@@ -32,7 +33,6 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
         !config.reward.is_empty(),
         "the number of `[[reward]]` tables is 0 (give one, as `--set 'reward=[{{use=\"math\"}}]'` does, or `data.preset`, which brings one)"
     );
-    reward_weights(config)?;
     optimizer(train)?;
     warmup(train.lr_scheduler_type, train.warmup_ratio)?;
     self::data(data)?;
@@ -48,6 +48,11 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     best_model(config, &sizes)?;
     dynamic_sampling(rollout)?;
     groups_of_one(config)?;
+    reward_weights(config)?;
+    ensure!(
+        train.second_moment == SecondMoment::Kept || !(config.mask.is_empty() && config.weight.is_empty()),
+        "`train.second_moment` is `kept_and_rejected`, but nothing rejects tokens (add a component with `--mask` or `--weight`, or remove it)"
+    );
     loss_factors(config)?;
     ensure!(
         train.loss_distribution == LossDistribution::Full || rollout.temperature == train.loss_temperature as f32,
@@ -66,7 +71,7 @@ pub fn in_section<S: Settings>(section: &str, settings: &S) -> Result<()> {
 /// Id of the reward that reads the environment's.
 const ENVIRONMENT_REWARD: &str = "environment";
 
-/// Refuses the environment's reward without an environment, and turns that are longer than an episode.
+/// Refuses the environment's reward without an environment, turns that are longer than an episode, and thoughts without a template.
 fn environment(config: &Config) -> Result<()> {
     let Some(EnvironmentConfig { episode, .. }) = &config.environment else {
         let reward = config.reward.iter().find(|reward| reward.id == ENVIRONMENT_REWARD);
@@ -81,6 +86,10 @@ fn environment(config: &Config) -> Result<()> {
     ensure!(
         length <= most,
         "`environment.max_turn_length` is {length}, but a whole episode has at most `rollout.max_completion_length` {most} tokens (lower the one, or raise the other)"
+    );
+    ensure!(
+        !episode.keep_thinking || config.data.format == Format::Chat,
+        "`environment.keep_thinking` is true, but `data.format` is `text`, and no template drops thoughts (set `data.format` to `chat`, or remove it)"
     );
     Ok(())
 }
@@ -187,18 +196,25 @@ fn groups_of_one(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Refuses weights of rewards for an advantage that takes one for each, where their number is another.
+/// Refuses weights of rewards that the advantage does not read, and its own weights where they are not one for each reward.
 fn reward_weights(config: &Config) -> Result<()> {
+    const KEY: &str = "multi_objective_aggregation";
     let ComponentConfig { id, table } = &config.advantage;
-    let weights = table.get("reward_weights").and_then(toml::Value::as_array);
-    if let Some(given) = weights.map(Vec::len).filter(|_| GROUP_ADVANTAGES.contains(&id.as_str())) {
-        let count = config.reward.len();
-        ensure!(
-            given == count,
+    let own = table.get("reward_weights").and_then(toml::Value::as_array).map(Vec::len);
+    let (given, count) = (own.filter(|_| GROUP_ADVANTAGES.contains(&id.as_str())), config.reward.len());
+    if let Some(given) = given.filter(|given| *given != count) {
+        bail!(
             "`advantage.reward_weights` has {given} numbers, but the run has {count} rewards (give one for each `[[reward]]`, in their order)"
         );
     }
-    Ok(())
+    let sums_last = table.get(KEY).and_then(toml::Value::as_str) == Some("normalize_then_sum");
+    let ignores = id == "grpo.advantage" && sums_last && own.is_none();
+    let weighted = config.reward.iter().find(|reward| ignores && reward.weight != 1.0);
+    weighted.map_or(Ok(()), |RewardConfig { id, weight, .. }| {
+        bail!(
+            "the `weight` of the reward `{id}` is {weight}, but `advantage.{KEY}` is `normalize_then_sum`, which does not read it (set `advantage.reward_weights`, in the order of `[[reward]]`, or remove it)"
+        )
+    })
 }
 
 /// Refuses a warm-up that the schedule would ignore.
@@ -218,10 +234,17 @@ fn optimizer(train: &TrainConfig) -> Result<()> {
             "`train.sgd_momentum` is {}, but `train.optimizer` is `adamw`, whose momentum is `train.adam_beta1` (set `train.optimizer` to `sgd`, or remove it)",
             train.sgd_momentum
         ),
-        OptimizerName::Sgd => ensure!(
-            train.second_moment == SecondMoment::Kept,
-            "`train.second_moment` is `kept_and_rejected`, but `train.optimizer` is `sgd`, which has no second moment (set `train.optimizer` to `adamw`, or remove it)"
-        ),
+        OptimizerName::Sgd => {
+            ensure!(
+                train.second_moment == SecondMoment::Kept,
+                "`train.second_moment` is `kept_and_rejected`, but `train.optimizer` is `sgd`, which has no second moment (set `train.optimizer` to `adamw`, or remove it)"
+            );
+            if let Some((key, value)) = given(train, "adam") {
+                bail!(
+                    "`train.{key}` is {value}, but `train.optimizer` is `sgd`, which does not read it (set `train.optimizer` to `adamw`, or remove it)"
+                );
+            }
+        }
     }
     ensure!(
         train.moments_dtype == Dtype::F32 || train.device == CPU,

@@ -133,8 +133,8 @@ pub struct SourceConfig {
     #[setting(unset = "as in `[data]`", needs = "columns")]
     pub solution_column: Option<String>,
     /// Columns with the values that training rows must have.
-    #[setting(default = Filter::default(), unset = "as in `[data]`")]
-    pub filter: Filter,
+    #[setting(unset = "as in `[data]`")]
+    pub filter: Option<Filter>,
 }
 
 /// Form of prompts.

@@ -70,12 +70,11 @@ fn open(config: &SourceConfig, data: &DataConfig, default_split: &str) -> Result
         answer: column(&config.answer_column, &data.answer_column),
         solution: column(&config.solution_column, &data.solution_column),
     };
-    let filter = if config.filter == Filter::default() { &data.filter } else { &config.filter };
     let reading = Reading {
         columns,
         preset: config.preset.or(data.preset),
         template: config.prompt_template.clone().or_else(|| data.prompt_template.clone()),
-        filter: filter.clone(),
+        filter: config.filter.as_ref().unwrap_or(&data.filter).clone(),
         answer_is_unread: data.answer_is_unread,
     };
     let split = config.split.as_deref().map_or(String::new(), |split| format!(", {split}"));
@@ -104,7 +103,7 @@ pub(super) fn check(data: &DataConfig) -> Result<()> {
             "`prompt_template` is `{template}`, which has no place for the prompt (write `{PROMPT}` where it goes)"
         );
     }
-    let has_preset = |one: &&SourceConfig| one.preset.is_some();
+    let has_preset = |one: &&SourceConfig| one.preset.or(data.preset).is_some();
     let own = data.datasets.iter().filter(has_preset).find_map(|one| given(one, "columns"));
     let shared =
         given(data, "columns").filter(|_| data.preset.is_some() || data.datasets.iter().any(|one| has_preset(&one)));

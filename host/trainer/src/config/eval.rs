@@ -8,7 +8,7 @@ use toml::Table;
 
 use super::data::{DataConfig, SourceConfig};
 use super::datasets;
-use super::setting::{self, Setting, Settings, settings};
+use super::setting::{self, Setting, Settings, given, settings};
 use crate::data::{Demands, Example, Preset, examples};
 use crate::model::SamplingParams;
 
@@ -61,22 +61,22 @@ pub struct BenchmarkConfig {
     #[setting(unset = "as in `[data]`")]
     pub prompt_template: Option<String>,
     /// Column with the prompt. `data.filter` does not apply to benchmarks.
-    #[setting(unset = "as in `[data]`")]
+    #[setting(unset = "as in `[data]`", needs = "columns")]
     pub prompt_column: Option<String>,
     /// Column with the expected answer.
-    #[setting(unset = "as in `[data]`")]
+    #[setting(unset = "as in `[data]`", needs = "columns")]
     pub answer_column: Option<String>,
     /// Answers to each prompt.
-    #[setting(default = 1, at_least = 1, at_most = MOST_SAMPLES, trl = ["num_generations_eval"])]
+    #[setting(default = 1, at_least = 1, at_most = MOST_SAMPLES, trl = ["num_generations_eval"], needs = "temperature")]
     pub samples: usize,
     /// Divides the logits. 0 takes the likeliest token and allows one answer only.
     #[setting(default = 0.0)]
     pub temperature: f64,
     /// Total probability of the most likely tokens to sample from; 1 turns top-p off.
-    #[setting(default = 1.0)]
+    #[setting(default = 1.0, needs = "temperature")]
     pub top_p: f64,
     /// Number of most likely tokens to sample from; 0 turns top-k off.
-    #[setting(default = 0)]
+    #[setting(default = 0, needs = "temperature")]
     pub top_k: usize,
     /// The longest answer.
     #[setting(unset = "that of `[rollout]`", unit = "tokens", at_least = 1)]
@@ -118,7 +118,8 @@ impl BenchmarkConfig {
         Ok((examples, left_out))
     }
 
-    fn check(&self) -> Result<()> {
+    /// Refuses values out of range, and those that others disable; `preset` is that of `[data]`.
+    fn check(&self, preset: Option<Preset>) -> Result<()> {
         let name = &self.name;
         ensure!(
             !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)),
@@ -129,12 +130,16 @@ impl BenchmarkConfig {
         if let Err(error) = self.sampling().check() {
             bail!("benchmark `{name}`: {error}");
         }
-        ensure!(
-            self.temperature > 0.0 || self.samples == 1,
-            "{} is {}, but at `temperature` 0 all answers are the same (set a temperature, or 1 sample)",
-            of("samples"),
-            self.samples
-        );
+        if let (true, Some((key, value))) = (self.temperature == 0.0, given(self, "temperature")) {
+            bail!(
+                "{} is {value}, but at `temperature` 0 each token is the likeliest (set a temperature, or remove it)",
+                of(key)
+            );
+        }
+        if let (Some(_), Some((key, value))) = (self.preset.or(preset), given(self, "columns")) {
+            let value = value.as_str().unwrap_or_default();
+            bail!("{} is `{value}`, but a `preset` says what the columns are (remove one of them)", of(key));
+        }
         Ok(())
     }
 }
@@ -148,11 +153,11 @@ impl EvalConfig {
         if self.per_device_eval_batch_size == 0 { ANSWERS_AT_ONCE } else { self.per_device_eval_batch_size }
     }
 
-    /// Refuses invalid benchmarks, and two of one name.
-    pub fn check(&self, rewards: &[String]) -> Result<()> {
+    /// Refuses invalid benchmarks, and two of one name; `preset` is that of `[data]`.
+    pub fn check(&self, rewards: &[String], preset: Option<Preset>) -> Result<()> {
         let mut names = BTreeSet::from([TEST]);
         for benchmark in &self.benchmark {
-            benchmark.check()?;
+            benchmark.check(preset)?;
             let name = &benchmark.name;
             ensure!(
                 names.insert(name),

@@ -18,7 +18,7 @@ pub struct LoggingConfig {
     #[serde(deserialize_with = "one_or_several")]
     pub report_to: Vec<Tracker>,
     /// The metrics of each mask, weight and step control that trackers get: the `main` [ones](#metrics), or `all`. `metrics.jsonl` has all.
-    #[setting(default = ComponentMetrics::Main)]
+    #[setting(default = ComponentMetrics::Main, needs = "tracker")]
     pub component_metrics: ComponentMetrics,
     /// True writes completions with their rewards: [completions](../docs/seeing.md#completions).
     #[setting(default = false, trl)]
@@ -68,7 +68,7 @@ pub enum CompletionsFormat {
 }
 
 impl LoggingConfig {
-    /// Refuses settings of completions if none are written.
+    /// Refuses settings of completions if none are written, and of trackers if there is none.
     pub(super) fn check(&self) -> Result<()> {
         #[cfg(not(feature = "datasets"))]
         if self.completions_format == CompletionsFormat::Parquet {
@@ -77,6 +77,12 @@ impl LoggingConfig {
         if let (false, Some((key, _))) = (self.log_completions, given(self, "completions")) {
             bail!(
                 "`logging.{key}` is set, but no completions are written (set `logging.log_completions = true`, or remove it)"
+            );
+        }
+        if let (true, Some((key, value))) = (self.report_to.is_empty(), given(self, "tracker")) {
+            let value = value.as_str().unwrap_or_default();
+            bail!(
+                "`logging.{key}` is `{value}`, but no tracker gets metrics, and `metrics.jsonl` has all (set `logging.report_to`, or remove it)"
             );
         }
         Ok(())

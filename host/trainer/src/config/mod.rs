@@ -127,7 +127,7 @@ impl Config {
 
     /// Refuses invalid benchmarks, and an `eval.reward` that the run does not have.
     pub fn check_eval(&self) -> Result<()> {
-        self.eval.check(&reward::names(&self.reward))
+        self.eval.check(&reward::names(&self.reward), self.data.preset)
     }
 
     /// Number of evaluations after the steps of `range`, which begins with the number of steps done before it.

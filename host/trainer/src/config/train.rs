@@ -86,14 +86,14 @@ pub struct TrainConfig {
     #[setting(default = 0.0, at_least = 0, below = 1)]
     pub sgd_momentum: f64,
     /// Decay rate of Adam's first moment.
-    #[setting(default = 0.9, at_least = 0, below = 1, trl, verl = ["actor.optim.betas"])]
+    #[setting(default = 0.9, at_least = 0, below = 1, trl, verl = ["actor.optim.betas"], needs = "adam")]
     pub adam_beta1: f64,
     /// Decay rate of Adam's second moment.
-    #[setting(default = 0.999, at_least = 0, below = 1, trl, verl = ["actor.optim.betas"])]
+    #[setting(default = 0.999, at_least = 0, below = 1, trl, verl = ["actor.optim.betas"], needs = "adam")]
     pub adam_beta2: f64,
     // Weights are f32: a smaller number rounds to 0, and a weight without gradients would become 0 / 0.
     /// The number that is added to the square root of Adam's second moment.
-    #[setting(default = 1e-8, at_least = f32::MIN_POSITIVE, at_most = f32::MAX, hint = "1e-8 is usual", trl)]
+    #[setting(default = 1e-8, at_least = f32::MIN_POSITIVE, at_most = f32::MAX, hint = "1e-8 is usual", trl, needs = "adam")]
     pub adam_epsilon: f64,
     /// The gradients that enter Adam's second moment: those `kept` by the masks, or `kept_and_rejected` ones: [why](#what-adam-undoes).
     #[setting(default = SecondMoment::Kept)]

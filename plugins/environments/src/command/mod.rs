@@ -167,6 +167,12 @@ impl Environment for External {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
+        if !self.deterministic && self.max_restarts != three() {
+            let most = self.max_restarts;
+            return Err(PluginError::config(format!(
+                "`max_restarts` is {most}, but only a program with `deterministic = true` is started anew (set it, or remove `max_restarts`)"
+            )));
+        }
         Program::check(&self.command, self.timeout, ("workers", self.workers))
     }
 }
