@@ -16,7 +16,7 @@ use super::failure::Failure;
 use super::output;
 use crate::benchmark::{self, Benchmark, HELD_OUT, Outcome};
 use crate::config::{self, BenchmarkConfig, Config, Draft, EvalConfig, ModelConfig};
-use crate::data::{Purpose, Tokenizer};
+use crate::data::{Arithmetic, Purpose, Tokenizer};
 use crate::environment::Environment;
 use crate::exam::{Exam, Grader, RightAnswer};
 use crate::metrics::Values;
@@ -74,7 +74,7 @@ fn open(args: &EvalArgs) -> Result<Open> {
     );
     if run.is_some() {
         draft = draft.without_recipe();
-    } else if !model.starts_with(EMBEDDED) && !draft.names_embedded_task() {
+    } else if !model.starts_with(EMBEDDED) && !names_embedded_task(&args.config.set) {
         draft = Draft::read(settings.as_deref(), &defaults(&named, args, &draft)?, &args.config.set)?;
     }
     let mut config = config::resolve(&registry, draft)?.config;
@@ -122,6 +122,13 @@ fn open(args: &EvalArgs) -> Result<Open> {
     };
     let rewards = Rewards::build(&registry, &config.reward, &config.train.device, &watchdog)?;
     Ok(Open { policy, tokenizer, rewards, environment, questions, config, watchdog, model })
+}
+
+/// True if `--set` chooses the embedded task, whose settings are then meant.
+fn names_embedded_task(sets: &[String]) -> bool {
+    let name = |set: &String| config::parse_set(set).ok().filter(|(path, _)| path == "data.dataset_name");
+    let last = sets.iter().rev().find_map(name);
+    last.is_some_and(|(_, value)| value.as_str().is_some_and(|name| Arithmetic::NAMES.contains(&name)))
 }
 
 /// Settings that say nothing but the model and the rows, in place of the embedded task's: its lengths and its reward are for no other model.

@@ -14,10 +14,11 @@ use crate::estimate::memory::Estimate;
 use crate::estimate::time::measure;
 use crate::exam::RightAnswer;
 use crate::metrics::Line;
+use crate::metrics::lines::Lines;
 use crate::metrics::names::{FOUND_RATE, REJECTED, SHARE};
 use crate::model::Adapter;
 use crate::model::device::{self, Dtype};
-use crate::run::{Resources, Run, best, checkpoint};
+use crate::run::{METRICS_FILE, Resources, Run, best, checkpoint};
 use crate::stages::logps::asked;
 use crate::train::Observer;
 
@@ -171,7 +172,7 @@ impl ProgressLines {
             self.say(&format!("ended after step {}: {ending}", progress.step));
         }
         if let (Some(best), Some(metric)) = (progress.best, &run.config().train.metric_for_best_model) {
-            let before = best::better_before(run)
+            let before = better_before(run, metric, best.value)
                 .map_or(String::new(), |before| format!("; the model before training was better: {before:.4}"));
             self.say(&format!("best checkpoint    step {}, {metric} {:.4}{before}", best.step, best.value));
         }
@@ -243,6 +244,15 @@ impl ProgressLines {
             self.say(&format!("  {stage:<16} {time:>8.2} s  {share}"));
         }
     }
+}
+
+/// The metric's value before training, if it was better than `best`, the value of the best checkpoint.
+fn better_before(run: &Run, metric: &str, best: f64) -> Option<f64> {
+    let lines = Lines::read(&run.dir.join(METRICS_FILE)).ok()?;
+    let (_, values) = lines.rows().next().filter(|(step, _)| *step == 0)?;
+    let before = *values.get(metric)?;
+    let is_better = if run.config().train.is_greater_better() { before > best } else { before < best };
+    is_better.then_some(before)
 }
 
 /// The learning rate that a step control found, and its share of the one that was set; `None` before its search has ended.

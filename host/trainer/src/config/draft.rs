@@ -12,7 +12,6 @@ use super::hints;
 use super::sets::{numbered, parse_set, set};
 use super::setting::{Settings, names as names_of};
 use super::{Config, EnvironmentConfig, EpisodeConfig, Sizes, TrainConfig, sections};
-use crate::data::Arithmetic;
 use crate::reward::{RewardConfig, reads_answer};
 
 /// The sections of components, which recipes fill in.
@@ -104,12 +103,6 @@ impl Draft {
         ["data.dataset_name", "data.datasets", "data.eval_dataset_name", "eval.benchmark"]
             .iter()
             .any(|key| self.given.contains(*key))
-    }
-
-    /// True if the user's file or `--set` chooses the embedded task.
-    pub fn names_embedded_task(&self) -> bool {
-        let name = self.table.get("data").and_then(|data| data.get("dataset_name")?.as_str());
-        self.given.contains("data.dataset_name") && name.is_some_and(|name| Arithmetic::NAMES.contains(&name))
     }
 
     /// Drops the recipe: the settings of a run already contain the recipe's values.

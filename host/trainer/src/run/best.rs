@@ -3,10 +3,9 @@
 use anyhow::{Result, bail};
 use capo_plugin::nearest;
 
+use super::Run;
 use super::progress::Best;
-use super::{METRICS_FILE, Run};
 use crate::config::TrainConfig;
-use crate::metrics::lines::Lines;
 
 /// Compares the last step, which was evaluated, with the best so far.
 ///
@@ -28,10 +27,7 @@ pub fn consider(run: &mut Run) -> Result<()> {
 /// Refuses a metric of evaluations that the one before training does not have.
 pub fn check(run: &Run) -> Result<()> {
     match run.config().train.metric_for_best_model.as_deref() {
-        Some(metric)
-            if ["eval_", "eval/"].iter().any(|start| metric.starts_with(start))
-                && run.observers.metrics.value(metric).is_none() =>
-        {
+        Some(metric) if metric.starts_with("eval") && run.observers.metrics.value(metric).is_none() => {
             refuse(run, metric)
         }
         _ => Ok(()),
@@ -50,24 +46,10 @@ fn compared(before: Option<Best>, step: u64, value: f64, train: &TrainConfig) ->
     let Some(before) = before else {
         return value.is_finite().then_some(Best { step, value, without_improvement: 0 });
     };
-    let gain = gain(value, before.value, train);
+    let gain = if train.is_greater_better() { value - before.value } else { before.value - value };
     let without_improvement = if gain > train.early_stopping_threshold { 0 } else { before.without_improvement + 1 };
     let (step, value) = if gain > 0.0 { (step, value) } else { (before.step, before.value) };
     Some(Best { step, value, without_improvement })
-}
-
-/// By how much `value` is better than `before`.
-fn gain(value: f64, before: f64, train: &TrainConfig) -> f64 {
-    if train.is_greater_better() { value - before } else { before - value }
-}
-
-/// The metric's value before training, if it was better than that of the best checkpoint.
-pub fn better_before(run: &Run) -> Option<f64> {
-    let train = &run.config().train;
-    let lines = Lines::read(&run.dir.join(METRICS_FILE)).ok()?;
-    let (_, values) = lines.rows().next().filter(|(step, _)| *step == 0)?;
-    let value = *values.get(train.metric_for_best_model.as_deref()?)?;
-    (gain(value, run.progress.best?.value, train) > 0.0).then_some(value)
 }
 
 /// True if the run has done its last step, or ends before it.
