@@ -7,6 +7,7 @@ mod added_tokens;
 mod arithmetic;
 mod chat;
 mod columns;
+mod continuation;
 mod example;
 pub mod features;
 mod files;

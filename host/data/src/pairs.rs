@@ -117,7 +117,7 @@ impl<'a> Pairs<'a> {
                 Ok(if text == "prompt" { self.tokenizer()?.begin().to_vec() } else { Vec::new() })
             }
             (None, Some(Value::String(said))) if text == "prompt" => self.tokenizer()?.encode_prompt(said),
-            (None, Some(Value::String(said))) => self.tokenizer()?.encode(said),
+            (None, Some(Value::String(said))) => self.tokenizer()?.encode_after(said),
             (None, Some(_)) => bail!("`{text}` is not text (write it as one string, or give `{ids}`)"),
             (None, None) => bail!("neither `{ids}` nor `{text}` is there (give one of them)"),
         }

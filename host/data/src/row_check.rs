@@ -93,13 +93,13 @@ impl Example {
     /// Token ids of the target, which follow `prompt` tokens. An end token is last; a reply has the end that the chat template gives it.
     pub fn target_ids(&self, tokenizer: &Tokenizer, prompt: usize, positions: usize) -> Result<Vec<u32>> {
         let ids = match &self.reply {
-            Some(reply) => bounded(reply, positions, POSITIONS).and_then(|reply| tokenizer.encode(reply)),
-            None => {
-                bounded(self.target(), positions, POSITIONS).and_then(|text| tokenizer.encode(text)).map(|mut ids| {
+            Some(reply) => bounded(reply, positions, POSITIONS).and_then(|reply| tokenizer.encode_after(reply)),
+            None => bounded(self.target(), positions, POSITIONS).and_then(|text| tokenizer.encode_after(text)).map(
+                |mut ids| {
                     ids.push(tokenizer.eos_ids()[0]);
                     ids
-                })
-            }
+                },
+            ),
         };
         self.placed(ids.and_then(|ids| {
             ensure!(

@@ -25,6 +25,8 @@ pub struct Tokenizer {
     pad: u32,
     /// Tokens with which text prompts begin.
     begin: Vec<u32>,
+    /// True if a text begins with a space that it does not have, as SentencePiece writes it.
+    pub(super) puts_space: bool,
 }
 
 impl Tokenizer {
@@ -80,7 +82,9 @@ impl Tokenizer {
         // Encoding is tested when rows are checked. Decoding is tested here, because no completion has been sampled yet.
         let ids: Vec<u32> = (0..SAMPLES).collect();
         contain(|| inner.decode(&ids, true).is_ok())?;
-        Ok(Tokenizer { inner, eos, pad, begin: Vec::new() })
+        let mut tokenizer = Tokenizer { inner, eos, pad, begin: Vec::new(), puts_space: false };
+        tokenizer.puts_space = tokenizer.begins_texts_anew();
+        Ok(tokenizer)
     }
 
     /// This tokenizer; if `add_special_tokens`, prompts begin with the special tokens that it puts before a text, as in transformers.
@@ -138,7 +142,7 @@ impl Tokenizer {
         first.filter(|(id, _)| !self.eos.contains(id)).map(|(_, token)| token)
     }
 
-    fn ids(&self, text: &str) -> Result<Vec<u32>> {
+    pub(super) fn ids(&self, text: &str) -> Result<Vec<u32>> {
         let encode = |text: &str| contain(|| self.inner.encode_fast(text, false)).context(UNUSABLE);
         let encoding = encode(text)?.map_err(|error| {
             let alone = |c: &char| encode(c.encode_utf8(&mut [0; 4])).is_ok_and(|encoding| encoding.is_err());

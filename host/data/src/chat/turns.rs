@@ -98,11 +98,11 @@ impl Turns {
         let replies: Vec<Reply> = replies.iter().map(escaped).collect();
         let Some(chat) = &self.chat else {
             let text: String = replies.iter().map(|reply| reply.content.as_str()).collect();
-            return if text.is_empty() { Ok(Vec::new()) } else { tokenizer.encode(&text) };
+            return if text.is_empty() { Ok(Vec::new()) } else { tokenizer.encode_after(&text) };
         };
         let whole = chat.answered(&Messages::user("asked"), ANSWER, &replies)?;
         let (_, after) = whole.split_once(ANSWER).context("the chat template leaves the assistant's text out")?;
-        let mut ids = tokenizer.encode(after)?;
+        let mut ids = tokenizer.encode_after(after)?;
         if ended && ids.first().is_some_and(|first| tokenizer.eos_ids().contains(first)) {
             ids.remove(0);
         }

@@ -101,7 +101,7 @@ impl<'a> Tokens<'a> {
         Ok(json!({
             "version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
             "normalizer": steps.normalizer, "pre_tokenizer": steps.split, "decoder": steps.decoder,
-            "post_processor": begun_and_ended(metadata, config, &vocab, !is_bytes)?,
+            "post_processor": begun_and_ended(metadata, config, &vocab, steps.begins)?,
             "model": {
                 "type": "BPE", "dropout": null, "unk_token": config.get("unk_token").filter(|_| !is_bytes),
                 "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": !is_bytes,
@@ -172,6 +172,8 @@ struct Steps {
     decoder: Json,
     /// True if a word that is a token skips the merges.
     whole_words: bool,
+    /// True if a text begins with the begin token, in a file that does not say so (llama.cpp, `llama-vocab.cpp`).
+    begins: bool,
 }
 
 /// The steps of a byte-level tokenizer, by the name of its split pattern.
@@ -192,7 +194,8 @@ fn byte_level(name: &str) -> Result<Steps> {
     };
     let normalizer = if name == "qwen2" { json!({"type": "NFC"}) } else { Json::Null };
     let split = json!({"type": "Sequence", "pretokenizers": splits});
-    Ok(Steps { normalizer, split, decoder: bytes(true), whole_words })
+    let begins = matches!(name, "llama-bpe" | "llama3" | "llama-v3" | "tekken");
+    Ok(Steps { normalizer, split, decoder: bytes(true), whole_words, begins })
 }
 
 /// The steps of a SentencePiece tokenizer.
@@ -212,6 +215,7 @@ fn pieces(metadata: &Metadata) -> Result<Steps> {
         split: json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false}),
         decoder: json!({"type": "Sequence", "decoders": decoders}),
         whole_words: false,
+        begins: true,
     })
 }
 

@@ -70,6 +70,20 @@ fn texts_are_those_of_transformers() {
     }
 }
 
+/// What follows a prompt has the ids that it has in the whole text (TRL's `SFTTrainer`): no tokenizer puts a space between them.
+#[test]
+fn a_text_that_goes_on_is_encoded_as_in_the_whole() {
+    for (golden, files) in golden() {
+        let tokenizer = Tokenizer::open(&files).unwrap();
+        let encode = |text: &str| tokenizer.encode(text).unwrap();
+        for (before, text) in [("1+2=", "3 is the number"), ("the number", "(number,"), ("is", " the 12 number")] {
+            let whole = encode(&(before.to_owned() + text));
+            let expected = whole.strip_prefix(&encode(before)[..]).unwrap();
+            assert_eq!(tokenizer.encode_after(text).unwrap(), expected, "{}: {text:?}", golden.name);
+        }
+    }
+}
+
 #[test]
 fn log_probabilities_are_those_of_transformers() {
     for (golden, files) in golden() {
@@ -122,6 +136,11 @@ fn bytes(name: &str) -> Vec<u8> {
 
 /// The sentence about a file whose metadata were changed.
 fn changed(name: &str, change: impl FnOnce(&mut HashMap<String, Value>)) -> Option<String> {
+    refused(&rewritten(name, change))
+}
+
+/// The file with other metadata.
+fn rewritten(name: &str, change: impl FnOnce(&mut HashMap<String, Value>)) -> Vec<u8> {
     let mut file = Cursor::new(bytes(name));
     let content = gguf_file::Content::read(&mut file).unwrap();
     let read = |name: &String| (name.clone(), content.tensor(&mut file, name, &Device::Cpu).unwrap());
@@ -132,7 +151,29 @@ fn changed(name: &str, change: impl FnOnce(&mut HashMap<String, Value>)) -> Opti
     let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
     let mut out = Cursor::new(Vec::new());
     gguf_file::write(&mut out, &metadata, &tensors).unwrap();
-    refused(out.get_ref())
+    out.into_inner()
+}
+
+/// Files that do not say whether texts begin with the begin token, as many of Llama 3, are read as llama.cpp reads them.
+#[test]
+fn where_the_file_does_not_say_it_a_split_pattern_tells_the_begin_token() {
+    let begin = |file: &[u8]| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.gguf");
+        fs::write(&path, file).unwrap();
+        let tokenizer = Tokenizer::open(&model_files(path.to_str().unwrap()).unwrap()).unwrap();
+        tokenizer.with_special_tokens(true).unwrap().begin().to_vec()
+    };
+    let silent = |pattern: &str| {
+        begin(&rewritten("llama-f16.gguf", |metadata| {
+            metadata.remove("tokenizer.ggml.add_bos_token");
+            metadata.insert("tokenizer.ggml.pre".into(), Value::String(pattern.into()));
+        }))
+    };
+    let said = begin(&bytes("llama-f16.gguf"));
+    assert_eq!(said.len(), 1);
+    assert_eq!([silent("llama-bpe"), silent("tekken")], [said.clone(), said]);
+    assert_eq!([silent("smaug-bpe"), silent("qwen2")], [Vec::<u32>::new(), Vec::new()]);
 }
 
 #[test]

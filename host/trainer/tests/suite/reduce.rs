@@ -1,6 +1,6 @@
 //! Derivatives that a reduction gives to the backward passes.
 
-use capo_loader::decision::Decision;
+use capo_loader::decision::{Decision, Factors};
 use capo_plugin::{Denominator, OptimizerKind, Reduction};
 use host_trainer::model::TokenOutputs;
 use host_trainer::stages::backward::{Reduced, reduce};
@@ -79,8 +79,18 @@ fn an_entropy_bonus_is_a_mean_over_kept_tokens() {
     reduced.add_entropy_bonus(&batch, &decision, 0.3);
     assert_eq!(reduced.policy_loss, Some(before));
     assert!((before - reduced.loss - 0.3 * mean).abs() < 1e-6, "{before} {} {mean}", reduced.loss);
-    for (at, derivative) in reduced.d_entropy.unwrap().iter().enumerate() {
+    let derivatives = reduced.d_entropy.take().unwrap();
+    for (at, derivative) in derivatives.iter().enumerate() {
         let expected = if decision.token_mask[at] == 1 { -0.3 / 7.0 } else { 0.0 };
         assert!((derivative - expected).abs() < 1e-8, "token {at}: {derivative}");
     }
+    // A weight of 0 takes a token out of the gradient and not out of the bonus.
+    let mut weighed = decision;
+    let reached = weighed.token_mask.clone();
+    weighed.token_mask[1] = 0;
+    weighed.factors.push(Factors { by: "test.weight".into(), factors: vec![1.0; reached.len()], token_mask: reached });
+    reduced.loss = before;
+    reduced.add_entropy_bonus(&batch, &weighed, 0.3);
+    assert_eq!(reduced.d_entropy, Some(derivatives));
+    assert!((before - reduced.loss - 0.3 * mean).abs() < 1e-6);
 }
