@@ -94,12 +94,10 @@ fn rest(batch: &StepBatch, info: &StepInfo, d_logps: &[f32], dloss_dlogp: &[f32]
 }
 
 impl Reduced {
-    /// Subtracts `coefficient` times the mean entropy of the tokens that the masks kept from the loss, for every reduction (TRL
-    /// `entropy_coef`). A weight of 0 takes no token out of it.
+    /// Subtracts `coefficient` times the mean entropy of the tokens that the masks kept from the loss (TRL `entropy_coef`). Weights do not count.
     pub fn add_entropy_bonus(&mut self, batch: &StepBatch, decision: &Decision, coefficient: f64) {
         let token_mask = decision.factors.first().map_or(&decision.token_mask, |weight| &weight.token_mask);
-        let tokens = token_mask.iter().map(|&token| u64::from(token)).sum::<u64>();
-        let scale = coefficient / tokens.max(1) as f64;
+        let scale = coefficient / token_mask.iter().map(|&token| f64::from(token)).sum::<f64>().max(1.0);
         let kept = batch.scored.entropy.iter().zip(token_mask).filter(|(_, token)| **token == 1);
         self.policy_loss = Some(self.loss);
         self.loss -= scale * kept.map(|(entropy, _)| f64::from(*entropy)).sum::<f64>();

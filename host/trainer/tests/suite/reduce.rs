@@ -70,27 +70,21 @@ fn no_rest_is_computed_that_the_optimizer_does_not_ask_for() {
 #[test]
 fn an_entropy_bonus_is_a_mean_over_kept_tokens() {
     let batch = batch();
-    // Of the nine tokens two are rejected; places 6, 7 and 11 are padding.
-    let decision = decision(&batch, &[0, 8]);
+    // Of the nine tokens two are rejected; places 6, 7 and 11 are padding. A weight of 0 takes no token out of the bonus.
+    let (by_masks, mut by_weight) = (decision(&batch, &[0, 8]), decision(&batch, &[0, 1, 8]));
+    let token_mask = by_masks.token_mask.clone();
+    by_weight.factors.push(Factors { by: "test.weight".into(), factors: vec![1.0; PLACES], token_mask });
     let mean = [1, 2, 3, 4, 5, 9, 10].iter().map(|&at| 0.1 + f64::from(at)).sum::<f64>() / 7.0;
-    let mut reduced = reduced(OptimizerKind::ADAMW, Reduction::FIXED_LENGTH, Denominator::ORIGINAL, &[0, 8]);
-    let before = reduced.loss;
-    assert!(reduced.d_entropy.is_none());
-    reduced.add_entropy_bonus(&batch, &decision, 0.3);
-    assert_eq!(reduced.policy_loss, Some(before));
-    assert!((before - reduced.loss - 0.3 * mean).abs() < 1e-6, "{before} {} {mean}", reduced.loss);
-    let derivatives = reduced.d_entropy.take().unwrap();
-    for (at, derivative) in derivatives.iter().enumerate() {
-        let expected = if decision.token_mask[at] == 1 { -0.3 / 7.0 } else { 0.0 };
-        assert!((derivative - expected).abs() < 1e-8, "token {at}: {derivative}");
+    for decision in [&by_masks, &by_weight] {
+        let mut reduced = reduced(OptimizerKind::ADAMW, Reduction::FIXED_LENGTH, Denominator::ORIGINAL, &[0, 8]);
+        let before = reduced.loss;
+        assert!(reduced.d_entropy.is_none());
+        reduced.add_entropy_bonus(&batch, decision, 0.3);
+        assert_eq!(reduced.policy_loss, Some(before));
+        assert!((before - reduced.loss - 0.3 * mean).abs() < 1e-6, "{before} {} {mean}", reduced.loss);
+        for (at, derivative) in reduced.d_entropy.unwrap().iter().enumerate() {
+            let expected = if by_masks.token_mask[at] == 1 { -0.3 / 7.0 } else { 0.0 };
+            assert!((derivative - expected).abs() < 1e-8, "token {at}: {derivative}");
+        }
     }
-    // A weight of 0 takes a token out of the gradient and not out of the bonus.
-    let mut weighed = decision;
-    let reached = weighed.token_mask.clone();
-    weighed.token_mask[1] = 0;
-    weighed.factors.push(Factors { by: "test.weight".into(), factors: vec![1.0; reached.len()], token_mask: reached });
-    reduced.loss = before;
-    reduced.add_entropy_bonus(&batch, &weighed, 0.3);
-    assert_eq!(reduced.d_entropy, Some(derivatives));
-    assert!((before - reduced.loss - 0.3 * mean).abs() < 1e-6);
 }

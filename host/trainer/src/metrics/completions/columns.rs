@@ -122,8 +122,7 @@ mod tests {
     #[test]
     fn as_many_as_are_asked_for() {
         // The first prompt was drawn twice.
-        let text =
-            |prompt: &str| SampledText { prompt: prompt.into(), completion: String::new(), answer: String::new() };
+        let text = |prompt: &str| SampledText { prompt: prompt.into(), completion: "1".into(), answer: "2".into() };
         let texts = ["a", "a", "b", "b", "a", "a", "c", "c"].map(text);
         let of = |num_completions, log_unique_prompts| {
             chosen(&texts, &LoggingConfig { num_completions, log_unique_prompts, ..LoggingConfig::default() })
