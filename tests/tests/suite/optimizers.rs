@@ -96,7 +96,7 @@ fn the_header_names_the_optimizer() {
         outcome.stdout.lines().find(|line| line.starts_with("optimizer")).unwrap_or("none").to_owned()
     };
     assert_snapshot!(header("", "plain"), @"none");
-    assert_snapshot!(header(BOTH, "both"), @"optimizer  adamw, its second moment of kept and rejected gradients");
+    assert_snapshot!(header(&format!("{CAPO} {BOTH}"), "both"), @"optimizer  adamw, its second moment of kept and rejected gradients");
     assert_snapshot!(header(SGD, "sgd"), @"optimizer  sgd, momentum 0.9");
 }
 

@@ -10,10 +10,10 @@ use super::setting::{Setting, Settings, settings};
 pub struct TrlConfig {
     /// Drops completions that the length limit cut off. Like the settings below, it
     /// [appends a component](../docs/objectives.md#trls-other-settings) of libmasks.so.
-    #[setting(default = false, trl, differs = "with `--plugin libmasks.so`, as the settings below")]
+    #[setting(default = false, trl, differs = "with `--plugin libmasks.so`; metrics are of all completions")]
     pub mask_truncated_completions: bool,
     /// Keeps this share of the tokens, those with the highest entropy; 1 keeps all.
-    #[setting(trl, differs = "dropped tokens count as zeros with `train.mask_denominator = \"original\"`, as in TRL")]
+    #[setting(trl, differs = "over a step; dropped ones count as zeros with `train.mask_denominator = \"original\"`")]
     pub top_entropy_quantile: Option<f64>,
     /// Drops completions that the policy has moved away from, beyond this KL divergence, and whose advantage is negative.
     #[setting(trl, differs = "as the setting above")]
