@@ -45,7 +45,8 @@ def main():
     torch.set_num_threads(1)
     recorded = [rollout(path) for path in batches]
     rewards = iter([rewards for _, rewards in recorded])
-    optimizer = capo_rl.load_batch(batches[-1]).optimizer
+    # Later batches have the rate of the step that a governor is expected to leave.
+    optimizer = capo_rl.load_batch(batches[0]).optimizer
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(MODEL / "tokenizer.json"), pad_token="<pad>", eos_token="<eos>")
     before = Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     trainer = CapoGRPOTrainer(
