@@ -101,7 +101,8 @@ def test_a_step_control_shortens_steps_and_nothing_else(folder, controlled):
     assert not scales(saved(folder, "skipped")), "no step is proposed"
     both, ahead = saved(folder, "with-masks"), saved(folder, "with-masks-ahead")
     assert kept(both) == kept(ahead) and scales(both) == pytest.approx(scales(ahead), rel=1e-4) and difference(both, ahead) < 1e-5
-    assert all(0 < rate < 1 for rate in rates(both)) and max(scales(both)) < 1
+    # The later steps are judged as ones of the length that was left of the step before, which rejects nothing.
+    assert 0 < rates(both)[0] < 1 and max(scales(both)) < 1
 
 
 def test_what_is_measured_is_what_the_models_own_logits_say(folder, controlled):
