@@ -87,7 +87,7 @@ class AdamW(torch.optim.AdamW):
         """
         if self.second_moment == "kept":
             raise ValueError('second_moment is "kept": nothing takes in a rejected gradient (use "kept_and_rejected")')
-        # What is put aside is copied, one at a time: DDP may write every gradient into one buffer
+        # Gradients that are put aside are copied, one at a time: DDP may write all into one buffer
         # (`gradient_as_bucket_view`), the next one over it.
         kept = {}
         for _, parameter in self._parameters():

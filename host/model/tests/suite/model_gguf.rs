@@ -70,7 +70,7 @@ fn texts_are_those_of_transformers() {
     }
 }
 
-/// What follows a prompt has the ids that it has in the whole text (TRL's `SFTTrainer`): no tokenizer puts a space between them.
+/// Text behind a prompt has the ids that it has in the whole text (TRL's `SFTTrainer`): no tokenizer puts a space between them.
 #[test]
 fn a_text_that_goes_on_is_encoded_as_in_the_whole() {
     for (golden, files) in golden() {
