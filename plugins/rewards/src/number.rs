@@ -49,7 +49,7 @@ static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
 
 /// A fraction in TeX, with a digit that stands before it: `\frac{1}{2}`, `\frac12`, the `2\frac{1}{2}` of a mixed number.
 static FRACTION: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"(\d\s*)?\\[cdt]?frac\s*(?:\{\s*([-−–]?[\d.,]*\d)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))")
+    Regex::new(r"(\d[ \t]*)?\\[cdt]?frac\s*(?:\{\s*([-−–]?[\d.,]*\d)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))")
         .expect("the pattern is a constant")
 });
 
@@ -91,13 +91,15 @@ fn numbers(text: &str) -> impl DoubleEndedIterator<Item = Option<Rational>> {
 /// True if a minus after `before` is a sign and neither subtracts nor begins a point of a list. `touches` tells that no space follows it.
 fn is_sign(before: &str, touches: bool) -> bool {
     let operand = before.trim_end();
+    let begins_line = before.trim_end_matches(' ').ends_with('\n');
     let spaced = operand.len() < before.len();
     let letters = operand.chars().rev().take_while(|c| c.is_alphabetic()).count();
     match operand.chars().next_back() {
+        _ if begins_line => touches,
         // `x - 3` subtracts, and the minus of `covid-19` joins; that of `it is -3` is a sign.
         Some(last) if last.is_alphabetic() => letters > 1 && spaced && touches,
         Some(last) if last.is_numeric() || matches!(last, ')' | ']' | '}') => false,
-        _ => touches || !before.trim_end_matches(' ').ends_with('\n'),
+        _ => true,
     }
 }
 
@@ -173,6 +175,10 @@ mod tests {
         assert_eq!(reward("", "1 + 1 = 2\n#### 2 apples of 5", "so 2\n#### 2"), 1.0);
         assert_eq!(reward("", "so \\boxed{x = 2} of 5", "2"), 1.0);
         assert_eq!(reward("", "2, no: 3", "2"), 0.0);
+        // What stands on a line of its own goes with no number of the line above; `- 3` is a point of a list there.
+        for (text, answer) in [("10\n-3", "-3"), ("so\n- 3", "3"), ("Step 5\n\\frac{1}{2}", "0.5"), ("2\n1/2", "0.5")] {
+            assert_eq!(reward("", text, answer), 1.0, "{text}");
+        }
         assert_eq!(reward("answer_separator = \"A:\"", "A: 2, that is 3", "2"), 1.0);
         assert_eq!(reward("answer_separator = \"\"", "#### 2, that is 3", "3"), 1.0);
     }
