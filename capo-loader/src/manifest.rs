@@ -1,6 +1,7 @@
 //! A folder with a manifest: a sealed file that holds the SHA-256 of each file of the folder.
 
 use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -108,7 +109,10 @@ impl SealedFolder {
             bail!("`{}` has no file `{name}`", self.dir.display());
         };
         let damaged = || format!("`{}` is damaged ({HINT})", self.dir.join(name).display());
-        let found = sha256().with_context(damaged)?;
+        let found = sha256().map_err(|error| match error.downcast_ref::<io::Error>() {
+            Some(cause) if cause.kind() == ErrorKind::PermissionDenied => error,
+            _ => error.context(damaged()),
+        })?;
         ensure!(found == *expected, "{}: SHA-256 {found}, expected {expected}", damaged());
         Ok(())
     }

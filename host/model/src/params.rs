@@ -34,7 +34,12 @@ pub fn save_tensors(
 ) -> Result<()> {
     let write = || {
         let new = NewFile::create(path)?;
+        let permissions = fs::metadata(new.partial())?.permissions();
         safetensors::serialize_to_file(tensors, metadata, new.partial())?;
+        // It renamed a file of its own over `new`'s, readable by the owner alone and not synced.
+        let written = fs::File::open(new.partial())?;
+        written.set_permissions(permissions)?;
+        written.sync_all()?;
         new.finish()
     };
     write().with_context(|| format!("cannot write `{}`", path.display()))
