@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use capo_loader::folders::{self, NewFolder};
 use capo_loader::memory;
 use capo_loader::registry::Registry;
 use capo_loader::warning::WarningSink;
@@ -149,6 +150,9 @@ impl Sft {
     /// directory to `output`.
     pub fn open(config: Option<&Path>, sets: &[String], device: Option<&str>, output: &Path) -> Result<Self> {
         folder::check_new(output, "--output-dir")?;
+        // A training that cannot be written at its end is lost: nothing of it is saved before.
+        let (parent, _) = folders::split(output)?;
+        NewFolder::in_folder(&parent).with_context(|| format!("cannot write `{}`", output.display()))?;
         let draft = Draft::read(config, DEFAULT, sets)?;
         draft.only(&["model", "data", "train", "eval"])?;
         let mut settings = Sections {
