@@ -25,7 +25,9 @@ const ROLLOUTS: u64 = 31;
 pub(super) fn run(args: &FindRateArgs, started: Instant) -> Result<(), Failure> {
     let (mut run, sources) = open_run(args).map_err(Failure::Input)?;
     let stop = AtomicBool::new(false);
-    let progress = ProgressLines::new(started, run.config().train.max_steps, 0);
+    // `max_steps` is the most that it may take.
+    let planned = (ROLLOUTS * run.config().sizes.steps_per_rollout).min(run.config().train.max_steps);
+    let progress = ProgressLines::new(started, planned, 0);
     progress.opening(&run.resources, &run.dir, &sources);
     let mut search = Search { progress, found: None, stop: &stop };
     train(&mut run, &mut search, None, &stop).map_err(|error| explained(error, &mut run))?;

@@ -27,6 +27,8 @@ pub struct ProgressLines {
     started: Instant,
     first_step: Option<Duration>,
     steps: u64,
+    /// Steps that the run is to have.
+    planned: u64,
     /// Sum and number of the values of each of [`SHOWN`] since the last line.
     since: BTreeMap<&'static str, (f64, u32)>,
     /// True once the learning rate that a step control found was told.
@@ -48,7 +50,7 @@ impl ProgressLines {
     /// The progress of a process that started at `started`, for a run of `steps` steps of which `done` are done.
     pub fn new(started: Instant, steps: u64, done: u64) -> Self {
         let live = Live::new(steps, done);
-        Self { started, first_step: None, steps: 0, since: BTreeMap::new(), told_rate: false, live }
+        Self { started, first_step: None, steps: 0, planned: steps, since: BTreeMap::new(), told_rate: false, live }
     }
 
     /// Prints a separate line above the live one.
@@ -107,7 +109,7 @@ impl ProgressLines {
         self.say(&format!(
             "run        {} ({} steps of {} completions, seed {})",
             dir.display(),
-            config.train.max_steps,
+            self.planned,
             config.sizes.step,
             config.train.seed
         ));
@@ -140,7 +142,7 @@ impl ProgressLines {
     /// Prints how long the rest of the run takes at the pace of its steps so far in this process.
     fn pace(&self, run: &Run) {
         let config = run.config();
-        let (step, steps) = (run.progress.step, config.train.max_steps);
+        let (step, steps) = (run.progress.step, self.planned.max(run.progress.step));
         let times = run.observers.metrics.total_times();
         let begun = step - self.steps;
         let of = |stage: &str| times.get(stage).map_or(0.0, Duration::as_secs_f64);
