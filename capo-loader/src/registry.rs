@@ -221,7 +221,7 @@ impl Registry {
             _ => {
                 let names = loaded.iter().map(|recipe| format!("`{}`", recipe.name)).collect::<Vec<_>>().join(" and ");
                 bail!(
-                    "the plugins carry {} recipes, {names}, and the config does not choose (add `--set recipe={}`, or name `[advantage]` and `[objective]` in a config)",
+                    "the plugins carry {} recipes, {names}, and the config does not choose (add `--set recipe={built_in}` for the built-in method, or one of these, as `--set recipe={}`)",
                     loaded.len(),
                     loaded[0].name
                 )
@@ -290,7 +290,7 @@ impl Registry {
                 }
                 (None, None) => format!("known here: `{known}`; a plugin's components need its `--plugin`"),
             };
-            bail!("`{section}` names `{id}`, which no loaded image offers ({hint})");
+            bail!("`{section}` names `{id}`, which no loaded plugin offers ({hint})");
         };
         if offer.point != point {
             let (name, right) = (words(offer.point), self::section(offer.point));
@@ -331,5 +331,7 @@ fn twice(first: &Origin, second: &Origin) -> String {
     if first == second {
         return format!("is offered twice by {first} (the library registers it twice: give each its own id)");
     }
-    format!("is offered twice: {first} and {second} (load only one of them)")
+    let built_in = [first, second].contains(&&Origin::BuiltIn);
+    let advice = if built_in { "leave this plugin out" } else { "load only one of them" };
+    format!("is offered twice: {first} and {second} ({advice})")
 }

@@ -146,7 +146,7 @@ def test_a_mask_reads_what_the_sampler_drew_with():
 
 
 def test_unknown_ids_and_keys():
-    with pytest.raises(capo_rl.CapoError, match="names `capo.curvatur`, which no loaded image offers \\(did you mean `capo.curvature`\\?\\)"):
+    with pytest.raises(capo_rl.CapoError, match="names `capo.curvatur`, which no loaded plugin offers \\(did you mean `capo.curvature`\\?\\)"):
         capo_rl.Mask("capo.curvatur")
     with pytest.raises(capo_rl.CapoError, match="unknown key `fisher` \\(did you mean `fisher_threshold`\\?\\)"):
         capo_rl.Mask("capo.curvature", fisher=1.0)

@@ -166,7 +166,7 @@ fn host_generate_plays_an_environment() {
     folder.said("score --model embedded:tiny-arithmetic --input out.jsonl --out scores.jsonl");
     folder.write("none.toml", include_str!("../../../configs/tiny/default.toml"));
     assert_snapshot!(folder.refused(&format!("{act} --config none.toml 1")), @"the config has no table `[environment]` (add one, or name one with `--environment`)");
-    assert_snapshot!(folder.refused(&format!("{act} --environment calculater 1")), @"`[environment]` names `calculater`, which no loaded image offers (did you mean `calculator`?)");
+    assert_snapshot!(folder.refused(&format!("{act} --environment calculater 1")), @"`[environment]` names `calculater`, which no loaded plugin offers (did you mean `calculator`?)");
     assert_snapshot!(folder.refused(&format!("{act} --environment calculator --set environment.max_turn=1 1")), @r#"`[environment]` with `use = "calculator"`: unknown key `max_turn` (did you mean `max_turns`?)"#);
 }
 

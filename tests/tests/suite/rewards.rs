@@ -161,7 +161,7 @@ fn the_library_is_for_other_hosts() {
     let without = folder.host("check libcapo_rewards.so --only creation");
     assert_eq!(without.code, Some(1));
     assert_snapshot!(without.stdout.lines().last().unwrap(), @"checks: 5 success, 3 skipped, 0 warning, 0 failed, 0 crashed (exit code 1: components are not checked)");
-    assert_snapshot!(folder.refused("train --plugin libcapo_rewards.so"), @"component `command` is offered twice: built in and `BUILD/libcapo_rewards.so` (load only one of them)");
+    assert_snapshot!(folder.refused("train --plugin libcapo_rewards.so"), @"component `command` is offered twice: built in and `BUILD/libcapo_rewards.so` (leave this plugin out)");
 }
 
 #[test]

@@ -75,11 +75,11 @@ pub(super) const CHECKS: [Check; 12] = [
     Check { name: "all_rejected", page: MASKS, find: all_rejected },
     Check { name: "entropy_gone", page: FIRST_RUN, find: entropy_gone },
     Check { name: "cut_off", page: MASKS, find: cut_off },
-    Check { name: "no_signal", page: "docs/objectives.md", find: no_signal },
+    Check { name: "no_signal", page: "docs/flat-reward.md", find: no_signal },
     Check { name: "kl_jump", page: STABILITY, find: kl_jump },
     Check { name: "mask_rejects_much", page: FIRST_RUN, find: mask_rejects_much },
     Check { name: "weights_small", page: FIRST_RUN, find: weights_small },
-    Check { name: "steps_held_back", page: FIRST_RUN, find: steps_held_back },
+    Check { name: "steps_held_back", page: STABILITY, find: steps_held_back },
     Check { name: "mask_idle", page: MASKS, find: mask_idle },
     Check { name: "control_idle", page: FIRST_RUN, find: control_idle },
 ];
@@ -226,7 +226,7 @@ fn cut_off(window: &Window, setup: &Setup) -> Vec<Sign> {
         "the length limit cut off {:.0}% of the completions of the last {MEANS} steps, which end without an answer",
         100.0 * share
     );
-    of_run(what, [advice::longer(setup), advice::drop_truncated(setup)])
+    of_run(what, [advice::longer(setup), advice::drop_truncated(setup).filter(|_| share < 0.9)])
 }
 
 fn no_signal(window: &Window, setup: &Setup) -> Vec<Sign> {
