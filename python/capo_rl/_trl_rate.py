@@ -23,7 +23,7 @@ class Search(TrainerCallback):
 def find_rate(trainer: Any) -> float | None:
     """Trains at a constant rate until `governor.kl` has found a learning rate, as `host find-rate` does.
 
-    It takes 31 rollouts that move the policy. The trainer's rate is the highest that can be found, so give it one
+    It takes six steps that move the policy. The trainer's rate is the highest that can be found, so give it one
     that is surely not too low. Its model has moved afterwards: the run itself takes a new trainer.
 
     Args:

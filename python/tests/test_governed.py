@@ -183,7 +183,7 @@ def test_a_step_that_is_no_number_is_taken_back():
 
 
 def test_a_control_knows_the_optimizer_without_a_batch():
-    """``auto`` follows a warm-up by the learning rate, and SGD by its momentum."""
+    """``auto`` follows a warm-up by the learning rate."""
 
     class Sees(Says):
         def __call__(self, batch, *others):
@@ -315,7 +315,7 @@ def test_sentences():
     def broken(fraction):
         raise RuntimeError(f"no {fraction}")
 
-    with pytest.raises(capo_rl.CapoError, match="component `governor.kl`: `measure.measure_kl` raised RuntimeError: no 0.125") as error:
+    with pytest.raises(capo_rl.CapoError, match="component `governor.kl`: `measure.measure_kl` raised RuntimeError: no 1.0") as error:
         run(model, Governed(adam(model), "governor.kl", broken), 1)
     assert isinstance(error.value.__cause__, RuntimeError)
 

@@ -30,11 +30,10 @@ def trained(make, steps):
 
 
 def test_moments_in_8_bits_say_what_those_of_torch_say():
-    """``auto`` compares each gradient with the moments, the estimate squares them, and masks read those of the head."""
+    """A step control may compare each gradient with the moments, the estimate squares them, and masks read those of the head."""
     optim = pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed").optim
     scales, proposal, state = trained(lambda weights: torch.optim.AdamW(weights, lr=1e-2), 15)
     scales_8, proposal_8, state_8 = trained(lambda weights: optim.AdamW(weights, lr=1e-2, optim_bits=8, min_8bit_size=1024), 15)
-    assert scales[-1] > 1.5 * scales[0], "the target must have risen, or else nothing was compared"
     assert scales_8 == pytest.approx(scales, rel=0.01)
     assert proposal_8.alignment() == pytest.approx(proposal.alignment(), abs=0.01)
     assert proposal_8.fisher() == pytest.approx(proposal.fisher(), rel=0.05)
@@ -42,14 +41,8 @@ def test_moments_in_8_bits_say_what_those_of_torch_say():
         assert (state_8[name] - state[name]).norm() < 0.05 * state[name].norm(), name
 
 
-def test_an_optimizer_without_moments_is_told_that_its_target_stays():
-    with pytest.warns(capo_rl.CapoWarning, match="the target stays where it begins"):
+def test_an_optimizer_without_moments_compares_no_steps():
+    with pytest.warns(capo_rl.CapoWarning, match="no step is compared with the one before"):
         scales, proposal, _ = trained(lambda weights: torch.optim.Adagrad(weights, lr=1e-2), 3)
     assert proposal.alignment() is None and len(scales) == 3
     assert adam_moments({"exp_avg_sq_row": torch.ones(2)}) is adam_moments({"exp_avg_sq": torch.ones(2)}) is None, "Adafactor's of a matrix and of a vector"
-
-
-def test_sgd_without_momentum_is_refused_as_in_host():
-    with pytest.raises(capo_rl.CapoError, match="SGD without momentum does not remember its last step"):
-        trained(lambda weights: torch.optim.SGD(weights, lr=1e-2), 3)
-    assert len(trained(lambda weights: torch.optim.SGD(weights, lr=1e-2, momentum=0.9), 3)[0]) == 3

@@ -37,7 +37,7 @@ pub(super) enum Command {
     /// Everything goes to a new folder under `runs/`: settings, metrics.jsonl, checkpoints in the Hugging Face layout. Ctrl-C and SIGTERM
     /// stop after the current rollout, and `--resume` goes on bit for bit.
     Train(TrainArgs),
-    /// Find a learning rate for a config, in some 30 steps.
+    /// Find a learning rate for a config, in six steps.
     ///
     /// `host find-rate --config run.toml` trains with the step control `governor.kl` until its search has ended, and prints the line for the config.
     ///

@@ -19,15 +19,14 @@ use crate::terminal::{ProgressLines, found_rate, word};
 use crate::train::{Observer, train};
 
 const GOVERNOR: &str = "governor.kl";
-/// Number of rollouts after which the governor's search has ended, if each moves the policy.
-const ROLLOUTS: u64 = 31;
+/// Number of steps after which the governor's search has ended, if each moves the policy.
+const STEPS: u64 = 6;
 
 pub(super) fn run(args: &FindRateArgs, started: Instant) -> Result<(), Failure> {
     let (mut run, sources) = open_run(args).map_err(Failure::Input)?;
     let stop = AtomicBool::new(false);
     // `max_steps` is the most that it may take.
-    let planned = (ROLLOUTS * run.config().sizes.steps_per_rollout).min(run.config().train.max_steps);
-    let progress = ProgressLines::new(started, planned, 0);
+    let progress = ProgressLines::new(started, STEPS, 0);
     progress.opening(&run.resources, &run.dir, &sources);
     let mut search = Search { progress, found: None, stop: &stop };
     train(&mut run, &mut search, None, &stop).map_err(|error| explained(error, &mut run))?;
@@ -99,7 +98,7 @@ fn keep_to_the_search(config: &mut Config) {
     config.eval = EvalConfig { reward: config.eval.reward.take(), ..EvalConfig::default() };
     let train = &mut config.train;
     train.output_dir = Some(directory::free(&format!("find-rate-seed{}", train.seed)));
-    train.max_steps = train.max_steps.max(ROLLOUTS * train.num_iterations as u64);
+    train.max_steps = train.max_steps.max(STEPS);
     (train.lr_scheduler_type, train.warmup_ratio) = (ScheduleKind::Constant, 0.0);
     (train.metric_for_best_model, train.early_stopping_patience) = (None, 0);
     (train.max_completions, train.max_time) = (0, 0.0);
@@ -107,7 +106,7 @@ fn keep_to_the_search(config: &mut Config) {
 
 fn not_found(run: &Run) -> anyhow::Error {
     anyhow!(
-        "no learning rate was found in {} steps: the search needs {ROLLOUTS} rollouts that move the policy (`host diagnose {}` says what it sees; allow more with `--set train.max_steps=N`)",
+        "no learning rate was found in {} steps: the search needs {STEPS} steps that move the policy (`host diagnose {}` says what it sees; allow more with `--set train.max_steps=N`)",
         run.progress.step,
         word(&run.dir)
     )

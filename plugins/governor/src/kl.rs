@@ -3,7 +3,7 @@
 use capo_plugin::prelude::*;
 use capo_plugin::{OptimizerInfo, OptimizerKind};
 
-use crate::search::Search;
+use crate::search::{Search, Step};
 use crate::target::{check_target, scale};
 
 pub(crate) const TARGET: &str = "auto";
@@ -21,7 +21,7 @@ const STATE: &str = "governor.kl/1 ";
 enum Target {
     /// A fixed KL divergence, nats per completion token.
     Fixed(f64),
-    /// A target that a search finds during the run.
+    /// The share of the steps that their first ones tell.
     Auto,
 }
 
@@ -67,8 +67,11 @@ impl Default for Kl {
 impl Kl {
     /// KL divergence of the step in nats, measured or estimated from Adam's second moment.
     fn kl(&mut self, ctx: &mut Ctx, step: u64, update: &mut Update) -> Result<f64, PluginError> {
+        // What the search finds rests on its first steps, so that these are measured on all completions.
+        let begins = matches!(self.target, Target::Auto) && self.search.begins();
+        let fraction = if begins { 1.0 } else { self.fraction };
         if self.every == 1 {
-            let kl = update.measure_kl(self.fraction)?;
+            let kl = update.measure_kl(fraction)?;
             ctx.record("kl", kl);
             return Ok(kl);
         }
@@ -82,7 +85,7 @@ impl Kl {
         let kl = match predicted {
             Some(predicted) if !step.is_multiple_of(self.every) => predicted,
             _ => {
-                let kl = update.measure_kl(self.fraction)?;
+                let kl = update.measure_kl(fraction)?;
                 ctx.record("kl", kl);
                 self.calibrate(kl / fisher);
                 kl
@@ -128,21 +131,25 @@ fn entropy(batch: &Batch) -> f64 {
     sum / f64::from(count.max(1))
 }
 
+/// How far the step moves the weights, as a share of the learning rate (root mean square). The length of SGD's steps has nothing to do with
+/// the rate alone, so that a usual length of Adam's takes its place.
+fn reach(kind: OptimizerKind, rate: f64, update: &mut Update) -> Result<f64, PluginError> {
+    if kind == OptimizerKind::SGD {
+        return Ok(0.5);
+    }
+    let weights: u64 = update.groups().iter().map(|group| group.parameters).sum();
+    Ok(update.norm()? / (rate * (weights as f64).sqrt()))
+}
+
 impl StepControl for Kl {
     fn control(&mut self, ctx: &mut Ctx, batch: &Batch, update: &mut Update) -> Result<(), PluginError> {
         let kl = self.kl(ctx, batch.step, update)?;
         let scale = match self.target {
             Target::Fixed(target) => scale(target, kl),
             Target::Auto => {
-                let OptimizerInfo { kind, beta1, steps_taken, learning_rate, .. } = batch.optimizer;
-                if kind == OptimizerKind::SGD && beta1 == 0.0 && steps_taken > 0 {
-                    return Err("`target` is \"auto\", but SGD without momentum does not remember its last step (give it a momentum, in host `train.sgd_momentum`, or give `target` nats)".into());
-                }
-                let cosine = update.alignment()?;
-                cosine.into_iter().for_each(|cosine| ctx.record("alignment", cosine));
-                // Completions that were trained on before say how well they are known, and not where new ones point.
-                let cosine = cosine.filter(|_| batch.iteration == 0);
-                let scale = self.search.take(cosine, kl, learning_rate, entropy(batch));
+                let OptimizerInfo { kind, learning_rate: rate, .. } = batch.optimizer;
+                let reach = if self.search.begins() { reach(kind, rate, update)? } else { 1.0 };
+                let scale = self.search.take(Step { kl, entropy: entropy(batch), rate, reach });
                 ctx.record("share", self.search.share());
                 self.search.found().into_iter().for_each(|rate| ctx.record("found_rate", rate));
                 scale
@@ -164,13 +171,6 @@ impl StepControl for Kl {
             return Err("`every` is 0 (use 1 to measure every step)".into());
         }
         Ok(())
-    }
-
-    fn inputs(&self) -> Inputs {
-        match self.target {
-            Target::Fixed(_) => Inputs::NONE,
-            Target::Auto => Inputs::ALIGNMENT,
-        }
     }
 
     fn save(&self) -> Result<Vec<u8>, PluginError> {
@@ -203,6 +203,7 @@ mod tests {
     use insta::assert_snapshot;
 
     use super::*;
+    use crate::search::FIRST;
 
     fn governor(table: &str) -> StepControlHandle {
         testing::step_control::<Kl>(table).unwrap()
@@ -259,31 +260,24 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_finds_itself_asks_for_the_alignment_and_keeps_its_search() {
-        assert_eq!([governor("target = 1e-4").inputs(), governor("").inputs()], [Inputs::NONE, Inputs::ALIGNMENT]);
+    fn a_rate_that_was_found_is_kept_in_the_state() {
         let step = |number: u64, governor: &mut StepControlHandle| {
-            let update =
-                Measured { kl: 0.5, alignment: if number == 0 { f64::NAN } else { 0.1 }, ..Measured::default() };
+            let update = Measured { kl: 0.5 / (number + 1) as f64, ..Measured::default() };
             let controlled = Fixture::new(2, 3).step(number).control(governor, update).unwrap();
-            let [scale, alignment] = ["scale", "alignment"].map(|name| controlled.records.number(name));
+            let [scale, found] = ["scale", "found_rate"].map(|name| controlled.records.number(name));
             assert_eq!(controlled.scales, [scale.unwrap(); 3]);
-            (scale.unwrap(), alignment)
+            (scale.unwrap(), found)
         };
-        let forgets = OptimizerInfo {
-            kind: OptimizerKind::SGD,
-            beta1: 0.0,
-            steps_taken: 1,
-            ..Fixture::new(1, 1).batch().optimizer
-        };
-        let refused = Fixture::new(1, 1).optimizer(forgets).control(&mut governor(""), Measured::default());
-        assert!(refused.unwrap_err().to_string().contains("SGD without momentum"));
         let mut first = governor("");
-        assert_eq!(step(0, &mut first).1, None);
-        let taken: Vec<_> = (1..9).map(|number| step(number, &mut first)).collect();
-        assert!(taken.iter().all(|(_, alignment)| *alignment == Some(0.1)) && taken[7].0 > taken[0].0);
+        let found: Vec<_> = (0..FIRST - 2).map(|number| step(number, &mut first).1).collect();
+        assert!(found.iter().all(Option::is_none));
         let mut second = governor("target = \"auto\"");
         second.load(&first.save().unwrap()).unwrap();
-        assert_eq!(step(9, &mut first), step(9, &mut second));
+        for number in FIRST - 2..FIRST + 2 {
+            let (scale, found) = step(number, &mut first);
+            assert_eq!(step(number, &mut second), (scale, found));
+            assert_eq!(found.is_some(), number + 1 >= FIRST);
+        }
         for (mut one, other) in [(governor("target = 1e-4"), first), (second, governor("target = 1e-4"))] {
             assert!(one.load(&other.save().unwrap()).unwrap_err().to_string().contains("with this `target`"));
         }
@@ -292,14 +286,16 @@ mod tests {
     #[test]
     fn a_search_begins_at_a_share_of_the_entropy_of_the_completions() {
         let first = |fixture: Fixture| {
-            // A long step, which the square law would shorten too little.
-            let update = Measured { kl: 1.0, alignment: f64::NAN, ..Measured::default() };
+            let rate = fixture.batch().optimizer.learning_rate;
+            let norms = Measured::GROUPS.map(|group| 0.5 * rate * (group.parameters as f64).sqrt());
+            // A long step, of which less is taken than the square law says.
+            let update = Measured { kl: 1.0, norms, ..Measured::default() };
             fixture.control(&mut governor(""), update).unwrap().scales[0].powi(2) * 4.0
         };
-        // Padding has no part in it: the mean of three tokens is 2 nats.
+        // Padding has no part in it: the mean of three tokens is 2 nats. Weights move by half of the rate.
         let sampled = Fixture::new(2, 2).lengths(&[2, 1]).logps(&[-1.0, -2.0, -3.0, -50.0]);
-        assert!((first(sampled) / (0.002 * 2.0) - 1.0).abs() < 1e-12);
-        assert!((first(Fixture::new(1, 2).lengths(&[0])) / 1e-4 - 1.0).abs() < 1e-12);
+        assert!((first(sampled) / (0.008 * 2.0 / 4.0) - 1.0).abs() < 1e-12);
+        assert!((first(Fixture::new(1, 2).lengths(&[0])) / (0.008 * 0.05 / 4.0) - 1.0).abs() < 1e-12);
     }
 
     #[test]

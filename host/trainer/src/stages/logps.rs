@@ -76,7 +76,7 @@ impl ComponentInputs {
             }
             ensure!(
                 !(is_sgd && train.sgd_momentum == 0.0 && wanted.contains(Inputs::ALIGNMENT)),
-                "component `{id}` compares each step with the one before, which SGD without momentum does not remember (set `train.sgd_momentum`; `governor.kl` with a `target` in nats needs none)"
+                "component `{id}` compares each step with the one before, which SGD without momentum does not remember (set `train.sgd_momentum`)"
             );
             inputs = inputs | wanted;
         }
