@@ -1,7 +1,7 @@
 //! The learning rate that finds itself, as a share of the one that was set.
 //!
 //! The first steps tell how far the policy goes when weights move by the learning rate: the KL divergence of a step, divided by the square of its
-//! length, is the same for steps of clear and of noisy gradients, whose lengths differ. So it is a measure of the rate alone.
+//! length, is nearly the same for steps of clear and of noisy gradients, whose lengths differ. So it is a measure of the rate.
 
 use crate::target::scale;
 
@@ -56,7 +56,9 @@ impl Search {
         }
         let told = 0.5 * (start / kl).ln() + step.reach.ln();
         if self.begins() && told.is_finite() {
-            self.log += (told - self.log) / (self.steps + 1) as f64;
+            // The first one counts as much as the others together.
+            let count = if self.steps == 0 { 1 } else { self.steps + FIRST - 1 };
+            self.log += (told - self.log) / count as f64;
         }
         let share = self.share();
         let taken = share * share * kl;
@@ -152,11 +154,13 @@ mod tests {
     #[test]
     fn the_first_steps_tell_the_rate_and_it_stays() {
         let mut search = Search::default();
-        let mut log = 0.0;
-        for (count, kl) in (1..).zip([0.3, 0.1, 0.2, 0.4, 0.3, 0.1]) {
+        let told = |kl: f64| 0.5 * (START * ENTROPY / quadratic(kl)).ln();
+        let later = [0.1, 0.2, 0.4, 0.3, 0.1];
+        assert!((search.take(step(0.3)) / told(0.3).exp() - 1.0).abs() < 1e-12);
+        for (place, kl) in later.into_iter().enumerate() {
             assert_eq!(search.found(), None);
-            log += 0.5 * (START * ENTROPY / quadratic(kl)).ln();
-            let mean = log / f64::from(count);
+            let sum = 5.0 * told(0.3) + later[..=place].iter().map(|kl| told(*kl)).sum::<f64>();
+            let mean = sum / (6 + place) as f64;
             assert!((search.take(step(kl)) / mean.exp() - 1.0).abs() < 1e-12, "{kl}");
         }
         let share = search.share();
