@@ -148,7 +148,7 @@ impl StepControl for Kl {
             Target::Fixed(target) => scale(target, kl),
             Target::Auto => {
                 let OptimizerInfo { kind, learning_rate: rate, .. } = batch.optimizer;
-                let reach = if self.search.begins() { reach(kind, rate, update)? } else { 1.0 };
+                let reach = if self.search.has_not_begun() { reach(kind, rate, update)? } else { 1.0 };
                 let scale = self.search.take(Step { kl, entropy: entropy(batch), rate, reach });
                 ctx.record("share", self.search.share());
                 self.search.found().into_iter().for_each(|rate| ctx.record("found_rate", rate));
@@ -290,7 +290,7 @@ mod tests {
             let norms = Measured::GROUPS.map(|group| 0.5 * rate * (group.parameters as f64).sqrt());
             // A long step, of which less is taken than the square law says.
             let update = Measured { kl: 1.0, norms, ..Measured::default() };
-            fixture.control(&mut governor(""), update).unwrap().scales[0].powi(2) * 4.0
+            fixture.control(&mut governor(""), update).unwrap().scales[0].powi(2) * 2.0_f64.powf(1.5)
         };
         // Padding has no part in it: the mean of three tokens is 2 nats. Weights move by half of the rate.
         let sampled = Fixture::new(2, 2).lengths(&[2, 1]).logps(&[-1.0, -2.0, -3.0, -50.0]);

@@ -1,15 +1,16 @@
 //! The learning rate that finds itself, as a share of the one that was set.
 //!
-//! The first steps tell how far the policy goes when weights move by the learning rate: the KL divergence of a step, divided by the square of its
-//! length, is nearly the same for steps of clear and of noisy gradients, whose lengths differ. So it is a measure of the rate.
+//! Adam's first step moves each weight by the whole rate, however noisy its gradient is, so that its KL divergence is a measure of the rate. The
+//! steps after it tell the same less surely, and make up for a first one that says too much or too little.
 
 use crate::target::scale;
 
 /// So many steps that move the policy tell the rate.
 pub(crate) const FIRST: u64 = 6;
-/// KL divergence of a step at a good rate that moves each weight by that rate, as a share of the policy's entropy: a policy that is less
-/// certain may move further. At the best rates of study/regret.md it is between 0.1% and 3%.
-const START: f64 = 0.008;
+/// KL divergence of Adam's first step at a good rate, as a share of the policy's entropy: a policy that is less certain may move further.
+const ADAMS_FIRST: f64 = 0.008;
+/// The same of the steps after it, which are shorter, because gradients partly cancel in Adam's mean.
+const LATER: f64 = 0.003;
 /// The entropy is no less than this, nats per completion token: some trainers give no log-probabilities.
 const LEAST_ENTROPY: f64 = 0.05;
 /// The logarithm of 2: a rate of up to twice the one that was told is taken whole, because it is told that roughly.
@@ -26,7 +27,7 @@ pub(crate) struct Step {
     pub kl: f64,
     pub entropy: f64,
     pub rate: f64,
-    /// How far it moves the weights, as a share of the learning rate (root mean square); 1 for Adam's first step.
+    /// How far it moves the weights, as a share of the learning rate (root mean square); it matters for the first step alone, where Adam's is 1.
     pub reach: f64,
 }
 
@@ -50,19 +51,20 @@ impl Search {
             return 0.0;
         }
         let kl = quadratic(step.kl);
-        let start = START * step.entropy.max(LEAST_ENTROPY);
-        if kl < STILL * start {
+        let entropy = step.entropy.max(LEAST_ENTROPY);
+        if kl < STILL * LATER * entropy {
             return self.share();
         }
-        let told = 0.5 * (start / kl).ln() + step.reach.ln();
+        let good = if self.has_not_begun() { ADAMS_FIRST * step.reach.powi(2) } else { LATER };
+        let told = 0.5 * (good * entropy / kl).ln();
         if self.begins() && told.is_finite() {
             // The first one counts as much as the others together.
-            let count = if self.steps == 0 { 1 } else { self.steps + FIRST - 1 };
+            let count = if self.has_not_begun() { 1 } else { self.steps + FIRST - 1 };
             self.log += (told - self.log) / count as f64;
         }
         let share = self.share();
         let taken = share * share * kl;
-        let most = if self.steps == 0 { f64::INFINITY } else { SPIKE * self.kl / self.steps as f64 };
+        let most = if self.has_not_begun() { f64::INFINITY } else { SPIKE * self.kl / self.steps as f64 };
         if taken > 0.0 {
             self.kl += taken.min(most);
             self.steps += 1;
@@ -71,6 +73,11 @@ impl Search {
             }
         }
         share * scale(most, taken)
+    }
+
+    /// Whether no step has moved the policy.
+    pub(crate) fn has_not_begun(&self) -> bool {
+        self.steps == 0
     }
 
     /// Whether the coming step tells the rate, unless it moves nothing.
@@ -125,7 +132,7 @@ impl Search {
 /// above move logits in proportion, so that a part of them has more than the square law says. The factor is of measured steps of 0.1 to
 /// 4 nats, which it meets within a factor of four.
 fn quadratic(kl: f64) -> f64 {
-    kl * (1.0 + kl).powi(2)
+    kl * (1.0 + kl).powf(1.5)
 }
 
 #[cfg(test)]
@@ -140,9 +147,9 @@ mod tests {
         Step { kl, entropy: ENTROPY, rate: TOP, reach: 1.0 }
     }
 
-    /// Divergence of a whole step at `times` the rate that it tells.
-    fn at(times: f64) -> f64 {
-        let square = START * ENTROPY * times * times;
+    /// Divergence of a whole step at `times` the rate that it tells: of the first one, or of one after it.
+    fn at(times: f64, is_first: bool) -> f64 {
+        let square = if is_first { ADAMS_FIRST } else { LATER } * ENTROPY * times * times;
         let (mut low, mut high) = (0.0, square);
         for _ in 0..100 {
             let middle = 0.5 * (low + high);
@@ -154,12 +161,12 @@ mod tests {
     #[test]
     fn the_first_steps_tell_the_rate_and_it_stays() {
         let mut search = Search::default();
-        let told = |kl: f64| 0.5 * (START * ENTROPY / quadratic(kl)).ln();
-        let later = [0.1, 0.2, 0.4, 0.3, 0.1];
-        assert!((search.take(step(0.3)) / told(0.3).exp() - 1.0).abs() < 1e-12);
+        let told = |kl: f64, good: f64| 0.5 * (good * ENTROPY / quadratic(kl)).ln();
+        let (first, later) = (told(0.3, ADAMS_FIRST), [0.1, 0.2, 0.4, 0.3, 0.1]);
+        assert!((search.take(step(0.3)) / first.exp() - 1.0).abs() < 1e-12);
         for (place, kl) in later.into_iter().enumerate() {
             assert_eq!(search.found(), None);
-            let sum = 5.0 * told(0.3) + later[..=place].iter().map(|kl| told(*kl)).sum::<f64>();
+            let sum = 5.0 * first + later[..=place].iter().map(|kl| told(*kl, LATER)).sum::<f64>();
             let mean = sum / (6 + place) as f64;
             assert!((search.take(step(kl)) / mean.exp() - 1.0).abs() < 1e-12, "{kl}");
         }
@@ -172,28 +179,28 @@ mod tests {
     fn a_rate_that_is_up_to_twice_as_high_is_left_alone() {
         for (times, whole) in [(0.1, true), (1.0, true), (1.9, true), (2.1, false)] {
             let mut search = Search::default();
-            for _ in 0..2 * FIRST {
-                let share = search.take(step(at(times)));
+            for place in 0..2 * FIRST {
+                let share = search.take(step(at(times, place == 0)));
                 assert_eq!(share == 1.0, whole, "{times}");
                 assert!(whole || (share * times - 1.0).abs() < 1e-9);
             }
         }
     }
 
-    /// A step of a noisy gradient is short, and tells the same rate.
+    /// The first gradient moves a weight by less than the rate where zeros came before it, and tells the same.
     #[test]
-    fn a_short_step_tells_the_rate_too() {
+    fn a_short_first_step_tells_the_rate_too() {
         let first = |kl: f64, reach: f64| Search::default().take(Step { reach, ..step(kl) });
-        assert!((first(at(4.0 * 0.5), 0.5) / first(at(4.0), 1.0) - 1.0).abs() < 1e-9);
-        assert_eq!(first(at(4.0), 0.0), 1.0);
+        assert!((first(at(4.0 * 0.5, true), 0.5) / first(at(4.0, true), 1.0) - 1.0).abs() < 1e-9);
+        assert_eq!(first(at(4.0, true), 0.0), 1.0);
     }
 
     #[test]
     fn a_less_certain_policy_takes_longer_steps() {
         let first = |entropy| Search::default().take(Step { entropy, ..step(1.0) }).powi(2) * quadratic(1.0);
-        assert!((first(1.5) / (START * 1.5) - 1.0).abs() < 1e-12);
+        assert!((first(1.5) / (ADAMS_FIRST * 1.5) - 1.0).abs() < 1e-12);
         for unknown in [0.0, 1e-9, f64::NAN] {
-            assert!((first(unknown) / (START * LEAST_ENTROPY) - 1.0).abs() < 1e-12);
+            assert!((first(unknown) / (ADAMS_FIRST * LEAST_ENTROPY) - 1.0).abs() < 1e-12);
         }
     }
 
@@ -213,7 +220,7 @@ mod tests {
     fn a_step_far_beyond_those_before_it_is_shortened() {
         let mut search = Search::default();
         for _ in 0..4 {
-            search.take(step(at(1.0)));
+            search.take(step(at(1.0, false)));
         }
         let mean = search.kl / search.steps as f64;
         assert!((search.take(step(3.0)) / (SPIKE * mean / quadratic(3.0)).sqrt() - 1.0).abs() < 1e-12);
@@ -229,7 +236,7 @@ mod tests {
                 let mut search = Search::default();
                 let length = |place: u64| {
                     let part = place.min(steps) as f64 / steps as f64;
-                    part * search.take(Step { rate: TOP * part, ..step(at(times * part)) })
+                    part * search.take(Step { rate: TOP * part, ..step(at(times * part, place == 1)) })
                 };
                 let lengths: Vec<f64> = (0..120).map(length).collect();
                 assert_eq!(lengths[0], 0.0);
