@@ -1,5 +1,7 @@
 //! The keys of the mask and the weight.
 
+use std::cmp::Ordering;
+
 use capo_core::{
     Acceptance, CurvatureAverage, CurvatureModel, EmptyState, Feature, Granularity, MomentUpdate, ObjectiveShift,
     OutsideAction, PolicyShift, Probabilities, RejectedBatch, Semantics, StateDtype, Switch, Temperature,
@@ -205,7 +207,8 @@ pub(crate) enum Bound {
 impl Limit {
     fn value(self, key: &str) -> Result<Option<f64>, String> {
         match self {
-            Self::At(value) => Ok(Some(value)),
+            Self::At(value) if value > 0.0 => Ok(Some(value)),
+            Self::At(value) => Err(format!("`{key}` is {value} (it must be above 0; false switches the test off)")),
             Self::Off(false) => Ok(None),
             Self::Off(true) => Err(format!("`{key}` is true (give a number, or false to switch the test off)")),
         }
@@ -233,6 +236,9 @@ impl MaskTable {
         }
     }
     /// Refuses a target that is not a fraction, or that comes with thresholds or an interval. Switching one test off is allowed.
+            (Some([low, high]), None) if low.partial_cmp(&high).is_none_or(Ordering::is_ge) => Err(format!(
+                "`hessian_range` is [{low}, {high}] (its low end must be below its high end; `hessian_threshold = false` in its place switches the test off)"
+            )),
     fn check_target(&self) -> Result<(), String> {
         let given = |limit: Option<Limit>| matches!(limit, Some(Limit::At(_)));
         let off = |limit: Option<Limit>| matches!(limit, Some(Limit::Off(false)));
