@@ -163,7 +163,9 @@ impl Subsets {
             }
             Reduction::TokenMean => {
                 let lengths = self.lengths(step, supports, self.counted(step));
-                lengths.chunks(self.completions.max(1)).map(|own| own.iter().sum()).collect()
+                let own = |subset| lengths.iter().skip(subset * self.completions).take(self.completions).sum();
+                // An empty batch has subsets, too.
+                (0..self.count).map(own).collect()
             }
         }
     }

@@ -236,7 +236,8 @@ fn optimizer(file: &TensorFile<'_>) -> Result<OptimizerInfo> {
     let text = file.text("optimizer")?;
     let optimizer: Optimizer = serde_json::from_str(text).context("`optimizer` in its metadata cannot be read")?;
     let Some(&(_, kind)) = OPTIMIZERS.iter().find(|(name, _)| *name == optimizer.kind) else {
-        bail!("its optimizer is `{}` (known: `sgd`, `adam`, `adamw`)", optimizer.kind);
+        let known = OPTIMIZERS.map(|(name, _)| name).join("`, `");
+        bail!("its optimizer is `{}` (known: `{known}`)", optimizer.kind);
     };
     let Optimizer { learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken, .. } = optimizer;
     Ok(OptimizerInfo { kind, learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken })

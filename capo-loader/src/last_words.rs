@@ -1,8 +1,8 @@
 //! The last message of a process that ends early: by a signal, by `exit`, or because a call took too long. This may happen during
 //! call or outside all calls.
 //!
-//! A signal handler may do little more than read atomics and write bytes. So the names of all calls and the progress of the run are
-//! prepared in advance. They are never freed; each [`Watchdog`](crate::watchdog::Watchdog) leaks a few hundred bytes.
+//! A signal handler may do little more than read atomics and write bytes. So the name of a call and the progress of the run are
+//! prepared before it. They are never freed; each [`Watchdog`](crate::watchdog::Watchdog) leaks a few hundred bytes.
 
 use std::ptr::{from_ref, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};

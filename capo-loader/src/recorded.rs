@@ -127,7 +127,9 @@ mod tests {
     fn batch() -> RecordedBatch {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("batch.safetensors");
-        batch_file::write(&path, &Fixture::new(1, 1).batch(), None).unwrap();
+        let fixture = Fixture::new(1, 1);
+        let context = fixture.context();
+        batch_file::write(&path, &fixture.batch_with(&context), Some((&context, 0))).unwrap();
         batch_file::read(&path).unwrap()
     }
 
@@ -154,6 +156,7 @@ mod tests {
             refused(|batch| batch.scalars.optimizer.learning_rate = f64::INFINITY),
             refused(|batch| batch.logps[0] = f32::NAN),
             refused(|batch| batch.old_logps = Some(vec![f32::NAN])),
+            refused(|batch| batch.context.as_mut().unwrap().data.sampler_logps[0] = f32::NAN),
             refused(|batch| batch.rewards[0] = f32::NAN),
             refused(|batch| last(batch).vocab_size = 0),
             refused(|batch| last(batch).vocab_size = 1 << 40),

@@ -43,7 +43,8 @@ pub fn check(batch: &Batch<'_>, context: &[(&str, &[u32])]) -> Result<()> {
 /// Refuses NaN at a token: every comparison with NaN is false, so masks would decide by it unnoticed.
 fn check_numbers(batch: &Batch<'_>) -> Result<()> {
     let tokens = batch.dims.tokens.max(1) as usize;
-    for (name, values) in batch.per_token() {
+    let sampled = batch.rollout_context.as_ref().map(|context| ("sampler_logps", context.sampler_logps()));
+    for (name, values) in batch.per_token().chain(sampled) {
         if let Some(i) = values.iter().zip(batch.completion_mask).position(|(value, mask)| *mask == 1 && value.is_nan())
         {
             let (completion, token) = (i / tokens, i % tokens);

@@ -4,6 +4,7 @@
 //! The thread that trains makes the calls, so a call that hangs can only be ended with the process. Entering and leaving a call are
 //! atomic stores, which another thread checks from time to time.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -16,12 +17,6 @@ use crate::place::Place;
 
 pub use crate::last_words::{End, exit, no_memory, survive_file_limit};
 
-/// Names of the methods that are watched.
-const METHODS: [&str; 13] = [
-    "open", "describe", "create", "score", "estimate", "evaluate", "mask", "weigh", "control", "step_end", "save",
-    "load", "drop",
-];
-
 /// The newest watchdog of this process. The drop of a component does not say which watchdog it belongs to.
 static NEWEST: Mutex<Option<Watchdog>> = Mutex::new(None);
 
@@ -31,8 +26,11 @@ pub struct Watchdog(Arc<Watched>);
 
 #[derive(Debug, Default)]
 struct Watched {
-    /// For each component, its id and the names of its calls in the order of [`METHODS`].
-    names: Vec<(String, [Name; METHODS.len()])>,
+    /// What is watched, a component or a plugin, and the ids of these.
+    kind: &'static str,
+    ids: Vec<String>,
+    /// Names of the calls so far, by index in `ids` and method.
+    names: Mutex<BTreeMap<(usize, &'static str), Name>>,
     calls: AtomicU64,
     /// The number of the current call, from 1; 0 between calls.
     current: AtomicU64,
@@ -60,18 +58,13 @@ impl Watchdog {
         Self::over(seconds, "plugin", paths)
     }
 
-    fn over(seconds: u64, kind: &str, ids: Vec<String>) -> Self {
+    fn over(seconds: u64, kind: &'static str, ids: Vec<String>) -> Self {
         let place = Arc::default();
         if !ids.is_empty() {
             last_words::listen(&place);
         }
-        let names = |id: String| {
-            let names = METHODS.map(|method| last_words::name(kind, &id, method));
-            (id, names)
-        };
-        let names: Vec<_> = ids.into_iter().map(names).collect();
-        let looks = seconds > 0 && !names.is_empty();
-        let watched = Arc::new(Watched { names, place, ..Watched::default() });
+        let looks = seconds > 0 && !ids.is_empty();
+        let watched = Arc::new(Watched { kind, ids, place, ..Watched::default() });
         if looks {
             let weak = Arc::downgrade(&watched);
             let (ready, started) = mpsc::channel();
@@ -99,13 +92,11 @@ impl Watchdog {
 
     /// Notes that a call of `method` of component `id` begins.
     pub fn enter(&self, id: &str, method: &'static str) {
-        let names = self.0.names.iter().find(|(known, _)| known == id).map(|(_, names)| names);
-        let method = METHODS.iter().position(|known| *known == method);
-        if let (Some(names), Some(method)) = (names, method) {
-            last_words::enter(names[method]);
-            let call = 1 + self.0.calls.fetch_add(1, Ordering::Relaxed);
-            self.0.current.store(call, Ordering::Relaxed);
-        }
+        let Some(place) = self.0.ids.iter().position(|known| known == id) else { return };
+        let mut names = self.0.names.lock().unwrap_or_else(PoisonError::into_inner);
+        last_words::enter(names.entry((place, method)).or_insert_with(|| last_words::name(self.0.kind, id, method)));
+        let call = 1 + self.0.calls.fetch_add(1, Ordering::Relaxed);
+        self.0.current.store(call, Ordering::Relaxed);
     }
 
     /// Notes that the call has returned.
@@ -177,7 +168,7 @@ mod tests {
         dog.watch("c.d", "step_end", || assert_eq!(current(), 2));
         dog.watch("c.d", "step_end", || assert_eq!(current(), 3, "another call of the same method is another call"));
         dog.watch("e.f", "mask", || assert_eq!(current(), 0, "nobody knows it"));
-        assert_eq!(*dog.0.names[1].1[9], "component `c.d`: `step_end`");
+        assert_eq!(*dog.0.names.lock().unwrap()[&(1, "step_end")], "component `c.d`: `step_end`");
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl<W: WireObject> Component<W> {
     /// # Errors
     ///
     /// When the plugin compiled another layout under this id: the differences, as abi_stable prints them.
-    pub fn extension<T: StableAbi>(&mut self, id: &str) -> Result<Option<&T>, String> {
+    pub fn extension<T: StableAbi + 'static>(&mut self, id: &str) -> Result<Option<&T>, String> {
         match keeping_arithmetic(|| self.wire.extension(RStr::from_str(id))) {
             ROption::RNone => Ok(None),
             ROption::RSome(extension) => extension.get::<T>().map(Some),

@@ -1,6 +1,6 @@
 //! Component tables: the keys that a type reads, and error messages about unknown keys.
 
-use serde::de::{DeserializeOwned, Deserializer, Error, Visitor};
+use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{PluginError, Reduction};
@@ -32,7 +32,7 @@ pub(crate) fn parse<T: DeserializeOwned>(json: &str) -> Result<T, PluginError> {
     {
         return Err(PluginError::config(unknown_key(unknown, known)));
     }
-    serde_json::from_value(table.into()).map_err(|error| PluginError::config(error.to_string()))
+    T::deserialize(Table(table)).map_err(|error| PluginError::config(error.to_string()))
 }
 
 /// Error message about an unknown key.
@@ -41,6 +41,63 @@ pub fn unknown_key(typed: &str, known: &[&str]) -> String {
         (Some(near), _) => format!("unknown key `{typed}` (did you mean `{near}`?)"),
         (None, []) => format!("unknown key `{typed}` (it has no keys)"),
         (None, known) => format!("unknown key `{typed}` (known: `{}`)", known.join("`, `")),
+    }
+}
+
+/// A table whose errors name the key that they are about.
+struct Table(serde_json::Map<String, serde_json::Value>);
+
+impl<'de> Deserializer<'de> for Table {
+    type Error = serde_json::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        visitor.visit_map(Entries { entries: self.0.into_iter(), next: None })
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        serde_json::Value::Object(self.0).deserialize_enum(name, variants, visitor)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct seq
+        tuple tuple_struct map struct identifier ignored_any
+    }
+}
+
+struct Entries {
+    entries: serde_json::map::IntoIter,
+    /// The entry whose key was read last.
+    next: Option<(String, serde_json::Value)>,
+}
+
+impl<'de> MapAccess<'de> for Entries {
+    type Error = serde_json::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Self::Error> {
+        self.next = self.entries.next();
+        self.next.as_ref().map(|(key, _)| seed.deserialize(key.as_str().into_deserializer())).transpose()
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Self::Error> {
+        let (key, value) = self.next.take().ok_or_else(|| Error::custom("a value without a key"))?;
+        seed.deserialize(value).map_err(|error| {
+            let (sentence, key) = (error.to_string(), format!("`{key}`"));
+            // Some types name the key themselves.
+            if sentence.contains(&key) { error } else { Error::custom(format!("{sentence}, in {key}")) }
+        })
     }
 }
 
@@ -141,6 +198,7 @@ mod tests {
         assert_eq!(say(r#"{"max_nat": 1}"#), "unknown key `max_nat` (did you mean `max_nats`?)");
         assert_eq!(say(r#"{"zz": 1}"#), "unknown key `zz` (known: `max_nats`)");
         assert_eq!(say("{}"), "missing field `max_nats`");
+        assert_eq!(say(r#"{"max_nats": "x"}"#), "invalid type: string \"x\", expected f32, in `max_nats`");
         assert_eq!(say(r#"{"max_nats": -1}"#), "`max_nats` is -1");
         assert!(parse::<Checked>(r#"{"max_nats": 3}"#).is_ok_and(|checked| checked.0 == 3.0));
     }

@@ -46,7 +46,7 @@ impl<'a> Ctx<'a> {
     /// # Errors
     ///
     /// When the host compiled another layout under this id.
-    pub fn extension<T: StableAbi>(&mut self, id: &str) -> Result<Option<&T>, PluginError> {
+    pub fn extension<T: StableAbi + 'static>(&mut self, id: &str) -> Result<Option<&T>, PluginError> {
         let ROption::RSome(extension) = self.host.extension(RStr::from_str(id)) else { return Ok(None) };
         extension.get::<T>().map(Some).map_err(|differences| {
             PluginError::unsupported(format!("the host has another layout under extension id `{id}`\n{differences}"))

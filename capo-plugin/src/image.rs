@@ -29,7 +29,7 @@ impl Image {
     }
 
     /// The image's extension `id`, or `None` when the image does not know it.
-    pub fn extension<T: StableAbi>(&self, id: &str) -> Result<Option<&'static T>, String> {
+    pub fn extension<T: StableAbi + 'static>(&self, id: &str) -> Result<Option<&'static T>, String> {
         match self.root.extension()(RStr::from_str(id)) {
             ROption::RNone => Ok(None),
             ROption::RSome(extension) => extension.get::<T>().map(Some),

@@ -46,10 +46,9 @@ inventory::collect!(Recipe);
 
 /// Registers a component: `register!(Mask, Type, "vendor.kebab-name", "what it does")`.
 ///
-/// The first word is the trait that `Type` implements: [`Reward`](crate::Reward),
-/// [`Advantage`](crate::Advantage), [`Objective`](crate::Objective),
-/// [`Mask`](crate::Mask), [`Weight`](crate::Weight) or [`StepControl`](crate::StepControl). `Type` also implements `serde::Deserialize`: its table in a config becomes
-/// the component.
+/// The first word is the trait that `Type` implements: [`Environment`](crate::Environment), [`Reward`](crate::Reward),
+/// [`Advantage`](crate::Advantage), [`Objective`](crate::Objective), [`Mask`](crate::Mask), [`Weight`](crate::Weight) or
+/// [`StepControl`](crate::StepControl). `Type` also implements `serde::Deserialize`: its table in a config becomes the component.
 ///
 /// The last argument gives the meanings of the table's keys, for `host plugins --verbose`: a list as in
 /// [`keys!`](crate::keys), in braces, or a [`KeyDocs`](crate::KeyDocs). It must cover every key that `Type` reads,

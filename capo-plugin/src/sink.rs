@@ -67,13 +67,34 @@ const MOST_NAMES: usize = 1000;
 /// Longest recorded name, bytes.
 const LONGEST_NAME: usize = 200;
 
+/// The names that one call recorded under.
+#[derive(Default)]
+pub(crate) struct Names(BTreeSet<String>);
+
+impl Names {
+    /// Takes in one more name; a sentence if it is beyond the limits.
+    pub(crate) fn take(&mut self, name: &str) -> Result<(), String> {
+        let length = name.len();
+        if !(1..=LONGEST_NAME).contains(&length) {
+            return Err(format!("recorded under a name of {length} bytes, 1 to {LONGEST_NAME} are allowed"));
+        }
+        if self.0.len() == MOST_NAMES && !self.0.contains(name) {
+            return Err(format!(
+                "recorded under more than {MOST_NAMES} names in one call, `{name}` among them (give a number per token to `record_tokens`)"
+            ));
+        }
+        self.0.insert(name.to_owned());
+        Ok(())
+    }
+}
+
 /// The wire's side of one call's sink. It stores a broken rule until the call returns.
 struct HostCall<'a> {
     component: &'a str,
     /// Length of an array that the component may record, and a description of what the array counts.
     length: (usize, &'static str),
     sink: &'a mut dyn Sink,
-    names: BTreeSet<String>,
+    names: Names,
     broken: Option<String>,
 }
 
@@ -84,25 +105,10 @@ impl HostCall<'_> {
 
     /// True if `name` is within the limits.
     fn takes(&mut self, name: &str) -> bool {
-        if name.len() > LONGEST_NAME {
-            let length = name.len();
-            self.broken.get_or_insert_with(|| {
-                format!("recorded under a name of {length} bytes, at most {LONGEST_NAME} are allowed")
-            });
-            return false;
-        }
-        if self.names.contains(name) {
-            return true;
-        }
-        if self.names.len() == MOST_NAMES {
-            self.broken.get_or_insert_with(|| {
-                format!(
-                    "recorded under more than {MOST_NAMES} names in one call, `{name}` among them (give a number per token to `record_tokens`)"
-                )
-            });
-            return false;
-        }
-        self.names.insert(name.to_owned())
+        let taken = self.names.take(name);
+        let takes = taken.is_ok();
+        self.broken = self.broken.take().or(taken.err());
+        takes
     }
 }
 
@@ -171,7 +177,7 @@ pub(crate) fn listen(
     call: impl FnOnce(&mut HostRef<'_>) -> Result<(), WireError>,
 ) -> Result<(), PluginError> {
     sink.enter(component, method);
-    let mut heard = HostCall { component, length, sink, names: BTreeSet::new(), broken: None };
+    let mut heard = HostCall { component, length, sink, names: Names::default(), broken: None };
     let outcome = {
         let mut host = WireHost_TO::from_ptr(RMut::new(&mut heard), TD_Opaque);
         keeping_arithmetic(|| call(&mut host))
@@ -185,4 +191,22 @@ pub(crate) fn listen(
 /// An error about a broken rule of the point.
 pub(crate) fn contract(sentence: String) -> PluginError {
     PluginError::new(ErrorKind::CONTRACT, sentence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_limits() {
+        let mut names = Names::default();
+        for name in (0..MOST_NAMES).map(|number| number.to_string()) {
+            names.take(&name).unwrap();
+        }
+        assert_eq!(names.take("0"), Ok(()), "it is known");
+        let said = ["", &"n".repeat(LONGEST_NAME + 1), "more"].map(|name| names.take(name).unwrap_err());
+        assert_eq!(said[0], "recorded under a name of 0 bytes, 1 to 200 are allowed");
+        assert_eq!(said[1], "recorded under a name of 201 bytes, 1 to 200 are allowed");
+        assert!(said[2].starts_with("recorded under more than 1000 names in one call, `more` among them"));
+    }
 }

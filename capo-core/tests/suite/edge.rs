@@ -8,7 +8,7 @@ use super::device;
 use super::fixture::{
     self, ADAM, ADAMW, Batch, Dims, GRANULARITIES, POLICY, PRESETS, Rng, SGD, assert_close, model, open_model,
 };
-use super::scene::Scene;
+use super::scene::{REDUCTIONS, Scene};
 
 const DIMS: Dims = Dims(3, 4, 3, 18, 7);
 const OPTIMIZERS: [OptimizerModel; 3] = [SGD, ADAM, ADAMW];
@@ -99,7 +99,11 @@ fn nothing_to_assess() {
     padded.batch.topk_ids.fill(u32::MAX);
     let empty =
         |dims: Dims| Scene { batch: Batch::empty(dims), derivatives: vec![], counted: Some(vec![]), ..padded.clone() };
-    for scene in [empty(Dims(0, 4, 3, 18, 7)), empty(Dims(3, 0, 3, 18, 7)), padded.clone()] {
+    let scenes = [empty(Dims(0, 4, 3, 18, 7)), empty(Dims(3, 0, 3, 18, 7)), padded.clone()];
+    for (scene, reduction) in
+        scenes.into_iter().flat_map(|scene| REDUCTIONS.map(|reduction| (scene.clone(), reduction)))
+    {
+        let scene = Scene { reduction, ..scene };
         for (semantics, granularity, optimizer) in all() {
             let mut model = seasoned(semantics, granularity, &optimizer);
             let state = model.save().unwrap();

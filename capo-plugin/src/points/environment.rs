@@ -4,7 +4,7 @@ use abi_stable::std_types::{ROption, RResult, RSlice, RStr, RString, RVec, Tuple
 
 use crate::call::keeping_arithmetic;
 use crate::guard::{Answers, Guarded};
-use crate::sink::{Sink, contract, listen};
+use crate::sink::{Names, Sink, contract, listen};
 use crate::wire::{
     EnvironmentBox, HostRef, WireEnvironment, WireEnvironment_TO, WireEpisode, WireEpisodes, WireError, WireMessage,
     WireObservation, WireToolCall, WireTurn,
@@ -125,7 +125,7 @@ impl EnvironmentHandle {
     ///
     /// # Errors
     ///
-    /// The component's own message, or the violated rule: rewards and metrics are finite.
+    /// The component's own message, or the violated rule: rewards and metrics are finite, and the metrics' names are within the limits of records.
     pub fn respond(&mut self, sink: &mut dyn Sink, turns: &[Turn<'_>]) -> Result<Vec<Observation>, PluginError> {
         let calls: Vec<Vec<WireToolCall<'_>>> =
             turns.iter().map(|turn| turn.calls.iter().map(WireToolCall::from).collect()).collect();
@@ -137,7 +137,10 @@ impl EnvironmentHandle {
         });
         outcome.map_err(|error| self.named(error))?;
         let observations: Vec<Observation> = observations.into_iter().map(Observation::from).collect();
+        let mut names = Names::default();
         for Observation { episode, reward, metrics, .. } in &observations {
+            let taken = metrics.iter().try_for_each(|(name, _)| names.take(name));
+            taken.map_err(|sentence| self.named(contract(sentence)))?;
             let numbers = metrics.iter().map(|(name, value)| (name.as_str(), *value));
             for (name, value) in numbers.chain([("reward", f64::from(*reward))]) {
                 if !value.is_finite() {

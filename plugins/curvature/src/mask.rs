@@ -136,6 +136,14 @@ mod tests {
             say("fisher_threshold = true"),
             "`fisher_threshold` is true (give a number, or false to switch the test off)"
         );
+        for (key, value) in [("fisher_threshold", "0"), ("hessian_threshold", "-2")] {
+            let sentence = format!("`{key}` is {value} (it must be above 0; false switches the test off)");
+            assert_eq!(say(&format!("{key} = {value}")), sentence);
+        }
+        assert_eq!(
+            say("hessian_range = [1, 1]"),
+            "`hessian_range` is [1, 1] (its low end must be below its high end; `hessian_threshold = false` in its place switches the test off)"
+        );
         assert!(
             say("granularity = \"sentence\"")
                 .contains("unknown variant `sentence`, expected one of `token`, `completion`, `group`, `batch`")

@@ -1,5 +1,7 @@
 //! The keys of the mask and the weight.
 
+use std::cmp::Ordering;
+
 use capo_core::{
     Acceptance, CurvatureAverage, CurvatureModel, EmptyState, Feature, Granularity, MomentUpdate, ObjectiveShift,
     OutsideAction, PolicyShift, Probabilities, RejectedBatch, Semantics, StateDtype, Switch, Temperature,
@@ -132,6 +134,14 @@ table! {
     }
 }
 
+impl WeightTable {
+    /// The weight's model. It has no thresholds, so its own moments advance without them, unless the table gives the key.
+    pub(crate) fn model(mut self) -> Result<Predictor, String> {
+        self.moment_update.get_or_insert(Named(MomentUpdate::EveryRun));
+        self.predictor(Acceptance::default())
+    }
+}
+
 fn advantage() -> Signal {
     Signal::Advantage
 }
@@ -203,9 +213,11 @@ pub(crate) enum Bound {
 }
 
 impl Limit {
+    /// The threshold `key`, which is above 0; `None` where the test is off.
     fn value(self, key: &str) -> Result<Option<f64>, String> {
         match self {
-            Self::At(value) => Ok(Some(value)),
+            Self::At(value) if value > 0.0 => Ok(Some(value)),
+            Self::At(value) => Err(format!("`{key}` is {value} (it must be above 0; false switches the test off)")),
             Self::Off(false) => Ok(None),
             Self::Off(true) => Err(format!("`{key}` is true (give a number, or false to switch the test off)")),
         }
@@ -224,6 +236,9 @@ impl MaskTable {
                 "`hessian_range` and `hessian_interval` are both given (the range has both ends: leave out the interval)"
                     .into(),
             ),
+            (Some([low, high]), None) if low.partial_cmp(&high).is_none_or(Ordering::is_ge) => Err(format!(
+                "`hessian_range` is [{low}, {high}] (its low end must be below its high end; `hessian_threshold = false` in its place switches the test off)"
+            )),
             (Some(range), None) => Ok(Acceptance { fisher_threshold, hessian_range: Some(range), low_end_kept: false }),
             (None, limit) => {
                 let limit = limit.unwrap_or(Limit::At(hessian)).value("hessian_threshold")?;

@@ -73,7 +73,7 @@ impl TryFrom<WeightTable> for CurvatureWeight {
                 return Err(format!("`fisher_threshold` is \"{word}\" (give a number above 0, or \"auto\")"));
             }
         };
-        Ok(Self { predictor: table.predictor(Acceptance::default())?, threshold })
+        Ok(Self { predictor: table.model()?, threshold })
     }
 }
 
@@ -192,6 +192,21 @@ mod tests {
         assert_ne!(state(0.5, plain), state(1.0, plain));
         assert_eq!(state(1.0, both), state(1.0, plain), "nothing is weighted away");
         assert_ne!(state(0.5, both), state(0.5, plain));
+    }
+
+    /// The authors' moments advance only with thresholds, which a mask has.
+    #[test]
+    fn own_moments_advance_under_every_preset() {
+        for (table, advances) in [
+            ("", true),
+            ("semantics = \"authors\"", true),
+            ("semantics = \"authors\"\nmoment_update = \"with_thresholds\"", false),
+        ] {
+            let mut component = testing::weight::<CurvatureWeight>(&format!("optimizer = \"adam\"\n{table}")).unwrap();
+            let before = component.save().unwrap();
+            fixture().weighed_step_end(&mut component, &[1.0; 24], true).unwrap();
+            assert_eq!(component.save().unwrap() != before, advances, "{table}");
+        }
     }
 
     #[test]

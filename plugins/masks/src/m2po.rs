@@ -1,7 +1,8 @@
 //! M2PO: drops the tokens on which trainer and sampler differ most, until the others have a small second moment.
 //!
 //! d = ln q − ln p. The tokens with the largest d² are dropped one by one, until the mean of d² over the others is below
-//! `m2_threshold`. The last token stays even if its d² is larger, because AReaL's code drops all tokens but one.
+//! `m2_threshold`. The last token stays even if its d² is larger, because AReaL's code drops all tokens but one. Sums go from the smallest
+//! d² up, so that no infinite one is ever subtracted.
 //!
 //! Zheng et al., *Prosperity before Collapse*, arXiv 2510.01161; AReaL, `trainer/ppo/actor.py`, `m2_threshold`.
 
@@ -27,16 +28,20 @@ fn threshold() -> f64 {
 impl Mask for M2po {
     fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
         let log_ratios = self.policies.compare(batch)?.log_ratios();
-        let square = |i: usize| f64::from(log_ratios[i]) * f64::from(log_ratios[i]);
+        // Without the sign of NaN, which therefore comes last, as what is infinite does.
+        let square = |i: usize| f64::from(log_ratios[i]).powi(2).abs();
         let mut ranked = tokens::left(token_mask);
         ranked.sort_by(|&a, &b| square(a).total_cmp(&square(b)));
-        let mut sum: f64 = ranked.iter().map(|&i| square(i)).sum();
-        while ranked.len() > 1 && sum >= self.m2_threshold * ranked.len() as f64 {
-            let Some(i) = ranked.pop() else { break };
-            sum -= square(i);
-            token_mask[i] = 0;
+        let (mut sum, mut kept) = (0.0, 0);
+        for i in ranked {
+            let with = sum + square(i);
+            if kept == 0 || with < self.m2_threshold * f64::from(kept + 1) {
+                (sum, kept) = (with, kept + 1);
+            } else {
+                token_mask[i] = 0;
+            }
         }
-        ctx.record("second_moment", sum / ranked.len().max(1) as f64);
+        ctx.record("second_moment", sum / f64::from(kept.max(1)));
         Ok(())
     }
 

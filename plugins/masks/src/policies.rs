@@ -61,7 +61,8 @@ pub(crate) fn safe(log_ratio: f32) -> f32 {
 
 /// Distance of a ratio above 1; infinite if the ratio is below `low` or NaN.
 pub(crate) fn above_one(ratio: f32, low: f32) -> f64 {
-    if ratio >= low { f64::from(ratio) - 1.0 } else { f64::INFINITY }
+    // A ratio that `f32` cannot hold is above all limits but an infinite one.
+    if ratio >= low { (f64::from(ratio) - 1.0).min(f64::MAX) } else { f64::INFINITY }
 }
 
 /// Log-probabilities of the same tokens under two policies, `[B, T]` each, nats.

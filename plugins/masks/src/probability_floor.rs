@@ -21,7 +21,8 @@ impl Bounded for ProbabilityFloor {
     }
 
     fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
-        Ok(batch.logps.iter().map(|&logp| f64::from(logp).exp().recip()).collect())
+        // A floor of 0 keeps even what has the probability 0.
+        Ok(batch.logps.iter().map(|&logp| f64::from(logp).exp().recip().min(f64::MAX)).collect())
     }
 
     fn limit(&self, _: f32) -> f64 {

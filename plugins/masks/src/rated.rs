@@ -13,7 +13,7 @@ pub(crate) trait Bounded: Send {
     /// Fraction of tokens to drop, and the key of the threshold, each if the table gives it.
     fn given(&self) -> (Option<f64>, Option<&'static str>);
 
-    /// `[B, T]`: the bounded quantity; infinite where a token is dropped at any threshold.
+    /// `[B, T]`: the bounded quantity; infinite where a token is dropped at any threshold, even an infinite one.
     fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError>;
 
     /// Largest quantity that is kept for a token with this advantage, from the table or the defaults.
@@ -56,6 +56,11 @@ impl<M: Bounded> Rated<M> {
     }
 }
 
+/// True if a token of this size is dropped. A limit beyond the range of its numbers is infinite.
+fn exceeds(size: f64, limit: f64) -> bool {
+    size > limit.min(f64::MAX)
+}
+
 /// Sketch of the quantities at completion tokens.
 fn sketch(batch: &Batch, sizes: &[f64]) -> Sketch {
     Sketch::of(sizes.iter().zip(batch.completion_mask).filter(|(_, mask)| **mask == 1).map(|(size, _)| *size))
@@ -65,7 +70,7 @@ impl<M: Bounded> Mask for Rated<M> {
     fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
         let sizes = self.mask.sizes(batch)?;
         let Some(rate) = self.rate() else {
-            tokens::drop_where(token_mask, |i| sizes[i] > self.mask.limit(batch.advantages[i]));
+            tokens::drop_where(token_mask, |i| exceeds(sizes[i], self.mask.limit(batch.advantages[i])));
             return Ok(());
         };
         let mut limit = self.sketch.quantile(1.0 - rate);
@@ -73,7 +78,7 @@ impl<M: Bounded> Mask for Rated<M> {
             limit = sketch(batch, &sizes).quantile(1.0 - rate);
         }
         if let Some(limit) = limit {
-            tokens::drop_where(token_mask, |i| sizes[i] > limit);
+            tokens::drop_where(token_mask, |i| exceeds(sizes[i], limit));
             ctx.record("threshold", self.mask.as_key(limit));
         }
         Ok(())

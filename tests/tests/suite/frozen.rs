@@ -64,7 +64,7 @@ fn the_sources_are_as_they_were() {
         all.extend(std::fs::read(name).unwrap());
     }
     assert_eq!(names.len(), 68);
-    assert_snapshot!(sha256_hex(&all), @"95609d811b4a1dfdbc559dc5b568a87e5585c23c9e291caa0632a4dac9e7062a");
+    assert_snapshot!(sha256_hex(&all), @"5edb4144668913647c22b565fd3ccfcd652dafbdabc45227b250a3e2decb6e17");
 }
 
 #[test]

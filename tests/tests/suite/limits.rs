@@ -20,6 +20,7 @@ fn a_call_that_does_not_come_back() {
     assert_snapshot!(committed_with(Point::Mask, "hang", ONE_SECOND), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `mask` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
     assert_snapshot!(committed_with(Point::Mask, "hang_in_save", ONE_SECOND), @"the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.mask`: `save` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
     assert_snapshot!(committed_with(Point::Reward, "hang", ONE_SECOND), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: `score` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
+    assert_snapshot!(committed_with(Point::Environment, "hang", ONE_SECOND), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.environment`: `respond` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
 }
 
 #[test]

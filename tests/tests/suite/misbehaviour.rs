@@ -82,7 +82,7 @@ fn rewards() {
 
 #[test]
 fn environments() {
-    let sins = "panic panic_in_save error error_in_save nan infinity seven";
+    let sins = "panic panic_in_save error error_in_save nan infinity seven many_names long_name";
     assert_snapshot!(all_committed(Point::Environment, sins));
     Folder::new().assert_resumes(&settings(Point::Environment, "stateful"), [1, 3]);
 }

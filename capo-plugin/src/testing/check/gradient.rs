@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::outcome::{Verdict, failed, success};
+use super::outcome::{Verdict, failed, skipped, success};
 use super::subject::Subject;
 use crate::testing::Fixture;
 use crate::{Inputs, PluginError};
@@ -29,32 +29,36 @@ enum Ratio {
 /// Checks that `dloss_dlogp` is the derivative of the completion's summed losses by a token's log-probability, however its tokens are
 /// coupled.
 pub(super) fn gradients(subject: &Subject<'_>) -> Verdict {
-    let start = Instant::now();
-    let refused = match disagreement(subject, Ratio::Moves, start)? {
-        Ok(tokens) => {
-            return success(format!("finite differences of the losses agree with it at {tokens} tokens"));
-        }
+    gradients_within(subject, PATIENCE)
+}
+
+/// As `gradients`, with this time for each of its two tries.
+fn gradients_within(subject: &Subject<'_>, patience: Duration) -> Verdict {
+    let agreed = |how: &str, tokens: usize| match tokens {
+        0 => skipped("one evaluation outlasts the check, so that no token was compared"),
+        _ => success(format!("finite differences of the losses{how} agree with it at {tokens} tokens")),
+    };
+    let refused = match disagreement(subject, Ratio::Moves, patience)? {
+        Ok(tokens) => return agreed("", tokens),
         Err(sentence) => sentence,
     };
     if !subject.create()?.inputs().contains(Inputs::OLD_LOGPS) {
         return failed(refused);
     }
-    match disagreement(subject, Ratio::Stays, start)? {
-        Ok(tokens) => {
-            success(format!("finite differences of the losses, ratios held constant, agree with it at {tokens} tokens"))
-        }
+    match disagreement(subject, Ratio::Stays, patience)? {
+        Ok(tokens) => agreed(", ratios held constant,", tokens),
         Err(_) => failed(refused),
     }
 }
 
 /// Number of tokens at which the differences agree, or a message about the first token at which they disagree.
-fn disagreement(subject: &Subject<'_>, ratio: Ratio, start: Instant) -> Result<Result<usize, String>, PluginError> {
-    let mut tokens = 0;
+fn disagreement(subject: &Subject<'_>, ratio: Ratio, patience: Duration) -> Result<Result<usize, String>, PluginError> {
+    let (start, mut tokens) = (Instant::now(), 0);
     for probe in [Probe::new(subject, false), Probe::new(subject, true)] {
         let [_, slopes] = probe.evaluate(&probe.logps, &probe.old_logps)?;
         for b in 0..probe.lengths.len() {
             for i in probe.row(b) {
-                if start.elapsed() > PATIENCE {
+                if start.elapsed() > patience {
                     break;
                 }
                 let differences = probe.differences(b, i, ratio)?;
@@ -163,7 +167,38 @@ impl Differences {
 
 #[cfg(test)]
 mod tests {
+    use super::super::outcome::Status;
     use super::*;
+    use crate::prelude::*;
+    use crate::{Image, Point as At};
+
+    /// An objective whose derivative is wrong.
+    #[derive(Deserialize)]
+    struct Wrong {}
+
+    impl Objective for Wrong {
+        fn evaluate(&mut self, _: &mut Ctx<'_>, batch: &Batch<'_>, out: TokenLosses<'_>) -> Result<(), PluginError> {
+            for i in (0..batch.logps.len()).filter(|&i| batch.completion_mask[i] == 1) {
+                (out.losses[i], out.dloss_dlogp[i]) = (batch.logps[i], 7.0);
+            }
+            Ok(())
+        }
+
+        fn inputs(&self) -> Inputs {
+            Inputs::OLD_LOGPS
+        }
+    }
+
+    crate::register!(Objective, Wrong, "gradient.wrong", "has a wrong derivative");
+
+    #[test]
+    fn no_token_compared_is_no_success() {
+        let (image, table) = (Image::own(), serde_json::Map::new());
+        let subject =
+            Subject { image: &image, point: At::Objective, id: "gradient.wrong", keys: &[], table: &table, rows: None };
+        let status = |patience| gradients_within(&subject, patience).unwrap().status;
+        assert_eq!((status(Duration::ZERO), status(PATIENCE)), (Status::Skipped, Status::Failed));
+    }
 
     /// Differences of `loss` at log-probability -1.
     fn differences(loss: impl Fn(f64) -> f64) -> Differences {
