@@ -56,8 +56,10 @@ fn rollouts(run: &mut Run, observer: &mut dyn Observer, stops: impl Fn(u64) -> b
         let begun = Instant::now();
         recovery_point::remember(run);
         let mut rollout = sample(run)?;
-        let (sizes, train) = (run.config().sizes, &run.config().train);
-        let left = (train.max_steps - run.progress.step) as usize;
+        let (sizes, train, done) = (run.config().sizes, &run.config().train, run.progress.step);
+        // Saves and evaluations are due at multiples of a rollout's steps. If a resume begins between two, its first rollout is shorter.
+        let uses = sizes.steps_per_rollout - done % sizes.steps_per_rollout;
+        let left = uses.min(train.max_steps - done) as usize;
         let mut parts = rollout.parts(sizes.step, train.num_iterations as u64).take(left).peekable();
         while let Some(part) = parts.next() {
             step(run, &mut rollout, part)?;

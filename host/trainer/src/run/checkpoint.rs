@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::Tensor;
-use capo_loader::files;
 use capo_loader::folders::{self, NewFolder};
 use capo_loader::manifest::SealedFolder;
+use capo_loader::{files, terminal};
 use serde::{Deserialize, Serialize};
 
 use super::progress::{Progress, RecoveryPoint, States};
@@ -200,11 +200,16 @@ pub fn newest(dir: &Path) -> Result<u64> {
     Ok(steps(dir)?.pop().unwrap_or(0))
 }
 
-/// Best step so far, according to the checkpoint of `step` of the run in `dir`; `None` without a metric for it.
-pub fn best(dir: &Path, step: u64) -> Result<Option<u64>> {
-    let path = path(dir, step);
-    let damaged = || format!("checkpoint `{}` cannot be used", path.display());
-    Ok(progress(&path).with_context(damaged)?.progress.best.map(|best| best.step))
+/// Best step so far of the run in `dir`, according to its `newest` checkpoint; `None` without a metric for it, or if its checkpoint is gone.
+fn best(dir: &Path, newest: u64) -> Result<Option<u64>> {
+    let (shown, newest) = (dir.display(), path(dir, newest));
+    let damaged = || format!("checkpoint `{}` cannot be used", newest.display());
+    let best = progress(&newest).with_context(damaged)?.progress.best.map(|best| best.step);
+    let there = best.filter(|best| path(dir, *best).is_dir());
+    if let (Some(best), None) = (best, there) {
+        terminal::warn(&format!("the run `{shown}` has no longer its best checkpoint, of step {best}; the newest is taken"));
+    }
+    Ok(there)
 }
 
 /// True if `dir` holds a run.
