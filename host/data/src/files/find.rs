@@ -43,6 +43,9 @@ struct State {
     data_files: Vec<DataFile>,
     #[serde(rename = "_indices_data_files", default)]
     indices: Option<Vec<DataFile>>,
+    /// The split of a dataset that was loaded as one, such as `train`, or `train[:3]` for a part of it.
+    #[serde(rename = "_split", default)]
+    split: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -53,16 +56,18 @@ struct DataFile {
 /// Finds the files at `path`, ordered by name.
 pub fn find(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
     let shown = path.display();
+    let refuse = |what: &str, key: &str, part: Option<&str>| match part {
+        Some(part) => bail!("`{shown}` is {what}, which has no {key} `{part}` (name a folder that has it, or remove it)"),
+        None => Ok(()),
+    };
     if !path.is_dir() {
-        for (key, part) in [("configuration", wanted.config), ("split", wanted.split)] {
-            if let Some(part) = part {
-                bail!("`{shown}` is a file, which has no {key} `{part}` (name a folder, or remove it)");
-            }
-        }
+        refuse("a file", "configuration", wanted.config)?;
+        refuse("a file", "split", wanted.split)?;
         return Ok(vec![path.to_owned()]);
     }
     let split = wanted.split.unwrap_or(wanted.default_split);
     if path.join("dataset_dict.json").is_file() {
+        refuse("a folder of `save_to_disk`", "configuration", wanted.config)?;
         let folder = path.join(split);
         ensure!(
             folder.is_dir() && split.split('/').count() == 1 && !split.starts_with('.'),
@@ -74,10 +79,15 @@ pub fn find(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
                     .collect::<BTreeSet<_>>()
             )
         );
-        return saved(&folder);
+        return saved(&folder, state(&folder)?);
     }
     if path.join("state.json").is_file() {
-        return saved(path);
+        refuse("a folder of `save_to_disk`", "configuration", wanted.config)?;
+        let state = state(path)?;
+        let own = state.split.as_deref().and_then(|split| split.split('[').next());
+        let what = own.map_or("one saved dataset".to_owned(), |own| format!("one saved dataset, of the split `{own}`"));
+        refuse(&what, "split", wanted.split.filter(|split| own != Some(split)))?;
+        return saved(path, state);
     }
     let mut found = Vec::new();
     list(path, &mut PathBuf::new(), &mut found)?;
@@ -91,12 +101,16 @@ pub fn find(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
     Ok(found.into_iter().map(|file| path.join(file)).collect())
 }
 
+/// Reads what `save_to_disk` wrote about the files of a folder.
+fn state(folder: &Path) -> Result<State> {
+    let path = folder.join("state.json");
+    let place = || format!("`{}` is not as `save_to_disk` writes it", path.display());
+    serde_json::from_slice(&files::read(&path)?).with_context(place)
+}
+
 /// Lists the files of a folder that `save_to_disk` wrote.
-fn saved(folder: &Path) -> Result<Vec<PathBuf>> {
+fn saved(folder: &Path, State { data_files, indices, .. }: State) -> Result<Vec<PathBuf>> {
     let state = folder.join("state.json");
-    let bytes = files::read(&state)?;
-    let place = || format!("`{}` is not as `save_to_disk` writes it", state.display());
-    let State { data_files, indices } = serde_json::from_slice(&bytes).with_context(place)?;
     let plain = |name: &str| Path::new(name).components().count() == 1 && !name.starts_with('.');
     if let Some(file) = data_files.iter().find(|file| !plain(&file.filename)) {
         bail!(
