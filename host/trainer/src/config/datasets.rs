@@ -64,15 +64,17 @@ pub(super) fn measured(config: &SourceConfig, data: &DataConfig) -> Result<Sourc
 fn open(config: &SourceConfig, data: &DataConfig, default_split: &str) -> Result<Source> {
     let wanted = Wanted { config: config.name.as_deref(), split: config.split.as_deref(), default_split };
     let files = find(&located(&config.path)?, wanted)?;
+    let preset = config.preset.or(data.preset);
     let column = |own: &Option<String>, shared: &String| own.as_ref().unwrap_or(shared).clone();
-    let columns = Columns {
+    let named = || Columns {
         prompt: column(&config.prompt_column, &data.prompt_column),
         answer: column(&config.answer_column, &data.answer_column),
         solution: column(&config.solution_column, &data.solution_column),
     };
     let reading = Reading {
-        columns,
-        preset: config.preset.or(data.preset),
+        // A preset makes columns of the usual names, whatever those of other datasets are.
+        columns: preset.map_or_else(named, |_| Columns::default()),
+        preset,
         template: config.prompt_template.clone().or_else(|| data.prompt_template.clone()),
         filter: config.filter.as_ref().unwrap_or(&data.filter).clone(),
         answer_is_unread: data.answer_is_unread,
