@@ -21,7 +21,7 @@ use super::{Resources, Run, best, provenance, states};
 use crate::config::Config;
 use crate::data::{Tokenizer, fingerprint};
 use crate::folder;
-use crate::model::{CONFIG_FILE, ModelFiles, TensorFile, save_tensors};
+use crate::model::{CONFIG_FILE, ModelFiles, TensorFile, fits_disk, save_tensors};
 
 /// Folder of the checkpoints in a run's directory.
 pub const FOLDER: &str = "checkpoints";
@@ -110,7 +110,7 @@ pub fn write(run: &mut Run, due: Option<Due>) -> Result<Option<Written>> {
     if by_time {
         // An earlier one is deleted after this one is in place.
         let replaces = steps(&run.dir)?.into_iter().any(|step| is_by_time(&run.dir, step));
-        folder::check_room(&run.dir, run.resources.checkpoint_bytes(), if replaces { 1 } else { 2 })?;
+        fits_disk(&run.dir, run.resources.checkpoint_bytes(), if replaces { 1 } else { 2 })?;
     }
     let written = write_point(run, &RecoveryPoint::of(run), &States::save(&run.resources)?, by_time)?;
     run.observers.metrics.add_time("checkpoint", started);
