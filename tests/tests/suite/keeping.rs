@@ -7,7 +7,7 @@ use tests::{Folder, RunDir};
 
 /// Steps that are evaluated each, on few prompts, with a rate that soon spoils the model.
 const SPOILED: &str = "--set train.per_device_train_batch_size=16 --set eval.num_prompts=32 --set eval.eval_steps=1 \
-    --set train.learning_rate=3e-2 --set train.warmup_ratio=0 --set train.max_steps=12 --set train.save_steps=1 --set train.save_total_limit=1 \
+    --set train.learning_rate=3e-2 --set train.warmup_ratio=0 --set train.max_steps=12 --set train.save_steps=1 --set train.save_total_limit=2 \
     --set train.metric_for_best_model=eval_accuracy";
 
 /// Steps of two rollouts' uses, with small batches.
@@ -31,7 +31,7 @@ fn the_best_checkpoint_is_kept_and_patience_ends_the_run() {
     let (best, last) = (best(&whole), whole.metrics().len() as u64);
     assert_eq!(last, best + 3, "three evaluations without improvement end the run");
     assert!(last < 12);
-    assert_eq!(whole.checkpoints(), [best, last], "the best is kept beside the one that the limit allows");
+    assert_eq!(whole.checkpoints(), [best, last], "the best is one of those that the limit allows");
     let line = said.lines().find(|line| line.starts_with("ended after step")).unwrap();
     assert!(line.contains("3 evaluations without improvement, the best was "), "{line}");
     let line = said.lines().find(|line| line.starts_with("best checkpoint")).unwrap();

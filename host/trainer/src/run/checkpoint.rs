@@ -251,15 +251,15 @@ pub fn model_of(model: &str) -> Result<String> {
 }
 
 /// Deletes the checkpoints by time before the newest checkpoint. Of the others, deletes the oldest beyond `train.save_total_limit`, but never
-/// the best.
+/// the best or the newest.
 fn prune(dir: &Path, config: &Config, progress: &Progress) -> Result<()> {
     let (limit, steps) = (config.train.save_total_limit, steps(dir)?);
     let newest = steps.last().copied();
     let (by_time, others): (Vec<u64>, Vec<u64>) = steps.into_iter().partition(|step| is_by_time(dir, *step));
     let surplus = if limit == 0 { 0 } else { others.len().saturating_sub(limit) };
-    let best = progress.best.map(|best| best.step);
+    let kept = [others.last().copied(), progress.best.as_ref().map(|best| best.step)];
     let replaced = by_time.into_iter().filter(|step| Some(*step) != newest);
-    let old = others[..surplus].iter().copied().filter(|step| Some(*step) != best);
+    let old = others.into_iter().filter(|step| !kept.contains(&Some(*step))).take(surplus);
     replaced.chain(old).try_for_each(|step| folders::delete(&path(dir, step)))
 }
 
