@@ -11,7 +11,7 @@ use capo_plugin::Point;
 use crate::eval;
 use crate::metrics::Line;
 use crate::model::{Capture, Dropout};
-use crate::run::{Resources, Run, best, checkpoint, recovery_point};
+use crate::run::{Progress, Resources, Run, best, checkpoint, recovery_point};
 use crate::stages::backward::StepGradients;
 use crate::stages::record::StepRecord;
 use crate::stages::recorder::Recorder;
@@ -98,8 +98,8 @@ fn evaluate_before(run: &mut Run, observer: &mut dyn Observer) -> Result<()> {
 
 /// Ends a step for those who observe the run.
 fn tell(run: &mut Run, observer: &mut dyn Observer) -> Result<()> {
-    let (progress, completions) = (&run.progress, run.completions_sampled());
-    let mut line = run.observers.metrics.line(progress.step, progress.num_tokens, completions);
+    let Progress { step, num_tokens, completions, .. } = run.progress;
+    let mut line = run.observers.metrics.line(step, num_tokens, completions);
     let warnings = run.observers.line(&mut line)?;
     warnings.iter().for_each(|warning| observer.warn(warning));
     observer.line(run, &line);

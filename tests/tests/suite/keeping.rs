@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use insta::assert_snapshot;
+use serde_json::json;
 use tests::{Folder, RunDir};
 
 /// Steps that are evaluated each, on few prompts, with a rate that soon spoils the model.
@@ -97,7 +98,10 @@ fn a_run_is_exported_with_its_card() {
     // A best checkpoint that somebody deleted is not all that there is.
     std::fs::remove_dir_all(run.path().join(format!("checkpoints/step-{best:06}"))).unwrap();
     let outcome = folder.host("export --model run --out newest").succeeded();
-    assert_eq!(outcome.stderr, format!("warning: the run `run` has no longer its best checkpoint, of step {best}; the newest is taken\n"));
+    assert_eq!(
+        outcome.stderr,
+        format!("warning: the run `run` has no longer its best checkpoint, of step {best}; the newest is taken\n")
+    );
     assert!(outcome.stdout.contains("step 12: "), "{outcome:?}");
 }
 
@@ -105,11 +109,17 @@ fn a_run_is_exported_with_its_card() {
 fn a_longer_run_goes_on_with_its_saves_and_evaluations_behind_a_part_of_a_rollout() {
     let folder = Folder::new();
     folder.train("run", SHORT);
-    for (before, after) in [("max_steps = 5", "max_steps = 8")] {
+    // Another metric has another best value, and rollouts are counted with the completions that they had.
+    for (before, after) in [
+        ("max_steps = 5", "max_steps = 8"),
+        ("best_model = \"eval_reward\"", "best_model = \"loss\""),
+        ("num_generations = 4", "num_generations = 8"),
+    ] {
         folder.replace("run/config.toml", before, after);
     }
     folder.said("train --resume run --allow-changed-config");
     let run = folder.run_dir("run");
+    assert_eq!(run.metric("num_completions"), [8, 8, 16, 16, 24, 32, 40, 40].map(f64::from));
     assert_eq!(run.checkpoints(), [2, 4, 5, 6, 8]);
     let steps = |file: &str, name: &str| {
         let lines = folder.json_lines(file).into_iter().filter(|line| line.get(name).is_some());
@@ -117,6 +127,8 @@ fn a_longer_run_goes_on_with_its_saves_and_evaluations_behind_a_part_of_a_rollou
     };
     assert_eq!(steps("run/metrics.jsonl", "eval_reward"), [0, 2, 4, 5, 6, 8].into());
     assert_eq!(steps("run/completions.jsonl", "completion"), [1, 3, 5, 7].into());
+    let best = &tests::json(&run.last_checkpoint().join("progress.json"))["progress"]["best"];
+    assert!(best["step"].as_u64() > Some(5) && best["measure"] == json!(["loss", false]), "{best}");
 }
 
 #[test]

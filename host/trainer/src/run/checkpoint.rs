@@ -63,7 +63,7 @@ pub fn due(run: &Run, stopped: bool, at_risk: Duration) -> Option<Due> {
         return None;
     }
     let (step, train) = (run.progress.step, &run.config().train);
-    let is_best = run.progress.best.is_some_and(|best| best.step == step);
+    let is_best = run.progress.best.as_ref().is_some_and(|best| best.step == step);
     let is_regular = train.save_steps > 0 && step.is_multiple_of(train.save_steps);
     if stopped || is_regular || is_best || best::is_done(run) {
         return Some(Due::Lasting);
@@ -207,7 +207,9 @@ fn best(dir: &Path, newest: u64) -> Result<Option<u64>> {
     let best = progress(&newest).with_context(damaged)?.progress.best.map(|best| best.step);
     let there = best.filter(|best| path(dir, *best).is_dir());
     if let (Some(best), None) = (best, there) {
-        terminal::warn(&format!("the run `{shown}` has no longer its best checkpoint, of step {best}; the newest is taken"));
+        terminal::warn(&format!(
+            "the run `{shown}` has no longer its best checkpoint, of step {best}; the newest is taken"
+        ));
     }
     Ok(there)
 }
@@ -301,7 +303,14 @@ pub fn load(resources: &mut Resources, dir: &Path, step: u64, allow_changes: boo
     // If the process was killed before pruning, one checkpoint too many exists.
     prune(dir, &resources.config, &saved.progress)?;
     let changed = rows.into_iter().map(|(rows, now)| format!("the {rows}{now}")).collect();
-    Ok(Loaded { progress: saved.progress, remembers, changed })
+    let (mut progress, measure) = (saved.progress, resources.config.train.measure_of_best());
+    if progress.completions == 0 {
+        progress.completions = progress.prompts.saturating_mul(resources.config.rollout.num_generations as u64);
+    }
+    // The value of another metric is no best one of this.
+    progress.best =
+        progress.best.filter(|best| measure.is_some() && (best.measure.is_none() || best.measure == measure));
+    Ok(Loaded { progress, remembers, changed })
 }
 
 /// Hashes of the evaluation rows, by purpose.
