@@ -34,6 +34,8 @@ pub struct Wanted<'a> {
     pub split: Option<&'a str>,
     /// Name of the split if `split` is `None`.
     pub default_split: &'a str,
+    /// Setting that names the configuration, in words.
+    pub config_key: &'a str,
 }
 
 /// Contents of `state.json`, which `save_to_disk` writes.
@@ -57,7 +59,9 @@ struct DataFile {
 pub fn find(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
     let shown = path.display();
     let refuse = |what: &str, key: &str, part: Option<&str>| match part {
-        Some(part) => bail!("`{shown}` is {what}, which has no {key} `{part}` (name a folder that has it, or remove it)"),
+        Some(part) => {
+            bail!("`{shown}` is {what}, which has no {key} `{part}` (name a folder that has it, or remove it)")
+        }
         None => Ok(()),
     };
     if !path.is_dir() {
@@ -96,7 +100,7 @@ pub fn find(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
     }
     ensure!(!found.is_empty(), "`{shown}` has no files of rows (their names end in {})", listed(ENDINGS));
     found.sort();
-    let found = of_config(path, found, wanted.config)?;
+    let found = of_config(path, found, wanted)?;
     let found = of_split(path, found, split)?;
     Ok(found.into_iter().map(|file| path.join(file)).collect())
 }
@@ -171,9 +175,9 @@ fn config_of(file: &Path) -> Option<&str> {
     folders(file).find(|part| *part != "data" && word(part).is_none())
 }
 
-fn of_config(root: &Path, found: Vec<PathBuf>, wanted: Option<&str>) -> Result<Vec<PathBuf>> {
+fn of_config(root: &Path, found: Vec<PathBuf>, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
     let configs: BTreeSet<&str> = found.iter().filter_map(|file| config_of(file)).collect();
-    let chosen = match wanted {
+    let chosen = match wanted.config {
         Some(wanted) => {
             let there = found.iter().any(|file| folders(file).any(|part| part == wanted));
             ensure!(
@@ -187,9 +191,10 @@ fn of_config(root: &Path, found: Vec<PathBuf>, wanted: Option<&str>) -> Result<V
         None if found.iter().any(|file| config_of(file).is_none()) => None,
         None if configs.len() == 1 => configs.first().map(|config| (*config).to_owned()),
         None => bail!(
-            "`{}` has several configurations: {} (choose one with `dataset_config`)",
+            "`{}` has several configurations: {} (choose one with {})",
             root.display(),
-            listed(configs)
+            listed(configs),
+            wanted.config_key
         ),
     };
     Ok(found.into_iter().filter(|file| config_of(file) == chosen.as_deref()).collect())

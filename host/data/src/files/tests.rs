@@ -30,7 +30,7 @@ fn error(bytes: &[u8]) -> String {
 }
 
 fn wanted<'a>(config: Option<&'a str>, split: Option<&'a str>) -> Wanted<'a> {
-    Wanted { config, split, default_split: "train" }
+    Wanted { config, split, default_split: "train", config_key: "`data.dataset_config`" }
 }
 
 /// The files found at `path` below the samples, as paths relative to it.
