@@ -13,7 +13,7 @@ const SPOILED: &str = "--set train.per_device_train_batch_size=16 --set eval.num
 
 /// Steps of two rollouts' uses, with small batches.
 const SHORT: &str = "--set train.per_device_train_batch_size=8 --set rollout.num_generations=4 --set rollout.max_completion_length=12 \
-    --set eval.num_prompts=8 --set eval.eval_steps=2 --set train.num_iterations=2 --set train.save_steps=2 --set train.max_steps=5 \
+    --set eval.num_prompts=8 --set eval.eval_steps=2 --set train.num_iterations=2 --set train.save_steps=2 --set train.save_total_limit=0 --set train.max_steps=5 \
     --set train.metric_for_best_model=eval_reward --set logging.log_completions=true";
 
 /// The step with the best accuracy, the first of several.
@@ -127,6 +127,11 @@ fn a_longer_run_goes_on_with_its_saves_and_evaluations_behind_a_part_of_a_rollou
     };
     assert_eq!(steps("run/metrics.jsonl", "eval_reward"), [0, 2, 4, 5, 6, 8].into());
     assert_eq!(steps("run/completions.jsonl", "completion"), [1, 3, 5, 7].into());
+    for (step, max_steps) in [(2, 5), (5, 5), (8, 8)] {
+        folder.said(&format!("export --model run --step {step} --out model-{step}"));
+        let card = folder.text(&format!("model-{step}/README.md"));
+        assert!(card.contains(&format!("\nmax_steps = {max_steps}\n")), "{card}");
+    }
     let best = &tests::json(&run.last_checkpoint().join("progress.json"))["progress"]["best"];
     assert!(best["step"].as_u64() > Some(5) && best["measure"] == json!(["loss", false]), "{best}");
 }
