@@ -14,7 +14,10 @@ use super::columns::at;
 pub struct Filter(BTreeMap<String, Allowed>);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected a value or a list of values (a name with dots goes in quotes: `{ \"a.b\" = 1 }`)"
+)]
 enum Allowed {
     Some(Vec<Scalar>),
     One(Scalar),
@@ -51,6 +54,10 @@ impl Scalar {
     fn is(&self, value: Option<&Value>) -> bool {
         match (self, value) {
             (Self::Bool(one), Some(Value::Bool(other))) => one == other,
+            // As floats, whole numbers above 2^53 would be equal to their neighbours.
+            (Self::Integer(one), Some(Value::Number(other))) if other.is_i64() || other.is_u64() => {
+                other.as_i64() == Some(*one)
+            }
             (Self::Integer(one), Some(Value::Number(other))) => other.as_f64() == Some(*one as f64),
             (Self::Float(one), Some(Value::Number(other))) => other.as_f64() == Some(*one),
             (Self::Text(one), Some(Value::String(other))) => one == other,
@@ -82,5 +89,14 @@ mod tests {
         let error = filter.takes(json!({"level": "Level 3"}).as_object().unwrap()).unwrap_err().to_string();
         assert_eq!(error, "no column `a.b`, which `filter` asks for");
         assert!(Filter::default().takes(&Map::new()).unwrap());
+        let filter: Filter = toml::from_str("id = 9007199254740992").unwrap();
+        let takes = |id: Value| filter.takes(json!({"id": id}).as_object().unwrap()).unwrap();
+        assert!(takes(json!(9_007_199_254_740_992_u64)) && takes(json!(9_007_199_254_740_992.0)));
+        assert!(!takes(json!(9_007_199_254_740_993_u64)), "its neighbour, which as a float is the same");
+        let sentence = toml::from_str::<Filter>("m.style = 'rule'").unwrap_err().to_string();
+        assert!(
+            sentence.contains("a value or a list of values (a name with dots goes in quotes: `{ \"a.b\" = 1 }`)"),
+            "{sentence}"
+        );
     }
 }

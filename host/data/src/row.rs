@@ -3,7 +3,7 @@
 use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 
-use super::columns::{Columns, kind, text_of};
+use super::columns::{Columns, at, kind, text_of};
 use super::filter::Filter;
 use super::lenient::{self, BYTE_ORDER};
 use super::preset::Preset;
@@ -55,14 +55,13 @@ pub(super) fn parse(line: &[u8], reading: &Reading, chat: Option<&Chat>, place: 
     }
     let columns = &reading.columns;
 
-    let (prompt, messages) = match (chat, row.get(&columns.prompt)) {
+    let (prompt, messages) = match (chat, at(&row, &columns.prompt)) {
         (Some(_), Some(Value::Array(_))) => (String::new(), Some(Messages::in_row(line, &columns.prompt)?)),
         (None, Some(Value::Array(list))) if list.first().is_some_and(Value::is_object) => {
             bail!("column `{}` is a list of messages (set `data.format` to `chat`)", columns.prompt)
         }
         _ => (text_of(&row, &columns.prompt)?.ok_or_else(|| missing("prompt_column", &columns.prompt))?, None),
     };
-    row.remove(&columns.prompt);
     // An answer that no reward reads may be anything.
     let text = |column: &str| {
         if reading.answer_is_unread { Ok(text_of(&row, column).unwrap_or_default()) } else { text_of(&row, column) }
@@ -72,6 +71,7 @@ pub(super) fn parse(line: &[u8], reading: &Reading, chat: Option<&Chat>, place: 
         None if reading.answer_is_unread => String::new(),
         answer => answer.ok_or_else(|| missing("answer_column", &columns.answer))?,
     };
+    row.remove(&columns.prompt);
     let columns = Value::Object(row).to_string();
     let template = reading.template.as_deref();
     if let (Some(_), Some(_)) = (&messages, template) {
@@ -124,6 +124,16 @@ mod tests {
             assert_eq!((example.prompt.as_str(), example.answer.as_str()), ("p", answer));
             assert_eq!((example.solution.as_deref(), example.columns.as_str()), (solution, others));
         }
+    }
+
+    #[test]
+    fn messages_in_a_nested_column_are_told_and_an_answer_may_be_the_prompt() {
+        let row = r#"{"extra": {"messages": [{"role": "user", "content": "p"}]}, "p": "same"}"#;
+        let columns = |prompt: &str| Columns { prompt: prompt.into(), answer: "p".into(), ..Columns::default() };
+        let read = |prompt| read(row, &Reading { columns: columns(prompt), ..Reading::default() });
+        let sentence = read("extra.messages").unwrap_err().to_string();
+        assert_eq!(sentence, "column `extra.messages` is a list of messages (set `data.format` to `chat`)");
+        assert_eq!(read("p").unwrap().unwrap().answer, "same");
     }
 
     #[test]

@@ -54,9 +54,6 @@ fn described(item: &mut ItemStruct) -> Result<Code> {
         } else {
             defaults.push(quote!(#ident: Default::default()));
         }
-        if is_called(&field.ty, "Vec") {
-            field.attrs.push(parse_quote!(#[serde(skip_serializing_if = "Vec::is_empty")]));
-        }
         settings.push(setting(field, &ident, &keys, required));
     }
     Ok(quote! {

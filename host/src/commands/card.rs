@@ -4,12 +4,11 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use capo_loader::files;
-use toml::{Table, Value};
+use toml::Value;
 
 use crate::model::{ModelFiles, embedded};
 use crate::report::found::Lines;
-use crate::run::{CONFIG_FILE, METRICS_FILE};
+use crate::run::{METRICS_FILE, provenance, settings};
 
 /// Metrics that a card shows first, before those of benchmarks.
 const FIRST: [&str; 4] = ["eval_accuracy", "eval_reward", "reward", "entropy"];
@@ -27,11 +26,11 @@ const SETTINGS: [(&str, &str); 7] = [
 
 /// The text of `README.md` for the model of the run in `dir` after `step`.
 pub(super) fn of_run(dir: &Path, step: u64) -> Result<String> {
-    let path = dir.join(CONFIG_FILE);
-    let text = files::text(&path).with_context(|| format!("cannot read `{}`", path.display()))?;
-    let settings: Table = text.parse().with_context(|| format!("`{}` is not TOML", path.display()))?;
+    // Those of the last step: a resume at this checkpoint may have changed them for the steps after it.
+    let text = provenance::settings_at(dir, step.saturating_sub(1))?;
+    let settings = settings::read(&text)?;
     let from = settings.get("model").and_then(|model| model.get("model_name_or_path")).and_then(Value::as_str);
-    let from = from.with_context(|| format!("`{}` names no model", path.display()))?.to_owned();
+    let from = from.with_context(|| format!("the settings of `{}` name no model", dir.display()))?.to_owned();
     let license = embedded::model_files(&from).ok().as_ref().and_then(license);
     let mut card = head(&from, license.as_deref());
     let name = short(&from);
@@ -150,7 +149,7 @@ mod tests {
             )
         };
         let given = settings("/home/me/models--a--b/snapshots/1", "/home/me/x.jsonl");
-        std::fs::write(folder.path().join(CONFIG_FILE), given).unwrap();
+        provenance::start(folder.path(), Vec::new(), given).unwrap();
         std::fs::write(folder.path().join(METRICS_FILE), "").unwrap();
         let card = of_run(folder.path(), 1).unwrap();
         assert!(card.contains(&settings("a/b", "x.jsonl")) && !card.contains("/home"), "{card}");

@@ -173,7 +173,7 @@ impl ProgressLines {
         if let Some(ending) = ending {
             self.say(&format!("ended after step {}: {ending}", progress.step));
         }
-        if let (Some(best), Some(metric)) = (progress.best, &run.config().train.metric_for_best_model) {
+        if let (Some(best), Some(metric)) = (&progress.best, &run.config().train.metric_for_best_model) {
             let before = better_before(run, metric, best.value)
                 .map_or(String::new(), |before| format!("; the model before training was better: {before:.4}"));
             self.say(&format!("best checkpoint    step {}, {metric} {:.4}{before}", best.step, best.value));

@@ -11,7 +11,7 @@ use capo_plugin::Point;
 use crate::eval;
 use crate::metrics::Line;
 use crate::model::{Capture, Dropout};
-use crate::run::{Resources, Run, best, checkpoint, recovery_point};
+use crate::run::{Progress, Resources, Run, best, checkpoint, recovery_point};
 use crate::stages::backward::StepGradients;
 use crate::stages::record::StepRecord;
 use crate::stages::recorder::Recorder;
@@ -56,8 +56,10 @@ fn rollouts(run: &mut Run, observer: &mut dyn Observer, stops: impl Fn(u64) -> b
         let begun = Instant::now();
         recovery_point::remember(run);
         let mut rollout = sample(run)?;
-        let (sizes, train) = (run.config().sizes, &run.config().train);
-        let left = (train.max_steps - run.progress.step) as usize;
+        let (sizes, train, done) = (run.config().sizes, &run.config().train, run.progress.step);
+        // Saves and evaluations are due at multiples of a rollout's steps. If a resume begins between two, its first rollout is shorter.
+        let uses = sizes.steps_per_rollout - done % sizes.steps_per_rollout;
+        let left = uses.min(train.max_steps - done) as usize;
         let mut parts = rollout.parts(sizes.step, train.num_iterations as u64).take(left).peekable();
         while let Some(part) = parts.next() {
             step(run, &mut rollout, part)?;
@@ -96,8 +98,8 @@ fn evaluate_before(run: &mut Run, observer: &mut dyn Observer) -> Result<()> {
 
 /// Ends a step for those who observe the run.
 fn tell(run: &mut Run, observer: &mut dyn Observer) -> Result<()> {
-    let (progress, completions) = (&run.progress, run.completions_sampled());
-    let mut line = run.observers.metrics.line(progress.step, progress.num_tokens, completions);
+    let Progress { step, num_tokens, completions, .. } = run.progress;
+    let mut line = run.observers.metrics.line(step, num_tokens, completions);
     let warnings = run.observers.line(&mut line)?;
     warnings.iter().for_each(|warning| observer.warn(warning));
     observer.line(run, &line);

@@ -133,6 +133,20 @@ fn what_is_kept_of_an_evaluation_is_read_with_care() {
     ");
 }
 
+/// The columns of `[data]` are not those of a preset's rows.
+#[test]
+fn a_benchmark_with_a_preset_has_its_own_columns() {
+    let folder = folder();
+    let worded = folder.json_lines("hard.jsonl").into_iter();
+    let worded =
+        worded.map(|row| json!({"question": row["prompt"], "answer": format!("#### {}", row["answer"]), "sum": 0}));
+    folder.write("worded.jsonl", to_json_lines(worded));
+    let preset = "{name=\"hard\",file=\"worded.jsonl\",preset=\"gsm8k\",prompt_template=\"{prompt}\"}";
+    let columns = "--set data.dataset_name=worded.jsonl --set data.prompt_column=question --set data.answer_column=sum";
+    let said = folder.said(&format!("eval {columns} --set eval.benchmark=[{preset}]"));
+    assert_eq!(said, folder.said("eval --benchmark hard.jsonl"));
+}
+
 #[test]
 fn a_run_records_its_benchmarks_and_resumes() {
     let folder = folder();

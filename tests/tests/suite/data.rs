@@ -57,7 +57,25 @@ fn a_cached_dataset_goes_by_its_id() {
     let settings = text_model::SETTINGS;
     let data = "--set data.dataset_name=made-up/gsm8k --set data.preset=gsm8k";
     let several = folder.refused(&format!("train {settings} {data}"));
-    assert_snapshot!(several, @"`FOLDER/samples/hub/datasets--made-up--gsm8k/snapshots/0123456789abcdef` has several configurations: `main`, `socratic` (choose one with `dataset_config`)");
+    assert_snapshot!(several, @"`FOLDER/samples/hub/datasets--made-up--gsm8k/snapshots/0123456789abcdef` has several configurations: `main`, `socratic` (choose one with `data.dataset_config`)");
+    let main = format!("{data} --set data.dataset_config=main");
+    for (args, key) in [
+        (
+            "--set data={datasets=[{path=\"made-up/gsm8k\"}],preset=\"gsm8k\"}",
+            "`name` in its table of `[[data.datasets]]`",
+        ),
+        (
+            &format!("{main} --set data.eval_dataset_name=made-up/gsm8k --set eval.num_prompts=2"),
+            "the path of its folder as `data.eval_dataset_name`",
+        ),
+        (
+            &format!("{main} --set eval.benchmark=[{{name=\"b\",file=\"made-up/gsm8k\"}}]"),
+            "`config` in a table of `[[eval.benchmark]]`",
+        ),
+    ] {
+        let refused = folder.refused(&format!("train {settings} --set eval.num_prompts=0 {args}"));
+        assert!(refused.ends_with(&format!("(choose one with {key})")), "{refused}");
+    }
     let main = format!("{settings} {data} --set data.dataset_config=main --set data.dataset_test_split=test");
     let run = folder.train(
         "run",

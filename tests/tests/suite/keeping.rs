@@ -1,12 +1,20 @@
 //! When a run ends before its last step, which checkpoints it keeps, and what is exported of it.
 
+use std::collections::BTreeSet;
+
 use insta::assert_snapshot;
+use serde_json::json;
 use tests::{Folder, RunDir};
 
 /// Steps that are evaluated each, on few prompts, with a rate that soon spoils the model.
 const SPOILED: &str = "--set train.per_device_train_batch_size=16 --set eval.num_prompts=32 --set eval.eval_steps=1 \
-    --set train.learning_rate=3e-2 --set train.warmup_ratio=0 --set train.max_steps=12 --set train.save_steps=1 --set train.save_total_limit=1 \
+    --set train.learning_rate=3e-2 --set train.warmup_ratio=0 --set train.max_steps=12 --set train.save_steps=1 --set train.save_total_limit=2 \
     --set train.metric_for_best_model=eval_accuracy";
+
+/// Steps of two rollouts' uses, with small batches.
+const SHORT: &str = "--set train.per_device_train_batch_size=8 --set rollout.num_generations=4 --set rollout.max_completion_length=12 \
+    --set eval.num_prompts=8 --set eval.eval_steps=2 --set train.num_iterations=2 --set train.save_steps=2 --set train.save_total_limit=0 --set train.max_steps=5 \
+    --set train.metric_for_best_model=eval_reward --set logging.log_completions=true";
 
 /// The step with the best accuracy, the first of several.
 fn best(run: &RunDir) -> u64 {
@@ -24,7 +32,7 @@ fn the_best_checkpoint_is_kept_and_patience_ends_the_run() {
     let (best, last) = (best(&whole), whole.metrics().len() as u64);
     assert_eq!(last, best + 3, "three evaluations without improvement end the run");
     assert!(last < 12);
-    assert_eq!(whole.checkpoints(), [best, last], "the best is kept beside the one that the limit allows");
+    assert_eq!(whole.checkpoints(), [best, last], "the best is one of those that the limit allows");
     let line = said.lines().find(|line| line.starts_with("ended after step")).unwrap();
     assert!(line.contains("3 evaluations without improvement, the best was "), "{line}");
     let line = said.lines().find(|line| line.starts_with("best checkpoint")).unwrap();
@@ -87,6 +95,45 @@ fn a_run_is_exported_with_its_card() {
     assert_eq!(eval("run"), eval("model --set data.dataset_name=embedded:arithmetic"));
     assert_snapshot!(folder.refused("export --model run --step 99 --out other").split(" (it has").next().unwrap(), @"the run `run` has no checkpoint of step 99");
     assert_snapshot!(folder.refused("export --model model --step 1 --out other"), @"`model` is no run, and so has no steps to choose from (remove `--step`)");
+    // A best checkpoint that somebody deleted is not all that there is.
+    std::fs::remove_dir_all(run.path().join(format!("checkpoints/step-{best:06}"))).unwrap();
+    let outcome = folder.host("export --model run --out newest").succeeded();
+    assert_eq!(
+        outcome.stderr,
+        format!("warning: the run `run` has no longer its best checkpoint, of step {best}; the newest is taken\n")
+    );
+    assert!(outcome.stdout.contains("step 12: "), "{outcome:?}");
+}
+
+#[test]
+fn a_longer_run_goes_on_with_its_saves_and_evaluations_behind_a_part_of_a_rollout() {
+    let folder = Folder::new();
+    folder.train("run", SHORT);
+    // Another metric has another best value, and rollouts are counted with the completions that they had.
+    for (before, after) in [
+        ("max_steps = 5", "max_steps = 8"),
+        ("best_model = \"eval_reward\"", "best_model = \"loss\""),
+        ("num_generations = 4", "num_generations = 8"),
+    ] {
+        folder.replace("run/config.toml", before, after);
+    }
+    folder.said("train --resume run --allow-changed-config");
+    let run = folder.run_dir("run");
+    assert_eq!(run.metric("num_completions"), [8, 8, 16, 16, 24, 32, 40, 40].map(f64::from));
+    assert_eq!(run.checkpoints(), [2, 4, 5, 6, 8]);
+    let steps = |file: &str, name: &str| {
+        let lines = folder.json_lines(file).into_iter().filter(|line| line.get(name).is_some());
+        lines.map(|line| line["step"].as_u64().unwrap()).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(steps("run/metrics.jsonl", "eval_reward"), [0, 2, 4, 5, 6, 8].into());
+    assert_eq!(steps("run/completions.jsonl", "completion"), [1, 3, 5, 7].into());
+    for (step, max_steps) in [(2, 5), (5, 5), (8, 8)] {
+        folder.said(&format!("export --model run --step {step} --out model-{step}"));
+        let card = folder.text(&format!("model-{step}/README.md"));
+        assert!(card.contains(&format!("\nmax_steps = {max_steps}\n")), "{card}");
+    }
+    let best = &tests::json(&run.last_checkpoint().join("progress.json"))["progress"]["best"];
+    assert!(best["step"].as_u64() > Some(5) && best["measure"] == json!(["loss", false]), "{best}");
 }
 
 #[test]

@@ -139,6 +139,30 @@ fn a_run_of_which_little_can_be_read_is_shown() {
 }
 
 #[test]
+fn a_line_over_seeds_goes_on_where_a_seed_ends() {
+    let folder = Folder::new();
+    for (seed, steps, tokens) in [(1, 4, 10), (2, 2, 100)] {
+        folder.write(&format!("runs/a-{seed}/config.toml"), format!("[train]\nseed = {seed}\n"));
+        let line = |step: u64| serde_json::json!({ "step": step, "reward": 1.0, "num_tokens": step * tokens });
+        folder.write(&format!("runs/a-{seed}/metrics.jsonl"), tests::to_json_lines((1..=steps).map(line)));
+    }
+    folder.said("report runs --out report.html");
+    let expression = "(() => { capo.set({ axis: 'tokens' }); return capo.drawn()[0].x; })()";
+    let Some(found) = browser::evaluate(&folder.path().join("report.html"), expression) else { return };
+    assert_eq!(found, serde_json::json!([55, 110, 120, 130]), "the means, then on by what the longer run took");
+}
+
+/// The page's buckets of so many steps.
+#[test]
+fn a_step_that_no_run_reaches_is_shown() {
+    let folder = Folder::new();
+    folder.write("run/config.toml", "");
+    let lines = (1..=2000).chain([u64::MAX]).map(|step| serde_json::json!({ "step": step, "reward": 1.0 }));
+    folder.write("run/metrics.jsonl", tests::to_json_lines(lines));
+    folder.said("report run --out report.html");
+}
+
+#[test]
 fn a_browser_shows_completions_that_cannot_act() {
     let folder = Folder::new();
     folder.write("run/config.toml", "recipe = \"capo\"\n");

@@ -99,6 +99,14 @@ fn other_components_than_the_checkpoints() {
 }
 
 #[test]
+fn a_component_of_the_recipe_that_the_run_does_without() {
+    let folder = Folder::new();
+    folder
+        .train("run", &format!("--plugin libmasks.so --set recipe=icepop --set weight=[] {FIVE_STEPS} --stop-after 1"));
+    folder.resume("run");
+}
+
+#[test]
 fn metrics_and_completions_are_cut_back_to_the_checkpoint() {
     let folder = Folder::new();
     let logged = format!("{FIVE_STEPS} --set logging.log_completions=true");

@@ -36,9 +36,8 @@ impl Messages {
 
     /// The messages in a column of a row, which is a JSON object.
     pub fn in_row(line: &[u8], column: &str) -> Result<Self> {
-        let mut row: IndexMap<String, Value> =
-            lenient::parse(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;
-        let list = row.swap_remove(column).with_context(|| format!("no column `{column}`"))?;
+        let row: Value = lenient::parse(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;
+        let list = at(&row, column).with_context(|| format!("no column `{column}`"))?;
         let messages = Self::of(&list, column)?;
         ensure!(
             messages.0.last().is_some_and(|last| role(last) != "assistant"),
@@ -88,6 +87,14 @@ impl Messages {
     }
 }
 
+/// The value of a row's column, or of a nested field if the name has dots.
+fn at(row: &Value, column: &str) -> Option<Value> {
+    row.get_attr(column).ok().filter(|value| !value.is_undefined()).or_else(|| {
+        let (first, rest) = column.split_once('.')?;
+        at(&row.get_attr(first).ok()?, rest)
+    })
+}
+
 fn message(role: &str, text: &str) -> Message {
     [("role", role), ("content", text)].map(|(key, text)| (Value::from(key), Value::from(text))).into_iter().collect()
 }
@@ -132,6 +139,15 @@ mod tests {
         );
         let shown = messages.unwrap().value().to_string();
         assert_eq!(shown, "[{'role': 'user', 'zeta': 1, 'content': 'a', 'alpha': {'c': 1, 'b': 2}}]");
+    }
+
+    #[test]
+    fn dots_lead_into_columns() {
+        let row = br#"{"extra": {"a": {"messages": [{"role": "user", "content": "q"}]}}, "c": "text"}"#;
+        for column in ["extra.a.messages", "c.messages", "d.messages", "extra.messages"] {
+            let found = Messages::in_row(row, column);
+            assert_eq!(found.is_ok(), column == "extra.a.messages", "{column}: {found:?}");
+        }
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct Wanted<'a> {
     pub split: Option<&'a str>,
     /// Name of the split if `split` is `None`.
     pub default_split: &'a str,
+    /// Setting that names the configuration, in words.
+    pub config_key: &'a str,
 }
 
 /// Contents of `state.json`, which `save_to_disk` writes.
@@ -43,6 +45,9 @@ struct State {
     data_files: Vec<DataFile>,
     #[serde(rename = "_indices_data_files", default)]
     indices: Option<Vec<DataFile>>,
+    /// The split of a dataset that was loaded as one, such as `train`, or `train[:3]` for a part of it.
+    #[serde(rename = "_split", default)]
+    split: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -53,16 +58,20 @@ struct DataFile {
 /// Finds the files at `path`, ordered by name.
 pub fn find(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
     let shown = path.display();
-    if !path.is_dir() {
-        for (key, part) in [("configuration", wanted.config), ("split", wanted.split)] {
-            if let Some(part) = part {
-                bail!("`{shown}` is a file, which has no {key} `{part}` (name a folder, or remove it)");
-            }
+    let refuse = |what: &str, key: &str, part: Option<&str>| match part {
+        Some(part) => {
+            bail!("`{shown}` is {what}, which has no {key} `{part}` (name a folder that has it, or remove it)")
         }
+        None => Ok(()),
+    };
+    if !path.is_dir() {
+        refuse("a file", "configuration", wanted.config)?;
+        refuse("a file", "split", wanted.split)?;
         return Ok(vec![path.to_owned()]);
     }
     let split = wanted.split.unwrap_or(wanted.default_split);
     if path.join("dataset_dict.json").is_file() {
+        refuse("a folder of `save_to_disk`", "configuration", wanted.config)?;
         let folder = path.join(split);
         ensure!(
             folder.is_dir() && split.split('/').count() == 1 && !split.starts_with('.'),
@@ -74,10 +83,15 @@ pub fn find(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
                     .collect::<BTreeSet<_>>()
             )
         );
-        return saved(&folder);
+        return saved(&folder, state(&folder)?);
     }
     if path.join("state.json").is_file() {
-        return saved(path);
+        refuse("a folder of `save_to_disk`", "configuration", wanted.config)?;
+        let state = state(path)?;
+        let own = state.split.as_deref().and_then(|split| split.split('[').next());
+        let what = own.map_or("one saved dataset".to_owned(), |own| format!("one saved dataset, of the split `{own}`"));
+        refuse(&what, "split", wanted.split.filter(|split| own != Some(split)))?;
+        return saved(path, state);
     }
     let mut found = Vec::new();
     list(path, &mut PathBuf::new(), &mut found)?;
@@ -86,17 +100,21 @@ pub fn find(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
     }
     ensure!(!found.is_empty(), "`{shown}` has no files of rows (their names end in {})", listed(ENDINGS));
     found.sort();
-    let found = of_config(path, found, wanted.config)?;
+    let found = of_config(path, found, wanted)?;
     let found = of_split(path, found, split)?;
     Ok(found.into_iter().map(|file| path.join(file)).collect())
 }
 
+/// Reads what `save_to_disk` wrote about the files of a folder.
+fn state(folder: &Path) -> Result<State> {
+    let path = folder.join("state.json");
+    let place = || format!("`{}` is not as `save_to_disk` writes it", path.display());
+    serde_json::from_slice(&files::read(&path)?).with_context(place)
+}
+
 /// Lists the files of a folder that `save_to_disk` wrote.
-fn saved(folder: &Path) -> Result<Vec<PathBuf>> {
+fn saved(folder: &Path, State { data_files, indices, .. }: State) -> Result<Vec<PathBuf>> {
     let state = folder.join("state.json");
-    let bytes = files::read(&state)?;
-    let place = || format!("`{}` is not as `save_to_disk` writes it", state.display());
-    let State { data_files, indices } = serde_json::from_slice(&bytes).with_context(place)?;
     let plain = |name: &str| Path::new(name).components().count() == 1 && !name.starts_with('.');
     if let Some(file) = data_files.iter().find(|file| !plain(&file.filename)) {
         bail!(
@@ -157,9 +175,9 @@ fn config_of(file: &Path) -> Option<&str> {
     folders(file).find(|part| *part != "data" && word(part).is_none())
 }
 
-fn of_config(root: &Path, found: Vec<PathBuf>, wanted: Option<&str>) -> Result<Vec<PathBuf>> {
+fn of_config(root: &Path, found: Vec<PathBuf>, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
     let configs: BTreeSet<&str> = found.iter().filter_map(|file| config_of(file)).collect();
-    let chosen = match wanted {
+    let chosen = match wanted.config {
         Some(wanted) => {
             let there = found.iter().any(|file| folders(file).any(|part| part == wanted));
             ensure!(
@@ -173,9 +191,10 @@ fn of_config(root: &Path, found: Vec<PathBuf>, wanted: Option<&str>) -> Result<V
         None if found.iter().any(|file| config_of(file).is_none()) => None,
         None if configs.len() == 1 => configs.first().map(|config| (*config).to_owned()),
         None => bail!(
-            "`{}` has several configurations: {} (choose one with `dataset_config`)",
+            "`{}` has several configurations: {} (choose one with {})",
             root.display(),
-            listed(configs)
+            listed(configs),
+            wanted.config_key
         ),
     };
     Ok(found.into_iter().filter(|file| config_of(file) == chosen.as_deref()).collect())

@@ -62,7 +62,7 @@ fn check_lines(text: &[u8]) -> Result<()> {
         "its objects go over several lines (write each on a line of its own, as `jq -c .` does, or all of them as a list)"
     );
     let has_objects = || text.split(|byte| *byte == b'\n').any(|line| line.trim_ascii_start().starts_with(b"{"));
-    for (separator, name) in [(b'\t', "tabs"), (b',', "commas")] {
+    for (separator, name) in [(b'\t', "tabs"), (b',', "commas"), (b';', "semicolons")] {
         ensure!(
             !first.contains(&separator) || has_objects(),
             "it is a table with {name} between its columns, which is not read (write it as JSON lines or parquet, in Python with pandas: `read_csv(...).to_json(..., orient=\"records\", lines=True)`)"

@@ -30,7 +30,7 @@ fn error(bytes: &[u8]) -> String {
 }
 
 fn wanted<'a>(config: Option<&'a str>, split: Option<&'a str>) -> Wanted<'a> {
-    Wanted { config, split, default_split: "train" }
+    Wanted { config, split, default_split: "train", config_key: "`data.dataset_config`" }
 }
 
 /// The files found at `path` below the samples, as paths relative to it.
@@ -64,6 +64,27 @@ fn shards_and_splits_are_those_that_were_saved() {
     assert_eq!(all, expected("train"));
     assert_eq!(found("saved", None, None).unwrap(), ["train/data-00000-of-00001.arrow"]);
     assert_eq!(found("saved", None, Some("test")).unwrap(), ["test/data-00000-of-00001.arrow"]);
+    let dict = found("saved", Some("main"), None).unwrap_err();
+    assert!(dict.starts_with("`FOLDER` is a folder of `save_to_disk`, which has no configuration `main`"), "{dict}");
+}
+
+#[test]
+fn a_dataset_saved_alone_has_the_split_that_it_was_loaded_as() {
+    let folder = tempfile::tempdir().unwrap();
+    let find = |own: &str, config: Option<&str>, split: &str| {
+        let state = format!(r#"{{"_data_files": [{{"filename": "a.arrow"}}], "_split": {own}}}"#);
+        fs::write(folder.path().join("state.json"), state).unwrap();
+        let found = super::find(folder.path(), wanted(config, Some(split))).map(|found| found.len());
+        found.map_err(|error| error.to_string().replace(&folder.path().display().to_string(), "FOLDER"))
+    };
+    assert_eq!(find("\"train\"", None, "train"), Ok(1));
+    assert_eq!(find("\"train[:3]\"", None, "train"), Ok(1));
+    let refused = |what: &str| Err(format!("`FOLDER` is {what} (name a folder that has it, or remove it)"));
+    let other = "one saved dataset, of the split `train`, which has no split `test`";
+    assert_eq!(find("\"train\"", None, "test"), refused(other));
+    assert_eq!(find("null", None, "test"), refused("one saved dataset, which has no split `test`"));
+    let configuration = "a folder of `save_to_disk`, which has no configuration `main`";
+    assert_eq!(find("null", Some("main"), "train"), refused(configuration));
 }
 
 #[test]
@@ -80,7 +101,7 @@ fn a_snapshot_has_configurations_and_splits() {
         "`FOLDER` has no split `validation` (it has `test`, `train`)"
     );
     let file = found("verl.parquet", None, Some("test")).unwrap_err();
-    assert_eq!(file, "`FOLDER` is a file, which has no split `test` (name a folder, or remove it)");
+    assert_eq!(file, "`FOLDER` is a file, which has no split `test` (name a folder that has it, or remove it)");
 }
 
 #[test]
@@ -136,6 +157,10 @@ fn damaged_files_are_told() {
     assert_eq!(error(b"PAR1"), "cannot read `FILE`: it ends too early (fetch it again)");
     assert!(error(b"PAR1\xff\xff\xff\xffPAR1").contains("its footer is said to have 4294967295 bytes"));
     assert_eq!(error(b"\x1f\x8b\x08\x00"), "`FILE` is packed (unpack it)");
+    for (table, between) in [("prompt,answer\n1,2\n", "commas"), ("prompt;answer\n1;2\n", "semicolons")] {
+        let told = format!("it is a table with {between} between its columns, which is not read (write it as ");
+        assert!(error(table.as_bytes()).contains(&told), "{}", error(table.as_bytes()));
+    }
     let whole = fs::read(samples().join("math-stream.arrow")).unwrap();
     for end in [4, 7, 100, whole.len() / 2] {
         assert_eq!(error(&whole[..end]), "cannot read `FILE`: it ends too early (fetch it again)", "{end} bytes");

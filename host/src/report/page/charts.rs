@@ -95,6 +95,6 @@ impl Buckets {
         let is_long = metrics().any(|(_, name, _)| longest(runs, name) > limit);
         let last = runs.iter().filter_map(|run| run.lines.steps.last()).max().copied().unwrap_or(0);
         let buckets = limit as u64 / OF_A_BUCKET;
-        Self { limit, width: is_long.then(|| (last + 1).div_ceil(buckets)) }
+        Self { limit, width: is_long.then(|| last / buckets + 1) }
     }
 }

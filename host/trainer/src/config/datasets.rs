@@ -11,6 +11,9 @@ use crate::data::{
 };
 use crate::model::{ModelFiles, Policy, hub};
 
+/// Setting with the configuration of the only dataset.
+const CONFIG_KEY: &str = "`data.dataset_config`";
+
 impl DataConfig {
     /// Opens the dataset for `purpose`, with a training order drawn from `seed`. Checks its rows against tokenizer and model.
     pub fn open(
@@ -40,39 +43,44 @@ fn train(data: &DataConfig) -> Result<Vec<Source>> {
         split: data.dataset_train_split.clone(),
         ..SourceConfig::default()
     };
-    let all = if data.datasets.is_empty() { std::slice::from_ref(&one) } else { &data.datasets[..] };
-    all.iter().map(|config| open(config, data, "train")).collect()
+    let (all, key) = match &data.datasets[..] {
+        [] => (std::slice::from_ref(&one), CONFIG_KEY),
+        several => (several, "`name` in its table of `[[data.datasets]]`"),
+    };
+    all.iter().map(|config| open(config, data, "train", key)).collect()
 }
 
 /// The dataset of held-out prompts: a separate one, or another split of the only dataset.
 fn eval(data: &DataConfig) -> Result<Option<Source>> {
-    let (path, name) = match (&data.eval_dataset_name, &data.dataset_test_split) {
-        (Some(path), _) => (path.clone(), None),
-        (None, Some(_)) => (data.dataset_name.clone(), data.dataset_config.clone()),
+    let (path, name, key) = match (&data.eval_dataset_name, &data.dataset_test_split) {
+        (Some(path), _) => (path.clone(), None, "the path of its folder as `data.eval_dataset_name`"),
+        (None, Some(_)) => (data.dataset_name.clone(), data.dataset_config.clone(), CONFIG_KEY),
         (None, None) => return Ok(None),
     };
     let split = data.dataset_test_split.clone();
-    measured(&SourceConfig { path, name, split, ..SourceConfig::default() }, data).map(Some)
+    measured(&SourceConfig { path, name, split, ..SourceConfig::default() }, data, key).map(Some)
 }
 
-/// A dataset that a model is measured on. The rows that are used do not depend on the training data.
-pub(super) fn measured(config: &SourceConfig, data: &DataConfig) -> Result<Source> {
-    let source = open(config, data, "test")?;
+/// A dataset that a model is measured on. The rows that are used do not depend on the training data. `key` names its configuration.
+pub(super) fn measured(config: &SourceConfig, data: &DataConfig, key: &str) -> Result<Source> {
+    let source = open(config, data, "test", key)?;
     Ok(Source { reading: Reading { filter: Filter::default(), ..source.reading }, ..source })
 }
 
-fn open(config: &SourceConfig, data: &DataConfig, default_split: &str) -> Result<Source> {
-    let wanted = Wanted { config: config.name.as_deref(), split: config.split.as_deref(), default_split };
+fn open(config: &SourceConfig, data: &DataConfig, default_split: &str, config_key: &str) -> Result<Source> {
+    let wanted = Wanted { config: config.name.as_deref(), split: config.split.as_deref(), default_split, config_key };
     let files = find(&located(&config.path)?, wanted)?;
+    let preset = config.preset.or(data.preset);
     let column = |own: &Option<String>, shared: &String| own.as_ref().unwrap_or(shared).clone();
-    let columns = Columns {
+    let named = || Columns {
         prompt: column(&config.prompt_column, &data.prompt_column),
         answer: column(&config.answer_column, &data.answer_column),
         solution: column(&config.solution_column, &data.solution_column),
     };
     let reading = Reading {
-        columns,
-        preset: config.preset.or(data.preset),
+        // A preset makes columns of the usual names, whatever those of other datasets are.
+        columns: preset.map_or_else(named, |_| Columns::default()),
+        preset,
         template: config.prompt_template.clone().or_else(|| data.prompt_template.clone()),
         filter: config.filter.as_ref().unwrap_or(&data.filter).clone(),
         answer_is_unread: data.answer_is_unread,

@@ -111,7 +111,8 @@ impl BenchmarkConfig {
             answer_column: self.answer_column.clone(),
             ..SourceConfig::default()
         };
-        let (mut examples, left_out) = examples(&datasets::measured(&source, data)?, demands)?;
+        let (mut examples, left_out) =
+            examples(&datasets::measured(&source, data, "`config` in a table of `[[eval.benchmark]]`")?, demands)?;
         if self.max_prompts > 0 {
             examples.truncate(self.max_prompts);
         }

@@ -68,10 +68,8 @@ pub struct Config {
     /// Sections `[[mask]]`, in order.
     pub mask: Vec<ComponentConfig>,
     /// Sections `[[weight]]`, in order.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub weight: Vec<ComponentConfig>,
     /// Sections `[[step_control]]`, in order.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub step_control: Vec<ComponentConfig>,
     /// Section `[environment]`; `None` if a completion is one turn.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -192,6 +192,11 @@ pub enum LossDistribution {
 }
 
 impl TrainConfig {
+    /// What chooses the best checkpoint: the metric, and whether more of it is better.
+    pub fn measure_of_best(&self) -> Option<(String, bool)> {
+        Some((self.metric_for_best_model.clone()?, self.is_greater_better()))
+    }
+
     /// True if a larger value of `metric_for_best_model` is better.
     pub fn is_greater_better(&self) -> bool {
         let is_loss = || self.metric_for_best_model.as_deref().is_some_and(|metric| metric.ends_with("loss"));

@@ -20,7 +20,7 @@ pub fn consider(run: &mut Run) -> Result<()> {
     }
     // A step whose metric is missing or NaN is never the best.
     let value = value.unwrap_or(f64::NAN);
-    run.progress.best = compared(run.progress.best, run.progress.step, value, &run.config().train);
+    run.progress.best = compared(run.progress.best.take(), run.progress.step, value, &run.resources.config.train);
     Ok(())
 }
 
@@ -43,13 +43,14 @@ fn refuse(run: &Run, metric: &str) -> Result<()> {
 }
 
 fn compared(before: Option<Best>, step: u64, value: f64, train: &TrainConfig) -> Option<Best> {
+    let measure = train.measure_of_best();
     let Some(before) = before else {
-        return value.is_finite().then_some(Best { step, value, without_improvement: 0 });
+        return value.is_finite().then_some(Best { step, value, without_improvement: 0, measure });
     };
     let gain = if train.is_greater_better() { value - before.value } else { before.value - value };
     let without_improvement = if gain > train.early_stopping_threshold { 0 } else { before.without_improvement + 1 };
     let (step, value) = if gain > 0.0 { (step, value) } else { (before.step, before.value) };
-    Some(Best { step, value, without_improvement })
+    Some(Best { step, value, without_improvement, measure })
 }
 
 /// True if the run has done its last step, or ends before it.
@@ -61,13 +62,12 @@ pub fn is_done(run: &Run) -> bool {
 pub fn ending(run: &Run) -> Option<String> {
     let train = &run.config().train;
     if run.has_its_completions() {
-        let sampled = run.completions_sampled();
         return Some(format!(
-            "{sampled} completions are sampled (`train.max_completions` is {})",
-            train.max_completions
+            "{} completions are sampled (`train.max_completions` is {})",
+            run.progress.completions, train.max_completions
         ));
     }
-    let best = run.progress.best.filter(|best| {
+    let best = run.progress.best.as_ref().filter(|best| {
         train.early_stopping_patience > 0 && best.without_improvement >= train.early_stopping_patience
     })?;
     Some(format!(
@@ -83,8 +83,8 @@ mod tests {
     fn history(train: &TrainConfig, values: &[f64]) -> Vec<(u64, u64)> {
         let mut best = None;
         let step = |(index, value): (usize, &f64)| {
-            best = compared(best, index as u64 + 1, *value, train);
-            best.map_or((0, 0), |best| (best.step, best.without_improvement))
+            best = compared(best.take(), index as u64 + 1, *value, train);
+            best.as_ref().map_or((0, 0), |best| (best.step, best.without_improvement))
         };
         values.iter().enumerate().map(step).collect()
     }

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::Tensor;
-use capo_loader::files;
 use capo_loader::folders::{self, NewFolder};
 use capo_loader::manifest::SealedFolder;
+use capo_loader::{files, terminal};
 use serde::{Deserialize, Serialize};
 
 use super::progress::{Progress, RecoveryPoint, States};
@@ -21,7 +21,7 @@ use super::{Resources, Run, best, provenance, states};
 use crate::config::Config;
 use crate::data::{Tokenizer, fingerprint};
 use crate::folder;
-use crate::model::{CONFIG_FILE, ModelFiles, TensorFile, save_tensors};
+use crate::model::{CONFIG_FILE, ModelFiles, TensorFile, fits_disk, save_tensors};
 
 /// Folder of the checkpoints in a run's directory.
 pub const FOLDER: &str = "checkpoints";
@@ -63,7 +63,7 @@ pub fn due(run: &Run, stopped: bool, at_risk: Duration) -> Option<Due> {
         return None;
     }
     let (step, train) = (run.progress.step, &run.config().train);
-    let is_best = run.progress.best.is_some_and(|best| best.step == step);
+    let is_best = run.progress.best.as_ref().is_some_and(|best| best.step == step);
     let is_regular = train.save_steps > 0 && step.is_multiple_of(train.save_steps);
     if stopped || is_regular || is_best || best::is_done(run) {
         return Some(Due::Lasting);
@@ -110,7 +110,7 @@ pub fn write(run: &mut Run, due: Option<Due>) -> Result<Option<Written>> {
     if by_time {
         // An earlier one is deleted after this one is in place.
         let replaces = steps(&run.dir)?.into_iter().any(|step| is_by_time(&run.dir, step));
-        folder::check_room(&run.dir, run.resources.checkpoint_bytes(), if replaces { 1 } else { 2 })?;
+        fits_disk(&run.dir, run.resources.checkpoint_bytes(), if replaces { 1 } else { 2 })?;
     }
     let written = write_point(run, &RecoveryPoint::of(run), &States::save(&run.resources)?, by_time)?;
     run.observers.metrics.add_time("checkpoint", started);
@@ -200,11 +200,18 @@ pub fn newest(dir: &Path) -> Result<u64> {
     Ok(steps(dir)?.pop().unwrap_or(0))
 }
 
-/// Best step so far, according to the checkpoint of `step` of the run in `dir`; `None` without a metric for it.
-pub fn best(dir: &Path, step: u64) -> Result<Option<u64>> {
-    let path = path(dir, step);
-    let damaged = || format!("checkpoint `{}` cannot be used", path.display());
-    Ok(progress(&path).with_context(damaged)?.progress.best.map(|best| best.step))
+/// Best step so far of the run in `dir`, according to its `newest` checkpoint; `None` without a metric for it, or if its checkpoint is gone.
+fn best(dir: &Path, newest: u64) -> Result<Option<u64>> {
+    let (shown, newest) = (dir.display(), path(dir, newest));
+    let damaged = || format!("checkpoint `{}` cannot be used", newest.display());
+    let best = progress(&newest).with_context(damaged)?.progress.best.map(|best| best.step);
+    let there = best.filter(|best| path(dir, *best).is_dir());
+    if let (Some(best), None) = (best, there) {
+        terminal::warn(&format!(
+            "the run `{shown}` has no longer its best checkpoint, of step {best}; the newest is taken"
+        ));
+    }
+    Ok(there)
 }
 
 /// True if `dir` holds a run.
@@ -246,15 +253,15 @@ pub fn model_of(model: &str) -> Result<String> {
 }
 
 /// Deletes the checkpoints by time before the newest checkpoint. Of the others, deletes the oldest beyond `train.save_total_limit`, but never
-/// the best.
+/// the best or the newest.
 fn prune(dir: &Path, config: &Config, progress: &Progress) -> Result<()> {
     let (limit, steps) = (config.train.save_total_limit, steps(dir)?);
     let newest = steps.last().copied();
     let (by_time, others): (Vec<u64>, Vec<u64>) = steps.into_iter().partition(|step| is_by_time(dir, *step));
     let surplus = if limit == 0 { 0 } else { others.len().saturating_sub(limit) };
-    let best = progress.best.map(|best| best.step);
+    let kept = [others.last().copied(), progress.best.as_ref().map(|best| best.step)];
     let replaced = by_time.into_iter().filter(|step| Some(*step) != newest);
-    let old = others[..surplus].iter().copied().filter(|step| Some(*step) != best);
+    let old = others.into_iter().filter(|step| !kept.contains(&Some(*step))).take(surplus);
     replaced.chain(old).try_for_each(|step| folders::delete(&path(dir, step)))
 }
 
@@ -296,7 +303,14 @@ pub fn load(resources: &mut Resources, dir: &Path, step: u64, allow_changes: boo
     // If the process was killed before pruning, one checkpoint too many exists.
     prune(dir, &resources.config, &saved.progress)?;
     let changed = rows.into_iter().map(|(rows, now)| format!("the {rows}{now}")).collect();
-    Ok(Loaded { progress: saved.progress, remembers, changed })
+    let (mut progress, measure) = (saved.progress, resources.config.train.measure_of_best());
+    if progress.completions == 0 {
+        progress.completions = progress.prompts.saturating_mul(resources.config.rollout.num_generations as u64);
+    }
+    // The value of another metric is no best one of this.
+    progress.best =
+        progress.best.filter(|best| measure.is_some() && (best.measure.is_none() || best.measure == measure));
+    Ok(Loaded { progress, remembers, changed })
 }
 
 /// Hashes of the evaluation rows, by purpose.

@@ -13,8 +13,8 @@ use capo_plugin::Inputs;
 
 use super::lock::{self, Lock};
 use super::{CONFIG_FILE, METRICS_FILE, Run, checkpoint, provenance};
-use crate::folder;
 use crate::metrics::completions::COMPLETIONS_FILE;
+use crate::model::fits_disk;
 
 /// Beginning of the names of TensorBoard's files.
 const EVENTS: &str = "events.out.tfevents";
@@ -82,7 +82,7 @@ pub fn make(
     let (parent, given) = dir.map_or_else(|| Ok((RUNS.into(), name.into())), folders::split)?;
     let cannot = |dir: &Path| format!("cannot make the run directory `{}`", dir.display());
     let first = || cannot(dir.unwrap_or(&parent.join(&given)));
-    folder::check_room(&parent, checkpoint, 1).with_context(first)?;
+    fits_disk(&parent, checkpoint, 1).with_context(first)?;
     let new = NewFolder::in_folder(&parent).with_context(first)?;
     let lock = fill(new.path(), settings, plugins).with_context(first)?;
     if let Some(blank) = dir.filter(|dir| is_blank(dir)) {

@@ -64,15 +64,10 @@ impl Run {
         step_info(config, self.progress.step, iteration, components.objective.reduction(), optimizer)
     }
 
-    /// Number of completions sampled so far.
-    pub fn completions_sampled(&self) -> u64 {
-        self.progress.prompts.saturating_mul(self.config().rollout.num_generations as u64)
-    }
-
     /// True if `train.max_completions` completions have been sampled.
     pub fn has_its_completions(&self) -> bool {
         let most = self.config().train.max_completions;
-        most > 0 && self.completions_sampled() >= most
+        most > 0 && self.progress.completions >= most
     }
 
     /// Split of forward and backward passes into micro-batches.

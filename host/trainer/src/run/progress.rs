@@ -13,6 +13,9 @@ pub struct Progress {
     pub step: u64,
     /// Number of training prompts used.
     pub prompts: u64,
+    /// Number of completions sampled; absent in older checkpoints, whose resume takes today's number for each prompt.
+    #[serde(default)]
+    pub completions: u64,
     /// Number of prompt and completion tokens processed.
     pub num_tokens: u64,
     /// Number of completion tokens that reached the masks.
@@ -43,6 +46,7 @@ impl Progress {
     /// Counts a rollout.
     pub fn rollout(&mut self, record: &RolloutRecord) {
         self.prompts += record.prompts;
+        self.completions += record.prompts * record.group_size as u64;
         self.num_tokens += record.tokens;
     }
 
@@ -64,7 +68,7 @@ impl Progress {
 }
 
 /// The evaluation with the best value so far.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Best {
     /// Step after which it was evaluated.
@@ -73,6 +77,9 @@ pub struct Best {
     pub value: f64,
     /// Number of evaluations since the last one that improved by more than `train.early_stopping_threshold`.
     pub without_improvement: u64,
+    /// The metric of the value, and whether more of it is better; `None` in older checkpoints.
+    #[serde(default)]
+    pub measure: Option<(String, bool)>,
 }
 
 /// State of a run between two rollouts, from which a checkpoint can still be made. A change of the weights invalidates it.

@@ -8,12 +8,13 @@ use toml::{Table, Value};
 use crate::config::default_of;
 
 /// Differences between two settings texts, one entry per key. A setting that a text lacks has its default: a run may be of a version
-/// that did not know it.
+/// that did not know it, or that did not write empty lists.
 pub fn changes(before: &str, now: &str) -> Result<Vec<String>> {
     let (before, now) = (keys(&read(before)?), keys(&read(now)?));
     let all: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
     let value = |values: &BTreeMap<String, String>, key: &str| {
-        values.get(key).cloned().or_else(|| default_of(key)).unwrap_or_else(|| "not set".to_owned())
+        let value = values.get(key).cloned().or_else(|| default_of(key));
+        value.filter(|value| value != "[]").unwrap_or_else(|| "not set".to_owned())
     };
     let values = all.into_iter().map(|key| (key, value(&before, key), value(&now, key)));
     let changed = values.filter(|(_, before, now)| before != now);
@@ -62,7 +63,9 @@ mod tests {
         ];
         assert_eq!(changes(before, now).unwrap(), expected);
         let of_an_older_version = |now: &str| changes("[train]\nseed = 1\n", now).unwrap();
-        assert!(of_an_older_version("[train]\nseed = 1\nsave_minutes = 10.0\n").is_empty());
+        assert!(
+            of_an_older_version("weight = []\n[train]\nseed = 1\nsave_minutes = 10.0\nloss_factors = []\n").is_empty()
+        );
         let changed = of_an_older_version("[train]\nseed = 1\nsave_minutes = 5.0\n");
         assert_eq!(changed, ["`train.save_minutes`: 10.0 -> 5.0"]);
     }

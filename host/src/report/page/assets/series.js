@@ -35,24 +35,32 @@ function ofRun(data, line, { axis, weight }) {
   };
 }
 
-// Several runs' lines as one: at each step the mean of those that have it, with its standard error on both sides.
+// Several runs' lines as one: at each step the mean of those that have it, with its standard error on both sides. Between two steps the
+// line goes on by the mean way of the runs that have both: a mean of the places would go back where a run ends that was ahead.
 function overSeeds(data, lines, { axis, weight }) {
   const steps = new Map();
   for (const line of lines) {
     const grid = data.runs[line.run].grids[line.grid];
     smooth(line.y, weight).forEach((y, at) => {
       if (grid[axis][at] === null) return;
-      const place = steps.get(grid.step[at]) ?? { x: [], y: [] };
-      place.x.push(grid[axis][at]);
+      const place = steps.get(grid.step[at]) ?? { x: new Map(), y: [] };
+      place.x.set(line.run, grid[axis][at]);
       if (y !== null) place.y.push(y);
       steps.set(grid.step[at], place);
     });
   }
   const columns = { x: [], y: [], low: [], high: [] };
+  let before = new Map();
   for (const step of [...steps.keys()].sort((a, b) => a - b)) {
     const place = steps.get(step);
+    const last = columns.x.at(-1) ?? 0, both = [...place.x.keys()].filter((run) => before.has(run));
+    const meanOf = (runs, places) => meanAndError(runs.map((run) => places.get(run)))[0];
+    const x = both.length
+      ? meanOf(both, place.x) + (last - meanOf(both, before))
+      : Math.max(last, meanOf([...place.x.keys()], place.x));
+    before = place.x;
     const [mean, error] = place.y.length ? meanAndError(place.y) : [null, null];
-    columns.x.push(meanAndError(place.x)[0]);
+    columns.x.push(x);
     columns.y.push(mean);
     columns.low.push(error === null ? null : mean - error);
     columns.high.push(error === null ? null : mean + error);
