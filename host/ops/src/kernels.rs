@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
+/// NVRTC's; `--fmad=false` as in capo-core/src/cuda/image.rs, so that a kernel computes what its source says.
+pub const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
+
 /// The file of PTX that comes from `parts` (sources, options, the driver's version); `None` without a home.
 pub fn file(parts: &[&str]) -> Option<PathBuf> {
     let home = || Some(PathBuf::from(env::var_os("HOME")?).join(".cache"));

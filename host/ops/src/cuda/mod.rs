@@ -9,7 +9,7 @@ use candle_core::cuda_backend::{CudaDType, CudaDevice, WrapErr};
 use candle_core::{CudaStorage, DType, Error, Layout, Result, Tensor};
 
 use super::kernel::layout_error;
-use super::kernels;
+use super::kernels::{self, OPTIONS};
 
 mod attention;
 mod elementwise;
@@ -60,8 +60,6 @@ pub(super) fn takes(x: &Tensor) -> bool {
 
 pub(super) type Arg<'a> = (&'a CudaStorage, &'a Layout);
 
-/// NVRTC's; `--fmad=false` as in capo-core/src/cuda/image.rs, so that a kernel computes what its source says.
-const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
 const ARCHITECTURE: &str = "compute_80";
 
 /// The kernels as one unit.
