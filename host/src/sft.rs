@@ -296,7 +296,8 @@ impl Sft {
 
 fn open_model(settings: &Sections) -> Result<(ModelFiles, Policy)> {
     let train = &settings.train;
-    let device = device::open(&train.device, train.dtype)?;
+    device::tf32::choose(None, train.dtype);
+    let device = device::open(&train.device)?;
     let (name, fresh) = match (&settings.model.config_name_or_path, &settings.model.model_name_or_path) {
         (Some(name), None) => (name, true),
         (None, Some(name)) => (name, false),

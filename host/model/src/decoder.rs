@@ -192,12 +192,19 @@ impl Layer {
         [query, key, value, output, gate, up, down].iter().any(|linear| linear.adapter.is_some())
     }
 
-    /// Queries, keys and values of `x` `[N, D]` before their rotation, `[N, H or KV * head_dim]`; and the queries and keys before their
+    /// The residual stream before the layer, `[N, D]`, and its norm: `x`, and the output `more` of an earlier layer, if it is not in it yet.
+    pub(super) fn normed(&self, x: &Tensor, more: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
+        match more {
+            None => Ok((x.clone(), ops::rms_norm(x, &self.input_norm, self.sizes.eps)?)),
+            Some(more) => Ok(ops::add_rms_norm(more, x, &self.input_norm, self.sizes.eps)?),
+        }
+    }
+
+    /// Queries, keys and values of `normed` `[N, D]` before their rotation, `[N, H or KV * head_dim]`; and the queries and keys before their
     /// norms.
-    pub(super) fn projected(&self, x: &Tensor) -> Result<(Option<QueriesAndKeys>, [Tensor; 3])> {
-        let normed = ops::rms_norm(x, &self.input_norm, self.sizes.eps)?;
+    pub(super) fn projected(&self, normed: &Tensor) -> Result<(Option<QueriesAndKeys>, [Tensor; 3])> {
         let joined = self.joined.as_ref().map(|joined| &joined.heads);
-        let [queries, keys, values] = Linear::forward_joined([&self.query, &self.key, &self.value], joined, &normed)?;
+        let [queries, keys, values] = Linear::forward_joined([&self.query, &self.key, &self.value], joined, normed)?;
         let Some(norms) = &self.head_norms else { return Ok((None, [queries, keys, values])) };
         let normed = |x, norm| norm_heads(x, norm, self.sizes.eps);
         let of_heads = [normed(&queries, &norms.queries)?, normed(&keys, &norms.keys)?, values];
@@ -207,7 +214,7 @@ impl Layer {
     /// The heads of `x` `[N, D]`, and the queries and keys before their norms.
     pub(super) fn heads(&self, x: &Tensor, rope: &Rope) -> Result<(Option<QueriesAndKeys>, Heads)> {
         let HeadSizes { heads, kv_heads, .. } = self.sizes.heads;
-        let (unnormed, [queries, keys, values]) = self.projected(x)?;
+        let (unnormed, [queries, keys, values]) = self.projected(&self.normed(x, None)?.1)?;
         // Each token is a row of its own, so heads stay where they are.
         let turned = |x: &Tensor, heads| rope.apply(&x.unsqueeze(1)?, heads)?.reshape(x.shape());
         let (queries, keys) = (turned(&queries, heads)?, turned(&keys, kv_heads)?);
@@ -219,17 +226,17 @@ impl Layer {
         let (unnormed, heads) = self.heads(&x, &tokens.rope)?;
         let mixed = ops::attention(heads.each(), &tokens.packing, self.sizes.heads)?;
         let (out, gated) = self.gated(&x, &mixed)?;
-        Ok((out, Saved { x, unnormed, heads, mixed, gated }))
+        Ok((ops::add(&out, &gated.x)?, Saved { x, unnormed, heads, mixed, gated }))
     }
 
-    /// Second half of the layer: adds the projection of `mixed` `[N, H * head_dim]`, then the MLP's output, to `x` `[N, D]`.
+    /// Second half of the layer: adds the projection of `mixed` `[N, H * head_dim]` to `x` `[N, D]`. Returns the MLP's output, which is still
+    /// to be added to that.
     pub(super) fn gated(&self, x: &Tensor, mixed: &Tensor) -> Result<(Tensor, Gated)> {
         let (x, normed) = ops::add_rms_norm(&self.output.forward(mixed)?, x, &self.post_norm, self.sizes.eps)?;
         let joined = self.joined.as_ref().map(|joined| &joined.gates);
         let [gate, up] = Linear::forward_joined([&self.gate, &self.up], joined, &normed)?;
         let inner = ops::swiglu(&gate, &up)?;
-        let out = ops::add(&self.down.forward(&inner)?, &x)?;
-        Ok((out, Gated { x, gate, up }))
+        Ok((self.down.forward(&inner)?, Gated { x, gate, up }))
     }
 }
 

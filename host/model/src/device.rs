@@ -40,13 +40,13 @@ impl From<Dtype> for DType {
 }
 
 /// The device called `name`: `cpu`, or `cuda:N` for the CUDA device with number N.
-pub fn open(name: &str, dtype: Dtype) -> Result<Device> {
+pub fn open(name: &str) -> Result<Device> {
     ops::check_instructions()?;
-    cuda_number(name)?.map_or(Ok(Device::Cpu), |number| open_cuda(name, number, dtype))
+    cuda_number(name)?.map_or(Ok(Device::Cpu), |number| open_cuda(name, number))
 }
 
 #[cfg(not(feature = "cuda"))]
-fn open_cuda(name: &str, _number: usize, _dtype: Dtype) -> Result<Device> {
+fn open_cuda(name: &str, _number: usize) -> Result<Device> {
     bail!(
         "device `{name}`: this host was built without CUDA (build with `--features cuda`, see docs/gpu.md, or run with `--device cpu`)"
     )
@@ -54,9 +54,9 @@ fn open_cuda(name: &str, _number: usize, _dtype: Dtype) -> Result<Device> {
 
 /// Opens a CUDA device. The driver is queried first, because candle and cudarc panic without one.
 #[cfg(feature = "cuda")]
-fn open_cuda(name: &str, number: usize, dtype: Dtype) -> Result<Device> {
+fn open_cuda(name: &str, number: usize) -> Result<Device> {
     use anyhow::Context;
-    use candle_core::cuda_backend::{cudarc::driver::result, set_gemm_reduced_precision_f32};
+    use candle_core::cuda_backend::cudarc::driver::result;
 
     let count = match result::init().and_then(|()| result::device::get_count()) {
         Ok(count) => usize::try_from(count).unwrap_or(0),
@@ -74,7 +74,6 @@ fn open_cuda(name: &str, number: usize, dtype: Dtype) -> Result<Device> {
         );
     }
     keep_memory(number);
-    set_gemm_reduced_precision_f32(tf32::is_on(dtype == Dtype::Bf16));
     let device = one_stream(number);
     gpu::prepare(name, device.with_context(|| format!("device `{name}` cannot be opened (run with `--device cpu`)"))?)
 }
@@ -133,10 +132,10 @@ mod tests {
     #[test]
     fn names_that_are_no_device() {
         for name in ["gpu", "", "CPU", "cuda", "cuda:", "cuda:-1", "cuda:x", "cuda:0:1"] {
-            let error = open(name, Dtype::F32).unwrap_err().to_string();
+            let error = open(name).unwrap_err().to_string();
             let expected = format!("there is no device `{name}` (use `cpu`, or `cuda:0` for the first CUDA device)");
             assert_eq!(error, expected);
         }
-        assert!(open("cpu", Dtype::Bf16).unwrap().is_cpu());
+        assert!(open("cpu").unwrap().is_cpu());
     }
 }

@@ -50,6 +50,8 @@ impl<'a> Narrowed<'a> {
         let names = (0..policy.config().num_hidden_layers).flat_map(named).chain([FINAL_NORM.to_owned()]);
         let there =
             names.filter_map(|name| policy.weights().get(&name).ok().map(|var| (name, var.as_detached_tensor())));
+        // A reference in bf16 has weights in bf16.
+        let there = there.filter(|(_, weight)| weight.dtype() == DType::F32);
         let (names, weights): (Vec<String>, Vec<Tensor>) = there.unzip();
         if let Some((all, copies)) = ops::narrowed(&weights)? {
             narrowed.copies = names.into_iter().zip(copies).collect();

@@ -7,7 +7,7 @@ use candle_core::Tensor;
 
 use super::decoder::Decoder;
 use super::kv_cache::KvCache;
-use super::ops::{DecodeRows, Rope, RopeTable};
+use super::ops::{self, DecodeRows, Rope, RopeTable};
 use super::packed::{Packed, rope_table};
 use super::policy::Policy;
 
@@ -200,12 +200,16 @@ impl<'a> Slots<'a> {
         let rope = Rope::at(self.table.clone(), &positions);
         let rows = DecodeRows::new(places, positions);
         let ids = Tensor::from_slice(&ids, ids.len(), self.policy.device())?;
-        let mut x = self.model.embed(&ids)?;
+        // What a layer gives is added by the next one's norm, which on a GPU is one launch.
+        let (mut stream, mut output) = (self.model.embed(&ids)?, None);
         for (number, layer) in self.model.layers.iter().enumerate() {
-            let (_, projected) = layer.projected(&x)?;
+            let (x, normed) = layer.normed(&stream, output.as_ref())?;
+            let (_, projected) = layer.projected(&normed)?;
             let mixed = self.cache.attend(number, &projected, &rope, &rows)?;
-            (x, _) = layer.gated(&x, &mixed)?;
+            let (more, gated) = layer.gated(&x, &mixed)?;
+            (stream, output) = (gated.x, Some(more));
         }
+        let x = output.map_or(Ok(stream.clone()), |output| ops::add(&output, &stream))?;
         Ok(if all > tokens.len() { x.narrow(0, 0, tokens.len())? } else { x })
     }
 

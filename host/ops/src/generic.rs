@@ -12,6 +12,22 @@ use super::kept::{DecodeRows, ids};
 /// Mask value: far below every score, but finite, so that a row without a valid key does not become NaN.
 const MASKED: f64 = 1e30;
 
+/// Number of logits that a composition takes at a time: it holds up to ten arrays of as many, in f64.
+const FEW_LOGITS: usize = 1 << 22;
+
+/// What `part` gives for each of the runs of few rows into which the rows of `logits` `[N, V]` are split: it gets the first one and their
+/// number. Rows do not depend on each other, so the split changes no bit.
+pub(super) fn few_rows(logits: &Tensor, mut part: impl FnMut(usize, usize) -> Result<Tensor>) -> Result<Tensor> {
+    let (rows, vocab) = logits.dims2()?;
+    let few = (FEW_LOGITS / vocab.max(1)).max(1);
+    if rows <= few {
+        return part(0, rows);
+    }
+    let parts: Vec<Tensor> =
+        (0..rows).step_by(few).map(|from| part(from, few.min(rows - from))).collect::<Result<_>>()?;
+    Tensor::cat(&parts, 0)
+}
+
 /// Dtype in which sums are computed.
 fn wide_dtype(x: &Tensor) -> DType {
     if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 }
@@ -100,6 +116,12 @@ pub(super) fn entropy_gradient(logits: &Tensor, d_entropy: &Tensor, temperature:
 
 /// Computed in f64, which `e^x - 1 - x` needs: by its series below 0.1, directly above.
 pub(super) fn divergence(logits: &Tensor, change: &Tensor, temperature: f64) -> Result<Tensor> {
+    few_rows(logits, |from, len| {
+        divergence_of_few(&logits.narrow(0, from, len)?, &change.narrow(0, from, len)?, temperature)
+    })
+}
+
+fn divergence_of_few(logits: &Tensor, change: &Tensor, temperature: f64) -> Result<Tensor> {
     let (logits, change) =
         ((logits.to_dtype(DType::F64)? / temperature)?, (change.to_dtype(DType::F64)? / temperature)?);
     let Rows { exps, sum, .. } = Rows::new(&logits, 1.0)?;

@@ -46,7 +46,7 @@ use bf16::{by_kernel, is_rounded, on_cpu};
 pub use bf16::{narrowed, round_by_chance, to_dtype};
 pub use bias::{add_bias, sum_rows};
 #[cfg(feature = "cuda")]
-pub use cuda::{are_kernels_kept, compile_kernels};
+pub use cuda::{are_kernels_kept, load_kernels};
 pub use decode::{append_to_cache, decode_attention, decode_heads};
 pub use divergence::divergence;
 pub use draw::{NOT_FINITE, argmax, draw, pick, weigh};

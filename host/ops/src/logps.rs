@@ -89,8 +89,11 @@ impl TokenCotangents<'_> {
             Some(truncation) => gradient(&truncate(logits, &targets, truncation)?, first)?,
         };
         let Some(d_entropy) = self.d_entropy else { return Ok(d_logits) };
-        let d_entropy = d_entropy.narrow(0, from, len)?;
-        to_dtype(&super::add(&d_logits, &generic::entropy_gradient(logits, &d_entropy, self.temperature)?)?, dtype)
+        generic::few_rows(logits, |at, few| {
+            let d_entropy = d_entropy.narrow(0, from + at, few)?;
+            let by_entropy = generic::entropy_gradient(&logits.narrow(0, at, few)?, &d_entropy, self.temperature)?;
+            to_dtype(&super::add(&d_logits.narrow(0, at, few)?, &by_entropy)?, dtype)
+        })
     }
 }
 

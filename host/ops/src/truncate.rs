@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Result, Tensor};
 
-use super::top_ids;
+use super::{generic, top_ids};
 
 /// Logit of a token that cannot be drawn: its probability is 0, and products with 0 stay finite.
 const OUT: f32 = -1e30;
@@ -24,12 +24,19 @@ pub struct Truncation {
 /// These logits decide which tokens are excluded. A target may be outside them if it was drawn by an older policy, or in another
 /// precision.
 pub fn truncate(logits: &Tensor, targets: &Tensor, truncation: Truncation) -> Result<Tensor> {
-    let Truncation { temperature, top_k, top_p } = truncation;
-    let (rows, vocab) = logits.dims2()?;
+    let (Truncation { top_k, top_p, .. }, vocab) = (truncation, logits.dim(1)?);
     let k = if top_k == 0 { vocab } else { top_k.min(vocab) };
     if k == vocab && top_p == 1.0 {
         return Ok(logits.clone());
     }
+    generic::few_rows(logits, |from, few| {
+        truncate_few(&logits.narrow(0, from, few)?, &targets.narrow(0, from, few)?, k, truncation)
+    })
+}
+
+/// The same, for the `k` largest logits.
+fn truncate_few(logits: &Tensor, targets: &Tensor, k: usize, truncation: Truncation) -> Result<Tensor> {
+    let (Truncation { temperature, top_p, .. }, (rows, vocab)) = (truncation, logits.dims2()?);
     let ids = top_ids(logits, k)?;
     let tops = logits.gather(&ids, 1)?.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
     let mut kept = vec![0f32; rows * k];

@@ -107,7 +107,8 @@ fn open(args: &EvalArgs) -> Result<Open> {
         "`eval.num_prompts` is 0: there is nothing to measure (give `--num-prompts`, or a file with `--benchmark`)"
     );
     let dtype = config.train.dtype;
-    let policy = Policy::load(&files, &device::open(&config.train.device, dtype)?)?.with_dtype(dtype.into());
+    device::tf32::choose(config.train.tf32, dtype);
+    let policy = Policy::load(&files, &device::open(&config.train.device)?)?.with_dtype(dtype.into());
     let tokenizer = config.data.tokenizer(&files)?;
     let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
     let environment = Environment::open(&mut config, &registry, &files, &tokenizer, &watchdog)?;

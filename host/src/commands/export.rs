@@ -19,7 +19,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), Failure> {
         let chosen = checkpoint::chosen(&args.model, args.step)?;
         let model = chosen.as_ref().map_or_else(|| args.model.clone(), |(path, _)| path.display().to_string());
         let files = embedded::model_files(&model)?;
-        let policy = Policy::load(&files, &device::open(device::CPU, device::Dtype::F32)?)?;
+        let policy = Policy::load(&files, &device::open(device::CPU)?)?;
         let card = chosen.as_ref().map(|(_, step)| card::of_run(Path::new(&args.model), *step)).transpose()?;
         Ok((files, policy, card, chosen))
     };

@@ -38,7 +38,8 @@ impl ModelArgs {
     /// The files of the model, and the model.
     pub(super) fn open(&self) -> Result<(ModelFiles, Policy)> {
         let files = embedded::model_files(&checkpoint::model_of(&self.model)?)?;
-        let device = device::open(&self.device, self.dtype)?;
+        device::tf32::choose(None, self.dtype);
+        let device = device::open(&self.device)?;
         let policy = Policy::load(&files, &device)?.with_dtype(self.dtype.into());
         Ok((files, policy))
     }

@@ -91,7 +91,7 @@ impl ProgressLines {
             let dtype = candle_core::DType::from(config.train.dtype);
             let mut line = format!("device     {}, {}", config.train.device, dtype.as_str());
             if let Some(gpu) = device::memory::described(&config.train.device) {
-                let products = if device::tf32::is_on(config.train.dtype == Dtype::Bf16) { "TF32" } else { "f32" };
+                let products = if device::tf32::is_on() { "TF32" } else { "f32" };
                 line += &format!(" ({gpu}; products of f32 in {products})");
             }
             self.say(&line);

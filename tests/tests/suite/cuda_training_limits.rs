@@ -3,6 +3,8 @@
 use insta::assert_snapshot;
 use tests::device;
 
+use crate::read_models::{SCORED, write_models};
+
 /// It takes more than 3 MB of a GPU, and less than 4.
 const RUN: &str = "--set train.max_steps=2 --set train.per_device_train_batch_size=16 --set rollout.num_generations=8 \
     --set rollout.max_completion_length=8 --set eval.num_prompts=0 --set train.save_steps=1";
@@ -42,6 +44,7 @@ fn devices_and_their_header() {
         return;
     }
     let Some(folder) = device::trainer() else { return };
+    write_models(&folder, &["llama-score"]);
     assert_snapshot!(folder.refused(&format!("train {RUN} --device cuda:1")), @"device `cuda:1`: the number of CUDA devices here is 1, and they are numbered from 0 (name one of them, or run with `--device cpu`)");
     assert_snapshot!(folder.refused(&format!("train {RUN} --device cpu --set train.tf32=true")), @"`train.tf32` is true, which only a GPU supports, but `train.device` is `cpu` (remove one of them)");
     for (args, dtype, products) in [
@@ -49,6 +52,8 @@ fn devices_and_their_header() {
         ("--set train.tf32=true", "f32", "TF32"),
         ("--set train.dtype=bf16", "bf16", "TF32"),
         ("--set train.dtype=bf16 --set train.tf32=false", "bf16", "f32"),
+        ("--set train.dtype=bf16 --set rollout.dtype=f32", "bf16", "f32"),
+        (&format!("--set train.dtype=bf16 {SCORED}"), "bf16", "TF32"),
     ] {
         let said = folder.said(&format!("train --dry-run {RUN} --device cuda:0 {args}"));
         let line = format!(

@@ -9,12 +9,17 @@ use tests::Folder;
 use crate::ONE_STEP;
 use crate::refused::assert_refused;
 
-const SCORED: &str = "--set reward=[{use=\"reward_model\",model_name_or_path=\"llama-score\"}]";
+pub const SCORED: &str = "--set reward=[{use=\"reward_model\",model_name_or_path=\"llama-score\"}]";
 const COMPARED: &str = "--set model.ref_model_name_or_path=llama2 --set objective.beta=0.1";
 
-/// A folder with models of the trainer's golden data, each with the embedded tokenizer.
 fn folder(models: &[&str]) -> Folder {
     let folder = Folder::new();
+    write_models(&folder, models);
+    folder
+}
+
+/// Writes models of the trainer's golden data, each with the embedded tokenizer.
+pub fn write_models(folder: &Folder, models: &[&str]) {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/model/tests/data");
     for model in models {
         let golden = if model.ends_with("-score") { "frozen-golden" } else { "families-golden" };
@@ -24,7 +29,6 @@ fn folder(models: &[&str]) -> Folder {
         }
         folder.write_tokenizer(model);
     }
-    folder
 }
 
 #[test]

@@ -27,7 +27,7 @@ const SENTENCES: [(&str, &str); 7] = [
     ),
     (
         "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
-        "the NVIDIA driver is older than the compiler of these kernels (update the driver to 580 or newer, or run with `--device cpu`)",
+        "this host was built with a newer CUDA than the NVIDIA driver knows (update the driver, build with an older CUDA, see docs/gpu.md, or run with `--device cpu`)",
     ),
     (
         "CUDA_ERROR_NO_BINARY_FOR_GPU",

@@ -26,11 +26,11 @@ pub(super) fn prepare(name: &str, device: Device) -> Result<Device> {
     let now =
         move || context.mem_get_info().ok().map(|(free, total)| Memory { free: free as u64, total: total as u64 });
     memory::note(name, product, Box::new(now));
-    if !host_ops::are_kernels_kept() {
+    if !host_ops::are_kernels_kept(cuda)? {
         capo_loader::terminal::note(
             "compiling kernels for this GPU, once (kept in `~/.cache/capo`, and by the driver in `~/.nv`)",
         );
-        host_ops::compile_kernels()?;
+        host_ops::load_kernels(cuda)?;
     }
     Ok(device)
 }

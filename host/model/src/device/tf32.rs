@@ -2,16 +2,16 @@
 //!
 //! TF32 has f32's exponent and 11 significant bits, so an operand changes by up to 2^-11 (4.9e-4) of itself. Sums stay f32.
 
-use std::sync::{Mutex, PoisonError};
+use candle_core::cuda::{gemm_reduced_precision_f32, set_gemm_reduced_precision_f32};
 
-static CHOSEN: Mutex<Option<bool>> = Mutex::new(None);
+use super::Dtype;
 
-/// Sets `train.tf32` for the devices that this process opens from now on.
-pub fn choose(chosen: Option<bool>) {
-    *CHOSEN.lock().unwrap_or_else(PoisonError::into_inner) = chosen;
+/// Sets it for all products of this process: as `train.tf32` says, else on where the model is computed in bf16, so that few are left.
+pub fn choose(chosen: Option<bool>, dtype: Dtype) {
+    set_gemm_reduced_precision_f32(chosen.unwrap_or(dtype == Dtype::Bf16));
 }
 
-/// True if products of f32 are to use TF32: as chosen, else where the model is computed in bf16, so that few are left.
-pub fn is_on(in_bf16: bool) -> bool {
-    CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or(in_bf16)
+/// True if products of f32 use TF32.
+pub fn is_on() -> bool {
+    gemm_reduced_precision_f32()
 }

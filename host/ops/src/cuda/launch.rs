@@ -7,7 +7,8 @@ use candle_core::cuda_backend::{CudaDType, CudaStorageSlice, WrapErr};
 use candle_core::{CudaDevice, DType, Device, Error, Layout, Result, Shape, Storage, StorageRef, Tensor};
 
 use super::super::kernel::layout_error;
-use super::{THREADS, kernel};
+use super::THREADS;
+use super::image::kernel;
 
 /// Rows of blocks that a grid can have.
 pub(super) const MOST_PARTS: usize = 65_535;

@@ -6,8 +6,9 @@ use candle_core::cuda_backend::cudarc::driver::PushKernelArg;
 use candle_core::{CudaStorage, DType, Result, Shape, Tensor};
 
 use super::super::kernel::layout_error;
+use super::image::kernel;
 use super::launch::{Launch, unwritten};
-use super::{Arg, MOST_TOP, blocks, check_len, kernel, view_of};
+use super::{Arg, MOST_TOP, blocks, check_len, view_of};
 
 pub(crate) fn logit_stats(logits: Arg<'_>, targets: Arg<'_>, temperature: f64) -> Result<(CudaStorage, Shape)> {
     const OP: &str = "logit-stats";

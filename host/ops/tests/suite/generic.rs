@@ -143,3 +143,24 @@ fn the_largest_logits_come_in_order() {
     assert_eq!(ids(5), [[1, 2, 4, 3, 0], [2, 3, 0, 1, 4]]);
     assert!(top_ids(&logits, 6).is_err());
 }
+
+/// Two rows are more than compositions take at a time. The second has what it has alone.
+#[test]
+fn rows_of_many_logits_do_not_depend_on_each_other() {
+    let (vocab, f32) = ((1 << 21) + 1, DType::F32);
+    let (hidden, head) = (wave(&[2, 1], 0.1, f32), wave(&[vocab, 1], 0.9, f32));
+    let (targets, d) = (Tensor::new(&[7u32, 0], &Device::Cpu).unwrap(), wave(&[2], 0.5, f32));
+    let of = |from, len| {
+        let [hidden, targets, d] = [&hidden, &targets, &d].map(|x| x.narrow(0, from, len).unwrap());
+        let logits = hidden.matmul(&head.t().unwrap()).unwrap();
+        let truncation = Truncation { temperature: 0.7, top_k: 5, top_p: 1.0 };
+        let loss =
+            TokenCotangents { targets: &targets, d_logps: &d, d_entropy: Some(&d), temperature: 0.7, truncation: None };
+        let by_hidden = token_logps_by_hidden(&hidden, &head, &loss).unwrap();
+        let divergence = divergence(&logits, &(&logits * 0.1).unwrap(), 0.7).unwrap().to_dtype(f32).unwrap();
+        let truncated = truncate(&logits, &targets, truncation).unwrap();
+        let left = truncated.gt(-1e29f32).unwrap().to_dtype(f32).unwrap().sum(1).unwrap();
+        Tensor::stack(&[by_hidden.flatten_all().unwrap(), divergence, left], 1).unwrap().to_vec2::<f32>().unwrap()
+    };
+    assert_eq!(generic(|| of(0, 2))[1..], generic(|| of(1, 1)));
+}

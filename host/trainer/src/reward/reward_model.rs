@@ -7,7 +7,7 @@ use capo_plugin::prelude::*;
 
 use super::seen::{Key, Seen};
 use crate::data::Texts;
-use crate::model::device::{self, CPU, Dtype};
+use crate::model::device::{self, CPU};
 use crate::model::embedded::model_files;
 use crate::model::frozen::Classifier;
 
@@ -55,7 +55,7 @@ impl RewardModel {
         let Settings { model_name_or_path, label, max_length, batch_size, add_special_tokens, device } = settings;
         let batch_size = batch_size.unwrap_or(8);
         ensure!(batch_size > 0, "`batch_size` is 0 (it must be at least 1)");
-        let device = device::open(device.as_deref().unwrap_or(CPU), Dtype::F32)?;
+        let device = device::open(device.as_deref().unwrap_or(CPU))?;
         let files = model_files(model_name_or_path)?;
         let model = Classifier::load(&files, label.as_deref(), &device)?;
         let (positions, longest) = (model.positions(), max_length.unwrap_or(model.positions()));

@@ -130,8 +130,8 @@ fn open_policy(config: &Config, files: &ModelFiles, absent: AbsentWeights) -> Re
         train.tf32 != Some(true) || train.device != device::CPU,
         "`train.tf32` is true, which only a GPU supports, but `train.device` is `cpu` (remove one of them)"
     );
-    device::tf32::choose(train.tf32);
-    let device = device::open(&train.device, widest)?;
+    device::tf32::choose(train.tf32, widest);
+    let device = device::open(&train.device)?;
     if files.contains(ADAPTER_CONFIG_FILE) {
         config.model.check_continued()?;
     }

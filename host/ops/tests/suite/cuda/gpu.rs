@@ -7,6 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use cuda_emulator::Emulator;
 use cudarc::driver::{CudaContext, CudaModule, CudaSlice, CudaStream, DeviceRepr};
 use cudarc::nvrtc::{CompileOptions, Ptx, compile_ptx_with_opts};
+use host_ops::kernels::OPTIONS;
 use host_ops::testing::distance;
 
 /// The kernels' sources.
@@ -29,7 +30,7 @@ fn image() -> Option<Ptx> {
         None => format!("{line}\n"),
     };
     let source: String = text("policy.cu").lines().map(included).collect();
-    let options = vec!["--std=c++17".to_owned()];
+    let options = OPTIONS.map(str::to_owned).to_vec();
     let options = CompileOptions { arch: Some("compute_80"), options, ..CompileOptions::default() };
     Some(compile_ptx_with_opts(source, options).unwrap())
 }
