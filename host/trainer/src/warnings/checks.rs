@@ -226,7 +226,7 @@ fn cut_off(window: &Window, setup: &Setup) -> Vec<Sign> {
         "the length limit cut off {:.0}% of the completions of the last {MEANS} steps, which end without an answer",
         100.0 * share
     );
-    of_run(what, [advice::longer(setup), advice::drop_truncated(setup).filter(|_| share < 0.9)])
+    of_run(what, [advice::longer(setup), advice::drop_truncated(setup).filter(|_| share < 0.95)])
 }
 
 fn no_signal(window: &Window, setup: &Setup) -> Vec<Sign> {
