@@ -139,7 +139,7 @@ fn who_else_is_told_is_a_setting() {
     for none in ["\"none\"", "[]"] {
         let run = folder.train(&format!("run{}", none.len()), &format!("{ONE_STEP} --set logging.report_to={none}"));
         assert!(event_files(run.path()).is_empty());
-        assert!(!run.text("config.toml").contains("report_to"));
+        assert!(run.text("config.toml").contains("report_to = []"));
     }
     let all = "--plugin libcapo.so --set logging.component_metrics=all";
     let run = folder.train("told", &format!("{ONE_STEP} --set logging.report_to=tensorboard {all}"));
