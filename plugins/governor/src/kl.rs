@@ -292,9 +292,9 @@ mod tests {
             let update = Measured { kl: 1.0, norms, ..Measured::default() };
             fixture.control(&mut governor(""), update).unwrap().scales[0].powi(2) * 2.0_f64.powf(1.5)
         };
-        // Padding has no part in it: the mean of three tokens is 2 nats. Weights move by half of the rate.
-        let sampled = Fixture::new(2, 2).lengths(&[2, 1]).logps(&[-1.0, -2.0, -3.0, -50.0]);
-        assert!((first(sampled) / (0.008 * 2.0 / 4.0) - 1.0).abs() < 1e-12);
+        // Padding has no part in it: the mean of three tokens is half a nat. Weights move by half of the rate.
+        let sampled = Fixture::new(2, 2).lengths(&[2, 1]).logps(&[-0.25, -0.5, -0.75, -50.0]);
+        assert!((first(sampled) / (0.008 * 0.5 / 4.0) - 1.0).abs() < 1e-12);
         assert!((first(Fixture::new(1, 2).lengths(&[0])) / (0.008 * 0.05 / 4.0) - 1.0).abs() < 1e-12);
     }
 
