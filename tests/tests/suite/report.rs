@@ -142,7 +142,7 @@ fn a_run_of_which_little_can_be_read_is_shown() {
 fn a_line_over_seeds_goes_on_where_a_seed_ends() {
     let folder = Folder::new();
     for (seed, steps, tokens) in [(1, 4, 10), (2, 2, 100)] {
-        folder.write(&format!("runs/a-{seed}/config.toml"), format!("[train]\nseed = {seed}\n"));
+        folder.write(&format!("runs/a-{seed}/config.toml"), format!("recipe = \"grpo\"\n[train]\nseed = {seed}\n"));
         let line = |step: u64| serde_json::json!({ "step": step, "reward": 1.0, "num_tokens": step * tokens });
         folder.write(&format!("runs/a-{seed}/metrics.jsonl"), tests::to_json_lines((1..=steps).map(line)));
     }
