@@ -247,7 +247,7 @@ class Proposal:
 
         steps, grads, both = (sum(column) for column in zip(*self._sums(products), strict=True))
         if self._optimizer.state and not tells and any(parameter.grad is not None for parameter in self._before):
-            told = "the optimizer keeps neither Adam's moments nor a momentum, so no step is compared with the one before"
+            told = "the optimizer keeps neither Adam's moments nor a momentum, so that steps are not compared"
             warnings.warn(told, CapoWarning, stacklevel=2)
         norms = math.sqrt(steps * grads)
         return float(both / norms) if 0 < norms < math.inf else None
