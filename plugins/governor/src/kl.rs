@@ -149,7 +149,8 @@ impl StepControl for Kl {
             Target::Auto => {
                 let OptimizerInfo { kind, learning_rate: rate, .. } = batch.optimizer;
                 let reach = if self.search.has_not_begun() { reach(kind, rate, update)? } else { 1.0 };
-                let scale = self.search.take(Step { kl, entropy: entropy(batch), rate, reach });
+                let earns = batch.advantages.iter().any(|advantage| *advantage != 0.0);
+                let scale = self.search.take(Step { kl, entropy: entropy(batch), rate, reach, earns });
                 ctx.record("share", self.search.share());
                 self.search.found().into_iter().for_each(|rate| ctx.record("found_rate", rate));
                 scale

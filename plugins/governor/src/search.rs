@@ -19,6 +19,8 @@ const MOST_ENTROPY: f64 = 1.0;
 const WHOLE: f64 = std::f64::consts::LN_2;
 /// A step below this share of a good step's divergence is rounding and moved nothing: nothing was earned yet. It tells nothing.
 const STILL: f64 = 1e-6;
+/// A first step that is shorter, as a share of the rate, had no gradient: weight decay alone moved the weights. Adam's first gradient has 0.3 to 3.
+const NO_GRADIENT: f64 = 0.1;
 /// No step has more than so many times the mean KL divergence of those before it.
 const SPIKE: f64 = 10.0;
 
@@ -31,6 +33,8 @@ pub(crate) struct Step {
     pub rate: f64,
     /// How far it moves the weights, as a share of the learning rate (root mean square); it matters for the first step alone, where Adam's is 1.
     pub reach: f64,
+    /// Whether a completion of its batch has an advantage. Without one Adam's mean alone moves the policy, less far with each step.
+    pub earns: bool,
 }
 
 /// The search's state.
@@ -43,6 +47,8 @@ pub(crate) struct Search {
     steps: u64,
     /// Highest learning rate so far, to which the share refers.
     rate: f64,
+    /// Whether a batch had an advantage. Some trainers give none, so that their steps tell the rate all the same.
+    earned: bool,
 }
 
 impl Search {
@@ -52,22 +58,25 @@ impl Search {
         if !step.kl.is_finite() {
             return 0.0;
         }
+        self.earned |= step.earns;
         let kl = quadratic(step.kl);
-        let entropy = step.entropy.max(LEAST_ENTROPY).min(MOST_ENTROPY);
-        if kl < STILL * LATER * entropy {
+        // `max` drops a number that is none.
+        let entropy = step.entropy.max(LEAST_ENTROPY).clamp(LEAST_ENTROPY, MOST_ENTROPY);
+        let is_first = self.has_not_begun();
+        if kl < STILL * LATER * entropy || is_first && step.reach.max(0.0) < NO_GRADIENT {
             return self.share();
         }
-        let good = if self.has_not_begun() { ADAMS_FIRST * step.reach.powi(2) } else { LATER };
-        let told = 0.5 * (good * entropy / kl).ln();
-        if self.begins() && told.is_finite() {
+        let counts = !self.begins() || step.earns || !self.earned;
+        if self.begins() && counts {
+            let good = if is_first { ADAMS_FIRST * step.reach.powi(2) } else { LATER };
             // The first one counts as much as the others together.
-            let count = if self.has_not_begun() { 1 } else { self.steps + FIRST - 1 };
-            self.log += (told - self.log) / count as f64;
+            let count = if is_first { 1 } else { self.steps + FIRST - 1 };
+            self.log += (0.5 * (good * entropy / kl).ln() - self.log) / count as f64;
         }
         let share = self.share();
         let taken = share * share * kl;
-        let most = if self.has_not_begun() { f64::INFINITY } else { SPIKE * self.kl / self.steps as f64 };
-        if taken > 0.0 {
+        let most = if is_first { f64::INFINITY } else { SPIKE * self.kl / self.steps as f64 };
+        if counts && taken > 0.0 {
             self.kl += taken.min(most);
             self.steps += 1;
             if self.steps == FIRST && self.log >= -WHOLE {
@@ -117,16 +126,17 @@ impl Search {
     /// The state as text.
     pub(crate) fn save(&self) -> String {
         let numbers = [self.log, self.kl, self.rate].map(|number| format!("{:016x}", number.to_bits()));
-        format!("{} {}", numbers.join(" "), self.steps)
+        format!("{} {} {}", numbers.join(" "), self.steps, self.earned)
     }
 
     /// The state that `text` holds; `None` for text that `save` did not write.
     pub(crate) fn load(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
-        let &[log, kl, rate, steps] = words.as_slice() else { return None };
+        let &[log, kl, rate, steps, earned] = words.as_slice() else { return None };
         let number =
             |word: &str| u64::from_str_radix(word, 16).ok().map(f64::from_bits).filter(|number| number.is_finite());
-        Some(Self { log: number(log)?, kl: number(kl)?, rate: number(rate)?, steps: steps.parse().ok()? })
+        let [log, kl, rate] = [number(log)?, number(kl)?, number(rate)?];
+        Some(Self { log, kl, rate, steps: steps.parse().ok()?, earned: earned.parse().ok()? })
     }
 }
 
@@ -146,7 +156,7 @@ mod tests {
     const ENTROPY: f64 = 0.15;
 
     fn step(kl: f64) -> Step {
-        Step { kl, entropy: ENTROPY, rate: TOP, reach: 1.0 }
+        Step { kl, entropy: ENTROPY, rate: TOP, reach: 1.0, earns: true }
     }
 
     /// Divergence of a whole step at `times` the rate that it tells: of the first one, or of one after it.
@@ -194,7 +204,10 @@ mod tests {
     fn a_short_first_step_tells_the_rate_too() {
         let first = |kl: f64, reach: f64| Search::default().take(Step { reach, ..step(kl) });
         assert!((first(at(4.0 * 0.5, true), 0.5) / first(at(4.0, true), 1.0) - 1.0).abs() < 1e-9);
-        assert_eq!(first(at(4.0, true), 0.0), 1.0);
+        // Weight decay alone tells nothing.
+        for reach in [0.0, 0.05, f64::NAN] {
+            assert_eq!(first(at(4.0, true), reach), 1.0);
+        }
     }
 
     #[test]
@@ -214,9 +227,28 @@ mod tests {
         for kl in [0.0, 1e-14, 7e-14] {
             assert_eq!(silent.take(step(kl)), 1.0);
         }
-        assert_eq!(silent, Search { rate: TOP, ..plain });
+        assert_eq!(silent, Search { rate: TOP, earned: true, ..plain });
         for _ in 0..10 {
             assert_eq!(silent.take(step(0.5)), plain.take(step(0.5)));
+        }
+    }
+
+    #[test]
+    fn steps_without_an_advantage_tell_nothing() {
+        let without = |kl: f64| Step { earns: false, ..step(kl) };
+        let (mut sparse, mut plain) = (Search::default(), Search::default());
+        for kl in [0.3, 0.1, 0.2, 0.4, 0.3, 0.1, 0.2] {
+            let share = plain.take(step(kl));
+            assert_eq!(sparse.take(step(kl)), share);
+            // Adam's mean goes on, as far as steps are taken; a spike is one without an advantage too.
+            assert_eq!(sparse.take(without(0.1 * kl)), share);
+            assert!(sparse.take(without(1e6)) < 0.1 * share);
+            assert_eq!((sparse.log, sparse.found()), (plain.log, plain.found()));
+        }
+        // Where no batch has one, they are unknown.
+        let (mut unknown, mut plain) = (Search::default(), Search::default());
+        for kl in [0.3, 0.1, 0.2, 0.4, 0.3, 0.1, 0.2] {
+            assert_eq!(unknown.take(without(kl)), plain.take(step(kl)));
         }
     }
 
@@ -257,7 +289,7 @@ mod tests {
         let mut search = Search::default();
         let _ = [0.1, 0.2].map(|kl| search.take(step(kl)));
         assert_eq!(Search::load(&search.save()), Some(search));
-        for foreign in ["", "0", "7ff8000000000000 0 0 1", "0 0 0 -1", "0 0 0 1 2", "0 0 0"] {
+        for foreign in ["", "0", "7ff8000000000000 0 0 1 true", "0 0 0 -1 true", "0 0 0 1 2", "0 0 0 1"] {
             assert_eq!(Search::load(foreign), None);
         }
     }
