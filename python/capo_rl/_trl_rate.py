@@ -23,8 +23,8 @@ class Search(TrainerCallback):
 def find_rate(trainer: Any) -> float | None:
     """Trains at a constant rate until `governor.kl` has found a learning rate, as `host find-rate` does.
 
-    It takes six steps that move the policy. The trainer's rate is the highest that can be found, so give it one
-    that is surely not too low. Its model has moved afterwards: the run itself takes a new trainer.
+    It takes six steps in which completions of one prompt have different rewards. The trainer's rate is the highest
+    that can be found, so give it one that is surely not too low. Its model has moved afterwards: the run itself takes a new trainer.
 
     Args:
         trainer: A `CapoGRPOTrainer` with the step control `governor.kl`.

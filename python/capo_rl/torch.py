@@ -242,7 +242,8 @@ class Governed(torch.optim.Optimizer):
         Args:
             closure: As for `torch.optim.Optimizer.step`; it is called once.
             batch: The batch behind the gradient, on each rank the rows of all, for controls that read one
-                (`StepControl.inputs`). `target="auto"` begins with the entropy of its log-probabilities.
+                (`StepControl.inputs`). `target="auto"` begins with the entropy of its log-probabilities, and learns
+                nothing of the rate from steps without an advantage, if others have one.
             weights: `[B, T]`, what each token weighed in it; all the same without it.
 
         Raises:

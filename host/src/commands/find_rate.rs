@@ -19,7 +19,7 @@ use crate::terminal::{ProgressLines, found_rate, word};
 use crate::train::{Observer, train};
 
 const GOVERNOR: &str = "governor.kl";
-/// Number of steps after which the governor's search has ended, if each moves the policy.
+/// Number of steps after which the governor's search has ended, if completions of one prompt have different rewards in each.
 const STEPS: u64 = 6;
 
 pub(super) fn run(args: &FindRateArgs, started: Instant) -> Result<(), Failure> {
@@ -106,7 +106,7 @@ fn keep_to_the_search(config: &mut Config) {
 
 fn not_found(run: &Run) -> anyhow::Error {
     anyhow!(
-        "no learning rate was found in {} steps: the search needs {STEPS} steps that move the policy (`host diagnose {}` says what it sees; allow more with `--set train.max_steps=N`)",
+        "no learning rate was found in {} steps: the search needs {STEPS} in which completions of one prompt have different rewards (`host diagnose {}` says what it sees; allow more with `--set train.max_steps=N`)",
         run.progress.step,
         word(&run.dir)
     )

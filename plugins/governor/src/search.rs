@@ -5,7 +5,7 @@
 
 use crate::target::scale;
 
-/// So many steps that move the policy tell the rate.
+/// So many steps tell the rate, of those that have an advantage and move the policy.
 pub(crate) const FIRST: u64 = 6;
 /// KL divergence of Adam's first step at a good rate, as a share of the policy's entropy: a policy that is less certain may move further.
 const ADAMS_FIRST: f64 = 0.008;
@@ -63,7 +63,8 @@ impl Search {
         // `max` drops a number that is none.
         let entropy = step.entropy.max(LEAST_ENTROPY).clamp(LEAST_ENTROPY, MOST_ENTROPY);
         let is_first = self.has_not_begun();
-        if kl < STILL * LATER * entropy || is_first && step.reach.max(0.0) < NO_GRADIENT {
+        let has_gradient = step.reach >= NO_GRADIENT && step.reach.is_finite();
+        if kl < STILL * LATER * entropy || is_first && !has_gradient {
             return self.share();
         }
         let counts = !self.begins() || step.earns || !self.earned;
@@ -205,7 +206,7 @@ mod tests {
         let first = |kl: f64, reach: f64| Search::default().take(Step { reach, ..step(kl) });
         assert!((first(at(4.0 * 0.5, true), 0.5) / first(at(4.0, true), 1.0) - 1.0).abs() < 1e-9);
         // Weight decay alone tells nothing.
-        for reach in [0.0, 0.05, f64::NAN] {
+        for reach in [0.0, 0.05, f64::NAN, f64::INFINITY] {
             assert_eq!(first(at(4.0, true), reach), 1.0);
         }
     }
