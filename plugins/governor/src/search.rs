@@ -19,7 +19,8 @@ const MOST_ENTROPY: f64 = 1.0;
 const WHOLE: f64 = std::f64::consts::LN_2;
 /// A step below this share of a good step's divergence is rounding and moved nothing: nothing was earned yet. It tells nothing.
 const STILL: f64 = 1e-6;
-/// A first step that is shorter, as a share of the rate, had no gradient: weight decay alone moved the weights. Adam's first gradient has 0.3 to 3.
+/// A first step without an advantage that is shorter, as a share of the rate, had no gradient: weight decay alone moved the weights. Adam's first
+/// gradient has 0.3 to 3, and less where masks and weights shorten the first moment and not the second.
 const NO_GRADIENT: f64 = 0.1;
 /// No step has more than so many times the mean KL divergence of those before it.
 const SPIKE: f64 = 10.0;
@@ -63,7 +64,7 @@ impl Search {
         // `max` drops a number that is none.
         let entropy = step.entropy.max(LEAST_ENTROPY).clamp(LEAST_ENTROPY, MOST_ENTROPY);
         let is_first = self.has_not_begun();
-        let has_gradient = step.reach >= NO_GRADIENT && step.reach.is_finite();
+        let has_gradient = step.reach > if step.earns { 0.0 } else { NO_GRADIENT } && step.reach.is_finite();
         if kl < STILL * LATER * entropy || is_first && !has_gradient {
             return self.share();
         }
@@ -205,9 +206,11 @@ mod tests {
     fn a_short_first_step_tells_the_rate_too() {
         let first = |kl: f64, reach: f64| Search::default().take(Step { reach, ..step(kl) });
         assert!((first(at(4.0 * 0.5, true), 0.5) / first(at(4.0, true), 1.0) - 1.0).abs() < 1e-9);
+        assert!((first(at(4.0 * 0.05, true), 0.05) / first(at(4.0, true), 1.0) - 1.0).abs() < 1e-9);
         // Weight decay alone tells nothing.
-        for reach in [0.0, 0.05, f64::NAN, f64::INFINITY] {
-            assert_eq!(first(at(4.0, true), reach), 1.0);
+        assert_eq!(Search::default().take(Step { reach: 0.05, earns: false, ..step(0.1) }), 1.0);
+        for reach in [0.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(first(0.1, reach), 1.0);
         }
     }
 
