@@ -11,8 +11,8 @@ from transformers import Trainer
 from trl import GRPOConfig, GRPOTrainer
 
 from . import Mask, StepControl, Weight
+from ._adamw import SECOND_MOMENTS, AdamW
 from .batch import Denominator, Reduction
-from .torch import SECOND_MOMENTS, AdamW
 
 # TRL's losses: how they reduce, and whose tokens share a denominator.
 LOSSES: dict[str, tuple[Reduction, str]] = {

@@ -11,9 +11,9 @@ from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.config import FSDPActorConfig
 
 from .. import Mask, StepControl, Weight
+from .._adamw import SECOND_MOMENTS
 from .._metrics import CHOICES
 from ..batch import Denominator, Reduction
-from ..torch import SECOND_MOMENTS
 
 #: verl's `loss_agg_mode` by the reductions of plugins. Under the first two a mask may change what is divided by.
 REDUCTIONS: dict[str, Reduction] = {
