@@ -281,7 +281,7 @@ class Seen:
     def _optimizer_info(self) -> Optimizer | None:
         # Steps of which nothing was left are none of the optimizer's.
         taken = self._optimizer().state.get(self._weight, {}).get("step", self.trainer.state.global_step)
-        return optimizer_info(self._optimizer(), int(taken), self.trainer.args.max_grad_norm or 0.0)
+        return optimizer_info(self._optimizer(), int(taken), self.trainer.args.max_grad_norm or 0.0, self._weight)
 
 
 def rows_of(inputs: Inputs, wanted: Tensor, count: int) -> tuple[Inputs, Tensor]:

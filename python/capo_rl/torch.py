@@ -30,7 +30,7 @@ import torch
 from . import Batch, CapoWarning, Progress, StepControl
 from ._adamw import AdamW, evaluated
 from ._decision import load_states, states
-from ._layer import optimizer_info
+from ._layer import optimizer_info, step_info
 from ._proposal import Proposal, controlled, groups_of, kl_of_change
 from ._step import ranks
 from .components import listed
@@ -129,9 +129,11 @@ class Governed(torch.optim.Optimizer):
         self.optimizer.step()
         if batch is None:
             one = torch.zeros(1, 1)
+            batch = Batch(one.int(), one == 0, one, progress=Progress(step=self.steps))
+        if batch.optimizer is None:
             # Gradients were clipped before, if at all.
-            info = optimizer_info(self.optimizer, self.steps, max_grad_norm=0.0)
-            batch = Batch(one.int(), one == 0, one, progress=Progress(step=self.steps), optimizer=info)
+            known = optimizer_info(self.optimizer, self.steps, max_grad_norm=0.0)
+            batch = batch.replace(optimizer=step_info(self.optimizer, known))
         weighed: Any = batch.completion_mask if weights is None else weights
         self.records, _ = controlled(self.controls, proposal, batch, torch.as_tensor(weighed))
         applied: Any = self.records["step_control/applied"]
