@@ -16,7 +16,7 @@ from torch import Tensor
 from . import Batch, CapoWarning, Optimizer, StepControl
 from ._decision import Decision
 from ._layer import step_info
-from ._proposal import Proposal, controlled, divergence, groups_of
+from ._proposal import Proposal, controlled, divergence, finite, groups_of
 from ._step import ranks, received, whole
 from .components import Records
 
@@ -121,6 +121,10 @@ class Controls:
         info = batch.optimizer
         return batch if info is None else _with(batch, replace(info, learning_rate=self.share * info.learning_rate))
 
+    def leaves_out(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the coming step is to be left out, because a gradient is no number."""
+        return bool(self.controls) and not finite(optimizer)
+
     def remember(self, optimizer: torch.optim.Optimizer, own: Any, decision: Decision) -> None:
         """To be called before the optimizer's step.
 
@@ -140,9 +144,10 @@ class Controls:
         """To be called after it: what was reported, and whether there was a step."""
         step = self._step
         try:
-            info = step_info(step.optimizer, step.decision.batch.optimizer)
-            batch = _with(step.decision.batch, info)
-            self.records, taken = controlled(self.controls, step.proposal, batch, step.decision.weights)
+            with step.proposal.unbroken():
+                info = step_info(step.optimizer, step.decision.batch.optimizer)
+                batch = _with(step.decision.batch, info)
+                self.records, taken = controlled(self.controls, step.proposal, batch, step.decision.weights)
         finally:
             self._remembered = None
         # Of a step of which nothing is left, nothing can be foretold.

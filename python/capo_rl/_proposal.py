@@ -14,10 +14,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from . import Batch, CapoWarning, StepControl
-from ._layer import trained
+from ._layer import bare, trained
 from ._metrics import named, reports
 from ._moments import adam_moments, keeps_moments
-from ._step import local, reshard
+from ._step import local, ranks, reshard
 from .components import Records
 
 Number = TypeVar("Number", float, list[float])
@@ -55,6 +55,27 @@ def groups_of(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -
 def _part(name: str) -> str:
     block = BLOCK.search(name)
     return f"block.{block[1]}" if block else "embedding" if EMBEDDING.search(name) else "last_layer"
+
+
+def finite(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether all gradients are numbers, on all ranks; warns where not: Adam's moments would never recover."""
+    every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    grads = [parameter.grad for parameter in every if parameter.grad is not None]
+    grads += getattr(bare(optimizer), "_rejected", {}).values()
+    parts = [part._values() if part.is_sparse else part for part in map(local, grads)]
+    norms = [torch.linalg.vector_norm(part, math.inf).to(every[0].device) for part in parts if part.numel()]
+    broken = torch.zeros((), device=every[0].device)
+    if norms:
+        broken += ~torch.stack(norms).isfinite().all()
+    if ranks() > 1:
+        dist.all_reduce(broken, dist.ReduceOp.MAX)
+    if broken.item():
+        told = (
+            "a gradient is not finite, so this step is left out, and weights and moments stay as they are "
+            "(if it comes again, look for an overflow or a division by zero in the loss)"
+        )
+        warnings.warn(told, CapoWarning, stacklevel=3)
+    return not broken.item()
 
 
 class Proposal:
@@ -181,6 +202,15 @@ class Proposal:
         assert self._moments is not None
         self._optimizer.state.clear()
         self._optimizer.state.update(self._moments)
+
+    @contextmanager
+    def unbroken(self) -> Iterator[None]:
+        """Takes nothing of the step where something inside breaks off: nobody has said how much of it is good."""
+        try:
+            yield
+        except BaseException:
+            self.scale([0.0] * len(self.sizes))
+            raise
 
     @contextmanager
     def taken_back(self) -> Iterator[None]:

@@ -31,11 +31,12 @@ from . import Batch, CapoWarning, Progress, StepControl
 from ._adamw import AdamW, evaluated
 from ._decision import load_states, states
 from ._layer import optimizer_info, step_info
-from ._proposal import Proposal, controlled, groups_of, kl_of_change
+from ._proposal import Proposal, controlled, finite, groups_of, kl_of_change
 from ._step import ranks
 from .components import listed
 
 __all__ = ["AdamW", "Governed", "kl_divergence"]
+
 
 class Governed(torch.optim.Optimizer):
     """An optimizer of torch, of whose steps a step control says how much is taken; all else is that optimizer's.
@@ -50,22 +51,28 @@ class Governed(torch.optim.Optimizer):
             about that share of the batch's completions: nats per token. It is called with the new weights, without a
             graph; `kl_divergence` helps. Where torch knows of several processes, each measures completions of its own
             and their mean is used. Without it, `½ Σ Δ² v̂` of Adam's second moment is told in its place, which is no KL
-            divergence but a multiple of it that changes slowly: a target is then a number of that kind.
+            divergence and depends on the scale of the loss: a target is then a number of that kind, and cannot be
+            `"auto"`.
         last_layer_kl: `last_layer_kl()` gives the KL divergence of the last layer's part of the step, for a control
             that asks.
         model: The model that is trained. A control may then scale its parts on their own. It is needed under FSDP2.
 
     Attributes:
         records: Numbers that were reported of the newest step, as `governor.kl/kl`, `governor.kl/scale`,
-            `step_control/applied`.
+            `step_control/applied`. Where a gradient is no number the optimizer does not step: `step_control/skipped`.
         steps: How many there were; the next one's number.
         optimizer: The one that was given. `torch.distributed.checkpoint` knows its state alone: save that of the
             controls and `steps` beside it.
         controls: Those that were given.
 
     Raises:
-        ValueError: For LBFGS, for parameters that are none of `model`'s, and for sharded ones without it.
+        ValueError: For LBFGS, for parameters that are none of `model`'s, for sharded ones without it, and for a
+            `governor.kl` that is to find its target without a `measure`.
     """
+
+    # A `GradScaler` unscales the gradients itself and leaves out steps of an overflow: those of a fused optimizer would
+    # be governed before it knows.
+    _step_supports_amp_scaling = False
 
     def __init__(
         self,
@@ -92,12 +99,24 @@ class Governed(torch.optim.Optimizer):
             raise ValueError(
                 "the parameters are sharded, and FSDP2 has to gather them anew after a step is shortened (give `model`)"
             )
+        for each in self.controls if measure is None else ():
+            if each.id == "governor.kl" and each.keys.get("target", "auto") == "auto":
+                raise ValueError(
+                    "`governor.kl` finds its target in KL divergences that nothing measures here (give `measure`, or a "
+                    "`target` in the unit of ½ Σ Δ² v̂, which depends on the scale of the loss)"
+                )
         if measure is None:
             told = (
                 "nothing measures the KL divergence of a step: ½ Σ Δ² v̂ of Adam's second moment is told in its place "
                 "(give `measure`)"
             )
             warnings.warn(told, CapoWarning, stacklevel=2)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a governed optimizer is not copied: `measure` would still measure the first model "
+            "(load its `state_dict` into a new one)"
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name == "optimizer":
@@ -106,7 +125,7 @@ class Governed(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None, *, batch: Batch | None = None, weights: torch.Tensor | None = None) -> Any:
-        """One step, as much of it as the controls leave.
+        """One step, as much of it as the controls leave; none where a gradient is no number.
 
         Args:
             closure: As for `torch.optim.Optimizer.step`; it is called once.
@@ -120,22 +139,28 @@ class Governed(torch.optim.Optimizer):
         """
         # A control compares the gradient of this step.
         loss = evaluated(closure)
+        if not finite(self.optimizer):
+            self.optimizer.zero_grad()
+            self.records = {"step_control/applied": 0.0, "step_control/skipped": 1.0}
+            self.steps += 1
+            return loss
         moments = any(control.restores_moments for control in self.controls)
         measure = self._over_ranks(self._measure) if self._measure is not None else None
         last_layer_kl = self._over_ranks(self._last_layer_kl) if self._last_layer_kl is not None else None
         alignment = any("ALIGNMENT" in control.inputs for control in self.controls)
         groups = groups_of(self.optimizer, self._model)
         proposal = Proposal(self.optimizer, groups, measure, last_layer_kl, self._model, moments, alignment)
-        self.optimizer.step()
-        if batch is None:
-            one = torch.zeros(1, 1)
-            batch = Batch(one.int(), one == 0, one, progress=Progress(step=self.steps))
-        if batch.optimizer is None:
-            # Gradients were clipped before, if at all.
-            known = optimizer_info(self.optimizer, self.steps, max_grad_norm=0.0)
-            batch = batch.replace(optimizer=step_info(self.optimizer, known))
-        weighed: Any = batch.completion_mask if weights is None else weights
-        self.records, _ = controlled(self.controls, proposal, batch, torch.as_tensor(weighed))
+        with proposal.unbroken():
+            self.optimizer.step()
+            if batch is None:
+                one = torch.zeros(1, 1)
+                batch = Batch(one.int(), one == 0, one, progress=Progress(step=self.steps))
+            if batch.optimizer is None:
+                # Gradients were clipped before, if at all.
+                known = optimizer_info(self.optimizer, self.steps, max_grad_norm=0.0)
+                batch = batch.replace(optimizer=step_info(self.optimizer, known))
+            weighed: Any = batch.completion_mask if weights is None else weights
+            self.records, _ = controlled(self.controls, proposal, batch, torch.as_tensor(weighed))
         applied: Any = self.records["step_control/applied"]
         self._agree(applied)
         self.steps += 1
@@ -193,9 +218,14 @@ class Governed(torch.optim.Optimizer):
                 f"this is the state of an optimizer with the step controls {theirs}, and this one has {own} "
                 "(give it the same)"
             )
-        load_states(self.controls, state_dict["controls"])
         of_optimizer = {name: value for name, value in state_dict.items() if name not in ("controls", "steps")}
-        self.optimizer.load_state_dict(of_optimizer)
+        before = states(self.controls)
+        try:
+            load_states(self.controls, state_dict["controls"])
+            self.optimizer.load_state_dict(of_optimizer)
+        except BaseException:
+            load_states(self.controls, before)
+            raise
         self.steps = state_dict["steps"]
 
 
@@ -211,4 +241,5 @@ def kl_divergence(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     Returns:
         Nats, `[...]`.
     """
-    return kl_of_change(old, new.double() - old.double())
+    # A token that neither policy can draw has logits of -inf, and a difference that is no number.
+    return kl_of_change(old, torch.where(old == new, 0.0, new.double() - old.double()))
