@@ -140,6 +140,8 @@ def _checked(config: CapoActorConfig) -> Settings:
     component_metrics, aggregation = _one_of(CHOICES, "component_metrics", table), config.loss_agg_mode
     if aggregation not in REDUCTIONS:
         raise ValueError(f"loss_agg_mode `{aggregation}` is none that plugins know (known: {', '.join(REDUCTIONS)})")
+    if any(table["use"] == "governor.last-layer" for table in controls):
+        raise ValueError("`governor.last-layer` reads losses, which verl does not show (use `governor.kl`)")
     if controls:
         _check_trainer(config, "step controls")
     if second_moment != "kept":
