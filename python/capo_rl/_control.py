@@ -13,9 +13,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from . import Batch, CapoWarning, StepControl
+from . import Batch, CapoWarning, Optimizer, StepControl
 from ._decision import Decision
-from ._proposal import Proposal, controlled, divergence, groups_of
+from ._layer import step_info
+from ._proposal import Proposal, controlled, divergence, finite, groups_of
 from ._step import ranks, received, whole
 from .components import Records
 
@@ -88,7 +89,7 @@ class _Step:
     decision: Decision
     rows: Tensor
     proposal: Proposal
-    rate: float
+    optimizer: torch.optim.Optimizer
 
 
 class Controls:
@@ -117,7 +118,12 @@ class Controls:
 
         They judge the step that is taken, and of it the controls leave about as much as of the last one.
         """
-        return batch if batch.optimizer is None else _at(batch, self.share * batch.optimizer.learning_rate)
+        info = batch.optimizer
+        return batch if info is None else _with(batch, replace(info, learning_rate=self.share * info.learning_rate))
+
+    def leaves_out(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the coming step is to be left out, because a gradient is no number."""
+        return bool(self.controls) and not finite(optimizer)
 
     def remember(self, optimizer: torch.optim.Optimizer, own: Any, decision: Decision) -> None:
         """To be called before the optimizer's step.
@@ -132,15 +138,16 @@ class Controls:
         groups = groups_of(optimizer, self.passes.policy())
         proposal = Proposal(optimizer, groups, self._kl, self._head_kl, self.passes.model(), moments, alignment)
         assert decision.rows is not None
-        rate = float(optimizer.param_groups[0]["lr"])
-        self._remembered = _Step(own, decision, decision.rows, proposal, rate)
+        self._remembered = _Step(own, decision, decision.rows, proposal, optimizer)
 
     def apply(self) -> tuple[Records, bool]:
         """To be called after it: what was reported, and whether there was a step."""
         step = self._step
-        batch = _at(step.decision.batch, step.rate)
         try:
-            self.records, taken = controlled(self.controls, step.proposal, batch, step.decision.weights)
+            with step.proposal.unbroken():
+                info = step_info(step.optimizer, step.decision.batch.optimizer)
+                batch = _with(step.decision.batch, info)
+                self.records, taken = controlled(self.controls, step.proposal, batch, step.decision.weights)
         finally:
             self._remembered = None
         # Of a step of which nothing is left, nothing can be foretold.
@@ -209,9 +216,6 @@ class Controls:
         return found
 
 
-def _at(batch: Batch, rate: float) -> Batch:
-    """The batch of a step at another learning rate."""
-    info = batch.optimizer
-    if info is None or info.learning_rate == rate:
-        return batch
-    return batch.replace(optimizer=replace(info, learning_rate=rate))
+def _with(batch: Batch, info: Optimizer) -> Batch:
+    """The batch of a step of another optimizer; itself, whose arrays need no second look, where it is the same."""
+    return batch if batch.optimizer == info else batch.replace(optimizer=info)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from ._moments import adam_moments
+from ._moments import adam_moments, keeps_moments
 from ._step import Arrays, whole
 from .batch import Optimizer, OptimizerKind
+from .components import Decider
 
 OPTIMIZERS: dict[str, OptimizerKind] = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
 # Mean difference of log-probabilities, nats, beyond which the features times the head are not what the model computes;
@@ -49,9 +55,50 @@ def check_same(layer: Arrays, logps: Tensor, mask: Tensor, temperature: float) -
         )
 
 
-def optimizer_info(optimizer: torch.optim.Optimizer, steps_taken: int, max_grad_norm: float) -> Optimizer | None:
-    """The optimizer of a `Batch`; `None` for one that components do not know."""
-    kind, group = OPTIMIZERS.get(type(optimizer).__name__), optimizer.param_groups[0]
+def bare(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer inside of wrappers, such as accelerate's."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = inner
+    return optimizer
+
+
+def trained(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Those that a step moves: one that was frozen after the backward pass has a gradient still."""
+    return [each for each in parameters if each.requires_grad or each.grad is not None]
+
+
+def optimizer_kind(kind: type) -> OptimizerKind | None:
+    """What components call an optimizer of this class, or of one that is made of such a class."""
+    return next((OPTIMIZERS[each.__name__] for each in kind.__mro__ if each.__name__ in OPTIMIZERS), None)
+
+
+def check_optimizer(kind: type, deciders: Iterable[Decider], remedy: str) -> None:
+    """Refuses an optimizer that masks and weights do not know.
+
+    Raises:
+        ValueError: Who needs to know it, and the `remedy`.
+    """
+    needs = [each.id for each in deciders if "NO_OPTIMIZER" not in each.traits]
+    if needs and optimizer_kind(kind) is None:
+        known = ", ".join(OPTIMIZERS)
+        raise ValueError(f"`{needs[0]}` needs to know the optimizer, and {kind.__name__} is none of {known} ({remedy})")
+
+
+def group_of(optimizer: torch.optim.Optimizer, head: Tensor | None) -> dict[str, Any]:
+    """The group that holds the last layer's weight `head`; the first one where none does."""
+    groups: list[dict[str, Any]] = optimizer.param_groups
+    return next((group for group in groups if any(each is head for each in group["params"])), groups[0])
+
+
+def optimizer_info(
+    optimizer: torch.optim.Optimizer, steps_taken: int, max_grad_norm: float, head: Tensor | None = None
+) -> Optimizer | None:
+    """The optimizer of a `Batch`, as masks see it; `None` for one that components do not know.
+
+    Its numbers are those of the group that holds the last layer's weight `head`.
+    """
+    optimizer = bare(optimizer)
+    kind, group = optimizer_kind(type(optimizer)), group_of(optimizer, head)
     if kind is None:
         return None
     if getattr(optimizer, "second_moment", None) == "kept_and_rejected":
@@ -61,11 +108,32 @@ def optimizer_info(optimizer: torch.optim.Optimizer, steps_taken: int, max_grad_
     return Optimizer(kind, rate, beta1, beta2, eps, decay, max_grad_norm=max_grad_norm, steps_taken=steps_taken)
 
 
+def step_info(optimizer: torch.optim.Optimizer, known: Optimizer | None) -> Optimizer:
+    """The optimizer after its step, as step controls see it.
+
+    Its learning rate is the root mean square over all weights.
+
+    Args:
+        optimizer: The one that stepped.
+        known: What `optimizer_info` says of it. One that components do not know counts as Adam where it keeps Adam's
+            moments, and as SGD else.
+    """
+    counts = [sum(each.numel() for each in trained(group["params"])) for group in optimizer.param_groups]
+    rates = [float(group["lr"] or 0.0) for group in optimizer.param_groups]
+    # As shares of the highest one, so that groups of one rate have that rate to the bit.
+    top, every = max(rates), sum(counts)
+    shares = [count * (rate / top) ** 2 for count, rate in zip(counts, rates, strict=True)] if top and every else []
+    rate = top * math.sqrt(sum(shares) / every) if shares else top
+    if known is None:
+        known = Optimizer("adamw" if keeps_moments(optimizer) else "sgd", rate)
+    return replace(known, learning_rate=rate)
+
+
 def optimizer_state(optimizer: torch.optim.Optimizer, head: Tensor) -> Arrays:
     """The head's weight and Adam's moments of it, `[V, D]`, gathered where they are spread over ranks.
 
     The moments are zeros before the first step.
     """
-    moments = adam_moments(optimizer.state.get(head, {})) or (torch.zeros_like(head),) * 2
+    moments = adam_moments(optimizer.state.get(head, {}), group_of(optimizer, head)) or (torch.zeros_like(head),) * 2
     arrays = zip(("weight", "exp_avg", "exp_avg_sq"), (head, *moments), strict=True)
     return {name: whole(array.detach()) for name, array in arrays}

@@ -11,17 +11,25 @@ from torch import Tensor
 BLOCK = 256
 
 
-def adam_moments(state: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
-    """The first and the second moment in the state of one parameter; `None` where it holds none.
+def adam_moments(state: dict[str, Any], group: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
+    """The first and the second moment in the state of one parameter of `group`; `None` where it holds none.
 
     Those in 8 bits are widened to float32.
     """
-    # Adafactor keeps the second alone, of vectors.
+    # Adafactor may keep both of a vector, but its decay is another in every step.
+    if "betas" not in group:
+        return None
     if "exp_avg" in state and "exp_avg_sq" in state:
         return state["exp_avg"], state["exp_avg_sq"]
     if "state1" in state and "state2" in state:
         return _widened(state, 1), _widened(state, 2)
     return None
+
+
+def keeps_moments(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the optimizer keeps Adam's moments of some parameter."""
+    every = ((optimizer.state.get(each), group) for group in optimizer.param_groups for each in group["params"])
+    return any(state and adam_moments(state, group) is not None for state, group in every)
 
 
 def _widened(state: dict[str, Any], number: int) -> Tensor:

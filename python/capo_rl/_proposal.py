@@ -14,9 +14,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from . import Batch, CapoWarning, StepControl
+from ._layer import bare, trained
 from ._metrics import named, reports
-from ._moments import adam_moments
-from ._step import reshard
+from ._moments import adam_moments, keeps_moments
+from ._step import local, ranks, reshard
 from .components import Records
 
 Number = TypeVar("Number", float, list[float])
@@ -36,13 +37,12 @@ def groups_of(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -
     Raises:
         ValueError: Where the optimizer has weights that are none of the model's.
     """
-    every: Iterator[Tensor] = (parameter for group in optimizer.param_groups for parameter in group["params"])
-    trained = [parameter for parameter in every if parameter.requires_grad]
+    every = trained(parameter for group in optimizer.param_groups for parameter in group["params"])
     if model is None:
-        return {"model": trained}
+        return {"model": every}
     parts: dict[Tensor, str] = {parameter: _part(name) for name, parameter in model.named_parameters()}
     found: dict[str, list[Tensor]] = {}
-    for parameter in trained:
+    for parameter in every:
         if parameter not in parts:
             raise ValueError(
                 "the optimizer has weights that are none of `model`'s (give the model whose parameters it was made of)"
@@ -55,6 +55,27 @@ def groups_of(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -
 def _part(name: str) -> str:
     block = BLOCK.search(name)
     return f"block.{block[1]}" if block else "embedding" if EMBEDDING.search(name) else "last_layer"
+
+
+def finite(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether all gradients are numbers, on all ranks; warns where not: Adam's moments would never recover."""
+    every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    grads = [parameter.grad for parameter in every if parameter.grad is not None]
+    grads += getattr(bare(optimizer), "_rejected", {}).values()
+    parts = [part._values() if part.is_sparse else part for part in map(local, grads)]
+    norms = [torch.linalg.vector_norm(part, math.inf).to(every[0].device) for part in parts if part.numel()]
+    broken = torch.zeros((), device=every[0].device)
+    if norms:
+        broken += ~torch.stack(norms).isfinite().all()
+    if ranks() > 1:
+        dist.all_reduce(broken, dist.ReduceOp.MAX)
+    if broken.item():
+        told = (
+            "a gradient is not finite, so this step is left out, and weights and moments stay as they are "
+            "(if it comes again, look for an overflow or a division by zero in the loss)"
+        )
+        warnings.warn(told, CapoWarning, stacklevel=3)
+    return not broken.item()
 
 
 class Proposal:
@@ -85,9 +106,10 @@ class Proposal:
         alignment: bool = False,
     ) -> None:
         self._optimizer, self._groups, self._model = optimizer, groups, model
+        self._settings = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
         self._measure, self._last_layer_kl = measure, last_layer_kl
         every = [parameter for parameters in groups.values() for parameter in parameters]
-        self._before = {parameter: _local(parameter).clone() for parameter in every}
+        self._before = {parameter: local(parameter).clone() for parameter in every}
         self._moments = {parameter: _copied(state) for parameter, state in optimizer.state.items()} if moments else None
         self._known: dict[Any, Any] = {}
         meshes: set[Any] = {parameter.device_mesh for parameter in self._before if hasattr(parameter, "device_mesh")}
@@ -112,18 +134,18 @@ class Proposal:
         Raises:
             ValueError: Where the optimizer keeps no second moment.
         """
-        groups = self._optimizer.param_groups
-        betas: dict[Tensor, Any] = {parameter: group.get("betas") for group in groups for parameter in group["params"]}
-        if not any(adam_moments(state) for state in self._optimizer.state.values()):
+        # Before its first gradient Adam keeps nothing.
+        begins = not self._optimizer.state and any("betas" in group for group in self._optimizer.param_groups)
+        if not begins and not keeps_moments(self._optimizer):
             raise ValueError("the optimizer keeps no second moment (measure the KL itself, or train with Adam)")
 
         def cost(parameter: Tensor) -> Tensor:
             # One without a gradient so far has no moments and has not moved.
-            state = self._optimizer.state.get(parameter, {})
-            moments = adam_moments(state)
+            state, group = self._optimizer.state.get(parameter, {}), self._settings[parameter]
+            moments = adam_moments(state, group)
             if moments is None:
                 return torch.zeros((), dtype=torch.float64)
-            beta2, steps = betas[parameter][1], torch.as_tensor(state["step"], dtype=torch.float64)
+            beta2, steps = group["betas"][1], torch.as_tensor(state["step"], dtype=torch.float64)
             correction: Tensor = 1 - beta2**steps
             return self._square(parameter, moments[1]) / (2 * correction)
 
@@ -164,7 +186,7 @@ class Proposal:
             left = taken / whole_step if whole_step > 0 else 1.0
         for parameters, scale in zip(self._groups.values(), scales, strict=True):
             for parameter in parameters if scale != 1 else ():
-                before, after = self._before[parameter], _local(parameter)
+                before, after = self._before[parameter], local(parameter)
                 # Nothing of a step that is no number is the weight before it.
                 if scale:
                     torch.lerp(before, after, scale, out=after)
@@ -182,6 +204,15 @@ class Proposal:
         self._optimizer.state.update(self._moments)
 
     @contextmanager
+    def unbroken(self) -> Iterator[None]:
+        """Takes nothing of the step where something inside breaks off: nobody has said how much of it is good."""
+        try:
+            yield
+        except BaseException:
+            self.scale([0.0] * len(self.sizes))
+            raise
+
+    @contextmanager
     def taken_back(self) -> Iterator[None]:
         """Inside, the weights are those before the step."""
         self._swap()
@@ -193,7 +224,7 @@ class Proposal:
     @torch.no_grad()
     def _swap(self) -> None:
         for parameter, before in self._before.items():
-            after = _local(parameter)
+            after = local(parameter)
             kept = after.clone()
             after.copy_(before)
             before.copy_(kept)
@@ -228,20 +259,22 @@ class Proposal:
 
         `None` where they tell nothing.
         """
-        settings = {parameter: group for group in self._optimizer.param_groups for parameter in group["params"]}
-        tells = False
+        rates = [float(group["lr"] or 0.0) for group in self._optimizer.param_groups]
+        tells, alike = False, len(set(rates)) == 1
 
         def products(parameter: Tensor) -> Tensor:
             """Of the last step with itself, of the gradient with itself, and of both."""
             nonlocal tells
-            total = torch.zeros(3, dtype=torch.float64, device=_local(parameter).device)
-            last = self._last_step(parameter, settings[parameter])
+            total = torch.zeros(3, dtype=torch.float64, device=local(parameter).device)
+            group = self._settings[parameter]
+            last = self._last_step(parameter, group)
             if last is None:
                 return total
             tells, (arrays, direction) = True, last
-            split = [_local(array).reshape(-1).split(WEIGHTS) for array in arrays]
+            length = (1.0 if alike else float(group["lr"])) * (-1 if group.get("maximize") else 1)
+            split = [local(array).reshape(-1).split(WEIGHTS) for array in arrays]
             for part, *parts in zip(*split, strict=True):
-                step, grad = direction(*parts).double(), part.double()
+                step, grad = length * direction(*parts).double(), part.double()
                 total += torch.stack([torch.dot(step, step), torch.dot(grad, grad), torch.dot(step, grad)])
             return total
 
@@ -263,7 +296,7 @@ class Proposal:
         grad = parameter.grad
         if grad is None:
             return None
-        moments, momentum = adam_moments(state), state.get("momentum_buffer")
+        moments, momentum = adam_moments(state, group), state.get("momentum_buffer")
         if moments is None:
             return None if momentum is None else ([grad, momentum], lambda momentum: momentum)
         root = math.sqrt(1 - group["betas"][1] ** float(state["step"]))
@@ -280,7 +313,7 @@ class Proposal:
 
     def _square(self, parameter: Tensor, factor: Tensor | None = None) -> Tensor:
         """`Σ Δ²` times `factor`, over this rank's part, in 64 bits."""
-        arrays = [_local(parameter), self._before[parameter], *([] if factor is None else [_local(factor)])]
+        arrays = [local(parameter), self._before[parameter], *([] if factor is None else [local(factor)])]
         total = torch.zeros((), dtype=torch.float64, device=arrays[0].device)
         for parts in zip(*(array.reshape(-1).split(WEIGHTS) for array in arrays), strict=True):
             after, before, *factors = (part.double() for part in parts)
@@ -352,12 +385,6 @@ def divergence(old: Tensor, new: Tensor, head: Tensor, new_head: Tensor | None, 
             change = change + features @ by_head.T
         total += kl_of_change((features @ head.T) / temperature, change / temperature).sum()
     return total
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """The part of it that this rank holds."""
-    tensor = tensor.detach()
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:

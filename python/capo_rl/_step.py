@@ -21,6 +21,12 @@ def whole(array: Tensor) -> Tensor:
     return array.full_tensor() if hasattr(array, "full_tensor") else array
 
 
+def local(tensor: Tensor) -> Tensor:
+    """The part of it that this rank holds."""
+    tensor = tensor.detach()
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
 def on_host(arrays: Arrays) -> Arrays:
     """The arrays in host memory, by one copy: each of several would wait for the device."""
     if not arrays:

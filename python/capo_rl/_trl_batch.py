@@ -274,6 +274,29 @@ class Seen:
         groups = rows.view(-1, size) // size if rows.numel() % size == 0 else None
         return size if groups is not None and bool((groups == groups[:, :1]).all()) else 1
 
+    def sums_are_less(self, arrays: Arrays) -> bool:
+        """Whether sums over this rank's rows are fewer bytes to send than the rows."""
+        ranks = self.trainer.accelerator.num_processes
+        if ranks == 1 or self.settings.exchange == "arrays":
+            return False
+        if self.settings.exchange == "sums" or "hidden" not in arrays:
+            return True
+        # Rows of other ranks, against twice the sums (a ring) over at most as many rows of the head as there are tokens
+        # with their K + 1 ids.
+        tokens, rows = arrays["hidden"].shape[:2].numel(), sum(array.nbytes for array in arrays.values()) * (ranks - 1)
+        entries = min(self.vocab_size(), tokens * ranks * (arrays["topk_ids"].shape[2] + 1))
+        sums = (
+            2
+            * 8
+            * arrays["hidden"].shape[2]
+            * entries
+            * (2 if self.trainer.second_moment == "kept_and_rejected" else 1)
+        )
+        largest = torch.tensor([rows, sums], device=self.trainer.accelerator.device)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        rows, sums = largest.tolist()
+        return bool(sums < rows)
+
     def _optimizer(self) -> torch.optim.Optimizer:
         optimizer: torch.optim.Optimizer = getattr(self.trainer.optimizer, "optimizer", self.trainer.optimizer)
         return optimizer
@@ -281,7 +304,7 @@ class Seen:
     def _optimizer_info(self) -> Optimizer | None:
         # Steps of which nothing was left are none of the optimizer's.
         taken = self._optimizer().state.get(self._weight, {}).get("step", self.trainer.state.global_step)
-        return optimizer_info(self._optimizer(), int(taken), self.trainer.args.max_grad_norm or 0.0)
+        return optimizer_info(self._optimizer(), int(taken), self.trainer.args.max_grad_norm or 0.0, self._weight)
 
 
 def rows_of(inputs: Inputs, wanted: Tensor, count: int) -> tuple[Inputs, Tensor]:
@@ -309,7 +332,7 @@ class Steps(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Tells it that a step is to be decided."""
-        self.trainer._capo_due = True
+        self.trainer._begin_step()
         self.trainer._seen.begin_step()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from transformers import TrainerCallback
+
+#: The search takes no fewer.
+STEPS = 6
 
 
 class Search(TrainerCallback):
@@ -23,8 +27,9 @@ class Search(TrainerCallback):
 def find_rate(trainer: Any) -> float | None:
     """Trains at a constant rate until `governor.kl` has found a learning rate, as `host find-rate` does.
 
-    It takes six steps in which completions of one prompt have different rewards. The trainer's rate is the highest
-    that can be found, so give it one that is surely not too low. Its model has moved afterwards: the run itself takes a new trainer.
+    It takes six steps in which completions of one prompt have different rewards. The trainer's rate is the highest that
+    can be found, so give it one that is surely not too low. Its model has moved afterwards: the run itself takes a new
+    trainer, for which `trainer.args` is as it was.
 
     Args:
         trainer: A `CapoGRPOTrainer` with the step control `governor.kl`.
@@ -33,12 +38,28 @@ def find_rate(trainer: Any) -> float | None:
         The rate; `None` if training ended before.
 
     Raises:
-        ValueError: For a trainer without that step control.
+        ValueError: For a trainer without that step control, and for one with a fixed target or a scheduler of its own.
     """
-    if not any(control.id == "governor.kl" for control in trainer.capo_step_controls):
-        raise ValueError('`find_rate` needs a search (give the trainer `step_controls=["governor.kl"]`)')
-    search = Search(trainer)
-    trainer.args.lr_scheduler_type, trainer.args.warmup_steps, trainer.args.save_strategy = "constant", 0, "no"
+    governors = [control for control in trainer.capo_step_controls if control.id == "governor.kl"]
+    if not any(control.keys.get("target", "auto") == "auto" for control in governors):
+        raise ValueError(
+            '`find_rate` needs a search (give the trainer `step_controls=["governor.kl"]`, with no `target` but "auto")'
+        )
+    if trainer.lr_scheduler is not None:
+        raise ValueError(
+            "`find_rate` trains at a constant rate, and the trainer has a scheduler already "
+            "(give it a new trainer, without one in `optimizers`)"
+        )
+    search, given = Search(trainer), trainer.args
+    # transformers copies no arguments, and the run itself may be given the same.
+    trainer.args = args = copy.copy(given)
+    args.lr_scheduler_type, args.lr_scheduler_kwargs, args.warmup_steps, args.save_strategy = "constant", None, 0, "no"
+    if args.max_steps > 0:
+        args.max_steps = max(args.max_steps, STEPS)
     trainer.add_callback(search)
-    trainer.train()
+    try:
+        trainer.train()
+    finally:
+        trainer.args = given
+        trainer.remove_callback(search)
     return search.rate

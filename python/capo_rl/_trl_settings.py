@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import trl
@@ -11,8 +12,9 @@ from transformers import Trainer
 from trl import GRPOConfig, GRPOTrainer
 
 from . import Mask, StepControl, Weight
+from ._adamw import SECOND_MOMENTS, AdamW
+from ._layer import bare, check_optimizer
 from .batch import Denominator, Reduction
-from .torch import SECOND_MOMENTS, AdamW
 
 # TRL's losses: how they reduce, and whose tokens share a denominator.
 LOSSES: dict[str, tuple[Reduction, str]] = {
@@ -75,6 +77,13 @@ def settled(
         ValueError: For a combination that cannot be right.
     """
     _check(trainer)
+    kind = type(bare(trainer.optimizer)) if trainer.optimizer is not None else _optimizer_of(trainer)[0]
+    check_optimizer(kind, components, 'use optim="adamw_torch"')
+    if any(each.id == "governor.last-layer" for each in controls):
+        raise ValueError(
+            "`governor.last-layer` reads losses, which TRL does not show: it is for `host` and `Governed` "
+            "(use `governor.kl`)"
+        )
     loss = trainer.loss_type
     if loss not in LOSSES:
         raise ValueError(
@@ -169,6 +178,13 @@ def _check(trainer: GRPOTrainer) -> None:
         )
 
 
+def _optimizer_of(trainer: GRPOTrainer) -> tuple[type, dict[str, Any]]:
+    """The optimizer that the trainer will make: its class and arguments."""
+    asked = trainer.optimizer_cls_and_kwargs or trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
+    found: tuple[type, dict[str, Any]] = asked
+    return found
+
+
 def take_adamw(trainer: GRPOTrainer, second_moment: str) -> None:
     """Has the trainer make `capo_rl.torch.AdamW` where it would make torch's.
 
@@ -189,8 +205,7 @@ def take_adamw(trainer: GRPOTrainer, second_moment: str) -> None:
         if is_there:
             raise ValueError(f'second_moment "kept_and_rejected" does not go with {what} ({remedy})')
     if trainer.optimizer is None:
-        asked = trainer.get_optimizer_cls_and_kwargs
-        kind, keys = trainer.optimizer_cls_and_kwargs or asked(trainer.args, trainer.model)
+        kind, keys = _optimizer_of(trainer)
         if kind is not torch.optim.AdamW:
             optim = getattr(trainer.args.optim, "value", trainer.args.optim)
             raise ValueError(

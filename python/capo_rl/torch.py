@@ -22,150 +22,20 @@ measures each step and takes as much of it as this model can. It goes with every
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 
 from . import Batch, CapoWarning, Progress, StepControl
+from ._adamw import AdamW, evaluated
 from ._decision import load_states, states
-from ._layer import optimizer_info
-from ._proposal import Proposal, controlled, groups_of, kl_of_change
+from ._layer import optimizer_info, step_info
+from ._proposal import Proposal, controlled, finite, groups_of, kl_of_change
 from ._step import ranks
 from .components import listed
 
 __all__ = ["AdamW", "Governed", "kl_divergence"]
-
-SECOND_MOMENTS = ("kept", "kept_and_rejected")
-
-
-class AdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW`, whose second moment may take in a rejected gradient too.
-
-    Fused, foreach, capturable and DTensors as there.
-
-    Args:
-        params: As there, and so are all others.
-        *args: As there.
-        **kwargs: As there.
-        second_moment: `"kept"`: plain AdamW. `"kept_and_rejected"`: see above; where nothing was rejected the bits are
-            plain AdamW's.
-
-    Raises:
-        ValueError: For another `second_moment`, and for what it cannot go with: `amsgrad`, `maximize`, a `beta2` of 0.
-    """
-
-    def __init__(self, params: Any, *args: Any, second_moment: str = "kept", **kwargs: Any) -> None:
-        super().__init__(params, *args, **kwargs)
-        if second_moment not in SECOND_MOMENTS:
-            raise ValueError(f'second_moment is {second_moment!r} (use "kept" or "kept_and_rejected")')
-        self.second_moment = second_moment
-        # Not in the state: both are of one step.
-        self._rejected: dict[torch.Tensor, torch.Tensor] = {}
-        for group in self.param_groups if second_moment != "kept" else ():
-            for name in ("amsgrad", "maximize"):
-                if group[name]:
-                    raise ValueError(f'second_moment "kept_and_rejected" does not go with {name} (leave it out)')
-            if not group["betas"][1] > 0:
-                raise ValueError(
-                    f'second_moment "kept_and_rejected" needs a beta2 above 0 (betas are {group["betas"]})'
-                )
-
-    def _parameters(self) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
-        return ((group, parameter) for group in self.param_groups for parameter in group["params"])
-
-    @contextmanager
-    def rejected(self) -> Iterator[None]:
-        """Takes the gradients of the backward passes inside for rejected ones.
-
-        Those that were there before are left as they are. May be entered more than once for a step; the rejected
-        gradients add up. They are forgotten by `step` and `zero_grad`.
-
-        Raises:
-            ValueError: With `second_moment="kept"`.
-        """
-        if self.second_moment == "kept":
-            raise ValueError('second_moment is "kept": nothing takes in a rejected gradient (use "kept_and_rejected")')
-        # Gradients that are put aside are copied, one at a time: DDP may write all into one buffer
-        # (`gradient_as_bucket_view`), the next one over it.
-        kept = {}
-        for _, parameter in self._parameters():
-            kept[parameter] = _copy(parameter.grad)
-            parameter.grad = self._rejected.get(parameter)
-        try:
-            yield
-        finally:
-            self._rejected = {}
-            for parameter, grad in kept.items():
-                rejected, parameter.grad = _copy(parameter.grad), grad
-                if rejected is not None:
-                    self._rejected[parameter] = rejected
-
-    @torch.no_grad()
-    def grad_norms(self) -> dict[str, torch.Tensor]:
-        """Norms over all parameters.
-
-        They are of what was `kept`, of what was `rejected`, and of their sum, the `unmasked` gradient.
-        """
-        found: dict[str, list[torch.Tensor]] = {"kept": [], "rejected": [], "unmasked": []}
-        for _, parameter in self._parameters():
-            grad, rejected = parameter.grad, self._rejected.get(parameter)
-            sum_of_both = grad if rejected is None else rejected if grad is None else grad + rejected
-            for name, value in zip(found, (grad, rejected, sum_of_both), strict=True):
-                if value is not None:
-                    found[name].append(_whole(torch.linalg.vector_norm(value.float())))
-        zero = torch.zeros(())
-        return {name: torch.linalg.vector_norm(torch.stack(norms)) if norms else zero for name, norms in found.items()}
-
-    @property
-    def has_rejected(self) -> bool:
-        """Whether this step has a rejected gradient."""
-        return bool(self._rejected)
-
-    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Scales both gradients by one factor, from the norm of their sum; returns that norm.
-
-        Where nothing was rejected it is `torch.nn.utils.clip_grad_norm_`.
-        """
-        if not self._rejected:
-            return torch.nn.utils.clip_grad_norm_([parameter for _, parameter in self._parameters()], max_norm)
-        norm = self.grad_norms()["unmasked"]
-        self.clip_grads_with_norm_(max_norm, norm)
-        return norm
-
-    @torch.no_grad()
-    def clip_grads_with_norm_(self, max_norm: float, total_norm: torch.Tensor) -> None:
-        """The same with a norm that is known, as `torch.nn.utils.clip_grads_with_norm_`."""
-        factor = (max_norm / (total_norm + 1e-6)).clamp(max=1.0)
-        for _, parameter in self._parameters():
-            for grad in (parameter.grad, self._rejected.get(parameter)):
-                if grad is not None:
-                    grad.mul_(factor.to(grad.device))
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        """One step of AdamW; parameters without a gradient, kept or rejected, stay as they are."""
-        loss = _evaluated(closure)
-        for group, parameter in self._parameters() if self._rejected else ():
-            rejected = self._rejected.get(parameter)
-            if rejected is None:
-                continue
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(rejected)
-            # Makes the moments where there are none yet.
-            self._init_group({**group, "params": [parameter]}, [], [], [], [], [], [])
-            # AdamW's own step multiplies by beta2 what is added here.
-            beta2 = group["betas"][1]
-            self.state[parameter]["exp_avg_sq"].addcmul_(rejected, rejected, value=(1 - beta2) / beta2)
-        self._rejected = {}
-        super().step()
-        return loss
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients, rejected ones too."""
-        self._rejected = {}
-        super().zero_grad(set_to_none)
 
 
 class Governed(torch.optim.Optimizer):
@@ -181,22 +51,28 @@ class Governed(torch.optim.Optimizer):
             about that share of the batch's completions: nats per token. It is called with the new weights, without a
             graph; `kl_divergence` helps. Where torch knows of several processes, each measures completions of its own
             and their mean is used. Without it, `½ Σ Δ² v̂` of Adam's second moment is told in its place, which is no KL
-            divergence but a multiple of it that changes slowly: a target is then a number of that kind.
+            divergence and depends on the scale of the loss: a target is then a number of that kind, and cannot be
+            `"auto"`.
         last_layer_kl: `last_layer_kl()` gives the KL divergence of the last layer's part of the step, for a control
             that asks.
         model: The model that is trained. A control may then scale its parts on their own. It is needed under FSDP2.
 
     Attributes:
         records: Numbers that were reported of the newest step, as `governor.kl/kl`, `governor.kl/scale`,
-            `step_control/applied`.
+            `step_control/applied`. Where a gradient is no number the optimizer does not step: `step_control/skipped`.
         steps: How many there were; the next one's number.
         optimizer: The one that was given. `torch.distributed.checkpoint` knows its state alone: save that of the
             controls and `steps` beside it.
         controls: Those that were given.
 
     Raises:
-        ValueError: For LBFGS, for parameters that are none of `model`'s, and for sharded ones without it.
+        ValueError: For LBFGS, for parameters that are none of `model`'s, for sharded ones without it, and for a
+            `governor.kl` that is to find its target without a `measure`.
     """
+
+    # A `GradScaler` unscales the gradients itself and leaves out steps of an overflow: those of a fused optimizer would
+    # be governed before it knows.
+    _step_supports_amp_scaling = False
 
     def __init__(
         self,
@@ -223,12 +99,24 @@ class Governed(torch.optim.Optimizer):
             raise ValueError(
                 "the parameters are sharded, and FSDP2 has to gather them anew after a step is shortened (give `model`)"
             )
+        for each in self.controls if measure is None else ():
+            if each.id == "governor.kl" and each.keys.get("target", "auto") == "auto":
+                raise ValueError(
+                    "`governor.kl` finds its target in KL divergences that nothing measures here (give `measure`, or a "
+                    "`target` in the unit of ½ Σ Δ² v̂, which depends on the scale of the loss)"
+                )
         if measure is None:
             told = (
                 "nothing measures the KL divergence of a step: ½ Σ Δ² v̂ of Adam's second moment is told in its place "
                 "(give `measure`)"
             )
             warnings.warn(told, CapoWarning, stacklevel=2)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a governed optimizer is not copied: `measure` would still measure the first model "
+            "(load its `state_dict` into a new one)"
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name == "optimizer":
@@ -237,7 +125,7 @@ class Governed(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None, *, batch: Batch | None = None, weights: torch.Tensor | None = None) -> Any:
-        """One step, as much of it as the controls leave.
+        """One step, as much of it as the controls leave; none where a gradient is no number.
 
         Args:
             closure: As for `torch.optim.Optimizer.step`; it is called once.
@@ -250,21 +138,29 @@ class Governed(torch.optim.Optimizer):
             ValueError: If ranks took different shares of the step, because their batches differ.
         """
         # A control compares the gradient of this step.
-        loss = _evaluated(closure)
+        loss = evaluated(closure)
+        if not finite(self.optimizer):
+            self.optimizer.zero_grad()
+            self.records = {"step_control/applied": 0.0, "step_control/skipped": 1.0}
+            self.steps += 1
+            return loss
         moments = any(control.restores_moments for control in self.controls)
         measure = self._over_ranks(self._measure) if self._measure is not None else None
         last_layer_kl = self._over_ranks(self._last_layer_kl) if self._last_layer_kl is not None else None
         alignment = any("ALIGNMENT" in control.inputs for control in self.controls)
         groups = groups_of(self.optimizer, self._model)
         proposal = Proposal(self.optimizer, groups, measure, last_layer_kl, self._model, moments, alignment)
-        self.optimizer.step()
-        if batch is None:
-            one = torch.zeros(1, 1)
-            # Gradients were clipped before, if at all.
-            info = optimizer_info(self.optimizer, self.steps, max_grad_norm=0.0)
-            batch = Batch(one.int(), one == 0, one, progress=Progress(step=self.steps), optimizer=info)
-        weighed: Any = batch.completion_mask if weights is None else weights
-        self.records, _ = controlled(self.controls, proposal, batch, torch.as_tensor(weighed))
+        with proposal.unbroken():
+            self.optimizer.step()
+            if batch is None:
+                one = torch.zeros(1, 1)
+                batch = Batch(one.int(), one == 0, one, progress=Progress(step=self.steps))
+            if batch.optimizer is None:
+                # Gradients were clipped before, if at all.
+                known = optimizer_info(self.optimizer, self.steps, max_grad_norm=0.0)
+                batch = batch.replace(optimizer=step_info(self.optimizer, known))
+            weighed: Any = batch.completion_mask if weights is None else weights
+            self.records, _ = controlled(self.controls, proposal, batch, torch.as_tensor(weighed))
         applied: Any = self.records["step_control/applied"]
         self._agree(applied)
         self.steps += 1
@@ -322,9 +218,14 @@ class Governed(torch.optim.Optimizer):
                 f"this is the state of an optimizer with the step controls {theirs}, and this one has {own} "
                 "(give it the same)"
             )
-        load_states(self.controls, state_dict["controls"])
         of_optimizer = {name: value for name, value in state_dict.items() if name not in ("controls", "steps")}
-        self.optimizer.load_state_dict(of_optimizer)
+        before = states(self.controls)
+        try:
+            load_states(self.controls, state_dict["controls"])
+            self.optimizer.load_state_dict(of_optimizer)
+        except BaseException:
+            load_states(self.controls, before)
+            raise
         self.steps = state_dict["steps"]
 
 
@@ -340,21 +241,5 @@ def kl_divergence(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     Returns:
         Nats, `[...]`.
     """
-    return kl_of_change(old, new.double() - old.double())
-
-
-def _evaluated(closure: Callable[[], Any] | None) -> Any:
-    """What a closure returns, which makes the gradients of the step; `None` without one."""
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()
-
-
-def _copy(grad: torch.Tensor | None) -> torch.Tensor | None:
-    return None if grad is None else grad.clone()
-
-
-def _whole(value: torch.Tensor) -> torch.Tensor:
-    """A number that is spread over ranks, on each of them."""
-    return value.full_tensor() if hasattr(value, "full_tensor") else value
+    # A token that neither policy can draw has logits of -inf, and a difference that is no number.
+    return kl_of_change(old, torch.where(old == new, 0.0, new.double() - old.double()))

@@ -101,14 +101,7 @@ class CapoGRPOTrainer(GRPOTrainer):
         self.capo_masks, self.capo_weights = listed(Mask, masks), listed(Weight, weights)
         self.capo_step_controls = listed(StepControl, step_controls)
         self.second_moment, self.component_metrics = second_moment, component_metrics
-        # Of the step: whether it is to be decided; what was decided, of whose rows, and whether anything stays; its
-        # parts in flight, the micro-batches with their factors, what was told.
-        self._capo_due, self._capo_kept = False, False
-        self._capo_decision: Decision | None = None
-        self._capo_ranks: Ranks | None = None
-        self._capo_parts: list[Arrays] = []
-        self._capo_micro: list[tuple[Inputs, Tensor]] = []
-        self._capo_told: dict[str, list[float]] = {}
+        self._begin_step(due=False)
         # Of the forward pass that is next: makes the factors of it. And whether it is a second one.
         self._capo_factors: Callable[[Tensor, Any], Tensor] | None = None
         self._capo_again = False
@@ -126,6 +119,19 @@ class CapoGRPOTrainer(GRPOTrainer):
 
     def _components(self) -> list[Component]:
         return [*self.capo_masks, *self.capo_weights, *self.capo_step_controls]
+
+    def _begin_step(self, due: bool = True) -> None:
+        """Forgets what a step that was broken off has left behind."""
+        # Of the step: whether it is to be decided; what was decided, of whose rows, and whether anything stays; its
+        # parts in flight, the micro-batches with their factors, what was told.
+        self._capo_due, self._capo_kept = due, False
+        self._capo_decision: Decision | None = None
+        self._capo_ranks: Ranks | None = None
+        self._capo_parts: list[Arrays] = []
+        self._capo_micro: list[tuple[Inputs, Tensor]] = []
+        self._capo_told: dict[str, list[float]] = {}
+        if due and self.second_moment != "kept":
+            self._adamw().zero_grad()
 
     # Deciding -------------------------------------------------------------------------------------
 
@@ -297,7 +303,7 @@ class CapoGRPOTrainer(GRPOTrainer):
         """A step of which nothing is left changes nothing: zero gradients would still move Adam's weights."""
         if self._capo_parts:
             arrays, self._capo_parts = joined(self._capo_parts), []
-            if self._sums_are_less(arrays):
+            if self._seen.sums_are_less(arrays):
                 self._capo_ranks = Ranks(self.accelerator.device)
             else:
                 arrays = self._gathered(arrays)
@@ -313,33 +319,18 @@ class CapoGRPOTrainer(GRPOTrainer):
             dist.all_reduce(counts)
             dist.all_reduce(weighed)
         tokens, kept = counts.tolist()
-        self._capo_kept = kept > 0
+        # A scaler of losses leaves out steps that are no numbers itself.
+        broken = self.accelerator.scaler is None and self._controls.leaves_out(self._adamw())
+        self._capo_kept = kept > 0 and not broken
         self._add("capo/rejected_tokens", tokens - kept)
-        self._add("capo/rejection_rate", 1 - kept / max(tokens, 1))
-        self._add("capo/skipped", not kept)
+        self._add("capo/rejection_rate", (tokens - kept) / max(tokens, 1))
+        self._add("capo/skipped", not self._capo_kept)
         if self.capo_weights:
             self._add("capo/mean_weight", float(weighed) / max(tokens, 1))
-        if not kept:
+        if not self._capo_kept:
             self._adamw().zero_grad()
         elif self.capo_step_controls:
             self._controls.remember(self._adamw(), [inputs for inputs, _ in micro], decided)
-
-    def _sums_are_less(self, arrays: Arrays) -> bool:
-        """Whether sums over this rank's rows are fewer bytes to send than the rows."""
-        ranks = self.accelerator.num_processes
-        if ranks == 1 or self.capo_settings.exchange == "arrays":
-            return False
-        if self.capo_settings.exchange == "sums" or "hidden" not in arrays:
-            return True
-        # Rows of other ranks, against twice the sums (a ring) over at most as many rows of the head as there are tokens
-        # with their K + 1 ids.
-        tokens, rows = arrays["hidden"].shape[:2].numel(), sum(array.nbytes for array in arrays.values()) * (ranks - 1)
-        entries = min(self._seen.vocab_size(), tokens * ranks * (arrays["topk_ids"].shape[2] + 1))
-        sums = 2 * 8 * arrays["hidden"].shape[2] * entries * (2 if self.second_moment == "kept_and_rejected" else 1)
-        largest = torch.tensor([rows, sums], device=self.accelerator.device)
-        dist.all_reduce(largest, dist.ReduceOp.MAX)
-        rows, sums = largest.tolist()
-        return bool(sums < rows)
 
     def _after_step(self) -> None:
         if self._capo_decision is None:

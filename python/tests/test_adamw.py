@@ -1,6 +1,7 @@
 """`capo_rl.torch.AdamW` against its formula in 64 bits and against torch's."""
 
 import copy
+import pickle
 
 import pytest
 
@@ -159,6 +160,42 @@ def test_its_state_is_torchs_and_goes_on_bit_for_bit():
     assert set(first.state_dict()["state"][0]) == {"step", "exp_avg", "exp_avg_sq"}
 
 
+def test_hooks_run_once_though_torch_has_hooks_of_its_own():
+    torch.optim.AdamW(parameters())
+    own, ran = parameters(), []
+    adamw = optimizer(own, second_moment="kept_and_rejected")
+    adamw.register_step_post_hook(lambda *_: ran.append(1))
+    set_grads(own, gradients(1, 1)[0][0])
+    adamw.step()
+    assert ran == [1]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda adamw: pickle.loads(pickle.dumps(adamw))])
+def test_a_copy_has_its_second_moment(copied):
+    adamw = copied(optimizer(parameters(), second_moment="kept_and_rejected"))
+    own = [parameter for _, parameter in adamw._parameters()]
+    set_grads(own, gradients(1, 1)[0][0])
+    with adamw.rejected():
+        set_grads(own, gradients(1, 1)[0][0])
+    adamw.step()
+    assert adamw.second_moment == "kept_and_rejected" and adamw._step_supports_amp_scaling
+
+
+@pytest.mark.parametrize("way", [{}, {"fused": True}])
+def test_a_grad_scaler_is_refused(way):
+    own, scaler = parameters(), torch.amp.GradScaler("cpu")
+    adamw = optimizer(own, second_moment="kept_and_rejected", **way)
+    for _ in range(2):
+        scaler.scale(own[0].sum()).backward()
+        with pytest.raises(ValueError, match='second_moment "kept_and_rejected" does not go with a GradScaler'):
+            scaler.step(adamw)
+        scaler.update()
+    adamw.step()
+    kept = optimizer(own, **way)
+    scaler.scale(own[0].sum()).backward()
+    scaler.step(kept)
+
+
 def test_sentences():
     def say(**keys):
         with pytest.raises(ValueError) as error:
@@ -167,6 +204,10 @@ def test_sentences():
 
     assert say(second_moment="both") == 'second_moment is \'both\' (use "kept" or "kept_and_rejected")'
     assert say(second_moment="kept_and_rejected", amsgrad=True) == 'second_moment "kept_and_rejected" does not go with amsgrad (leave it out)'
+    adamw = AdamW(parameters(), second_moment="kept_and_rejected")
+    with pytest.raises(ValueError, match="does not go with maximize"):
+        adamw.add_param_group({"params": parameters(1), "maximize": True})
+    assert len(adamw.param_groups) == 1
     assert say(second_moment="kept_and_rejected", betas=(0.9, 0.0)).endswith("needs a beta2 above 0 (betas are (0.9, 0.0))")
     with pytest.raises(ValueError, match='second_moment is "kept": nothing takes in a rejected gradient'):
         with AdamW(parameters()).rejected():

@@ -201,6 +201,7 @@ def in_verl():
             {},
             "step controls cannot tell weights and gradients apart under strategy `fsdp`, which flattens them (set actor.strategy=fsdp2)",
         ),
+        ({"step_controls": ["governor.last-layer"]}, {}, "`governor.last-layer` reads losses, which verl does not show (use `governor.kl`)"),
         (
             {"second_moment": "kept_and_rejected"},
             {"strategy": "fsdp2", "optim": SimpleNamespace(optimizer_impl="torchao.optim", optimizer="_AdamW", total_training_steps=1)},

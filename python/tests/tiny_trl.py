@@ -210,4 +210,5 @@ def main():
     torch.save(saved, f"{out}.{trainer.accelerator.process_index}")
 
 
-main()
+if __name__ == "__main__":
+    main()

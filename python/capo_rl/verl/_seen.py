@@ -16,7 +16,7 @@ from verl.utils import tensordict_utils as tu
 
 from .. import Batch
 from .._decision import Decision
-from .._layer import check_head, check_same, optimizer_info, optimizer_state
+from .._layer import bare, check_head, check_optimizer, check_same, optimizer_info, optimizer_state
 from .._step import Arrays, over_ranks, received, reshard, top_rows, whole
 from ..batch import nested
 from . import _rows as rows
@@ -85,6 +85,7 @@ class Seen:
             raise ValueError(
                 "a mask reads the optimizer's state, which strategy `fsdp` flattens (set actor.strategy=fsdp2)"
             )
+        check_optimizer(type(bare(engine.optimizer)), engine._deciders(), "leave actor.optim at AdamW of torch.optim")
         self._checks = "LAST_LAYER" in needed or measures
         if self._checks:
             check_head(self.head())

@@ -11,9 +11,9 @@ from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.config import FSDPActorConfig
 
 from .. import Mask, StepControl, Weight
+from .._adamw import SECOND_MOMENTS
 from .._metrics import CHOICES
 from ..batch import Denominator, Reduction
-from ..torch import SECOND_MOMENTS
 
 #: verl's `loss_agg_mode` by the reductions of plugins. Under the first two a mask may change what is divided by.
 REDUCTIONS: dict[str, Reduction] = {
@@ -140,6 +140,8 @@ def _checked(config: CapoActorConfig) -> Settings:
     component_metrics, aggregation = _one_of(CHOICES, "component_metrics", table), config.loss_agg_mode
     if aggregation not in REDUCTIONS:
         raise ValueError(f"loss_agg_mode `{aggregation}` is none that plugins know (known: {', '.join(REDUCTIONS)})")
+    if any(table["use"] == "governor.last-layer" for table in controls):
+        raise ValueError("`governor.last-layer` reads losses, which verl does not show (use `governor.kl`)")
     if controls:
         _check_trainer(config, "step controls")
     if second_moment != "kept":

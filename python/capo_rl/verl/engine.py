@@ -269,7 +269,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         assert decision.rows is not None
         own, (tokens, kept) = rows.places(decision.rows, self.get_data_parallel_rank()), counts.tolist()
         self._step = Step(data, decision, arrays, self._factor(decision)[own], decision.mask[own], kept > 0)
-        self._add("rejection_rate", 1 - kept / max(tokens, 1))
+        self._add("rejection_rate", (tokens - kept) / max(tokens, 1))
         self._add("rejected_tokens", tokens - kept)
         self._add("skipped", kept == 0)
         return tokens, kept
