@@ -4,7 +4,6 @@
 * Tasks: `sequence` (`Continue the sequence: 3, 5, 7, 9,`; 480 prompts, 128 others held out), and reasoning_gym's `chain_sum` (two terms of at
   most two digits) and `number_sequence` (500 prompts, 128 others held out). No chat template. The reward is 1 where the first whole number of
   a completion is the answer, else 0.
-* `verses` came later: [a model of ten million weights](verses.py) that has read one book, with completions of 56 tokens as a mean and its own rates.
 * Training: 60 steps of 32 completions in groups of 8, at most 6 tokens, temperature 1, a constant learning rate without a warm-up.
 * Number of a run: accuracy on the 128 held-out prompts, greedy, as the mean of the measurements after 40, 50 and 60 steps.
 * Seeds 31 to 33, which chose nothing. The target of 4e-3 was measured on seed 30: the median KL of a step of `grpo` at 1e-5, 4.5e-3, cut to one digit.
@@ -23,14 +22,11 @@ import random
 import subprocess
 from pathlib import Path
 
-from . import verses
-
 PARTS = Path(__file__).resolve().parent
 SCRIPTS = PARTS.parents[1] / "scripts"
 SEEDS = (31, 32, 33)
 RATES = ("3e-6", "1e-5", "3e-5", "1e-4", "3e-4")
 ADAPTER_RATES = ("1e-4", "3e-4", "1e-3")
-VERSES_RATES = ("1e-5", "3e-5", "1e-4", "3e-4", "1e-3", "3e-3")
 STEPS, EVERY, BATCH = 60, 10, 32
 # Measurements whose mean is a run's number.
 LAST = 3
@@ -39,7 +35,7 @@ MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 TARGETS = ("3e-5", "1e-4", "3e-4", "1e-3", "4e-3")
 # (rates that are left, the step that they train to): 5 x 4 + 2 x 6 + 1 x 30 are 62 steps.
 RUNGS = ((5, 4), (2, 10), (1, 40))
-TASKS = {"sequence": None, "chain_sum": ["--config", "max_terms=2", "--config", "max_digits=2"], "number_sequence": [], "verses": None}
+TASKS = {"sequence": None, "chain_sum": ["--config", "max_terms=2", "--config", "max_digits=2"], "number_sequence": []}
 # Kept of each step, where it was measured.
 METRICS = (
     "reward",
@@ -65,16 +61,9 @@ def sequences():
     return rows[:480], rows[480:608]
 
 
-def rates(task):
-    """Learning rates of all weights on a task."""
-    return VERSES_RATES if task == "verses" else RATES
-
-
-def prepare(folder, python, tasks, host):
-    """The models and the rows of `tasks` below `folder`; what lies there is not made again."""
-    if "verses" in tasks:
-        verses.prepare(folder / "data/verses", python, host)
-    if not (folder / "models" / MODEL).exists() and set(tasks) != {"verses"}:
+def prepare(folder, python, tasks):
+    """The model and the rows of `tasks` below `folder`; what lies there is not made again."""
+    if not (folder / "models" / MODEL).exists():
         subprocess.run([SCRIPTS / "pretrained", folder / "models"], check=True)
     for task in tasks:
         config, data = TASKS[task], folder / "data" / task
@@ -92,14 +81,11 @@ def prepare(folder, python, tasks, host):
 def config(folder, task, python):
     """The file that all runs on `task` begin with."""
     data = folder / "data" / task
-    model, length, grade = folder / "models" / MODEL, 6, "first_number.py"
-    if task == "verses":
-        model, length, grade = data / "base", verses.LONGEST, "verses.py"
-    command = json.dumps([str(python), str(PARTS / grade)])
+    command = json.dumps([str(python), str(PARTS / "first_number.py")])
     path = folder / f"{task}.toml"
     path.write_text(
         f"""[model]
-model_name_or_path = "{model}"
+model_name_or_path = "{folder / "models" / MODEL}"
 
 [data]
 dataset_name = "{data / "train.jsonl"}"
@@ -107,7 +93,7 @@ eval_dataset_name = "{data / "held_out.jsonl"}"
 
 [rollout]
 num_generations = 8
-max_completion_length = {length}
+max_completion_length = 6
 
 [train]
 per_device_train_batch_size = {BATCH}
