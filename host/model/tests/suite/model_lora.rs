@@ -279,6 +279,15 @@ fn what_peft_can_do_and_this_cannot_is_told() {
     assert!(error.starts_with("cannot use the base model of `DIR/adapter_config.json`: no model `nowhere`"), "{error}");
     let error = refused(&set("base_model_name_or_path", json!("tests/data/lora-golden/llama3")));
     assert!(error.ends_with("is an adapter itself (merge it with `host export`)"), "{error}");
+    let itself = set("base_model_name_or_path", json!(folder.path()));
+    assert_eq!(
+        refused(&itself),
+        "cannot use the base model of `DIR/adapter_config.json`: `DIR` is the adapter's own folder, which has no `config.json` (write the model that it belongs to as `base_model_name_or_path`)"
+    );
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(data("families-golden/llama3").join(file), folder.path().join(file)).unwrap();
+    }
+    assert_eq!(refused(&itself), "taken");
 }
 
 #[test]
