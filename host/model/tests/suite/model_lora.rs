@@ -251,6 +251,7 @@ fn what_peft_can_do_and_this_cannot_is_told() {
         ("init_lora_weights", json!("pissa"), "`init_lora_weights` is `pissa`, which changes the base model too (convert it to a plain adapter with PEFT, or use another one)".into()),
         ("peft_type", json!("IA3"), "`peft_type` is `IA3`, only `LORA` is supported (use a LoRA adapter)".into()),
         ("r", json!(0), "`r` is `0`, expected 1 or more".into()),
+        ("use_rslora", json!(1), "`use_rslora` is `1`, expected `true` or `false`".into()),
         ("lora_dropout", json!(1.0), "`lora_dropout` is 1, expected 0 or more and less than 1".into()),
     ] {
         assert_eq!(refused(&set(key, value)), format!("{config}{expected}"));
