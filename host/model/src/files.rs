@@ -16,6 +16,11 @@ use super::gguf::Gguf;
 
 /// Name of the file with a model's architecture.
 const CONFIG: &str = "config.json";
+/// Name of the file in an adapter's folder that records the hashes of its base's files.
+pub(super) const BASE_FILE: &str = "base.json";
+const GENERATION: &str = "generation_config.json";
+const README: &str = "README.md";
+const TOKENIZER: &str = "tokenizer.json";
 
 /// A readable and seekable source of a file's bytes.
 pub trait Source: Read + Seek {}
@@ -148,15 +153,19 @@ impl ModelFiles {
         }
     }
 
-    /// The files that hold `name`: the base's for its configuration and weights. Other names prefer the adapter's own files.
+    /// The files that hold `name`: an adapter's own for what makes it one, and the base's for its configuration and weights. A tokenizer's
+    /// files fit each other alone, so all are of the adapter's folder if it has a tokenizer, else of the base's, as in transformers.
     fn holder(&self, name: &str) -> &Self {
-        match self {
-            Self::Adapter { own, base } => {
-                let of_base = name == CONFIG || name.starts_with("model.safetensors");
-                if !of_base && own.contains(name) { own } else { base }
-            }
-            whole => whole,
-        }
+        let Self::Adapter { own, base } = self else { return self };
+        let is_own = match name {
+            CONFIG => false,
+            BASE_FILE => true,
+            GENERATION | README => own.contains(name),
+            _ if name.starts_with("adapter_") => true,
+            _ if name.contains(".safetensors") => false,
+            _ => own.contains(TOKENIZER),
+        };
+        if is_own { own } else { base }
     }
 }
 
@@ -207,7 +216,7 @@ fn absent(path: &Path) -> Option<String> {
         || "fetch the model again, whole".to_owned(),
         |id| format!("fetch the rest with `host download {}`", id.replacen("--", "/", 1)),
     );
-    let (is_weights, is_tokenizer) = (name.ends_with(".safetensors"), name == "tokenizer.json");
+    let (is_weights, is_tokenizer) = (name.ends_with(".safetensors"), name == TOKENIZER);
     let weights =
         [("pytorch_model", "transformers.AutoModelForCausalLM"), ("adapter_model", "peft.AutoPeftModelForCausalLM")];
     let others = weights.iter().find_map(|(start, class)| Some((first(&[start]).filter(|_| is_weights)?, class)));
@@ -227,7 +236,7 @@ fn absent(path: &Path) -> Option<String> {
         format!("the index names it, so the download is not whole: {fetch}")
     } else if names.is_empty() {
         format!("the folder is empty: {fetch}")
-    } else if id.is_some() || names.iter().any(|name| [CONFIG, "tokenizer.json"].contains(&name.as_str())) {
+    } else if id.is_some() || names.iter().any(|name| [CONFIG, TOKENIZER].contains(&name.as_str())) {
         format!("the folder has {} and no `{name}`: {fetch}", listed(&names))
     } else {
         format!("the folder has {}: give a Hugging Face model directory", listed(&names))

@@ -99,6 +99,23 @@ fn a_missing_file_is_named() {
 }
 
 #[test]
+fn a_tokenizer_is_of_one_folder() {
+    let [own, base] = [(); 2].map(|()| TempDir::new().unwrap());
+    let write = |folder: &TempDir, name: &str| fs::write(folder.path().join(name), "{}").unwrap();
+    ["config.json", "tokenizer.json", "chat_template.jinja"].iter().for_each(|name| write(&base, name));
+    ["tokenizer_config.json", "generation_config.json"].iter().for_each(|name| write(&own, name));
+    let [first, second] = [&own, &base].map(|folder| Box::new(ModelFiles::Directory(folder.path().to_owned())));
+    let files = ModelFiles::Adapter { own: first, base: second };
+    let tokenizers = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"];
+    let in_folder = |folder: &TempDir, name: &str| files.describe(name).contains(folder.path().to_str().unwrap());
+    assert!(tokenizers.iter().all(|name| in_folder(&base, name)) && files.contains("chat_template.jinja"));
+    write(&own, "tokenizer.json");
+    assert!(tokenizers.iter().all(|name| in_folder(&own, name)) && !files.contains("chat_template.jinja"));
+    assert!(in_folder(&base, "config.json") && in_folder(&own, "generation_config.json"));
+    assert!(["adapter_model.safetensors", "base.json"].iter().all(|name| in_folder(&own, name)));
+}
+
+#[test]
 fn truncated_weights_are_errors_at_every_length() {
     let directory = copy("tied");
     let path = directory.path().join("model.safetensors");
