@@ -207,8 +207,8 @@ fn absent(path: &Path) -> Option<String> {
     names.sort();
     let first = |starts: &[&str]| names.iter().find(|name| starts.iter().any(|start| name.starts_with(start)));
     let shown = dir.display();
-    let write = |class: &str| {
-        format!("write it anew in Python: `{class}.from_pretrained(\"{shown}\").save_pretrained(\"{shown}\")`")
+    let write = |class: &str, to: &Path| {
+        format!("write it anew in Python: `{class}.from_pretrained(\"{shown}\").save_pretrained(\"{}\")`", to.display())
     };
     // Of a cache that was filled in part, its folder tells the id.
     let id = dir.ancestors().find_map(|dir| dir.file_name()?.to_str()?.strip_prefix("models--"));
@@ -217,8 +217,9 @@ fn absent(path: &Path) -> Option<String> {
         |id| format!("fetch the rest with `host download {}`", id.replacen("--", "/", 1)),
     );
     let (is_weights, is_tokenizer) = (name.ends_with(".safetensors"), name == TOKENIZER);
-    let weights =
-        [("pytorch_model", "transformers.AutoModelForCausalLM"), ("adapter_model", "peft.AutoPeftModelForCausalLM")];
+    // Another class would leave out the head of a model that scores.
+    let class = if scores(dir) { "SequenceClassification" } else { "CausalLM" };
+    let weights = [("pytorch_model", "transformers.AutoModelFor"), ("adapter_model", "peft.AutoPeftModelFor")];
     let others = weights.iter().find_map(|(start, class)| Some((first(&[start]).filter(|_| is_weights)?, class)));
     let vocabulary = first(&["tokenizer.model", "spiece.model", "vocab."]).filter(|_| is_tokenizer);
     Some(if first(&["provenance.json"]).is_some() {
@@ -228,10 +229,15 @@ fn absent(path: &Path) -> Option<String> {
             }
             None => format!("`{shown}` is a run that has no checkpoint yet"),
         }
-    } else if let Some((other, class)) = others {
-        format!("its weights are in `{other}`, and only safetensors are read: {}", write(class))
+    } else if let Some((other, auto)) = others {
+        let new = dir.join("safetensors");
+        let written = write(&format!("{auto}{class}"), &new);
+        format!(
+            "its weights are in `{other}`, and only safetensors are read: {written}, copy the tokenizer's files there, and name `{}`",
+            new.display()
+        )
     } else if let Some(other) = vocabulary {
-        format!("its tokenizer is in `{other}` alone: {}", write("transformers.AutoTokenizer"))
+        format!("its tokenizer is in `{other}` alone: {}", write("transformers.AutoTokenizer", dir))
     } else if is_weights && names.iter().any(|name| name.ends_with(".safetensors.index.json")) {
         format!("the index names it, so the download is not whole: {fetch}")
     } else if names.is_empty() {
@@ -241,6 +247,14 @@ fn absent(path: &Path) -> Option<String> {
     } else {
         format!("the folder has {}: give a Hugging Face model directory", listed(&names))
     })
+}
+
+/// True if the model in this folder scores texts.
+fn scores(dir: &Path) -> bool {
+    let config: Option<Value> = File::open(dir.join(CONFIG)).ok().and_then(|file| serde_json::from_reader(file).ok());
+    let names = config.as_ref().and_then(|config| config["architectures"].as_array());
+    let scores = |name: &Value| name.as_str().is_some_and(|name| name.ends_with("ForSequenceClassification"));
+    names.is_some_and(|names| names.iter().any(scores))
 }
 
 /// The first of these names.

@@ -98,6 +98,35 @@ fn a_missing_file_is_named() {
     }
 }
 
+/// Only the class that a model is of keeps its head, and only another folder keeps the old weights.
+#[test]
+fn the_way_to_safetensors_is_told() {
+    for (changes, file, weights, class) in [
+        (json!({}), "pytorch_model.bin", "model.safetensors", "transformers.AutoModelForCausalLM"),
+        (
+            json!({"architectures": ["Qwen2ForSequenceClassification"]}),
+            "pytorch_model-00001-of-00002.bin",
+            "model.safetensors",
+            "transformers.AutoModelForSequenceClassification",
+        ),
+        (json!({}), "adapter_model.bin", "adapter_model.safetensors", "peft.AutoPeftModelForCausalLM"),
+    ] {
+        let [folder, base] = [&changes, &json!({})].map(|changes| changed_copy(&golden("tied"), changes));
+        fs::rename(folder.path().join("model.safetensors"), folder.path().join(file)).unwrap();
+        let own = Box::new(ModelFiles::Directory(folder.path().to_owned()));
+        let base = Box::new(ModelFiles::Directory(base.path().to_owned()));
+        let is_adapter = weights.starts_with("adapter");
+        let files = if is_adapter { ModelFiles::Adapter { own, base } } else { *own };
+        let said = format!("{:#}", files.read(weights).unwrap_err()).replace(folder.path().to_str().unwrap(), "DIR");
+        assert_eq!(
+            said,
+            format!(
+                "cannot read `DIR/{weights}`: No such file or directory (os error 2) (its weights are in `{file}`, and only safetensors are read: write it anew in Python: `{class}.from_pretrained(\"DIR\").save_pretrained(\"DIR/safetensors\")`, copy the tokenizer's files there, and name `DIR/safetensors`)"
+            )
+        );
+    }
+}
+
 #[test]
 fn a_tokenizer_is_of_one_folder() {
     let [own, base] = [(); 2].map(|()| TempDir::new().unwrap());
