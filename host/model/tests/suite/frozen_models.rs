@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::shared::{self, changed_copy, data};
 
 /// Id of the tokens that fill rows up.
-const PAD: u32 = 0;
+const PAD: Option<u32> = Some(0);
 
 #[derive(Deserialize)]
 struct Row {
@@ -78,6 +78,14 @@ fn positions_that_add_to_the_input_have_batches_too() {
     let value = value.unsqueeze(1).unwrap().broadcast_as((64, 16)).unwrap().contiguous().unwrap();
     let copy = copy_with(name, &json!({"position_biased_input": true}), weight, value);
     compare_with(copy.path(), name, None, 0);
+}
+
+#[test]
+fn the_last_token_counts_where_none_is_padding() {
+    let model = load(&data("frozen-golden/qwen2-score"), None).unwrap();
+    let score = |ids: &[u32], pad| model.score(&[ids.to_vec()], pad).unwrap()[0];
+    assert_eq!(score(&[5, 0], PAD), score(&[5], PAD));
+    assert!((score(&[5, 0], None) - score(&[5], PAD)).abs() > 1e-3);
 }
 
 /// Of an adapter the base alone would be read.
