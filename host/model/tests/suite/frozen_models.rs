@@ -81,6 +81,13 @@ fn positions_that_add_to_the_input_have_batches_too() {
 }
 
 #[test]
+fn the_head_of_a_file_is_no_part_of_a_model_that_scores() {
+    let head = Tensor::ones((15, 16), candle_core::DType::F32, &Device::Cpu).unwrap();
+    let copy = copy_with("qwen2-score", &json!({}), "lm_head.weight", head);
+    compare_with(copy.path(), "qwen2-score", None, 0);
+}
+
+#[test]
 fn the_last_token_counts_where_none_is_padding() {
     let model = load(&data("frozen-golden/qwen2-score"), None).unwrap();
     let score = |ids: &[u32], pad| model.score(&[ids.to_vec()], pad).unwrap()[0];
