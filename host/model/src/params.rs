@@ -67,7 +67,7 @@ impl Params {
         Loading::new(config, Some(self)).load(files, config, device).map(drop)
     }
 
-    /// Fresh weights: matrices from `fill_normal` (standard normals) times `initializer_range`, biases 0, norms 1.
+    /// Fresh weights: matrices from `fill_normal` (standard normals) times `initializer_range`, biases and the embedding of padding 0, norms 1.
     ///
     /// Draws in the order of names, row-major. Sizes beyond the available memory are an error. Source:
     /// `transformers.PreTrainedModel._init_weights`.
@@ -80,6 +80,9 @@ impl Params {
             if shape.len() >= 2 {
                 fill_normal(&mut values);
                 values.iter_mut().for_each(|value| *value *= config.initializer_range as f32);
+            }
+            if let (EMBEDDING, Some(id)) = (name.as_str(), config.padding()) {
+                values.chunks_mut(config.hidden_size).nth(id as usize).into_iter().for_each(|row| row.fill(0.0));
             }
             let var = Var::from_tensor(&Tensor::from_vec(values, shape, device)?)?;
             vars.insert(name, var);

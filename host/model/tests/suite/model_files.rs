@@ -8,7 +8,7 @@ use host_model::{Config, ModelFiles, Policy, Rotary, Scaling};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::shared::{bits, changed_copy, data, load};
+use crate::shared::{bits, changed_copy, data, load, random};
 
 fn golden(name: &str) -> PathBuf {
     data("qwen2-golden").join(name)
@@ -142,6 +142,20 @@ fn a_tokenizer_is_of_one_folder() {
     assert!(tokenizers.iter().all(|name| in_folder(&own, name)) && !files.contains("chat_template.jinja"));
     assert!(in_folder(&base, "config.json") && in_folder(&own, "generation_config.json"));
     assert!(["adapter_model.safetensors", "base.json"].iter().all(|name| in_folder(&own, name)));
+}
+
+#[test]
+fn fresh_embeddings_of_padding_are_zero() {
+    let json = fs::read_to_string(golden("untied").join("config.json")).unwrap();
+    let mut json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    json["pad_token_id"] = (-2).into();
+    let policy = random(&json.to_string(), 3);
+    for (name, is_zero) in [("model.embed_tokens.weight", true), ("lm_head.weight", false)] {
+        let rows: Vec<Vec<f32>> = policy.params().get(name).unwrap().to_vec2().unwrap();
+        for (id, row) in rows.iter().enumerate() {
+            assert_eq!(row.iter().all(|value| *value == 0.0), is_zero && id + 2 == rows.len(), "{name} {id}");
+        }
+    }
 }
 
 #[test]
