@@ -14,7 +14,7 @@ use crate::run_dir::RunDir;
 
 /// Variables that would affect `host`. Without a home, no plugin is installed.
 const NOT_INHERITED: &str = "LD_LIBRARY_PATH CAPO_PLUGIN_PATH XDG_DATA_HOME HOME MISBEHAVE_OFF RAYON_NUM_THREADS \
-    CANDLE_NUM_THREADS HF_TOKEN http_proxy HTTP_PROXY https_proxy HTTPS_PROXY all_proxy ALL_PROXY";
+    CANDLE_NUM_THREADS HF_TOKEN HUGGING_FACE_HUB_TOKEN http_proxy HTTP_PROXY https_proxy HTTPS_PROXY all_proxy ALL_PROXY";
 
 /// A fresh folder; deleted when dropped.
 pub struct Folder {

@@ -19,7 +19,7 @@ pub struct Texts {
     special: bool,
     /// Largest number of tokens of a text, without added special tokens.
     room: usize,
-    pad: u32,
+    pad: Option<u32>,
 }
 
 impl Texts {
@@ -37,7 +37,8 @@ impl Texts {
             "texts of {longest} tokens have no room beside the {added} that the tokenizer adds (raise `max_length`)"
         );
         let named = |key| named_token(&inner, &configs.tokenizer, key).with_context(place);
-        let pad = named("pad_token")?.or(named("eos_token")?).unwrap_or(0);
+        let numbered = || u32::try_from(configs.model["pad_token_id"].as_u64()?).ok();
+        let pad = named("pad_token")?.or(named("eos_token")?).or_else(numbered);
         Ok(Self { inner, special, room: longest - added, pad })
     }
 
@@ -57,8 +58,8 @@ impl Texts {
             .with_context(|| format!("cannot encode `{}`", quote(text)))
     }
 
-    /// The padding id: the padding token, else the end token, else 0.
-    pub fn pad_id(&self) -> u32 {
+    /// The padding id: the padding token, else the end token, else the model's `pad_token_id`; `None` if none is named.
+    pub fn pad_id(&self) -> Option<u32> {
         self.pad
     }
 }
@@ -132,10 +133,16 @@ mod tests {
 
     #[test]
     fn what_fills_rows_up() {
-        let pad = |config: Option<&Value>| open(&folder(config), 8, false).map(|texts| texts.pad_id());
-        assert_eq!(pad(None).unwrap(), 0);
-        assert_eq!(pad(Some(&json!({"eos_token": "<eos>"}))).unwrap(), 1);
-        assert_eq!(pad(Some(&json!({"eos_token": "<eos>", "pad_token": "+"}))).unwrap(), 12);
-        assert!(pad(Some(&json!({"pad_token": "<none>"}))).is_err());
+        let pad = |config: Option<&Value>, model: &Value| {
+            let folder = folder(config);
+            std::fs::write(folder.path().join("config.json"), model.to_string()).unwrap();
+            open(&folder, 8, false).map(|texts| texts.pad_id())
+        };
+        let numbered = json!({"pad_token_id": 7});
+        assert_eq!(pad(None, &json!({})).unwrap(), None);
+        assert_eq!(pad(None, &numbered).unwrap(), Some(7));
+        assert_eq!(pad(Some(&json!({"eos_token": "<eos>"})), &numbered).unwrap(), Some(1));
+        assert_eq!(pad(Some(&json!({"eos_token": "<eos>", "pad_token": "+"})), &numbered).unwrap(), Some(12));
+        assert!(pad(Some(&json!({"pad_token": "<none>"})), &numbered).is_err());
     }
 }

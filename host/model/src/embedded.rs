@@ -25,6 +25,12 @@ const FILES: &[(&str, &[u8])] = files!("config.json", "model.safetensors", "toke
 /// The files that `model_name_or_path` names: an embedded model, a directory, a GGUF file, or an id in the cache of the Hugging Face Hub.
 /// An adapter's files come with the files of its base.
 pub fn model_files(model_name_or_path: &str) -> Result<ModelFiles> {
+    let own = own_files(model_name_or_path)?;
+    if own.contains(ADAPTER_CONFIG_FILE) { with_base(own, model_name_or_path) } else { Ok(own) }
+}
+
+/// The files that `model_name_or_path` names, without those of an adapter's base.
+fn own_files(model_name_or_path: &str) -> Result<ModelFiles> {
     if model_name_or_path == TINY_ARITHMETIC {
         return Ok(ModelFiles::Embedded(FILES));
     }
@@ -68,17 +74,24 @@ pub fn model_files(model_name_or_path: &str) -> Result<ModelFiles> {
             file.display()
         );
     }
-    if files.contains(ADAPTER_CONFIG_FILE) { with_base(files) } else { Ok(files) }
+    Ok(files)
 }
 
-/// The files of an adapter, together with those of the base model that it names.
-fn with_base(own: ModelFiles) -> Result<ModelFiles> {
+/// The files of an adapter, together with those of the base model that it names. A folder that holds both is its own base.
+fn with_base(own: ModelFiles, model_name_or_path: &str) -> Result<ModelFiles> {
     let name = base_name(&own)?;
-    let place = own.describe(ADAPTER_CONFIG_FILE);
-    let base = model_files(&name).with_context(|| format!("cannot use the base model of {place}"))?;
-    ensure!(
-        !matches!(base, ModelFiles::Adapter { .. }),
-        "cannot use the base model of {place}: `{name}` is an adapter itself (merge it with `host export`)"
-    );
+    let place = format!("cannot use the base model of {}", own.describe(ADAPTER_CONFIG_FILE));
+    let base = own_files(&name).with_context(|| place.clone())?;
+    if base.contains(ADAPTER_CONFIG_FILE) {
+        let folder = |name: &str| Path::new(name).canonicalize().unwrap_or_else(|_| name.into());
+        ensure!(
+            folder(&name) == folder(model_name_or_path),
+            "{place}: `{name}` is an adapter itself (merge it with `host export`)"
+        );
+        ensure!(
+            base.contains(CONFIG_FILE),
+            "{place}: `{name}` is the adapter's own folder, which has no `{CONFIG_FILE}` (write the model that it belongs to as `base_model_name_or_path`)"
+        );
+    }
     Ok(ModelFiles::Adapter { own: Box::new(own), base: Box::new(base) })
 }

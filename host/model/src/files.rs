@@ -16,6 +16,11 @@ use super::gguf::Gguf;
 
 /// Name of the file with a model's architecture.
 const CONFIG: &str = "config.json";
+/// Name of the file in an adapter's folder that records the hashes of its base's files.
+pub(super) const BASE_FILE: &str = "base.json";
+const GENERATION: &str = "generation_config.json";
+const README: &str = "README.md";
+const TOKENIZER: &str = "tokenizer.json";
 
 /// A readable and seekable source of a file's bytes.
 pub trait Source: Read + Seek {}
@@ -148,15 +153,19 @@ impl ModelFiles {
         }
     }
 
-    /// The files that hold `name`: the base's for its configuration and weights. Other names prefer the adapter's own files.
+    /// The files that hold `name`: an adapter's own for what makes it one, and the base's for its configuration and weights. A tokenizer's
+    /// files fit each other alone, so all are of the adapter's folder if it has a tokenizer, else of the base's, as in transformers.
     fn holder(&self, name: &str) -> &Self {
-        match self {
-            Self::Adapter { own, base } => {
-                let of_base = name == CONFIG || name.starts_with("model.safetensors");
-                if !of_base && own.contains(name) { own } else { base }
-            }
-            whole => whole,
-        }
+        let Self::Adapter { own, base } = self else { return self };
+        let is_own = match name {
+            CONFIG => false,
+            BASE_FILE => true,
+            GENERATION | README => own.contains(name),
+            _ if name.starts_with("adapter_") => true,
+            _ if name.contains(".safetensors") => false,
+            _ => own.contains(TOKENIZER),
+        };
+        if is_own { own } else { base }
     }
 }
 
@@ -198,8 +207,8 @@ fn absent(path: &Path) -> Option<String> {
     names.sort();
     let first = |starts: &[&str]| names.iter().find(|name| starts.iter().any(|start| name.starts_with(start)));
     let shown = dir.display();
-    let write = |class: &str| {
-        format!("write it anew in Python: `{class}.from_pretrained(\"{shown}\").save_pretrained(\"{shown}\")`")
+    let write = |class: &str, to: &Path| {
+        format!("write it anew in Python: `{class}.from_pretrained(\"{shown}\").save_pretrained(\"{}\")`", to.display())
     };
     // Of a cache that was filled in part, its folder tells the id.
     let id = dir.ancestors().find_map(|dir| dir.file_name()?.to_str()?.strip_prefix("models--"));
@@ -207,9 +216,10 @@ fn absent(path: &Path) -> Option<String> {
         || "fetch the model again, whole".to_owned(),
         |id| format!("fetch the rest with `host download {}`", id.replacen("--", "/", 1)),
     );
-    let (is_weights, is_tokenizer) = (name.ends_with(".safetensors"), name == "tokenizer.json");
-    let weights =
-        [("pytorch_model", "transformers.AutoModelForCausalLM"), ("adapter_model", "peft.AutoPeftModelForCausalLM")];
+    let (is_weights, is_tokenizer) = (name.ends_with(".safetensors"), name == TOKENIZER);
+    // Another class would leave out the head of a model that scores.
+    let class = if scores(dir) { "SequenceClassification" } else { "CausalLM" };
+    let weights = [("pytorch_model", "transformers.AutoModelFor"), ("adapter_model", "peft.AutoPeftModelFor")];
     let others = weights.iter().find_map(|(start, class)| Some((first(&[start]).filter(|_| is_weights)?, class)));
     let vocabulary = first(&["tokenizer.model", "spiece.model", "vocab."]).filter(|_| is_tokenizer);
     Some(if first(&["provenance.json"]).is_some() {
@@ -219,19 +229,32 @@ fn absent(path: &Path) -> Option<String> {
             }
             None => format!("`{shown}` is a run that has no checkpoint yet"),
         }
-    } else if let Some((other, class)) = others {
-        format!("its weights are in `{other}`, and only safetensors are read: {}", write(class))
+    } else if let Some((other, auto)) = others {
+        let new = dir.join("safetensors");
+        let written = write(&format!("{auto}{class}"), &new);
+        format!(
+            "its weights are in `{other}`, and only safetensors are read: {written}, copy the tokenizer's files there, and name `{}`",
+            new.display()
+        )
     } else if let Some(other) = vocabulary {
-        format!("its tokenizer is in `{other}` alone: {}", write("transformers.AutoTokenizer"))
+        format!("its tokenizer is in `{other}` alone: {}", write("transformers.AutoTokenizer", dir))
     } else if is_weights && names.iter().any(|name| name.ends_with(".safetensors.index.json")) {
         format!("the index names it, so the download is not whole: {fetch}")
     } else if names.is_empty() {
         format!("the folder is empty: {fetch}")
-    } else if id.is_some() || names.iter().any(|name| [CONFIG, "tokenizer.json"].contains(&name.as_str())) {
+    } else if id.is_some() || names.iter().any(|name| [CONFIG, TOKENIZER].contains(&name.as_str())) {
         format!("the folder has {} and no `{name}`: {fetch}", listed(&names))
     } else {
         format!("the folder has {}: give a Hugging Face model directory", listed(&names))
     })
+}
+
+/// True if the model in this folder scores texts.
+fn scores(dir: &Path) -> bool {
+    let config: Option<Value> = File::open(dir.join(CONFIG)).ok().and_then(|file| serde_json::from_reader(file).ok());
+    let names = config.as_ref().and_then(|config| config["architectures"].as_array());
+    let scores = |name: &Value| name.as_str().is_some_and(|name| name.ends_with("ForSequenceClassification"));
+    names.is_some_and(|names| names.iter().any(scores))
 }
 
 /// The first of these names.

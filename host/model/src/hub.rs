@@ -20,23 +20,45 @@ pub fn find_dataset(id: &str) -> Result<Option<PathBuf>> {
 
 /// The cache directory of the Hub's own clients, from the environment variables that they use.
 pub fn cache() -> Option<PathBuf> {
-    variable("HF_HUB_CACHE").or_else(|| Some(home()?.join("hub")))
+    path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE")).or_else(|| Some(home()?.join("hub")))
 }
 
 fn home() -> Option<PathBuf> {
-    let cache = || Some(variable("XDG_CACHE_HOME")?.join("huggingface"));
+    let cache = || Some(path("XDG_CACHE_HOME")?.join("huggingface"));
     let user = || Some(env::home_dir()?.join(".cache/huggingface"));
-    variable("HF_HOME").or_else(cache).or_else(user)
+    path("HF_HOME").or_else(cache).or_else(user)
 }
 
-fn variable(name: &str) -> Option<PathBuf> {
-    env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+fn path(name: &str) -> Option<PathBuf> {
+    let value = env::var_os(name).filter(|value| !value.is_empty())?;
+    let expanded = |text| expanded(text, env::home_dir().as_deref(), |name| env::var(name).ok());
+    Some(value.to_str().map_or_else(|| value.clone().into(), |text| expanded(text).into()))
 }
 
-/// The user's access token for the Hub: `HF_TOKEN`, else the token that `hf auth login` stored.
+/// A variable with a value other than blanks.
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.trim().is_empty())
+}
+
+/// `path` with the home folder `user` in place of a leading `~`, and with the values of `$NAME` and `${NAME}`; a name without a value stays.
+/// Source: `os.path.expandvars(os.path.expanduser(path))` in `huggingface_hub.constants`.
+fn expanded(path: &str, user: Option<&Path>, value: impl Fn(&str) -> Option<String>) -> String {
+    let below = path.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    let whole = below.zip(user).map_or_else(|| path.to_owned(), |(rest, user)| format!("{}{rest}", user.display()));
+    let mut parts = whole.split('$');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |before, part| {
+        let end = part.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(part.len());
+        let braced = part.strip_prefix('{').and_then(|part| part.split_once('}'));
+        let (name, rest) = braced.unwrap_or_else(|| part.split_at(end));
+        value(name).map_or_else(|| format!("{before}${part}"), |value| format!("{before}{value}{rest}"))
+    })
+}
+
+/// The user's access token for the Hub: of the environment, else the one that `hf auth login` stored.
 pub fn token() -> Option<String> {
-    let file = || fs::read_to_string(variable("HF_TOKEN_PATH").or_else(|| Some(home()?.join("token")))?).ok();
-    let token = env::var("HF_TOKEN").ok().or_else(file)?;
+    let file = || fs::read_to_string(path("HF_TOKEN_PATH").or_else(|| Some(home()?.join("token")))?).ok();
+    let token = variable("HF_TOKEN").or_else(|| variable("HUGGING_FACE_HUB_TOKEN")).or_else(file)?;
     Some(token.trim().to_owned()).filter(|token| !token.is_empty())
 }
 
@@ -95,6 +117,21 @@ mod tests {
         }
         for other in ["", "/", "a/", "/a", "a/b/c", "../a", "a/..", "./a", "a b", "embedded:tiny-arithmetic"] {
             assert!(!is_id(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn paths_are_expanded_as_in_python() {
+        let value = |name: &str| (name == "X_1").then(|| "x".to_owned());
+        for (path, expected) in [
+            ("~", "/u"),
+            ("~/a", "/u/a"),
+            ("~a/~", "~a/~"),
+            ("/$X_1/b", "/x/b"),
+            ("${X_1}b$X_1", "xbx"),
+            ("$X_12/$$X_1/${Y}/$", "$X_12/$x/${Y}/$"),
+        ] {
+            assert_eq!(expanded(path, Some(Path::new("/u")), value), expected, "{path}");
         }
     }
 

@@ -49,7 +49,7 @@ impl Params {
     /// Reads `model.safetensors` or the shards of `model.safetensors.index.json` (f32, bf16 or f16) as f32.
     ///
     /// A missing or truncated file is an error with its path. A missing, extra or wrongly shaped tensor is an error with path and name.
-    /// `more` is the name and the shape of a weight that the files hold besides those of `config`.
+    /// `more` is the name and the shape of a weight that the files hold in place of the head.
     pub(super) fn load(
         files: &ModelFiles,
         config: &Config,
@@ -57,6 +57,7 @@ impl Params {
         device: &Device,
     ) -> Result<Self> {
         let mut loading = Loading::new(config, None);
+        loading.skips_head = more.is_some();
         loading.expected.extend(more.map(|(name, shape)| (name.to_owned(), shape)));
         loading.load(files, config, device)
     }
@@ -66,7 +67,7 @@ impl Params {
         Loading::new(config, Some(self)).load(files, config, device).map(drop)
     }
 
-    /// Fresh weights: matrices from `fill_normal` (standard normals) times `initializer_range`, biases 0, norms 1.
+    /// Fresh weights: matrices from `fill_normal` (standard normals) times `initializer_range`, biases and the embedding of padding 0, norms 1.
     ///
     /// Draws in the order of names, row-major. Sizes beyond the available memory are an error. Source:
     /// `transformers.PreTrainedModel._init_weights`.
@@ -79,6 +80,9 @@ impl Params {
             if shape.len() >= 2 {
                 fill_normal(&mut values);
                 values.iter_mut().for_each(|value| *value *= config.initializer_range as f32);
+            }
+            if let (EMBEDDING, Some(id)) = (name.as_str(), config.padding()) {
+                values.chunks_mut(config.hidden_size).nth(id as usize).into_iter().for_each(|row| row.fill(0.0));
             }
             let var = Var::from_tensor(&Tensor::from_vec(values, shape, device)?)?;
             vars.insert(name, var);
@@ -167,11 +171,13 @@ struct Loading<'a> {
     into: Option<&'a Params>,
     /// A redundant `lm_head.weight` in a file whose configuration ties the head to the embedding.
     spare_head: Option<Vec<f32>>,
+    /// True if the model has no use for an `lm_head.weight` in its file, as transformers has none for that of a classifier.
+    skips_head: bool,
 }
 
 impl<'a> Loading<'a> {
     fn new(config: &Config, into: Option<&'a Params>) -> Self {
-        Self { expected: shapes(config), vars: BTreeMap::new(), into, spare_head: None }
+        Self { expected: shapes(config), vars: BTreeMap::new(), into, spare_head: None, skips_head: false }
     }
 
     fn load(mut self, files: &ModelFiles, config: &Config, device: &Device) -> Result<Params> {
@@ -191,7 +197,7 @@ impl<'a> Loading<'a> {
     fn add(&mut self, mut file: TensorFile<'_>, config: &Config, device: &Device) -> Result<()> {
         for name in file.names() {
             let name = name.as_str();
-            if name.ends_with("rotary_emb.inv_freq") {
+            if name.ends_with("rotary_emb.inv_freq") || (self.skips_head && name == HEAD) {
                 continue;
             }
             if name == HEAD && config.tie_word_embeddings {

@@ -51,8 +51,8 @@ impl Classifier {
         }
     }
 
-    /// Scores of the texts `rows` (token ids), computed as one batch. `pad` is the id that follows texts.
-    pub fn score(&self, rows: &[Vec<u32>], pad: u32) -> Result<Vec<f32>> {
+    /// Scores of the texts `rows` (token ids), computed as one batch. `pad` is the id that follows texts, if there is one.
+    pub fn score(&self, rows: &[Vec<u32>], pad: Option<u32>) -> Result<Vec<f32>> {
         let (vocab, positions) = self.extents();
         let width = rows.iter().map(Vec::len).max().unwrap_or(0);
         if rows.is_empty() {
@@ -68,7 +68,7 @@ impl Classifier {
             Model::Encoder(encoder) => encoder,
         };
         // Padding after a text does not affect its score.
-        let fill = if (pad as usize) < vocab { pad } else { 0 };
+        let fill = pad.filter(|pad| (*pad as usize) < vocab).unwrap_or(0);
         let mut ids = Vec::with_capacity(rows.len() * width);
         for (number, row) in rows.iter().enumerate() {
             ids.extend_from_slice(row);

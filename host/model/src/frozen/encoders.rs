@@ -127,7 +127,14 @@ fn deberta_v2(settings: &Map<String, Value>, weights: VarBuilder<'static>) -> Re
         bail!("`pooler_hidden_size` is not `hidden_size` (use another checkpoint)");
     }
     let model = debertav2::DebertaV2Model::load(weights.pp("deberta"), &read(&settings)?)?;
-    Ok(Box::new(move |ids, mask| model.forward(ids, None, Some(mask.clone()))))
+    if settings["position_biased_input"] != true {
+        return Ok(Box::new(move |ids, mask| model.forward(ids, None, Some(mask.clone()))));
+    }
+    // candle adds the positions' embeddings to one row only.
+    Ok(Box::new(move |ids, mask| {
+        let row = |row| model.forward(&ids.narrow(0, row, 1)?, None, Some(mask.narrow(0, row, 1)?));
+        Tensor::cat(&(0..ids.dim(0)?).map(row).collect::<Result<Vec<_>>>()?, 0)
+    }))
 }
 
 fn modernbert(settings: &Map<String, Value>, weights: VarBuilder<'static>) -> Result<Body> {

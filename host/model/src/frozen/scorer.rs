@@ -49,12 +49,12 @@ impl Scorer {
     }
 
     /// Scores of `rows` (token ids) at each row's last id that is not `pad`, as in transformers.
-    pub(super) fn scores(&self, rows: &[Vec<u32>], pad: u32) -> Result<Vec<f32>> {
+    pub(super) fn scores(&self, rows: &[Vec<u32>], pad: Option<u32>) -> Result<Vec<f32>> {
         let device = self.score.device();
         let packed = Packed::of(rows.iter().map(|ids| (ids.as_slice(), [].as_slice())), true);
         let x = self.model.residual(&packed.on(&self.config, device)?, |_, _| Ok(()))?;
         let last = |(row, ids): (usize, &Vec<u32>)| {
-            (packed.prompt(row).start + ids.iter().rposition(|id| *id != pad).unwrap_or(0)) as u32
+            (packed.prompt(row).start + ids.iter().rposition(|id| Some(*id) != pad).unwrap_or(0)) as u32
         };
         let last: Vec<u32> = rows.iter().enumerate().map(last).collect();
         let x = x.index_select(&Tensor::new(last, device)?, 0)?;

@@ -8,11 +8,8 @@ use capo_loader::files::{sha256_hex, write_atomic};
 use serde::{Deserialize, Serialize};
 
 use crate::config::CONFIG_FILE;
-use crate::files::ModelFiles;
+use crate::files::{BASE_FILE, ModelFiles};
 use crate::params::weight_files;
-
-/// The file in an adapter's folder that records the hashes of its base's files.
-pub(crate) const BASE_FILE: &str = "base.json";
 
 /// The base model of an adapter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

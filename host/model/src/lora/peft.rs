@@ -100,6 +100,9 @@ fn check_key(key: &str, value: &Value) -> Result<()> {
             "`init_lora_weights` is `{}`, which changes the base model too (convert it to a plain adapter with PEFT, or use another one)",
             shown(value)
         ),
+        "use_rslora" => {
+            ensure!(off || value.is_boolean(), "`use_rslora` is `{}`, expected `true` or `false`", shown(value))
+        }
         "revision" => ensure!(
             off || value == "main",
             "`revision` is `{}`, but only the newest one of a model is looked for (give the base's folder as `base_model_name_or_path`)",

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use candle_core::Device;
+use candle_core::{Device, Tensor};
 use host_model::frozen::Classifier;
 use host_model::{ModelFiles, embedded};
 use serde::Deserialize;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::shared::{self, changed_copy, data};
 
 /// Id of the tokens that fill rows up.
-const PAD: u32 = 0;
+const PAD: Option<u32> = Some(0);
 
 #[derive(Deserialize)]
 struct Row {
@@ -26,7 +26,12 @@ fn load(directory: &Path, label: Option<&str>) -> anyhow::Result<Classifier> {
 
 /// Compares the output `output`, called `label`, in one ragged batch and one text at a time.
 fn compare(name: &str, label: Option<&str>, output: usize) {
-    let model = load(&data("frozen-golden").join(name), label).unwrap();
+    compare_with(&data("frozen-golden").join(name), name, label, output);
+}
+
+/// Compares those of a copy of `name`.
+fn compare_with(directory: &Path, name: &str, label: Option<&str>, output: usize) {
+    let model = load(directory, label).unwrap();
     let rows: Vec<Row> = shared::json(&data("frozen-golden").join(name).join("scores.json"));
     let ids: Vec<Vec<u32>> = rows.iter().map(|row| row.ids.clone()).collect();
     let together = model.score(&ids, PAD).unwrap();
@@ -53,6 +58,41 @@ fn encoders_score_as_transformers_does() {
     for name in ["bert-score", "deberta-v2-score", "modernbert-score", "xlm-roberta-score"] {
         compare(name, None, 0);
     }
+}
+
+/// A copy of the model `name` with one weight more.
+fn copy_with(name: &str, changes: &Value, weight: &str, value: Tensor) -> tempfile::TempDir {
+    let copy = changed_copy(&data("frozen-golden").join(name), changes);
+    let path = copy.path().join("model.safetensors");
+    let mut weights = candle_core::safetensors::load(&path, &Device::Cpu).unwrap();
+    weights.insert(weight.to_owned(), value);
+    candle_core::safetensors::save(&weights, path).unwrap();
+    copy
+}
+
+/// A number that is added to all features of a position, which the norm behind takes out again.
+#[test]
+fn positions_that_add_to_the_input_have_batches_too() {
+    let (name, weight) = ("deberta-v2-score", "deberta.embeddings.position_embeddings.weight");
+    let value = Tensor::arange(0.0f32, 64.0, &Device::Cpu).unwrap().affine(1e-3, 0.0).unwrap();
+    let value = value.unsqueeze(1).unwrap().broadcast_as((64, 16)).unwrap().contiguous().unwrap();
+    let copy = copy_with(name, &json!({"position_biased_input": true}), weight, value);
+    compare_with(copy.path(), name, None, 0);
+}
+
+#[test]
+fn the_head_of_a_file_is_no_part_of_a_model_that_scores() {
+    let head = Tensor::ones((15, 16), candle_core::DType::F32, &Device::Cpu).unwrap();
+    let copy = copy_with("qwen2-score", &json!({}), "lm_head.weight", head);
+    compare_with(copy.path(), "qwen2-score", None, 0);
+}
+
+#[test]
+fn the_last_token_counts_where_none_is_padding() {
+    let model = load(&data("frozen-golden/qwen2-score"), None).unwrap();
+    let score = |ids: &[u32], pad| model.score(&[ids.to_vec()], pad).unwrap()[0];
+    assert_eq!(score(&[5, 0], PAD), score(&[5], PAD));
+    assert!((score(&[5, 0], None) - score(&[5], PAD)).abs() > 1e-3);
 }
 
 /// Of an adapter the base alone would be read.

@@ -8,7 +8,7 @@ use host_model::{Config, ModelFiles, Policy, Rotary, Scaling};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::shared::{bits, changed_copy, data, load};
+use crate::shared::{bits, changed_copy, data, load, random};
 
 fn golden(name: &str) -> PathBuf {
     data("qwen2-golden").join(name)
@@ -95,6 +95,66 @@ fn a_missing_file_is_named() {
         let expected =
             format!("cannot read `{}`: No such file or directory (os error 2) (the folder has `", path.display());
         assert!(message(directory.path()).starts_with(&expected));
+    }
+}
+
+/// Only the class that a model is of keeps its head, and only another folder keeps the old weights.
+#[test]
+fn the_way_to_safetensors_is_told() {
+    for (changes, file, weights, class) in [
+        (json!({}), "pytorch_model.bin", "model.safetensors", "transformers.AutoModelForCausalLM"),
+        (
+            json!({"architectures": ["Qwen2ForSequenceClassification"]}),
+            "pytorch_model-00001-of-00002.bin",
+            "model.safetensors",
+            "transformers.AutoModelForSequenceClassification",
+        ),
+        (json!({}), "adapter_model.bin", "adapter_model.safetensors", "peft.AutoPeftModelForCausalLM"),
+    ] {
+        let [folder, base] = [&changes, &json!({})].map(|changes| changed_copy(&golden("tied"), changes));
+        fs::rename(folder.path().join("model.safetensors"), folder.path().join(file)).unwrap();
+        let own = Box::new(ModelFiles::Directory(folder.path().to_owned()));
+        let base = Box::new(ModelFiles::Directory(base.path().to_owned()));
+        let is_adapter = weights.starts_with("adapter");
+        let files = if is_adapter { ModelFiles::Adapter { own, base } } else { *own };
+        let said = format!("{:#}", files.read(weights).unwrap_err()).replace(folder.path().to_str().unwrap(), "DIR");
+        assert_eq!(
+            said,
+            format!(
+                "cannot read `DIR/{weights}`: No such file or directory (os error 2) (its weights are in `{file}`, and only safetensors are read: write it anew in Python: `{class}.from_pretrained(\"DIR\").save_pretrained(\"DIR/safetensors\")`, copy the tokenizer's files there, and name `DIR/safetensors`)"
+            )
+        );
+    }
+}
+
+#[test]
+fn a_tokenizer_is_of_one_folder() {
+    let [own, base] = [(); 2].map(|()| TempDir::new().unwrap());
+    let write = |folder: &TempDir, name: &str| fs::write(folder.path().join(name), "{}").unwrap();
+    ["config.json", "tokenizer.json", "chat_template.jinja"].iter().for_each(|name| write(&base, name));
+    ["tokenizer_config.json", "generation_config.json"].iter().for_each(|name| write(&own, name));
+    let [first, second] = [&own, &base].map(|folder| Box::new(ModelFiles::Directory(folder.path().to_owned())));
+    let files = ModelFiles::Adapter { own: first, base: second };
+    let tokenizers = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"];
+    let in_folder = |folder: &TempDir, name: &str| files.describe(name).contains(folder.path().to_str().unwrap());
+    assert!(tokenizers.iter().all(|name| in_folder(&base, name)) && files.contains("chat_template.jinja"));
+    write(&own, "tokenizer.json");
+    assert!(tokenizers.iter().all(|name| in_folder(&own, name)) && !files.contains("chat_template.jinja"));
+    assert!(in_folder(&base, "config.json") && in_folder(&own, "generation_config.json"));
+    assert!(["adapter_model.safetensors", "base.json"].iter().all(|name| in_folder(&own, name)));
+}
+
+#[test]
+fn fresh_embeddings_of_padding_are_zero() {
+    let json = fs::read_to_string(golden("untied").join("config.json")).unwrap();
+    let mut json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    json["pad_token_id"] = (-2).into();
+    let policy = random(&json.to_string(), 3);
+    for (name, is_zero) in [("model.embed_tokens.weight", true), ("lm_head.weight", false)] {
+        let rows: Vec<Vec<f32>> = policy.params().get(name).unwrap().to_vec2().unwrap();
+        for (id, row) in rows.iter().enumerate() {
+            assert_eq!(row.iter().all(|value| *value == 0.0), is_zero && id + 2 == rows.len(), "{name} {id}");
+        }
     }
 }
 

@@ -251,6 +251,7 @@ fn what_peft_can_do_and_this_cannot_is_told() {
         ("init_lora_weights", json!("pissa"), "`init_lora_weights` is `pissa`, which changes the base model too (convert it to a plain adapter with PEFT, or use another one)".into()),
         ("peft_type", json!("IA3"), "`peft_type` is `IA3`, only `LORA` is supported (use a LoRA adapter)".into()),
         ("r", json!(0), "`r` is `0`, expected 1 or more".into()),
+        ("use_rslora", json!(1), "`use_rslora` is `1`, expected `true` or `false`".into()),
         ("lora_dropout", json!(1.0), "`lora_dropout` is 1, expected 0 or more and less than 1".into()),
     ] {
         assert_eq!(refused(&set(key, value)), format!("{config}{expected}"));
@@ -279,6 +280,15 @@ fn what_peft_can_do_and_this_cannot_is_told() {
     assert!(error.starts_with("cannot use the base model of `DIR/adapter_config.json`: no model `nowhere`"), "{error}");
     let error = refused(&set("base_model_name_or_path", json!("tests/data/lora-golden/llama3")));
     assert!(error.ends_with("is an adapter itself (merge it with `host export`)"), "{error}");
+    let itself = set("base_model_name_or_path", json!(folder.path()));
+    assert_eq!(
+        refused(&itself),
+        "cannot use the base model of `DIR/adapter_config.json`: `DIR` is the adapter's own folder, which has no `config.json` (write the model that it belongs to as `base_model_name_or_path`)"
+    );
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(data("families-golden/llama3").join(file), folder.path().join(file)).unwrap();
+    }
+    assert_eq!(refused(&itself), "taken");
 }
 
 #[test]

@@ -106,7 +106,7 @@ pub struct TrainConfig {
     #[setting(default = 1.0, at_least = 0, trl, verl = ["actor.optim.clip_grad"])]
     pub max_grad_norm: f64,
     /// Temperature of the loss, which divides the logits; 1 is the model's own distribution.
-    #[setting(default = 1.0, above = 0, at_most = 100, hint = "1 is the model's own distribution")]
+    #[setting(default = 1.0, at_least = 1e-6, at_most = 100, hint = "1 is the model's own distribution")]
     pub loss_temperature: f64,
     /// Distribution of the loss's log-probabilities: the `full` softmax, or that of the `sampler`, truncated by `rollout.top_k` and `top_p`
     /// ([which distribution](../docs/objectives.md#over-which-distribution)).
