@@ -152,7 +152,7 @@ impl Comparison {
 
     /// True if the values of two expressions fit at all points where both have one; `None` if they have one at too few points. Where neither
     /// has `i`, every part must be real, because `\sqrt{ab}` and `\sqrt{a}\sqrt{b}` differ beyond that. If that leaves too few points, all
-    /// variables are positive.
+    /// variables are positive, and if it still does, as for `\sqrt{x-5}`, parts need not be real.
     fn at_points(
         &mut self,
         one: &Expression,
@@ -160,22 +160,29 @@ impl Comparison {
         mut fit: impl FnMut(&mut Evaluator, &Value, &Value) -> bool,
     ) -> Option<bool> {
         let has_i = |side: &Expression| side.any(&|part| *part == Expression::Constant(Constant::I));
+        let real = !has_i(one) && !has_i(other);
         let evaluator = &mut self.0;
-        evaluator.real = !has_i(one) && !has_i(other);
-        let mut found = 0;
-        let mut fits = true;
-        for point in POINTS.chain(POSITIVE_POINTS) {
-            if !fits || point == POSITIVE && found >= LEAST_POINTS {
-                break;
+        let mut fits = None;
+        for (real, points) in [(real, POINTS), (real, POSITIVE_POINTS), (false, POINTS)] {
+            evaluator.real = real;
+            let mut found = 0;
+            for point in points {
+                let (left, right) = (evaluator.at(point).value(one), evaluator.value(other));
+                if !left.is_nan() && !right.is_nan() {
+                    found += 1;
+                    if !fit(evaluator, &left, &right) {
+                        fits = Some(false);
+                        break;
+                    }
+                }
             }
-            let (left, right) = (evaluator.at(point).value(one), evaluator.value(other));
-            if !left.is_nan() && !right.is_nan() {
-                found += 1;
-                fits = fit(evaluator, &left, &right);
+            fits = fits.or((found >= LEAST_POINTS).then_some(true));
+            if fits.is_some() {
+                break;
             }
         }
         evaluator.real = false;
-        (!fits || found >= LEAST_POINTS).then_some(fits)
+        fits
     }
 
     fn relations(&mut self, gold: (&[Expression], &[char]), answer: (&[Expression], &[char])) -> bool {

@@ -215,7 +215,7 @@ impl<'t> Lexer<'t> {
             Some(Token::Number(_)) => self.spaced,
             // `10^{8} m/s`
             Some(Token::Mark('}')) => self.spaced && below == Some(true),
-            last => last == Some(&Token::Mark('/')),
+            _ => self.below(),
         };
         let (mut depth, mut named, mut adds) = (0, false, false);
         let before = [None].into_iter().chain(self.tokens.iter().map(Some));
@@ -234,6 +234,9 @@ impl<'t> Lexer<'t> {
             }
         }
         let single = run.len() == 1;
+        // `f(s) = 3 s`
+        let is_used = |letter: char| self.tokens.contains(&Token::Name(variable(letter)));
+        named |= (single || !self.spaced) && below.is_none() && !self.below() && run.chars().any(is_used);
         (!single || spaced) && below != Some(false) && depth == 0 && !named && !(adds && (single || !self.spaced))
     }
 
@@ -245,6 +248,11 @@ impl<'t> Lexer<'t> {
             _ => false,
         };
         touches && !self.spaced || self.rest.starts_with(['+', '*', '^', '_'])
+    }
+
+    /// True behind the stroke of `m/s`.
+    fn below(&self) -> bool {
+        self.tokens.last() == Some(&Token::Mark('/'))
     }
 
     fn after_degree(&self) -> bool {
