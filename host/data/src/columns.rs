@@ -1,7 +1,9 @@
 //! The columns of a row, and their values.
 
 use anyhow::{Result, bail, ensure};
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
+
+use super::chat::python_float;
 
 /// The column names of a dataset. A dotted name `a.b` is field `b` of column `a`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,11 +36,16 @@ pub(super) fn text_of(row: &Map<String, Value>, column: &str) -> Result<Option<S
     let text = match at(row, column) {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::String(text)) => text.clone(),
-        Some(Value::Number(number)) => number.to_string(),
+        Some(Value::Number(number)) => shown(number),
         Some(other) => bail!("column `{column}` is {}, expected text (write it as one string)", kind(other)),
     };
     ensure!(!text.trim().is_empty(), "column `{column}` is empty (remove the row or fill it in)");
     Ok(Some(text))
+}
+
+/// A number as text. Floats are as Python writes them: in the `2.5e-6` of Rust, `e` could be Euler's number.
+pub(super) fn shown(number: &Number) -> String {
+    number.as_f64().filter(|_| number.is_f64()).map_or_else(|| number.to_string(), python_float)
 }
 
 /// Kind of a value, in words.

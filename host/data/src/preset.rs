@@ -1,13 +1,13 @@
 //! Converts rows of well-known datasets to a prompt, an answer and a solution.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use capo_rewards::math::boxed;
 use host_ops::rng;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use super::columns::{at, text_of};
+use super::columns::{at, shown, text_of};
 
 /// Layout of a well-known dataset: names of its columns, and the place of its answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +45,22 @@ impl Preset {
             // verl's and DAPO's prompts ask for a last line `Answer: 5`, which it reads too.
             Self::Math | Self::Verl | Self::Gpqa => "math",
         }
+    }
+
+    /// Refuses the other presets of a run if the reward that this one brings does not read their answers.
+    pub fn check_beside(self, others: impl IntoIterator<Item = Self>) -> Result<()> {
+        let named = |preset: Self| format!("{preset:?}").to_lowercase();
+        for other in others {
+            ensure!(
+                other.reward() == self.reward(),
+                "a table has the preset `{}`, whose answers the reward `{}` reads, but `data.preset` is `{}`, which brings the reward `{}` for all rows (name the rewards in `[[reward]]`)",
+                named(other),
+                other.reward(),
+                named(self),
+                self.reward()
+            );
+        }
+        Ok(())
     }
 
     /// Adds the columns `prompt`, `answer` and `solution` to a row; its other columns stay.
@@ -130,7 +146,7 @@ fn joined(row: &Map<String, Value>, column: &str) -> Result<Option<String>> {
     let Some(Value::Array(list)) = row.get(column) else { return text_of(row, column) };
     let texts = list.iter().map(|value| match value {
         Value::String(text) => Ok(text.clone()),
-        Value::Number(number) => Ok(number.to_string()),
+        Value::Number(number) => Ok(shown(number)),
         _ => bail!("column `{column}` is a list of other things than texts"),
     });
     Ok(Some(texts.collect::<Result<Vec<_>>>()?.join(", ")).filter(|text| !text.trim().is_empty()))
@@ -172,7 +188,10 @@ mod tests {
         let made = applied(Preset::Math, row).unwrap();
         assert_eq!((&made["answer"], &made["level"]), (&json!("1, \\frac{1}{2}"), &json!("Level 3")));
         let given = |row| applied(Preset::Math, row).unwrap()["answer"].clone();
-        assert_eq!(given(json!({"question": "q", "answer": 27.0})), json!("27.0"));
+        for (number, text) in [(json!(27.0), "27.0"), (json!(27), "27"), (json!(0.0000025), "2.5e-06")] {
+            assert_eq!(given(json!({"question": "q", "answer": number})), json!(text));
+            assert_eq!(given(json!({"question": "q", "answer": [number]})), json!(text));
+        }
         assert_eq!(
             given(json!({"question": "q", "final_answer": ["$2$", "$3$"], "solution": ["s"]})),
             json!("$2$, $3$")

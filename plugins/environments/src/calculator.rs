@@ -79,6 +79,8 @@ mod tests {
             ("99242", None),
             ("=", None),
             ("12+=", None),
+            ("2**3**2=", Some("512=")),
+            ("17 % 5=", None),
         ] {
             let answer = answer("plain = true", Turn::new(0, text));
             assert_eq!(answer.messages.first().map(|message| message.content.as_str()), said, "{text}");

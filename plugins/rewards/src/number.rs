@@ -49,7 +49,7 @@ static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
 
 /// A fraction in TeX, with a digit that stands before it: `\frac{1}{2}`, `\frac12`, the `2\frac{1}{2}` of a mixed number.
 static FRACTION: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"(\d[ \t]*)?\\[cdt]?frac\s*(?:\{\s*([-−–]?[\d.,]*\d)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))")
+    Regex::new(r"(\d[ \t]*)?\\[cdt]?frac\s*(?:\{\s*([-−–‑－]?[\d.,]*\d)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))")
         .expect("the pattern is a constant")
 });
 
@@ -107,7 +107,7 @@ fn is_sign(before: &str, touches: bool) -> bool {
 fn separate(before: &str, number: &str) -> Vec<String> {
     let bare = before.trim_end_matches(['$', '€', '£', '\\', ' ']);
     let touches = !before[bare.len()..].contains(' ');
-    let minus = bare.strip_suffix(['-', '−', '–']).is_some_and(|before| is_sign(before, touches));
+    let minus = bare.strip_suffix(['-', '−', '–', '‑', '－']).is_some_and(|before| is_sign(before, touches));
     let sign = if minus { "-" } else { "" };
     let number = number.trim_end_matches(',');
     let (digits, rest) =

@@ -140,20 +140,24 @@ pub(super) fn float(value: &Value) -> Option<String> {
     if value.kind() != ValueKind::Number || value.is_integer() {
         return None;
     }
-    let float = f64::try_from(value.clone()).ok()?;
+    f64::try_from(value.clone()).ok().map(python_float)
+}
+
+/// The text of a float as Python writes it.
+pub(crate) fn python_float(float: f64) -> String {
     match float {
-        f64::INFINITY => return Some("Infinity".to_owned()),
-        f64::NEG_INFINITY => return Some("-Infinity".to_owned()),
-        _ if float.is_nan() => return Some("NaN".to_owned()),
+        f64::INFINITY => return "Infinity".to_owned(),
+        f64::NEG_INFINITY => return "-Infinity".to_owned(),
+        _ if float.is_nan() => return "NaN".to_owned(),
         _ => {}
     }
     let scientific = format!("{float:e}");
-    let (digits, exponent) = scientific.split_once('e')?;
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     if float == 0.0 || (-4..16).contains(&exponent) {
         let plain = float.to_string();
-        return Some(if plain.contains('.') { plain } else { plain + ".0" });
+        return if plain.contains('.') { plain } else { plain + ".0" };
     }
     let sign = if exponent < 0 { '-' } else { '+' };
-    Some(format!("{digits}e{sign}{:02}", exponent.abs()))
+    format!("{digits}e{sign}{:02}", exponent.abs())
 }

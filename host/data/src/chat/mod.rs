@@ -19,6 +19,7 @@ use capo_loader::{NamedFiles, terminal};
 use minijinja::Value;
 
 pub use date::Date;
+pub(crate) use json::python_float;
 pub use messages::{Messages, Reply};
 pub use source::TEMPLATE_FILE;
 pub use tools::{Call, CallFormat, Tool};

@@ -39,6 +39,9 @@ pub fn read(path: &Path) -> Result<Text> {
     match bytes.get(..4) {
         Some(b"PAR1") => table(tables::parquet(bytes)),
         Some(b"ARRO" | b"\xff\xff\xff\xff") => table(tables::arrow(&bytes)),
+        Some([0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [b'{' | b'[', 0, ..]) => {
+            bail!("`{}` is text in UTF-16 (write it in UTF-8)", path.display())
+        }
         Some([0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd] | b"PK\x03\x04") => {
             bail!("`{}` is packed (unpack it)", path.display())
         }

@@ -157,6 +157,9 @@ fn damaged_files_are_told() {
     assert_eq!(error(b"PAR1"), "cannot read `FILE`: it ends too early (fetch it again)");
     assert!(error(b"PAR1\xff\xff\xff\xffPAR1").contains("its footer is said to have 4294967295 bytes"));
     assert_eq!(error(b"\x1f\x8b\x08\x00"), "`FILE` is packed (unpack it)");
+    for wide in [b"\xff\xfe{\0\"\0", b"\xfe\xff\0{\0\"", b"{\0\"\0}\0"] {
+        assert_eq!(error(wide), "`FILE` is text in UTF-16 (write it in UTF-8)");
+    }
     for (table, between) in [("prompt,answer\n1,2\n", "commas"), ("prompt;answer\n1;2\n", "semicolons")] {
         let told = format!("it is a table with {between} between its columns, which is not read (write it as ");
         assert!(error(table.as_bytes()).contains(&told), "{}", error(table.as_bytes()));

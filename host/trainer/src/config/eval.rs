@@ -90,8 +90,7 @@ impl BenchmarkConfig {
     /// The benchmark of a file with default settings: one greedy answer to each prompt, named after the file.
     pub fn of_file(file: &str) -> Result<Self> {
         let stem = std::path::Path::new(file).file_stem().and_then(|stem| stem.to_str()).unwrap_or("benchmark");
-        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
-        let name: String = stem.chars().map(plain).collect();
+        let name = stem.replace(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c), "-");
         Ok(Table::from_iter([("name".into(), name.into()), ("file".into(), file.into())]).try_into()?)
     }
 
@@ -162,7 +161,7 @@ impl EvalConfig {
             let name = &benchmark.name;
             ensure!(
                 names.insert(name),
-                "two benchmarks are called `{name}`, or one by the name of their mean (give each a name of its own)"
+                "two benchmarks are called `{name}`, or one by the name of their mean (give each a `name` in `[[eval.benchmark]]`; `--benchmark` takes that of the file)"
             );
         }
         if let Some(reward) = &self.reward {

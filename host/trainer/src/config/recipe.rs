@@ -61,6 +61,10 @@ pub fn resolve(registry: &Registry, mut draft: Draft) -> Result<Resolved> {
     let aliases = draft.take_aliases()?;
     sources.extend(aliases.iter().map(Alias::line));
     let mut config = draft.finish()?;
+    if let (false, Some(preset)) = (rewarded, config.data.preset) {
+        let benchmarks = config.eval.benchmark.iter().filter_map(|one| one.preset);
+        preset.check_beside(config.data.datasets.iter().filter_map(|one| one.preset).chain(benchmarks))?;
+    }
     check_keys(&config, registry)?;
     add_loss_factors(&mut config, registry, &aliases);
     Ok(Resolved { config, sources, aliases })
@@ -186,11 +190,9 @@ impl Draft {
             let id = reward.get("use").and_then(Value::as_str).unwrap_or_default();
             let same = |own: &&mut Table| own.get("use").and_then(Value::as_str) == Some(id);
             for own in own.iter_mut().filter_map(Value::as_table_mut).filter(same) {
-                for (key, value) in reward.iter().filter(|(key, _)| key.as_str() != "use") {
-                    if !own.contains_key(key) {
-                        taken.push(format!("reward.{id}.{key} = {value}"));
-                        own.insert(key.clone(), value.clone());
-                    }
+                for (key, value) in reward.iter().filter(|(key, _)| !own.contains_key(*key)).collect::<Vec<_>>() {
+                    taken.push(format!("reward.{id}.{key} = {value}"));
+                    own.insert(key.clone(), value.clone());
                 }
             }
         }

@@ -104,5 +104,10 @@ fn boxes(text: &str) -> Vec<Boxed<'_>> {
             boxes.push(Boxed { start, end: open + word.len(), inside: word.trim_end_matches(['$', '.']) });
         }
     }
+    // `I put it in \boxed{}. \boxed{5}`
+    let is_filled = |one: &Boxed<'_>| !one.inside.trim().is_empty();
+    if boxes.iter().any(is_filled) {
+        boxes.retain(is_filled);
+    }
     boxes
 }

@@ -23,7 +23,9 @@ impl Parser {
             _ if name.starts_with("mathbb") => Some(Expression::Symbol(name.into())),
             "lfloor" => self.fenced("rfloor", "floor"),
             "lceil" => self.fenced("rceil", "ceil"),
-            "boxed" | "fbox" | "overline" | "bar" | "overrightarrow" | "widehat" => self.atom(),
+            "overline" | "bar" => Some(self.atom()?.marked("\u{305}")),
+            "dot" | "ddot" => Some(self.atom()?.marked(name)),
+            "boxed" | "fbox" | "overrightarrow" | "widehat" => self.atom(),
             _ => self.function(expression::function(name)?),
         }
     }

@@ -1,20 +1,26 @@
 //! Comparison of two expressions by meaning.
 
+use std::ops::Range;
+
 use super::canonical;
 use super::complex::Complex;
-use super::evaluate::{Evaluator, Value};
+use super::evaluate::{Evaluator, POSITIVE, Value};
 use super::expression::{Constant, Expression};
 use super::rational::Rational;
 
 /// Most members of two sets that are matched with each other.
 const MOST_MEMBERS: usize = 64;
 
-/// Number of points at which formulas with variables are compared, and how many of them must have a value.
-const POINTS: u64 = 6;
+/// Points at which formulas with variables are compared, and how many of them must have a value.
+const POINTS: Range<u64> = 0..POSITIVE;
+const POSITIVE_POINTS: Range<u64> = POSITIVE..POSITIVE + 6;
 const LEAST_POINTS: usize = 3;
 
 /// Largest relative difference of `f64` that counts as rounding.
 const ROUNDING: f64 = 1e-9;
+
+/// Largest difference that counts as rounding between values whose parts cancel, relative to these parts.
+const CANCELLED: f64 = 1e-14;
 
 /// Largest difference between a decimal with six places and the exact value.
 const SIX_PLACES: f64 = 5e-7;
@@ -49,7 +55,8 @@ impl Comparison {
             (Relation(parts, signs), Relation(others, other_signs)) => {
                 self.relations((parts, signs), (others, other_signs))
                     || said(gold).zip(said(answer)).is_some_and(|((name, value), (other_name, other))| {
-                        self.same(name, other_name) && self.same(&value, &other)
+                        // `P(X=0)` has no value of its own.
+                        (self.same(name, other_name) || self.alike(name, other_name)) && self.same(&value, &other)
                     })
             }
             (Relation(..), _) => self.value(gold).is_some_and(|value| self.same(&value, answer)),
@@ -99,9 +106,10 @@ impl Comparison {
         }];
         if let Some(rounded @ Expression::Number(number, _)) = parts.last()
             && let Some((_, below)) = number.parts()
+            && let Some(places) = (0..19).find(|places| 10i64.pow(*places) % below == 0)
         {
             let difference = self.0.at(0).value(&parts[place]).near().re - number.to_f64();
-            let unit = 10f64.powi(-(below as f64).log10().ceil() as i32);
+            let unit = 10f64.powi(-(places as i32));
             values.extend((difference.abs() <= 0.5 * unit + ROUNDING).then(|| rounded.clone()));
         }
         values
@@ -126,14 +134,15 @@ impl Comparison {
             return if left.is_nan() || right.is_nan() {
                 self.alike(gold, answer)
             } else {
-                equal(&left, &right) || (gold.has_decimals() || answer.has_decimals()) && rounded(&left, &right)
+                equal(&left, &right)
+                    || cancels(&mut self.0, [&left, &right], [gold, answer])
+                    || (gold.has_decimals() || answer.has_decimals()) && rounded(&left, &right)
             };
         }
-        let pairs = self.at_points(gold, answer);
-        if pairs.len() < LEAST_POINTS {
-            return self.alike(gold, answer);
-        }
-        pairs.iter().all(|(left, right)| equal(left, right))
+        let alike = self.at_points(gold, answer, |evaluator, left, right| {
+            equal(left, right) || cancels(evaluator, [left, right], [gold, answer])
+        });
+        alike.unwrap_or_else(|| self.alike(gold, answer))
     }
 
     /// True if both have the same canonical text; for expressions without a value.
@@ -141,10 +150,39 @@ impl Comparison {
         canonical::write(gold, &mut self.0) == canonical::write(answer, &mut self.0)
     }
 
-    /// Values of two expressions at the points where both have one.
-    fn at_points(&mut self, one: &Expression, other: &Expression) -> Vec<(Value, Value)> {
-        let pairs = (0..POINTS).map(|point| (self.0.at(point).value(one), self.0.value(other)));
-        pairs.filter(|(left, right)| !left.is_nan() && !right.is_nan()).collect()
+    /// True if the values of two expressions fit at all points where both have one; `None` if they have one at too few points. Where neither
+    /// has `i`, every part must be real, because `\sqrt{ab}` and `\sqrt{a}\sqrt{b}` differ beyond that. If that leaves too few points, all
+    /// variables are positive, and if it still does, as for `\sqrt{x-5}`, parts need not be real.
+    fn at_points(
+        &mut self,
+        one: &Expression,
+        other: &Expression,
+        mut fit: impl FnMut(&mut Evaluator, &Value, &Value) -> bool,
+    ) -> Option<bool> {
+        let has_i = |side: &Expression| side.any(&|part| *part == Expression::Constant(Constant::I));
+        let real = !has_i(one) && !has_i(other);
+        let evaluator = &mut self.0;
+        let mut fits = None;
+        for (real, points) in [(real, POINTS), (real, POSITIVE_POINTS), (false, POINTS)] {
+            evaluator.real = real;
+            let mut found = 0;
+            for point in points {
+                let (left, right) = (evaluator.at(point).value(one), evaluator.value(other));
+                if !left.is_nan() && !right.is_nan() {
+                    found += 1;
+                    if !fit(evaluator, &left, &right) {
+                        fits = Some(false);
+                        break;
+                    }
+                }
+            }
+            fits = fits.or((found >= LEAST_POINTS).then_some(true));
+            if fits.is_some() {
+                break;
+            }
+        }
+        evaluator.real = false;
+        fits
     }
 
     fn relations(&mut self, gold: (&[Expression], &[char]), answer: (&[Expression], &[char])) -> bool {
@@ -167,15 +205,21 @@ impl Comparison {
 
     /// True if one is a constant times the other. The constant is above 0, or with `any` nonzero.
     fn proportional(&mut self, one: &Expression, other: &Expression, any: bool) -> bool {
-        let pairs = self.at_points(one, other);
-        let pairs: Vec<(Complex, Complex)> = pairs.iter().map(|(left, right)| (left.near(), right.near())).collect();
-        let Some((left, right)) = pairs.iter().find(|(left, right)| left.abs() > ROUNDING && right.abs() > ROUNDING)
-        else {
-            return false;
-        };
-        let ratio = left.times(right.inverse());
-        let fits = |(left, right): &(Complex, Complex)| near(*left, ratio.times(*right));
-        pairs.len() >= LEAST_POINTS && (any || ratio.re > 0.0) && pairs.iter().all(fits)
+        let mut ratio = None;
+        let fits = self.at_points(one, other, |evaluator, left, right| {
+            let (left, right) = (left.near(), right.near());
+            let zero = [left, right].map(|side| side.abs() <= ROUNDING);
+            match ratio {
+                None if zero == [false, false] => ratio = Some(left.times(right.inverse())),
+                None => return zero == [true, true],
+                Some(ratio) => {
+                    let [left, right] = [left, ratio.times(right)].map(Value::Near);
+                    return equal(&left, &right) || cancels(evaluator, [&left, &right], [one, other]);
+                }
+            }
+            true
+        });
+        fits == Some(true) && ratio.is_some_and(|ratio| any || ratio.re > 0.0)
     }
 
     /// The value that a relation gives, without the name in it; of `2 + 3 = 5` the last part.
@@ -215,6 +259,8 @@ fn said(relation: &Expression) -> Option<(&Expression, Expression)> {
     let infinity = Expression::Constant(Constant::Infinity);
     let minus = infinity.clone().negated();
     let (name, value) = match (parts.as_slice(), signs.as_slice()) {
+        // `e = x` gives `x` a value.
+        ([Expression::Constant(_), name], ['=']) if name.is_name() => (name, parts[0].clone()),
         ([name, .., value], signs) if name.is_name() && signs.iter().all(|sign| *sign == '=') => (name, value.clone()),
         ([value, name], ['=']) | ([name, value], ['∈']) => (name, value.clone()),
         ([name, hole], ['≠']) => {
@@ -239,8 +285,22 @@ fn near(left: Complex, right: Complex) -> bool {
     if !left.is_finite() || !right.is_finite() {
         return left == right;
     }
-    let difference = left.plus(right.times(Complex::real(-1.0))).abs();
-    difference <= ROUNDING * left.abs().max(right.abs()) || difference <= 1e-14
+    difference(left, right) <= ROUNDING * left.abs().max(right.abs())
+}
+
+fn difference(left: Complex, right: Complex) -> f64 {
+    left.plus(right.times(Complex::real(-1.0))).abs()
+}
+
+/// True if the difference of two values is only what rounding leaves of parts that cancel, as in `\sin\pi` or `\sqrt2-\sqrt2`.
+fn cancels(evaluator: &mut Evaluator, values: [&Value; 2], sides: [&Expression; 2]) -> bool {
+    if values.iter().all(|value| matches!(value, Value::Exact(_))) {
+        return false;
+    }
+    let [left, right] = values.map(Value::near);
+    let difference = difference(left, right);
+    // The parts of larger values are seldom that much larger still, and finding their size costs work.
+    difference <= 1.0 && sides.into_iter().any(|side| difference <= CANCELLED * evaluator.size(side))
 }
 
 /// True if one value is the other rounded to six places. It is not enough that both are near 0.
@@ -249,7 +309,7 @@ fn rounded(left: &Value, right: &Value) -> bool {
         (Value::Exact(left), Value::Exact(right)) => {
             left.add(&right.negated()).as_ref().map_or(f64::INFINITY, Rational::to_f64).abs()
         }
-        _ => left.near().plus(right.near().times(Complex::real(-1.0))).abs(),
+        _ => difference(left.near(), right.near()),
     };
     difference <= SIX_PLACES && difference <= 1e-4 * left.near().abs()
 }

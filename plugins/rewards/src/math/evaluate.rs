@@ -39,14 +39,17 @@ impl Value {
 pub(super) struct Evaluator {
     work: u64,
     point: u64,
+    /// True if an expression with a part that is not real has no value.
+    pub(super) real: bool,
 }
 
 impl Evaluator {
     pub(super) fn new() -> Self {
-        Self { work: MOST_WORK, point: 0 }
+        Self { work: MOST_WORK, point: 0, real: false }
     }
 
-    /// Sets the variables to their values at point number `point`: fractions around 1 of both signs, which depend only on name and number.
+    /// Sets the variables to their values at point number `point`: fractions around 1, of both signs before point [`POSITIVE`], which depend
+    /// only on name and number.
     pub(super) fn at(&mut self, point: u64) -> &mut Self {
         self.point = point;
         self
@@ -56,7 +59,32 @@ impl Evaluator {
     pub(super) fn value(&mut self, expression: &Expression) -> Value {
         match self.exact(expression) {
             Some(value) => Value::Exact(value),
-            None => Value::Near(self.near(expression)),
+            None => Value::Near(
+                Some(self.near(expression)).filter(|near| !self.real || near.im == 0.0).unwrap_or(Complex::NAN),
+            ),
+        }
+    }
+
+    /// The size of the parts that make up the value of `expression`: like its absolute value, but terms that cancel count in full.
+    pub(super) fn size(&mut self, expression: &Expression) -> f64 {
+        if !self.step() {
+            return 0.0;
+        }
+        let sizes = |evaluator: &mut Self, parts: &[Expression]| -> Vec<f64> {
+            parts.iter().map(|part| evaluator.size(part)).collect()
+        };
+        match expression {
+            Expression::Sum(terms) => sizes(self, terms).iter().sum(),
+            Expression::Product(factors) => sizes(self, factors).iter().product(),
+            Expression::Power(base, exponent) => match self.value(exponent).near().as_real() {
+                exponent if exponent > 0.0 => self.size(base).powf(exponent),
+                _ => self.value(expression).near().abs(),
+            },
+            Expression::Call("root" | "abs" | "max" | "min" | "floor" | "ceil", _) => {
+                self.value(expression).near().abs()
+            }
+            Expression::Call(..) => self.value(expression).near().abs().max(1.0),
+            _ => self.value(expression).near().abs(),
         }
     }
 
@@ -150,15 +178,19 @@ impl Evaluator {
     }
 }
 
-/// A fraction with an absolute value between 1/4 and 4.
+/// The first point at which all variables are positive.
+pub(super) const POSITIVE: u64 = 8;
+
+/// A fraction with an absolute value between 1/4 and 4. Point 1 has the sign that point 0 has not.
 fn variable(name: &str, point: u64) -> Rational {
     let mix = |hash: u64, byte: u64| {
         let mixed = (hash ^ byte).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         mixed ^ mixed >> 29
     };
-    let hash = name.bytes().map(u64::from).chain([point, 0]).fold(0xcbf2_9ce4_8422_2325, mix);
-    let (above, below) = ((hash >> 8) % 61 + 29, (hash >> 32) % 53 + 23);
-    let sign = if (hash >> 50).is_multiple_of(2) { 1 } else { -1 };
+    let hash = |point| name.bytes().map(u64::from).chain([point, 0]).fold(0xcbf2_9ce4_8422_2325, mix);
+    let (above, below) = ((hash(point) >> 8) % 61 + 29, (hash(point) >> 32) % 53 + 23);
+    let is_negative = if point == 1 { hash(0) >> 50 & 1 == 0 } else { hash(point) >> 50 & 1 == 1 };
+    let sign = if is_negative && point < POSITIVE { -1 } else { 1 };
     Rational::new((sign * above as i64).into(), below.into()).unwrap_or(Rational::whole(2))
 }
 
@@ -172,10 +204,10 @@ fn exact_call(function: Function, arguments: &[Rational]) -> Option<Rational> {
             (1..=last).try_fold(Rational::whole(1), |product, next| product.times(&Rational::whole(next)))
         }
         ("binomial", [above, below]) => {
-            let (n, k) = (above.to_whole()?, below.to_whole()?);
+            let k = below.to_whole()?;
             let steps = (0..=MOST_FACTORIAL).contains(&k).then_some(0..k)?;
             steps.into_iter().try_fold(Rational::whole(1), |product, step| {
-                let factor = Rational::new(n.checked_sub(step)?.into(), (step + 1).into())?;
+                let factor = above.add(&Rational::whole(-step))?.times(&Rational::whole(step + 1).inverse()?)?;
                 product.times(&factor)
             })
         }

@@ -86,17 +86,28 @@ impl Expression {
         Self::Matrix(rows.into_iter().map(|row| row.into_iter().map(scaled).collect()).collect())
     }
 
-    /// True if the expression only names something: a variable, `f(2)`, `PQ`, `|z|`, `m:n` or `\sin A`.
-    pub(super) fn is_name(&self) -> bool {
-        let letter = |part: &Self| part.is_name() || matches!(part, Self::Constant(Constant::E | Constant::I));
+    /// A variable with a prime, a bar or dots, which is another variable. Other expressions stay as they are.
+    pub(super) fn marked(self, mark: &str) -> Self {
         match self {
-            Self::Symbol(_) | Self::Words(_) => true,
+            Self::Symbol(name) => Self::Symbol(name + mark),
+            other => other,
+        }
+    }
+
+    /// True if the expression only names something: a variable, `f(2)`, `PQ`, `|z|`, `m:n` or `\sin A`. `e` and `i` may be names too.
+    pub(super) fn is_name(&self) -> bool {
+        let is_function = |name: &str| "fghpqr".contains(name.trim_end_matches('\''));
+        match self {
+            Self::Symbol(_) | Self::Words(_) | Self::Constant(Constant::E | Constant::I) => true,
             Self::Product(factors) => {
-                matches!(factors.as_slice(), [Self::Symbol(f), _] if "fghpqr".contains(f)) || factors.iter().all(letter)
+                matches!(factors.as_slice(), [Self::Symbol(f), _] if is_function(f))
+                    || factors.iter().all(Self::is_name)
             }
-            Self::Power(base, exponent) => letter(base) && **exponent == Self::whole(-1),
-            Self::Call("abs" | "sin" | "cos" | "tan", parts) => parts.iter().all(letter),
-            Self::Tuple('(', parts, ')') => parts.iter().all(|part| matches!(part, Self::Symbol(_))),
+            Self::Power(base, exponent) => base.is_name() && **exponent == Self::whole(-1),
+            Self::Call("abs" | "sin" | "cos" | "tan", parts) => parts.iter().all(Self::is_name),
+            Self::Tuple('(', parts, ')') => {
+                parts.iter().all(|part| matches!(part, Self::Symbol(_) | Self::Constant(Constant::E | Constant::I)))
+            }
             _ => false,
         }
     }

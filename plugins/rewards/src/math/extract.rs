@@ -10,7 +10,7 @@ use super::boxes::{boxed, lists};
 /// Positions at which an answer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Places {
-    /// Only boxed text, a formula that the text calls its answer, and a line `Answer: 5`.
+    /// Only boxed text, a formula that the text calls its answer, a line `Answer: 5`, and a last line `#### 5`.
     Anchored,
     /// Also the last formula or number, and a text that is nothing but an answer.
     Any,
@@ -18,6 +18,9 @@ pub enum Places {
 
 /// Phrases before an answer, in lower case.
 const ANCHORS: [&str; 5] = ["final answer is", "answer is", "answer:", "answer :", "answer**:"];
+
+/// Largest number of such phrases that are read, from the end of a text.
+const MOST_ANCHORS: usize = 8;
 
 /// Largest number of kinds of tags that are taken out of a text.
 const MOST_TAGS: usize = 8;
@@ -39,7 +42,16 @@ pub(super) fn candidates(text: &str, places: Places) -> Vec<String> {
     let text = &without_tags(text);
     let fenced = fenced(text);
     let mut found = Vec::new();
-    let anchor = anchor(text);
+    // A last line as in GSM8K, and no heading.
+    if let Some((_, last)) = text.trim_end().rsplit_once("####").filter(|(_, last)| !last.contains('\n')) {
+        found.push(last.trim_matches(['*', ' ']).to_owned());
+    }
+    let anchors = anchors(text);
+    // A later sentence such as `This answer is correct` names no other answer.
+    let says = |(behind, rest): &&(usize, &str)| {
+        named(text, *behind, &fenced).is_some() || begins_line(text, *behind) && !rest.is_empty()
+    };
+    let anchor = anchors.iter().find(says).or(anchors.first()).copied();
     if let Some((behind, rest)) = anchor {
         found.extend(named(text, behind, &fenced));
         if places == Places::Any || begins_line(text, behind) {
@@ -79,7 +91,7 @@ fn without_tags(text: &str) -> Cow<'_, str> {
 
 /// The rest of the line behind the words by which a dataset's text names its answer.
 pub(super) fn stated(text: &str) -> Option<&str> {
-    anchor(text).map(|(_, rest)| rest)
+    anchors(text).first().map(|(_, rest)| *rest)
 }
 
 /// A formula, with its delimiters from `start` to `end`.
@@ -209,12 +221,20 @@ fn is_answer(line: &str) -> bool {
     formula || !line.contains(|c: char| c.is_ascii_digit() || c == '\n') && line.split_whitespace().count() <= 2
 }
 
-/// Position behind the last phrase before an answer, and the rest of the line there.
-fn anchor(text: &str) -> Option<(usize, &str)> {
+/// Positions behind the last phrases before an answer, and the rest of the line at each; the last comes first.
+fn anchors(text: &str) -> Vec<(usize, &str)> {
     let lower = text.to_ascii_lowercase();
-    let behind = ANCHORS.iter().filter_map(|anchor| lower.rfind(anchor).map(|at| at + anchor.len())).max()?;
-    let rest = text[behind..].trim_start_matches([':', ' ', '\n', '*']);
-    Some((behind, rest.lines().next()?.trim_end_matches([' ', '*'])))
+    let mut ends = Vec::new();
+    for anchor in ANCHORS {
+        ends.extend(lower.rmatch_indices(anchor).take(MOST_ANCHORS).map(|(at, _)| at + anchor.len()));
+    }
+    ends.sort_unstable_by(|one, other| other.cmp(one));
+    ends.dedup();
+    let rest = |behind: usize| {
+        let rest = text[behind..].trim_start_matches([':', ' ', '\n', '*']);
+        rest.lines().next().unwrap_or_default().trim_end_matches([' ', '*'])
+    };
+    ends.into_iter().take(MOST_ANCHORS).map(|behind| (behind, rest(behind))).collect()
 }
 
 /// True if the phrase before an answer that ends at `behind` is `Answer:` at the beginning of a line.

@@ -1,6 +1,8 @@
 //! Tokens of LaTeX and plain formulas, without layout commands and without units after numbers.
 
-use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use ::regex::Regex;
 
 use super::expression;
 use super::signs;
@@ -13,6 +15,13 @@ const MOST_TEXTS: usize = 3;
 
 /// Largest number of tokens in a formula.
 const MOST_TOKENS: usize = 1000;
+
+/// Which of two meanings a text gets where it has two: `5 mg` is a quantity or a product, and `2e-3` a product or a number.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reading {
+    First,
+    Second,
+}
 
 /// A piece of a formula.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,12 +45,12 @@ pub(super) enum Token {
 }
 
 /// The tokens of a formula; `None` if it is too long, or if a command's brace is unclosed.
-pub(super) fn lex(text: &str) -> Option<Vec<Token>> {
-    within(text, 0)
+pub(super) fn lex(text: &str, reading: Reading) -> Option<Vec<Token>> {
+    within(text, reading, 0)
 }
 
 /// The tokens of a text nested `depth` deep; `None` as for [`lex`].
-fn within(text: &str, depth: usize) -> Option<Vec<Token>> {
+fn within(text: &str, reading: Reading, depth: usize) -> Option<Vec<Token>> {
     if text.len() > MOST_BYTES || depth > MOST_TEXTS {
         return None;
     }
@@ -53,7 +62,7 @@ fn within(text: &str, depth: usize) -> Option<Vec<Token>> {
             None => plain.push(c),
         }
     }
-    let mut lexer = Lexer { rest: &plain, tokens: Vec::new(), depth, spaced: false, brackets: 0 };
+    let mut lexer = Lexer { rest: &plain, tokens: Vec::new(), reading, depth, spaced: false, brackets: 0 };
     while !lexer.rest.is_empty() {
         lexer.next()?;
         if lexer.tokens.len() > MOST_TOKENS {
@@ -63,19 +72,10 @@ fn within(text: &str, depth: usize) -> Option<Vec<Token>> {
     Some(lexer.tokens)
 }
 
-/// The text with single backslashes, if a program has doubled all of them: `\\frac{1}{2}`.
-pub(super) fn single(text: &str) -> Cow<'_, str> {
-    let mut runs = text.split(|c: char| c != '\\').map(str::len);
-    let doubled = text.match_indices("\\\\").any(|(at, pair)| {
-        let behind = &text[at + pair.len()..];
-        behind.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '{' | '%' | '$' | '!'))
-    });
-    if doubled && runs.all(|run| run % 2 == 0) { text.replace("\\\\", "\\").into() } else { text.into() }
-}
-
 struct Lexer<'t> {
     rest: &'t str,
     tokens: Vec<Token>,
+    reading: Reading,
     depth: usize,
     /// True behind white space.
     spaced: bool,
@@ -86,13 +86,15 @@ struct Lexer<'t> {
 impl<'t> Lexer<'t> {
     fn next(&mut self) -> Option<()> {
         let c = self.rest.chars().next()?;
+        let before = self.rest;
         match c {
             '\\' => self.command()?,
             '0'..='9' | '.' => self.number(),
             _ if c.is_alphabetic() => self.letters(),
             _ => self.sign(c),
         }
-        self.spaced = c.is_whitespace();
+        let read = &before[..before.len() - self.rest.len()];
+        self.spaced = c.is_whitespace() || matches!(read, "~" | "\\ " | "\\," | "\\:" | "\\;");
         Some(())
     }
 
@@ -151,7 +153,7 @@ impl<'t> Lexer<'t> {
             self.tokens.push(Token::Mark('.'));
             return;
         }
-        if let Some(length) = exponent(self.rest) {
+        if let Some(length) = exponent(self.rest, digits.contains('.') || self.reading == Reading::Second) {
             digits.push_str(self.skip(length));
         }
         self.tokens.push(Token::Number(digits));
@@ -173,35 +175,88 @@ impl<'t> Lexer<'t> {
             "\\," | "~" => !attached,
             _ => separator == " " && !attached,
         };
-        (is_group && fits).then(|| (length, &rest[..3]))
+        // `2 113/225` is a mixed number.
+        let below = rest.get(3..).and_then(|rest| rest.trim_start().strip_prefix('/')).unwrap_or_default().trim_start();
+        let below = &below[..below.find(|c: char| !c.is_ascii_digit()).unwrap_or(below.len())];
+        let is_mixed = !separator.contains([',', '!']) && (below.len(), below) > (3, rest.get(..3)?);
+        (is_group && fits && !is_mixed).then(|| (length, &rest[..3]))
     }
 
     /// Reads a run of letters: a unit after a number, a function, a conjunction, or variables.
     fn letters(&mut self) {
         let run = self.take(char::is_alphabetic);
         let lower = run.to_lowercase();
-        // A single letter is a unit only at the end, behind a number and a space, or behind a stroke.
-        let ends =
-            !self.rest.trim_start().starts_with(|c: char| !matches!(c, '^' | ',' | ';' | '/' | '.' | ')' | '}' | '$'));
-        let alone = match self.tokens.last() {
-            Some(Token::Number(_)) => self.spaced && ends,
-            // `10^{8} m/s`
-            Some(Token::Mark('}')) => {
-                let below =
-                    self.rest.strip_prefix('/').and_then(|rest| rest.split(|c: char| !c.is_alphabetic()).next());
-                self.spaced && below.is_some_and(signs::is_unit)
-            }
-            last => last == Some(&Token::Mark('/')) && ends,
-        };
-        let measures = self.after_number() && signs::is_unit(&lower) && (lower.len() > 1 || alone);
+        let long = run.chars().count() > 3;
+        let measures = self.after_number() && signs::is_unit(&lower) && (long || self.measures(run))
+            || self.after_degree() && matches!(run, "C" | "F");
         match lower.as_str() {
             "and" | "or" => self.mark(','),
             "inf" | "infinity" => self.mark('∞'),
             "percent" | "percentage" | "pct" => self.mark('%'),
             function if signs::is_in(signs::FUNCTIONS, function) => self.tokens.push(Token::Command(lower)),
-            word if measures || word.chars().count() > 3 => self.tokens.push(Token::Words(lower)),
+            _ if measures || long && !self.calculates() => self.tokens.push(Token::Words(lower)),
             _ => self.tokens.extend(run.chars().map(|c| Token::Name(variable(c)))),
         }
+    }
+
+    /// True if the letters just read are a short unit, and not variables, which look the same: they stand at the end of the answer, or of a
+    /// member of a list, outside of brackets, and no variable is before them. A single letter also has a space before it.
+    fn measures(&self, run: &str) -> bool {
+        // Its power, a unit below a stroke, and what may follow an answer: nothing, another one, or words.
+        static END: LazyLock<Regex> = LazyLock::new(|| {
+            let power = r"(?:\s*\^(?:\d|\{-?\d+\}))?";
+            let follows = r"$|[,;≈]|\s\d|\\(?:text|approx)|(?:and|or|per|[a-zA-Z]{4,})\b";
+            let end = format!(r"^{power}(?:\s*/\s*([a-zA-Z]+){power})?(?:[\s$.~]|\\[^a-zA-Z\\])*?(?:{follows})");
+            Regex::new(&end).expect("the pattern is a constant")
+        });
+        let Some(end) = END.captures(self.rest).filter(|_| self.reading == Reading::First) else { return false };
+        let below = end.get(1).map(|below| signs::is_unit(below.as_str()));
+        let spaced = match self.tokens.last() {
+            Some(Token::Number(_)) => self.spaced,
+            // `10^{8} m/s`
+            Some(Token::Mark('}')) => self.spaced && below == Some(true),
+            _ => self.below(),
+        };
+        let (mut depth, mut named, mut adds) = (0, false, false);
+        let before = [None].into_iter().chain(self.tokens.iter().map(Some));
+        for (before, token) in before.zip(&self.tokens) {
+            match token {
+                Token::Mark('(' | '[' | '{' | '⦃') => depth += 1,
+                Token::Mark(')' | ']' | '}' | '⦄') => depth -= 1,
+                Token::Mark(',' | ';' | '=' | '<' | '>' | '≤' | '≥' | '≠' | '≈') => {
+                    (named, adds) = (false, false)
+                }
+                Token::Mark('+' | '-') if depth == 0 => {
+                    adds |= matches!(before, Some(Token::Number(_) | Token::Words(_) | Token::Mark(')' | '}' | '°')));
+                }
+                Token::Name(_) => named = true,
+                _ => {}
+            }
+        }
+        let single = run.len() == 1;
+        // `f(s) = 3 s`
+        let is_used = |letter: char| self.tokens.contains(&Token::Name(variable(letter)));
+        named |= (single || !self.spaced) && below.is_none() && !self.below() && run.chars().any(is_used);
+        (!single || spaced) && below != Some(false) && depth == 0 && !named && !(adds && (single || !self.spaced))
+    }
+
+    /// True if the letters just read touch a number, a variable or a sign of a calculation: `24abcd`, `abcd+1`.
+    fn calculates(&self) -> bool {
+        let touches = match self.tokens.last() {
+            Some(Token::Number(_) | Token::Name(_)) => true,
+            Some(Token::Mark(mark)) => matches!(mark, ')' | ']' | '}' | '+' | '-' | '*'),
+            _ => false,
+        };
+        touches && !self.spaced || self.rest.starts_with(['+', '*', '^', '_'])
+    }
+
+    /// True behind the stroke of `m/s`.
+    fn below(&self) -> bool {
+        self.tokens.last() == Some(&Token::Mark('/'))
+    }
+
+    fn after_degree(&self) -> bool {
+        matches!(self.tokens.as_slice(), [.., Token::Mark('°')] | [.., Token::Mark('°'), Token::Mark('}')])
     }
 
     fn after_number(&self) -> bool {
@@ -295,14 +350,16 @@ impl<'t> Lexer<'t> {
             "and" | "or" | ", and" => self.mark(','),
             "percent" => self.mark('%'),
             function if expression::function(function).is_some() => self.tokens.push(Token::Command(function.into())),
-            _ if self.after_number() && signs::is_in(signs::LETTERS, bare) => {
+            _ if self.after_number() && signs::is_in(signs::LETTERS, bare)
+                || self.after_degree() && matches!(bare, "C" | "F") =>
+            {
                 self.tokens.push(Token::Words(bare.to_lowercase()))
             }
             one if one.chars().count() == 1 && one.chars().all(char::is_alphabetic) => {
                 self.tokens.extend(bare.chars().map(|c| Token::Name(variable(c))))
             }
             _ if bare.starts_with(|c: char| c.is_ascii_digit() || "-+.$\\".contains(c)) => {
-                self.tokens.extend(within(bare, self.depth + 1)?)
+                self.tokens.extend(within(bare, self.reading, self.depth + 1)?)
             }
             words => self.tokens.push(Token::Words(words.chars().filter(|c| c.is_alphanumeric()).collect())),
         }
@@ -331,11 +388,11 @@ pub(super) fn closing(text: &str) -> Option<usize> {
     None
 }
 
-/// Length of an exponent: `e5`, `E12`, `e-05`. A single digit after a sign is no exponent: `2e-3` is `2e` minus 3.
-fn exponent(rest: &str) -> Option<usize> {
+/// Length of an exponent: `e5`, `E12`, `e-05`. A single digit after a sign is one only if `short`: `2e-3` is `2e` minus 3.
+fn exponent(rest: &str, short: bool) -> Option<usize> {
     let digits = rest.strip_prefix(['e', 'E'])?;
     let unsigned = digits.strip_prefix(['+', '-']).unwrap_or(digits);
     let count = unsigned.bytes().take_while(u8::is_ascii_digit).count();
-    let least = if unsigned.len() < digits.len() { 2 } else { 1 };
+    let least = if short || unsigned.len() == digits.len() { 1 } else { 2 };
     (count >= least).then_some(rest.len() - unsigned.len() + count)
 }

@@ -14,6 +14,7 @@ mod expression;
 mod extract;
 mod lex;
 mod parse;
+mod postfix;
 mod rational;
 mod reward;
 mod signs;
@@ -30,12 +31,15 @@ use ::regex::Regex;
 
 use evaluate::{Evaluator, Value};
 use expression::Expression;
+use lex::Reading;
 
 /// An answer: its text, and its meaning if the text could be parsed.
 #[derive(Clone, Debug)]
 pub struct Answer {
     text: String,
     says: Option<Expression>,
+    /// The second meaning of a text that has two.
+    other: Option<Expression>,
     /// All boxes of the text as a list; only a dataset's answer of several parts is compared with it.
     every: Option<Box<Self>>,
 }
@@ -63,7 +67,9 @@ impl Answer {
 
     /// The answer that a whole text is.
     fn whole(text: &str) -> Self {
-        Self { says: parse::parse(text), text: text.trim().to_owned(), every: None }
+        let [says, other] = [Reading::First, Reading::Second].map(|reading| parse::parse(text, reading));
+        let other = other.filter(|other| Some(other) != says.as_ref());
+        Self { says, other, text: text.trim().to_owned(), every: None }
     }
 
     /// True if the answer has the same meaning as `gold`.
@@ -80,12 +86,13 @@ impl Answer {
             return false;
         }
         let chosen = |one: &Self, other: &Self| choice(&one.text).is_some_and(|letter| letters(&other.text) == letter);
-        let same = || Some(compare::same(gold.says.as_ref()?, self.says.as_ref()?));
+        let same = || gold.meanings().any(|gold| self.meanings().any(|says| compare::same(gold, says)));
         let text = letters(&gold.text);
-        !text.is_empty() && letters(&self.text) == text
-            || chosen(self, gold)
-            || chosen(gold, self)
-            || same().unwrap_or(false)
+        !text.is_empty() && letters(&self.text) == text || chosen(self, gold) || chosen(gold, self) || same()
+    }
+
+    fn meanings(&self) -> impl Iterator<Item = &Expression> {
+        self.says.iter().chain(&self.other)
     }
 
     /// A canonical text, equal for different spellings of a value: `1/2` for `0.5` and `\frac{1}{2}`.
@@ -131,7 +138,7 @@ pub fn verify(gold: &str, answer: &str) -> bool {
 /// ```
 #[must_use]
 pub fn value(text: &str) -> Option<String> {
-    let says = parse::parse(text).filter(|says| says.is_scalar() && says.is_constant())?;
+    let says = parse::parse(text, Reading::First).filter(|says| says.is_scalar() && says.is_constant())?;
     match Evaluator::new().value(&says) {
         Value::Exact(value) => Some(value.to_string()),
         Value::Near(_) => None,
@@ -139,7 +146,10 @@ pub fn value(text: &str) -> Option<String> {
 }
 
 /// Commands that mark words and layout.
-const LAYOUT: [&str; 9] = ["\\left", "\\right", "\\textbf", "\\text", "\\mathrm", "\\!", "\\,", "\\;", "\\ "];
+const LAYOUT: [&str; 7] = ["\\displaystyle", "\\left", "\\right", "\\textbf", "\\text", "\\mathrm", "\\!"];
+
+/// Commands that are white space.
+const SPACES: [&str; 4] = ["\\,", "\\:", "\\;", "\\ "];
 
 /// The text without layout: spaces, dollars, `\text`, `\left`, case. A text without other commands also loses its braces, and a choice
 /// its brackets. A text that is too long for an answer stays as it is.
@@ -148,11 +158,14 @@ fn letters(text: &str) -> String {
         return text.to_owned();
     }
     let bare = LAYOUT.iter().fold(text.to_lowercase(), |bare, command| bare.replace(command, ""));
-    // White space between two numbers stays.
+    let bare = SPACES.iter().fold(bare, |bare, command| bare.replace(command, " "));
+    // White space between two numbers stays, and that of `2.5e - 6`.
     let parts = bare.split(|c: char| c.is_whitespace() || matches!(c, '$' | '~')).filter(|part| !part.is_empty());
     let joined = parts.fold(String::new(), |joined, part| {
-        let digits = joined.ends_with(|c: char| c.is_ascii_digit()) && part.starts_with(|c: char| c.is_ascii_digit());
-        joined + if digits { " " } else { "" } + part
+        let is_digit = |c: char| c.is_ascii_digit();
+        let digits = joined.ends_with(is_digit) && part.starts_with(is_digit);
+        let exponent = joined.strip_suffix('e').is_some_and(|before| before.ends_with(is_digit));
+        joined + if digits || exponent { " " } else { "" } + part
     });
     let bare = joined.trim_end_matches('.');
     let words: String = bare.chars().filter(|c| !matches!(c, '{' | '}')).collect();
@@ -165,11 +178,14 @@ fn letters(text: &str) -> String {
     }
 }
 
-/// The letter of a choice that its text follows: `\textbf{(D)} 12`.
+/// The letter of a choice that its text follows: `\textbf{(D)} 12`, `D) 12`, `D. 12`, `D: 12`.
 fn choice(text: &str) -> Option<String> {
     let bare = text.trim_start_matches(['$', ' ']);
     let bare = bare.strip_prefix("\\textbf").or(bare.strip_prefix("\\text")).unwrap_or(bare).trim_start_matches('{');
-    let (letter, behind) = bare.strip_prefix('(')?.split_once(')')?;
+    let (letter, behind) = match bare.strip_prefix('(') {
+        Some(bare) => bare.split_once(')')?,
+        None => bare.split_once([')', '.', ':'])?,
+    };
     let is_choice = letter.len() == 1 && letter.contains(|c: char| c.is_ascii_uppercase());
     let names_one = behind.starts_with([' ', '\\', '~', '}']) && !behind.trim_matches(['}', ' ', '$']).is_empty();
     (is_choice && names_one && !is_taken_back(behind)).then(|| letter.to_lowercase())
@@ -177,8 +193,10 @@ fn choice(text: &str) -> Option<String> {
 
 /// True if the text behind a choice names another one or denies it: `(A) or (B)`, `(A) is wrong`.
 fn is_taken_back(behind: &str) -> bool {
-    static CHOICE: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"(?:^|[^\p{L}\p{N}])\([A-Z]\)").expect("the pattern is a constant"));
+    static CHOICE: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"(?:^|[^\p{L}\p{N}])(?:\([A-Z]\)|[A-Z][).:](?:$|[^\p{L}\p{N}]))")
+            .expect("the pattern is a constant")
+    });
     let words: Vec<String> = boxes::words(behind).take(2).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["and" | "or" | "nor" | "isn", ..] | ["is", "not" | "wrong" | "incorrect" | "false", ..] => true,

@@ -1,25 +1,24 @@
 //! Parses tokens to an expression, by recursive descent of limited depth.
 
+use std::borrow::Cow;
+
 use super::expression::{Constant, Expression};
-use super::lex::{MOST_BYTES, Token, lex, single};
+use super::lex::{MOST_BYTES, Reading, Token, lex};
 use super::rational::Rational;
 
 /// Deepest nesting of brackets, fractions, roots and powers.
 const MOST_DEPTH: usize = 80;
 
-/// Largest number of signs after a number or bracket: `!`, `%`, `°` and similar signs.
-const MOST_SIGNS: usize = 4;
-
 const RELATIONS: [char; 8] = ['=', '<', '>', '≤', '≥', '≠', '∈', '≈'];
 
 /// The expression of a formula; `None` if the text is not a formula, or is too large.
-pub(super) fn parse(text: &str) -> Option<Expression> {
+pub(super) fn parse(text: &str, reading: Reading) -> Option<Expression> {
     let text = text.trim();
     if text.len() > MOST_BYTES {
         return None;
     }
     let text = single(text);
-    let tokens = lex(text.trim_end_matches(['.', ':', '\\', ' ', '\n']))?;
+    let tokens = lex(text.trim_end_matches(['.', ':', '\\', ' ', '\n']), reading)?;
     if let Some(quantity) = quantity(&tokens) {
         return Some(quantity);
     }
@@ -42,6 +41,16 @@ pub(super) fn parse(text: &str) -> Option<Expression> {
     Some(Expression::List(both.collect()))
 }
 
+/// The text with single backslashes, if a program has doubled all of them: `\\frac{1}{2}`.
+fn single(text: &str) -> Cow<'_, str> {
+    let mut runs = text.split(|c: char| c != '\\').map(str::len);
+    let doubled = text.match_indices("\\\\").any(|(at, pair)| {
+        let behind = &text[at + pair.len()..];
+        behind.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '{' | '%' | '$' | '!'))
+    });
+    if doubled && runs.all(|run| run % 2 == 0) { text.replace("\\\\", "\\").into() } else { text.into() }
+}
+
 /// A quantity in several units, as `4 hours 15 minutes`.
 fn quantity(tokens: &[Token]) -> Option<Expression> {
     let tokens: Vec<&Token> = tokens.iter().filter(|token| **token != Token::Mark(',')).collect();
@@ -58,14 +67,14 @@ fn quantity(tokens: &[Token]) -> Option<Expression> {
 }
 
 pub(super) struct Parser {
-    tokens: Vec<Token>,
+    pub(super) tokens: Vec<Token>,
     pub(super) at: usize,
     /// Number of open levels.
     depth: usize,
     /// True if the next bar closes an absolute value.
     barred: bool,
     /// Place behind the last unit; no factor begins there.
-    measured: usize,
+    pub(super) measured: usize,
     /// True within the argument of a sine or the like, where degrees count.
     pub(super) is_angle: bool,
 }
@@ -76,6 +85,8 @@ impl Parser {
     }
 
     fn whole(mut self) -> Option<Expression> {
+        // `≈ 3.14`
+        self.at += usize::from(matches!(self.mark(), Some('=' | '≈')));
         let list = self.list()?;
         (self.at == self.tokens.len()).then_some(list)
     }
@@ -101,7 +112,7 @@ impl Parser {
     }
 
     /// Runs `parse` one level deeper.
-    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+    pub(super) fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         self.depth += 1;
         let found = if self.depth > MOST_DEPTH { None } else { parse(self) };
         self.depth -= 1;
@@ -125,13 +136,17 @@ impl Parser {
     }
 
     pub(super) fn relation(&mut self) -> Option<Expression> {
-        let mut parts = vec![self.sets()?];
+        let mut parts = vec![self.side()?];
         let mut signs = Vec::new();
         while let Some(sign) = self.mark().filter(|mark| RELATIONS.contains(mark)) {
             self.at += 1;
             // `x ≈ 11` gives x its only value.
-            signs.push(if sign == '≈' && signs.is_empty() && parts[0].is_name() { '=' } else { sign });
-            parts.push(self.sets()?);
+            signs.push(if sign == '≈' && signs.is_empty() && parts[0].is_name() && !parts[0].is_constant() {
+                '='
+            } else {
+                sign
+            });
+            parts.push(self.side()?);
         }
         // `5 > x` is kept as `x < 5`.
         if !signs.is_empty() && signs.iter().all(|sign| matches!(sign, '>' | '≥')) {
@@ -140,6 +155,16 @@ impl Parser {
             signs.iter_mut().for_each(|sign| *sign = if *sign == '>' { '<' } else { '≤' });
         }
         if signs.is_empty() { parts.pop() } else { Some(Expression::Relation(parts, signs)) }
+    }
+
+    /// Parses a side of a relation. Its modulus may be left out, as may the base of a number.
+    fn side(&mut self) -> Option<Expression> {
+        let side = self.sets()?;
+        if !matches!(self.peek(), Some(Token::Command(name)) if name == "pmod") {
+            return Some(side);
+        }
+        self.at += 1;
+        Some(Expression::Tuple('_', vec![side, self.atom()?], '_'))
     }
 
     fn sets(&mut self) -> Option<Expression> {
@@ -177,10 +202,7 @@ impl Parser {
                 let below = self.factor()?.inverse();
                 factors.push(if minus { below.negated() } else { below });
             } else if let Some(mixed) = self.mixed(factors.last()?) {
-                *factors.last_mut()? = mixed;
-                if matches!(self.peek(), Some(Token::Words(_))) {
-                    self.unit();
-                }
+                *factors.last_mut()? = self.signed(mixed)?;
             } else if self.begins_factor() && self.measured != self.at {
                 factors.push(self.factor()?);
             } else {
@@ -194,6 +216,10 @@ impl Parser {
     /// Parses a whole number with a fraction after it: `1\frac12`, `1 1/2`.
     fn mixed(&mut self, last: &Expression) -> Option<Expression> {
         let Expression::Number(whole, false) = last else { return None };
+        // `(2)\frac12` is a product.
+        if !self.behind_number() {
+            return None;
+        }
         let place = self.at;
         let fraction = match self.peek()? {
             Token::Command(name) if name == "frac" => self.atom(),
@@ -215,92 +241,25 @@ impl Parser {
         Some(above.over(self.atom()?))
     }
 
+    /// The token before the next one.
+    fn before(&self) -> Option<&Token> {
+        self.tokens.get(self.at.wrapping_sub(1))
+    }
+
+    fn behind_number(&self) -> bool {
+        matches!(self.before(), Some(Token::Number(_)))
+    }
+
     fn begins_factor(&self) -> bool {
         match self.peek() {
             Some(Token::Mark('|')) => !self.barred,
             Some(Token::Mark(mark)) => matches!(mark, '(' | '{' | '⦃' | '∞' | '∅'),
-            // `1 2` is no product.
-            Some(Token::Number(_)) => !matches!(self.tokens.get(self.at.wrapping_sub(1)), Some(Token::Number(_))),
+            // Neither `1 2` nor `17 % 5` is a product.
+            Some(Token::Number(_)) => !self.behind_number() && self.before() != Some(&Token::Mark('%')),
             Some(Token::Name(_) | Token::Begin) => true,
-            Some(Token::Command(name)) => !matches!(name.as_str(), "rfloor" | "rceil" | "rangle"),
+            Some(Token::Command(name)) => !matches!(name.as_str(), "rfloor" | "rceil" | "rangle" | "pmod"),
             _ => false,
         }
-    }
-
-    /// Parses an atom with its power and other postfix signs.
-    pub(super) fn factor(&mut self) -> Option<Expression> {
-        self.deeper(|parser| {
-            let mut value = parser.atom()?;
-            for _ in 0..MOST_SIGNS {
-                value = match parser.peek() {
-                    Some(Token::Mark('!')) => Expression::call("factorial", value),
-                    Some(Token::Mark('%')) => Expression::Percent(Box::new(value)),
-                    Some(Token::Mark('°')) => parser.degrees(value),
-                    Some(Token::Mark('\'')) => value,
-                    // Behind a name only a known unit is one: `no solution` is a text.
-                    Some(Token::Words(words)) if !value.is_name() || super::signs::is_unit(words) => {
-                        parser.unit();
-                        continue;
-                    }
-                    Some(Token::Mark('^')) => {
-                        parser.at += 1;
-                        value = parser.raised(value)?;
-                        continue;
-                    }
-                    Some(Token::Mark('_')) => {
-                        parser.at += 1;
-                        value = parser.indexed(value)?;
-                        continue;
-                    }
-                    _ => break,
-                };
-                parser.at += 1;
-            }
-            Some(value)
-        })
-    }
-
-    /// Skips the words after a value, with their power; they name its unit.
-    fn unit(&mut self) {
-        while matches!(self.peek(), Some(Token::Words(_))) {
-            self.at += 1;
-        }
-        let power = [self.peek(), self.tokens.get(self.at + 1)];
-        match power {
-            [Some(Token::Mark('^')), Some(Token::Number(_))] => self.at += 2,
-            [Some(Token::Mark('^')), Some(Token::Mark('{'))] => {
-                let close = self.tokens[self.at..].iter().position(|token| *token == Token::Mark('}'));
-                self.at += close.map_or(0, |close| close + 1);
-            }
-            [Some(Token::Mark('/')), Some(Token::Words(_))] => self.at += 2,
-            _ => {}
-        }
-        self.measured = self.at;
-    }
-
-    fn raised(&mut self, base: Expression) -> Option<Expression> {
-        if self.eat('\'') {
-            return Some(base);
-        }
-        let degrees = [Token::Mark('{'), Token::Mark('°'), Token::Mark('}')];
-        let grouped = self.tokens[self.at..].starts_with(&degrees);
-        self.at += degrees.len() * usize::from(grouped);
-        if grouped || self.eat('°') {
-            return Some(self.degrees(base));
-        }
-        let minus = self.eat('-');
-        let exponent = if minus { self.deeper(Self::atom)?.negated() } else { self.deeper(Self::atom)? };
-        Some(Expression::Power(Box::new(base), Box::new(exponent)))
-    }
-
-    /// Parses an index: part of a variable's name, or the base of a number's digits.
-    fn indexed(&mut self, value: Expression) -> Option<Expression> {
-        let index = self.deeper(Self::atom)?;
-        Some(match value {
-            Expression::Symbol(name) => Expression::Symbol(format!("{name}_{}", super::canonical::text(&index))),
-            number @ Expression::Number(..) => Expression::Tuple('_', vec![number, index], '_'),
-            other => other,
-        })
     }
 
     /// Argument of a fraction: a group, or one digit, letter or command.

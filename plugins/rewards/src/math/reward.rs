@@ -34,5 +34,5 @@ impl Reward for Math {
 }
 
 register!(Reward, Math, "math", "1 where a completion's answer says mathematically what the dataset's says", {
-    anchored = yes() => "accept only `\\boxed{}`, a formula behind `answer is` (both as TRL) and a line `Answer: 5`; false: also the last formula or number",
+    anchored = yes() => "accept only `\\boxed{}`, a formula behind `answer is` (both as TRL), a line `Answer: 5` and a last line `#### 5`; false: also the last formula or number",
 });

@@ -12,7 +12,7 @@ pub(super) const FUNCTIONS: &str = "sqrt pi sin cos tan log ln exp inf infinity"
 
 /// Commands that are variables.
 pub(super) const GREEK: &str = "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau phi \
-    varphi chi psi omega Gamma Delta Theta Lambda Sigma Phi Omega";
+    varphi chi psi omega Gamma Delta Theta Lambda Sigma Phi Psi Omega ell hbar";
 
 /// Commands with the sign that each of them writes.
 const MARKS: &str = "cdot * times * ast * div ÷ le ≤ leq ≤ leqslant ≤ ge ≥ geq ≥ geqslant ≥ lt < gt > ne ≠ neq ≠ in ∈ cup ∪ cap ∩ \
@@ -33,14 +33,16 @@ pub(super) fn mark(command: &str) -> Option<char> {
 }
 
 /// Unicode signs with the LaTeX or plain text that each of them stands for.
-const PLAIN: &str = "− - – - × * · * ⋅ * ∗ * ⁄ / π \\pi √ \\sqrt ² ^2 ³ ^3 ½ \\frac12 ¼ \\frac14 ¾ \\frac34 ⅓ \\frac13 ⅔ \\frac23 \
-    \u{a0} ~ ℝ \\mathbb{R} ℤ \\mathbb{Z} ， , （ ( ） )";
+const PLAIN: &str = "− - – - ‑ - － - ′ ' × * · * ⋅ * ∗ * ⁄ / π \\pi √ \\sqrt ² ^2 ³ ^3 ½ \\frac12 ¼ \\frac14 ¾ \\frac34 ⅓ \\frac13 ⅔ \\frac23 \
+    \u{a0} ~ ℝ \\mathbb{R} ℤ \\mathbb{Z} ， , （ ( ） ) ℓ \\ell ℏ \\hbar ℃ ° ℉ ° α \\alpha β \\beta γ \\gamma δ \\delta ε \\epsilon ζ \\zeta \
+    η \\eta θ \\theta κ \\kappa λ \\lambda μ \\mu ν \\nu ξ \\xi ρ \\rho σ \\sigma τ \\tau φ \\phi χ \\chi ψ \\psi ω \\omega \
+    Γ \\Gamma Δ \\Delta Θ \\Theta Λ \\Lambda Σ \\Sigma Φ \\Phi Ψ \\Psi Ω \\Omega";
 
 /// The LaTeX or plain text for a Unicode sign.
 pub(super) fn plain(sign: char) -> Option<&'static str> {
     let mut words = PLAIN.split(' ');
-    words.find(|known| !sign.is_ascii() && known.starts_with(sign))?;
-    words.next()
+    let mut pairs = std::iter::from_fn(|| words.next().zip(words.next()));
+    pairs.find(|(known, _)| !sign.is_ascii() && known.starts_with(sign)).map(|(_, text)| text)
 }
 
 /// Units that are one capital letter; outside of `\text{...}` such a letter is a variable.
