@@ -106,7 +106,7 @@ fn keep_to_the_search(config: &mut Config) {
 
 fn not_found(run: &Run) -> anyhow::Error {
     anyhow!(
-        "no learning rate was found in {} steps: the search needs {STEPS} in which completions of one prompt have different rewards (`host diagnose {}` says what it sees; allow more with `--set train.max_steps=N`)",
+        "no learning rate was found in {} steps: the search needs {STEPS} that move the policy, with completions of one prompt that have different rewards (`host diagnose {}` says what it sees; allow more with `--set train.max_steps=N`)",
         run.progress.step,
         word(&run.dir)
     )

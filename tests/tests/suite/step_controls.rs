@@ -244,7 +244,7 @@ fn find_rate_is_the_search_alone() {
     let low = folder.said(&format!("find-rate {batch} --set train.learning_rate=1e-6 --plugin libcapo.so"));
     assert!(low.contains("learning_rate = 1.0e-6") && low.contains("try `--set train.learning_rate=1.0e-5`"), "{low}");
     let still = folder.host(&format!("find-rate {batch} --set train.learning_rate=0 --set train.max_steps=1")).failed();
-    assert!(still.starts_with("no learning rate was found in 6 steps: the search needs 6 steps that move"), "{still}");
+    assert!(still.starts_with("no learning rate was found in 6 steps: the search needs 6 that move"), "{still}");
     let fixed = folder.refused("find-rate --plugin libgovernor.so --set step_control.0.target=1e-4");
     assert_snapshot!(fixed, @"`target` of `governor.kl` is 0.0001, and a fixed target finds no learning rate (leave it out, or set it to \"auto\")");
     let alone = Folder::new();
