@@ -157,7 +157,16 @@ impl Tokenizer {
 
     /// Text of completion ids, without special tokens; ids outside the vocabulary give no text.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        contain(|| self.inner.decode(ids, true))
+        self.decode_with(ids, &[])
+    }
+
+    /// The same, with those special tokens that are among `kept`.
+    pub(super) fn decode_with(&self, ids: &[u32], kept: &[&str]) -> Result<String> {
+        let added = self.inner.get_added_vocabulary();
+        let is_special = |token: &String| added.is_special_token(token) && !kept.contains(&token.as_str());
+        let is_text = |id: &u32| !self.inner.id_to_token(*id).is_some_and(|token| is_special(&token));
+        let ids: Vec<u32> = ids.iter().copied().filter(is_text).collect();
+        contain(|| self.inner.decode(&ids, false))
             .context(UNUSABLE)?
             .map_err(|error| anyhow!("cannot decode {} tokens: {error}", ids.len()))
     }

@@ -175,6 +175,22 @@ fn host_generate_plays_an_environment() {
 fn told(folder: &Folder, keys: &str) -> RunDir {
     folder.write("tell", include_str!("../../data/environments/tell.sh"));
     let environment =
+#[test]
+fn calls_are_read_where_their_marks_are_special_tokens() {
+    let folder = Folder::new();
+    text_model::write(&folder);
+    for file in ["model/tokenizer.json", "model/tokenizer_config.json"] {
+        folder.replace(file, "<pad>", "<tool_call>");
+    }
+    let environment = "environment={use=\"calculator\",max_turns=2,max_turn_length=40}";
+    let sizes = "--set rollout.max_completion_length=200 --set train.per_device_train_batch_size=64 --set train.max_steps=1 --set eval.num_prompts=0";
+    let run = folder.train("run", &format!("{} {sizes} --set {environment}", text_model::SETTINGS));
+    let line = &run.metrics()[0];
+    // The model draws its tokens by chance, so what follows the mark is no JSON.
+    assert!(line["tools/call_frequency"].as_f64().unwrap() > 0.0, "{line:?}");
+    assert_eq!(line["tools/failure_frequency"], 1.0);
+}
+
         format!("environment={{use=\"command\",command=[\"sh\",\"tell\"],max_turns=3,max_turn_length=4{keys}}}");
     let sizes = "--set rollout.max_completion_length=200 --set rollout.num_generations=8 --set train.per_device_train_batch_size=8";
     let log = "--set logging.log_completions=true --set logging.log_tokens=true --set train.max_steps=1 --set eval.num_prompts=0";

@@ -1,5 +1,6 @@
 //! Calls of tools in a model's text, in the format of its chat template, and their arguments against a tool's schema.
 
+use anyhow::{anyhow, ensure};
 use serde_json::{Map, Value};
 
 /// How a chat template writes calls.
@@ -27,6 +28,10 @@ pub type Call = Result<(String, Map<String, Value>), String>;
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
+const PYTHON: &str = "<|python_tag|>";
+
+/// The texts round a call, which are special tokens of some tokenizers.
+pub(super) const MARKS: [&str; 3] = [OPEN, CLOSE, PYTHON];
 
 impl CallFormat {
     /// The format of a template, from the text that it makes of a call up to the call's only argument; `None` if that is in no known one.
@@ -48,7 +53,7 @@ impl CallFormat {
                 (after.map(|call| call.split(CLOSE).next().unwrap_or(call)).collect(), "arguments")
             }
             Self::Llama3 => {
-                let text = text.trim().trim_start_matches("<|python_tag|>").trim();
+                let text = text.trim().trim_start_matches(PYTHON).trim();
                 (if text.starts_with('{') { vec![text] } else { Vec::new() }, "parameters")
             }
         };
@@ -76,6 +81,22 @@ fn call(text: &str, key: &str, tools: &[Tool]) -> Call {
 }
 
 impl Tool {
+    /// The tools of these schemas.
+    pub fn parse_all(schemas: &[String]) -> anyhow::Result<Vec<Self>> {
+        let mut tools: Vec<Self> = Vec::new();
+        for (number, text) in schemas.iter().enumerate() {
+            let tool = Self::parse(text)
+                .map_err(|error| anyhow!("the schema of tool {} is no schema: {error}", number + 1))?;
+            ensure!(
+                tools.iter().all(|other| other.name != tool.name),
+                "two tools have the name `{}` (give each its own)",
+                tool.name
+            );
+            tools.push(tool);
+        }
+        Ok(tools)
+    }
+
     /// The tool of a schema as text, with or without the object round the function.
     pub fn parse(text: &str) -> Result<Self, String> {
         let parse =

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 use capo_loader::terminal;
 use serde_json::json;
 
-use super::tools::{CallFormat, Tool};
+use super::tools::{Call, CallFormat, MARKS, Tool};
 use super::{Chat, Messages, Reply};
 use crate::{Tokenizer, lenient};
 
@@ -19,6 +19,7 @@ const THOUGHT: &str = "Zthought";
 #[derive(Clone, Debug)]
 pub struct Turns {
     chat: Option<Chat>,
+    tools: Vec<Tool>,
     /// How the model writes calls; `None` if it has no tools.
     format: Option<CallFormat>,
     /// The lines of text that the template writes between two turns, without their contents.
@@ -37,6 +38,7 @@ impl Turns {
             }
             return Ok(Self {
                 chat: None,
+                tools: tools.to_vec(),
                 format: (!tools.is_empty()).then_some(CallFormat::Hermes),
                 marks: Vec::new(),
             });
@@ -69,7 +71,7 @@ impl Turns {
             [] => None,
             [first, ..] => Some(chat.call_format(first)?),
         };
-        Ok(Self { chat: Some(chat), format, marks })
+        Ok(Self { chat: Some(chat), tools: tools.to_vec(), format, marks })
     }
 
     /// How the model writes calls; `None` if it has no tools.
@@ -89,6 +91,12 @@ impl Turns {
             format!("the chat template {} writes the end of this prompt in another way than that of a user's message (a prompt that an environment goes on with ends with one)", chat.place())
         })?;
         Ok(format!("{before}{opening}{end}"))
+    /// The calls in a turn, in their order; none without tools.
+    pub fn calls(&self, tokenizer: &Tokenizer, turn: &[u32]) -> Result<Vec<Call>> {
+        let Some(format) = self.format else { return Ok(Vec::new()) };
+        Ok(format.calls(&tokenizer.decode_with(turn, &MARKS)?, &self.tools))
+    }
+
     }
 
     /// Token ids that follow a turn with these replies. `ended` is true if the turn has its end token.

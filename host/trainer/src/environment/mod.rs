@@ -27,7 +27,6 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// The environment of a run.
 pub struct Environment {
     component: EnvironmentHandle,
-    tools: Vec<Tool>,
     turns: Turns,
     config: EpisodeConfig,
     /// Seconds for which an episode waits for an observation; 0 is no limit.
@@ -103,12 +102,12 @@ impl Environment {
         let Some(own) = &config.environment else { return Ok(None) };
         let mut component: EnvironmentHandle = registry.create(&own.component, watchdog)?;
         let schemas = watchdog.watch(&own.component.id, "tools", || component.tools())?;
-        let tools = read_tools(&schemas).with_context(|| format!("component `{}`", component.id()))?;
+        let tools = Tool::parse_all(&schemas).with_context(|| format!("component `{}`", component.id()))?;
         config.data.tools.clone_from(&tools);
         let chat = config.data.chat(files, data::Purpose::Measuring, tokenizer)?;
         let turns = Turns::open(chat, &tools, own.episode.keep_thinking)?;
         let (episode, timeout) = (own.episode.clone(), config.train.component_timeout);
-        Ok(Some(Self { component, tools, turns, config: episode, timeout }))
+        Ok(Some(Self { component, turns, config: episode, timeout }))
     }
 
     pub fn component(&self) -> &EnvironmentHandle {
@@ -152,7 +151,7 @@ impl Environment {
         }
         let begun = |(opening, example): (&String, &&Example)| {
             let prompt = self.turns.opened(tokenizer, &example.prompt, opening)?;
-            Ok(Conversation { prompt, calls: (!self.tools.is_empty()).then_some([0; 2]), ..Conversation::default() })
+            Ok(Conversation { prompt, calls: self.turns.call_format().map(|_| [0; 2]), ..Conversation::default() })
         };
         openings.iter().zip(examples).map(begun).collect()
     }
@@ -209,22 +208,6 @@ impl Environment {
     }
 }
 
-/// The tools of these schemas.
-fn read_tools(schemas: &[String]) -> Result<Vec<Tool>> {
-    let mut tools: Vec<Tool> = Vec::new();
-    for (number, text) in schemas.iter().enumerate() {
-        let tool =
-            Tool::parse(text).map_err(|error| anyhow!("the schema of tool {} is no schema: {error}", number + 1))?;
-        ensure!(
-            tools.iter().all(|other| other.name != tool.name),
-            "two tools have the name `{}` (give each its own)",
-            tool.name
-        );
-        tools.push(tool);
-    }
-    Ok(tools)
-}
-
 /// Answers the turns of one rollout.
 struct Server<'a> {
     environment: &'a mut Environment,
@@ -266,7 +249,7 @@ impl Server<'_> {
             self.conversations[heard.row].messages.push(said);
             let mut turn = Turn::new(heard.row as u64, text);
             (turn.number, turn.is_last) = (heard.number, self.is_last(heard));
-            let wrong = self.read_calls(&mut turn);
+            let wrong = self.read_calls(&mut turn, &heard.ids)?;
             // A turn whose calls cannot be made is answered here: the model reads what is wrong with them.
             if wrong.is_empty() || turn.is_last { asked.push(turn) } else { refused.push((heard.row as u64, wrong)) }
         }
@@ -314,10 +297,9 @@ impl Server<'_> {
     }
 
     /// Reads the calls of tools in a turn; returns the replies to those that cannot be made.
-    fn read_calls(&mut self, turn: &mut Turn<'_>) -> Vec<Reply> {
-        let Some(format) = self.environment.turns.call_format() else { return Vec::new() };
+    fn read_calls(&mut self, turn: &mut Turn<'_>, ids: &[u32]) -> Result<Vec<Reply>> {
         let (mut calls, mut wrong) = (Vec::new(), Vec::new());
-        for call in format.calls(turn.text, &self.environment.tools) {
+        for call in self.environment.turns.calls(self.tokenizer, ids)? {
             match call {
                 Ok((name, arguments)) => {
                     calls.push(ToolCall { name, arguments: Value::Object(arguments).to_string() });
@@ -328,10 +310,11 @@ impl Server<'_> {
                 }
             }
         }
-        let [all, failed] = self.conversations[turn.episode as usize].calls.get_or_insert_default();
-        (*all, *failed) = (*all + calls.len() + wrong.len(), *failed + wrong.len());
+        if let Some([all, failed]) = &mut self.conversations[turn.episode as usize].calls {
+            (*all, *failed) = (*all + calls.len() + wrong.len(), *failed + wrong.len());
+        }
         turn.calls = calls;
-        wrong
+        Ok(wrong)
     }
 
     /// Hands replies to the row of an episode, or ends the row.
