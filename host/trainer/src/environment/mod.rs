@@ -44,7 +44,7 @@ pub struct Conversation {
     pub reward: f32,
     /// True if the environment ended the episode.
     pub ended: bool,
-    /// True if an observation had no room in the completion.
+    /// True if an observation had no room in the completion, or the last turn has no end token: it may have gone on, as a number does.
     pub cut: bool,
     /// Number of calls of tools, and of those that could not be made; `None` if there are no tools.
     pub calls: Option<[usize; 2]>,
@@ -325,6 +325,7 @@ impl Server<'_> {
         let conversation = &mut self.conversations[heard.row];
         conversation.ended = ended || replies.is_empty();
         if conversation.ended || heard.truncated || heard.number + 1 == environment.config.max_turns {
+            conversation.cut = !heard.ended;
             heard.reply(None);
             return Ok(());
         }
