@@ -126,7 +126,7 @@ impl Benchmark {
             benchmark: self.name.clone(),
             prompt,
             sample,
-            extracted: extracted(&graded.sample.completion),
+            extracted: extracted(&graded.read),
             completion: graded.sample.completion,
             answer: graded.sample.answer,
             earned: graded.earned,

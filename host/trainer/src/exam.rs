@@ -22,6 +22,8 @@ use crate::stages::rollout::complete;
 pub struct Graded {
     /// Prompt, completion and expected answer.
     pub sample: SampledText,
+    /// What the rewards read of the completion: of an episode, its last turn.
+    pub read: String,
     pub earned: Earned,
     /// True if the answer is right; `None` if no reward decides this.
     pub correct: Option<bool>,
@@ -163,12 +165,14 @@ pub fn grade_chunk(
         (examples, &stage),
         (&generation, rngs, None),
     )?;
-    let scored = grader.rewards.score(grader.sink, &exam.rollout(completed.views(examples)))?;
-    let samples = completed.texts.into_iter().zip(&completed.completions);
-    let graded = samples.enumerate().map(|(i, (sample, completion))| {
+    let rollout = exam.rollout(completed.views(examples));
+    let scored = grader.rewards.score(grader.sink, &rollout)?;
+    let read: Vec<String> = rollout.completions.iter().map(|completion| completion.text.to_owned()).collect();
+    let samples = completed.texts.into_iter().zip(read).zip(&completed.completions);
+    let graded = samples.enumerate().map(|(i, ((sample, read), completion))| {
         let earned = Earned::of(&scored, i);
         let (correct, tokens) = (grader.right.judge(&earned), completion.drawn());
-        Graded { sample, earned, correct, tokens, truncated: completion.truncated }
+        Graded { sample, read, earned, correct, tokens, truncated: completion.truncated }
     });
     Ok(graded.collect())
 }

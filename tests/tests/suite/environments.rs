@@ -137,10 +137,15 @@ fn a_benchmark_is_played_and_has_room_of_its_own() {
     let benchmark =
         "--set eval.benchmark=[{name=\"game\",file=\"rows.jsonl\",samples=4,temperature=1.0,max_completion_length=40}]";
     let said = folder.said(&format!(
-        "eval {benchmark} --set reward=[{{use=\"environment\"}}] --set rollout.max_completion_length=10 \
+        "eval {benchmark} --output answers.jsonl --set reward=[{{use=\"environment\"}}] --set rollout.max_completion_length=10 \
          --set environment={{use=\"command\",command=[\"sh\",\"game\",\"0\"],max_turn_length=9}}"
     ));
     assert!(said.contains("pass@1 25.0%") && said.contains("pass@4 100.0%"), "{said}");
+    // The mark before an answer is the environment's, in an earlier turn.
+    for line in folder.json_lines("answers.jsonl") {
+        let (_, last) = line["completion"].as_str().unwrap().rsplit_once("2=").unwrap();
+        assert!(last.contains('=') || line["extracted"].is_null(), "{line}");
+    }
 }
 
 #[test]
@@ -170,11 +175,6 @@ fn host_generate_plays_an_environment() {
     assert_snapshot!(folder.refused(&format!("{act} --environment calculator --set environment.max_turn=1 1")), @r#"`[environment]` with `use = "calculator"`: unknown key `max_turn` (did you mean `max_turns`?)"#);
 }
 
-/// A run of one step with the model of `text_model`, whose episodes are told the messages in the file `said`, a line each; the last but one
-/// in every turn.
-fn told(folder: &Folder, keys: &str) -> RunDir {
-    folder.write("tell", include_str!("../../data/environments/tell.sh"));
-    let environment =
 #[test]
 fn calls_are_read_where_their_marks_are_special_tokens() {
     let folder = Folder::new();
@@ -191,6 +191,11 @@ fn calls_are_read_where_their_marks_are_special_tokens() {
     assert_eq!(line["tools/failure_frequency"], 1.0);
 }
 
+/// A run of one step with the model of `text_model`, whose episodes are told the messages in the file `said`, a line each; the last but one
+/// in every turn.
+fn told(folder: &Folder, keys: &str) -> RunDir {
+    folder.write("tell", include_str!("../../data/environments/tell.sh"));
+    let environment =
         format!("environment={{use=\"command\",command=[\"sh\",\"tell\"],max_turns=3,max_turn_length=4{keys}}}");
     let sizes = "--set rollout.max_completion_length=200 --set rollout.num_generations=8 --set train.per_device_train_batch_size=8";
     let log = "--set logging.log_completions=true --set logging.log_tokens=true --set train.max_steps=1 --set eval.num_prompts=0";
@@ -231,13 +236,13 @@ fn observations_are_data_and_every_episode_ends() {
             None => assert_eq!((between.as_str(), &row["truncated"]), ("", &json!(true)), "{row}"),
         }
     }
+    // A last turn of four tokens, without its end, may have gone on.
+    assert!(rows.iter().all(|row| row["truncated"] == (*tokens(row, "id").last().unwrap() != 1)), "{rows:?}");
     let line = &run.metrics()[0];
     assert_eq!((line["environment/turns"].as_f64(), line["environment/ended"].as_f64()), (Some(2.0), Some(0.75)));
 }
 
 #[test]
-    // A last turn of four tokens, without its end, may have gone on.
-    assert!(rows.iter().all(|row| row["truncated"] == (*tokens(row, "id").last().unwrap() != 1)), "{rows:?}");
 fn thoughts_that_a_template_drops_stay_where_they_are_kept() {
     let folder = Folder::new();
     text_model::write(&folder);
