@@ -37,6 +37,8 @@ pub enum Silence {
     TooLong,
     /// The program's output ended.
     Ended,
+    /// It ended in the middle of a line, whose beginning may be half of a number.
+    EndedInLine,
 }
 
 /// A running program. It leads a process group that ends with it.
@@ -45,8 +47,8 @@ pub struct Program {
     input: Option<Sender<Vec<u8>>>,
     /// The pipe to which `input` is written.
     pipe: Option<Arc<ChildStdin>>,
-    /// Lines of output; `None` in place of one that is too long.
-    output: Receiver<Option<String>>,
+    /// Lines of output, up to one that is none.
+    output: Receiver<Result<String, Silence>>,
     errors: Arc<Mutex<Vec<u8>>>,
     /// Disconnected when standard error ends.
     silent: Receiver<()>,
@@ -130,10 +132,10 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// When there is none by the deadline, or it is longer than a MiB.
+    /// When there is none by the deadline, or it has no end, or is longer than a MiB.
     pub fn answer(&self, deadline: Instant) -> Result<String, Silence> {
         match self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(line) => line.ok_or(Silence::TooLong),
+            Ok(line) => line,
             Err(RecvTimeoutError::Timeout) => Err(Silence::Late),
             Err(RecvTimeoutError::Disconnected) => Err(Silence::Ended),
         }
@@ -151,6 +153,7 @@ impl Program {
         match silence {
             Silence::Late => format!("gave {said} in {timeout} seconds, `timeout`: {words}"),
             Silence::Ended => format!("ended after {said}: {words}"),
+            Silence::EndedInLine => format!("ended after {said}, in the middle of a line: {words}"),
             Silence::TooLong => format!("wrote a line of more than {MOST_BYTES} bytes after {said}: {words}"),
         }
     }
@@ -187,8 +190,8 @@ fn write(mut stdin: &ChildStdin, lines: &Receiver<Vec<u8>>) {
     }
 }
 
-/// Sends line after line; a line that is too long ends the output.
-fn read(stdout: ChildStdout, answers: &SyncSender<Option<String>>) {
+/// Sends line after line; a line that is too long, or has no end, ends the output.
+fn read(stdout: ChildStdout, answers: &SyncSender<Result<String, Silence>>) {
     let mut stdout = BufReader::new(stdout);
     loop {
         let mut line = Vec::new();
@@ -196,9 +199,13 @@ fn read(stdout: ChildStdout, answers: &SyncSender<Option<String>>) {
         if !matches!(count, Ok(1..)) {
             return;
         }
-        let is_too_long = line.len() as u64 == MOST_BYTES;
-        let line = (!is_too_long).then(|| String::from_utf8_lossy(&line).trim().to_owned());
-        if answers.send(line).is_err() || is_too_long {
+        let line = match line.last() {
+            _ if line.len() as u64 == MOST_BYTES => Err(Silence::TooLong),
+            Some(b'\n') => Ok(String::from_utf8_lossy(&line).trim().to_owned()),
+            _ => Err(Silence::EndedInLine),
+        };
+        let is_last = line.is_err();
+        if answers.send(line).is_err() || is_last {
             return;
         }
     }

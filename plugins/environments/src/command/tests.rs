@@ -102,14 +102,15 @@ fn a_deterministic_program_that_ends_is_started_anew_and_nothing_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let mark = folder.path().join("mark");
     let mark = mark.display();
-    // The program ends once before it answers the second turn of episode 1, and once is silent.
+    // The program ends once before it answers the second turn of episode 1, once is silent, and once ends in its answer.
     let ends = format!(
         "case $l in *episode\\\":1*turn\\\":1*) if [ ! -e {mark} ]; then : > {mark}; exit 1; fi;; esac; {RESPOND}"
     );
     let hangs = ends.replace("exit 1", "exec sleep 1000");
+    let breaks_off = ends.replace("exit 1", "printf '{\"episode'; exit 1");
     let mut expected = play(&mut shell(TOOLS, BEGIN, RESPOND, ""), 3).unwrap();
     expected.sort_by_key(|observation| observation.episode);
-    for script in [ends, hangs] {
+    for script in [ends, hangs, breaks_off] {
         let _ = std::fs::remove_file(folder.path().join("mark"));
         let mut said = play(&mut shell(TOOLS, BEGIN, &script, "deterministic = true\ntimeout = 0.3"), 3).unwrap();
         said.sort_by_key(|observation| observation.episode);

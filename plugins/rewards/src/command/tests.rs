@@ -75,9 +75,13 @@ fn one_that_ends_is_started_anew_until_the_limit() {
     let mark = mark.display();
     let once =
         format!("read -r l; echo 1; if [ ! -e {mark} ]; then : > {mark}; exit 3; fi; while read -r l; do echo 2; done");
-    assert_eq!(rewards(&once, "", &["a", "b"]), [1.0, 2.0]);
-    std::fs::remove_file(folder.path().join("mark")).unwrap();
+    // The beginning of a line is no answer.
+    for once in [&once, &once.replace("exit", "printf 7; exit")] {
+        assert_eq!(rewards(once, "", &["a", "b"]), [1.0, 2.0]);
+        std::fs::remove_file(folder.path().join("mark")).unwrap();
+    }
     assert_snapshot!(error(&once, "max_restarts = 0"), @"component `test.reward`: `sh` ended after 1 of 3 answers: exit status: 3 (started anew 0 times; `max_restarts`)");
+    assert_snapshot!(error("read -r l; printf 1", "max_restarts = 0"), @"component `test.reward`: `sh` ended after 0 of 3 answers, in the middle of a line: exit status: 0 (started anew 0 times; `max_restarts`)");
     assert_snapshot!(error("echo 'no such model' >&2; echo again >&2; exit 1", "max_restarts = 2"), @"component `test.reward`: `sh` ended after 0 of 3 answers: exit status: 1; its standard error ends with `no such model | again` (started anew 2 times; `max_restarts`)");
 }
 
