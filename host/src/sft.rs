@@ -276,6 +276,7 @@ impl Sft {
             max_completion_length: eval.max_completion_length,
             max_num_seqs: 0,
             batch_size: ANSWERS_AT_ONCE,
+            samples: 1,
             step: 0,
             max_steps: train.max_steps,
             seed: train.seed,

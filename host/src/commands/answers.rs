@@ -62,7 +62,7 @@ impl Answers {
         Ok(answers)
     }
 
-    /// Reads the existing answers; returns the number of bytes in whole lines.
+    /// Reads the existing answers; returns the number of bytes in whole lines, up to the last question with all of its answers.
     fn take_up(&mut self, benchmarks: &[Benchmark]) -> Result<u64> {
         let shown = self.partial.display();
         let mut lines = BufReader::new(&self.file);
@@ -70,15 +70,18 @@ impl Answers {
             (0..benchmark.answers()).map(|i| (benchmark.name.as_str(), i / benchmark.samples, i % benchmark.samples))
         });
         self.done = benchmarks.iter().map(|_| Vec::new()).collect();
-        let (mut whole, mut line, mut number) = (0, Vec::new(), 0);
+        let (mut whole, mut so_far, mut line, mut number) = (0, 0, Vec::new(), 0);
         loop {
             line.clear();
             let read = lines.read_until(b'\n', &mut line).with_context(|| format!("cannot read `{shown}`"))?;
             // A line that a kill cut off is dropped, and its question is answered again.
             if read == 0 || line.last() != Some(&b'\n') {
+                for (done, benchmark) in self.done.iter_mut().zip(benchmarks) {
+                    done.truncate(done.len() / benchmark.samples * benchmark.samples);
+                }
                 return Ok(whole);
             }
-            whole += read as u64;
+            so_far += read as u64;
             number += 1;
             let damaged = || anyhow!("`{shown}` is damaged at line {number} (remove it to begin anew)");
             if number == 1 {
@@ -87,6 +90,7 @@ impl Answers {
                     head.evaluation == self.evaluation,
                     "`{shown}` has answers of another model, or to other questions or settings (remove it to begin anew)"
                 );
+                whole = so_far;
                 continue;
             }
             let answer = std::str::from_utf8(&line).ok().and_then(|line| line.trim_end().split_once(' '));
@@ -95,7 +99,11 @@ impl Answers {
             let place = expected.next().ok_or_else(damaged)?;
             ensure!(place == (answer.benchmark.as_str(), answer.prompt, answer.sample), damaged());
             let benchmark = benchmarks.iter().position(|benchmark| benchmark.name == answer.benchmark);
-            self.done[benchmark.ok_or_else(damaged)?].push(Outcome::from(&answer));
+            let benchmark = benchmark.ok_or_else(damaged)?;
+            self.done[benchmark].push(Outcome::from(&answer));
+            if answer.sample + 1 == benchmarks[benchmark].samples {
+                whole = so_far;
+            }
         }
     }
 

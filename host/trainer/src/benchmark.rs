@@ -96,9 +96,9 @@ impl Benchmark {
         self.examples.len() * self.samples
     }
 
-    /// Ranges of at most `size` answers, from `first` on, that are generated together.
+    /// Ranges of about `size` answers, from `first` on, that are generated together: all to some questions.
     pub fn chunks(&self, first: usize, size: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-        let all = self.answers();
+        let (all, size) = (self.answers(), (size / self.samples).max(1) * self.samples);
         (first..all).step_by(size).map(move |start| start..all.min(start + size))
     }
 
@@ -120,7 +120,10 @@ impl Benchmark {
         let asked: Vec<&Example> = places.iter().map(|(prompt, _)| &self.examples[*prompt]).collect();
         let mut rngs: Vec<_> = places.iter().map(|(prompt, sample)| self.stream(exam.seed, *prompt, *sample)).collect();
         let indices: Vec<[u64; 2]> = places.iter().map(|(prompt, sample)| [*prompt as u64, *sample as u64]).collect();
-        let exam = Exam { max_completion_length: self.max_completion_length, ..*exam };
+        let Self { samples, max_completion_length, .. } = *self;
+        // The answers to a question come together, so they may be more than are requested at once.
+        let most = if exam.max_num_seqs == 0 { exam.batch_size } else { exam.max_num_seqs.min(exam.batch_size) };
+        let exam = Exam { max_completion_length, max_num_seqs: most, samples, ..*exam };
         let graded = grade_chunk(policy, tokenizer, grader, (&asked, &indices), (self.sampling, &mut rngs), &exam)?;
         let answer = |((prompt, sample), graded): ((usize, usize), Graded)| Answer {
             benchmark: self.name.clone(),

@@ -199,6 +199,8 @@ pub struct Exam {
     pub max_num_seqs: usize,
     /// Most completions that are requested at once.
     pub batch_size: usize,
+    /// Number of answers to each prompt, which follow one another.
+    pub samples: usize,
     /// Number of completed optimizer steps.
     pub step: u64,
     /// Number of optimizer steps in the whole run.
@@ -214,6 +216,7 @@ impl Exam {
             max_completion_length: config.rollout.max_completion_length,
             max_num_seqs: config.rollout.max_num_seqs,
             batch_size: config.eval.batch_size(),
+            samples: 1,
             step,
             max_steps: config.train.max_steps,
             seed: config.train.seed,
@@ -226,6 +229,7 @@ impl Exam {
         rollout.step = self.step;
         rollout.max_steps = self.max_steps;
         rollout.seed = self.seed;
+        rollout.group_size = self.samples;
         rollout.max_completion_length = self.max_completion_length;
         rollout
     }

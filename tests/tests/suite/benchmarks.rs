@@ -66,6 +66,21 @@ fn an_answer_depends_on_no_other() {
 }
 
 #[test]
+fn the_answers_to_a_question_are_a_group() {
+    let folder = folder();
+    folder.write("grade", "while read -r l; do echo \"$l\" >> lines; echo 1; done");
+    let grade = "--set reward=[{use=\"command\",command=[\"sh\",\"grade\"]}]";
+    // A batch of nine has room for two whole questions.
+    folder.said(&format!("eval {BENCHMARKS} {grade} --set eval.per_device_eval_batch_size=9"));
+    for line in &folder.json_lines("lines")[..48] {
+        let [id, group] = ["id", "group"].map(|key| line[key].as_u64().unwrap());
+        assert_eq!(group, id / 4, "{line}");
+    }
+    let prompts: Vec<Value> = folder.json_lines("lines").into_iter().map(|line| line["prompt"].clone()).collect();
+    assert!(prompts[..48].chunks(4).all(|group| group.iter().all(|prompt| *prompt == group[0])), "{prompts:?}");
+}
+
+#[test]
 fn a_killed_evaluation_goes_on_to_the_same_bytes() {
     let folder = folder();
     let eval = format!("eval {BENCHMARKS} --output answers.jsonl --set eval.per_device_eval_batch_size=5");
