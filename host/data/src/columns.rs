@@ -1,6 +1,6 @@
 //! The columns of a row, and their values.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Error, Result, anyhow, bail};
 use serde_json::{Map, Number, Value};
 
 use super::chat::python_float;
@@ -31,7 +31,7 @@ pub(super) fn at<'a>(row: &'a Map<String, Value>, column: &str) -> Option<&'a Va
     })
 }
 
-/// `column` of `row` as text; a missing or null column is `None`, an empty one is an error.
+/// `column` of `row` as text; a missing, null or empty column is `None`.
 pub(super) fn text_of(row: &Map<String, Value>, column: &str) -> Result<Option<String>> {
     let text = match at(row, column) {
         None | Some(Value::Null) => return Ok(None),
@@ -39,8 +39,15 @@ pub(super) fn text_of(row: &Map<String, Value>, column: &str) -> Result<Option<S
         Some(Value::Number(number)) => shown(number),
         Some(other) => bail!("column `{column}` is {}, expected text (write it as one string)", kind(other)),
     };
-    ensure!(!text.trim().is_empty(), "column `{column}` is empty (remove the row or fill it in)");
-    Ok(Some(text))
+    Ok(Some(text).filter(|text| !text.trim().is_empty()))
+}
+
+/// The error about a column that is needed, where the row has it without a text; `None` if the row has no such column.
+pub(super) fn blank(row: &Map<String, Value>, column: &str) -> Option<Error> {
+    Some(match at(row, column)? {
+        Value::Null => anyhow!("column `{column}` is null (give it a value, or remove the row)"),
+        _ => anyhow!("column `{column}` is empty (remove the row or fill it in)"),
+    })
 }
 
 /// A number as text. Floats are as Python writes them: in the `2.5e-6` of Rust, `e` could be Euler's number.

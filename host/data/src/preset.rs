@@ -1,13 +1,13 @@
 //! Converts rows of well-known datasets to a prompt, an answer and a solution.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use capo_rewards::math::boxed;
 use host_ops::rng;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use super::columns::{at, shown, text_of};
+use super::columns::{at, blank, shown, text_of};
 
 /// Layout of a well-known dataset: names of its columns, and the place of its answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,15 +92,18 @@ fn gsm8k(row: &mut Map<String, Value>) -> Result<()> {
 fn math(row: &mut Map<String, Value>) -> Result<()> {
     let columns = ["problem", "question"];
     let prompt = need(row, &columns)?;
-    let solution = joined(row, "solution")?;
     let given = ["answer", "final_answer"].iter().find_map(|column| joined(row, column).transpose()).transpose()?;
-    let in_solution = || solution.as_deref().and_then(boxed).map(|answer| answer.trim().to_owned());
-    let answer = given.or_else(in_solution).context(
-        "there is no answer: neither a column `answer` or `final_answer`, nor a `\\boxed{}` in a column `solution`",
-    )?;
+    let solution = joined(row, "solution");
+    let answer = match (given, &solution) {
+        (Some(given), _) => given,
+        (None, Err(_)) => return solution.map(drop),
+        (None, Ok(solution)) => solution.as_deref().and_then(boxed).map(|answer| answer.trim().to_owned()).context(
+            "there is no answer: neither a column `answer` or `final_answer`, nor a `\\boxed{}` in a column `solution`",
+        )?,
+    };
     columns.iter().for_each(|column| drop(row.remove(*column)));
-    // A solution that is a list is not text.
-    if let Some(solution) = solution {
+    // A solution that is a list is not text; one that cannot be read stays, and is an error where it is learned.
+    if let Ok(Some(solution)) = solution {
         row.insert("solution".into(), Value::String(solution));
     }
     set(row, [("prompt", prompt), ("answer", answer)]);
@@ -135,10 +138,11 @@ fn gpqa(row: &mut Map<String, Value>) -> Result<()> {
 /// Text of the first of `columns` that the row has; an error if it has none.
 fn need(row: &Map<String, Value>, columns: &[&str]) -> Result<String> {
     let found = columns.iter().find_map(|column| text_of(row, column).transpose()).transpose()?;
-    found.with_context(|| {
+    let absent = || {
         let names: Vec<String> = columns.iter().map(|column| format!("`{column}`")).collect();
-        format!("no column {}", names.join(" or "))
-    })
+        anyhow!("no column {}", names.join(" or "))
+    };
+    found.ok_or_else(|| columns.iter().find_map(|column| blank(row, column)).unwrap_or_else(absent))
 }
 
 /// Text of a column that holds one text or a list of texts.
@@ -180,6 +184,8 @@ mod tests {
         let unmarked = json!({"question": "?", "answer": "5"});
         assert_eq!(error(Preset::Gsm8k, unmarked), "column `answer` has no `####` before its answer");
         assert_eq!(error(Preset::Gsm8k, json!({"problem": "?", "answer": "5"})), "no column `question`");
+        let empty = json!({"question": " ", "answer": "#### 5"});
+        assert_eq!(error(Preset::Gsm8k, empty), "column `question` is empty (remove the row or fill it in)");
     }
 
     #[test]
@@ -196,7 +202,18 @@ mod tests {
             given(json!({"question": "q", "final_answer": ["$2$", "$3$"], "solution": ["s"]})),
             json!("$2$, $3$")
         );
-        assert!(error(Preset::Math, json!({"problem": "p", "solution": "none"})).starts_with("there is no answer"));
+        assert_eq!(given(json!({"problem": "", "question": "q", "answer": "", "solution": "\\boxed{2}"})), json!("2"));
+        // Only `host sft` reads the solution of a row that has an answer.
+        assert_eq!(given(json!({"problem": "p", "answer": "2", "solution": {"a": 1}})), json!("2"));
+        for solution in [json!("none"), json!("")] {
+            assert!(
+                error(Preset::Math, json!({"problem": "p", "solution": solution})).starts_with("there is no answer")
+            );
+        }
+        assert!(
+            error(Preset::Math, json!({"problem": "p", "solution": true}))
+                .starts_with("column `solution` is a boolean")
+        );
     }
 
     #[test]

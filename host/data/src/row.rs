@@ -3,7 +3,7 @@
 use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 
-use super::columns::{Columns, at, kind, text_of};
+use super::columns::{Columns, at, blank, kind, text_of};
 use super::filter::Filter;
 use super::lenient::{self, BYTE_ORDER};
 use super::preset::Preset;
@@ -31,11 +31,16 @@ pub struct Reading {
     pub answer_is_unread: bool,
 }
 
-/// Parses the example in a line from `place`. With a `chat`, the prompt is a conversation or one message. Returns `None` for a row
-/// that the filter leaves out.
+/// Parses the example in a line from `place`. With a `chat`, the prompt is a conversation or one message. `teaches` says that the solution is
+/// learned. Returns `None` for a row that the filter leaves out.
 ///
 /// Errors name the column.
-pub(super) fn parse(line: &[u8], reading: &Reading, chat: Option<&Chat>, place: Row) -> Result<Option<Example>> {
+pub(super) fn parse(
+    line: &[u8],
+    reading: &Reading,
+    (chat, teaches): (Option<&Chat>, bool),
+    place: Row,
+) -> Result<Option<Example>> {
     let line = line.strip_prefix(BYTE_ORDER).unwrap_or(line);
     let value: Value = lenient::parse(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;
     let Value::Object(mut row) = value else {
@@ -43,16 +48,16 @@ pub(super) fn parse(line: &[u8], reading: &Reading, chat: Option<&Chat>, place: 
     };
     let present: Vec<String> = row.keys().take(MOST_NAMES).map(|key| format!("`{}`", quote(key))).collect();
     let columns_of_row = || format!("columns of this row: {}", present.join(", "));
-    let missing = |key: &str, column: &str| match present.contains(&format!("`{column}`")) {
-        true => anyhow!("column `{column}` is null (give it a value, or remove the row)"),
-        false => anyhow!("no column `{column}` ({}; name one with `data.{key}`)", columns_of_row()),
-    };
     if !reading.filter.takes(&row)? {
         return Ok(None);
     }
     if let Some(preset) = reading.preset {
         preset.apply(&mut row).map_err(|error| anyhow!("{error} ({})", columns_of_row()))?;
     }
+    let missing = |key: &str, column: &str| {
+        let absent = || anyhow!("no column `{column}` ({}; name one with `data.{key}`)", columns_of_row());
+        blank(&row, column).unwrap_or_else(absent)
+    };
     let columns = &reading.columns;
 
     let (prompt, messages) = match (chat, at(&row, &columns.prompt)) {
@@ -62,12 +67,13 @@ pub(super) fn parse(line: &[u8], reading: &Reading, chat: Option<&Chat>, place: 
         }
         _ => (text_of(&row, &columns.prompt)?.ok_or_else(|| missing("prompt_column", &columns.prompt))?, None),
     };
-    // An answer that no reward reads may be anything.
-    let text = |column: &str| {
-        if reading.answer_is_unread { Ok(text_of(&row, column).unwrap_or_default()) } else { text_of(&row, column) }
+    // What nobody reads may be anything: an answer if no reward compares it, and a solution beside an answer.
+    let text = |column: &str, is_read: bool| {
+        if is_read { text_of(&row, column) } else { Ok(text_of(&row, column).unwrap_or_default()) }
     };
-    let solution = text(&columns.solution)?;
-    let answer = match text(&columns.answer)?.or_else(|| solution.clone()) {
+    let answer = text(&columns.answer, !reading.answer_is_unread)?;
+    let solution = text(&columns.solution, teaches || (answer.is_none() && !reading.answer_is_unread))?;
+    let answer = match answer.or_else(|| solution.clone()) {
         None if reading.answer_is_unread => String::new(),
         answer => answer.ok_or_else(|| missing("answer_column", &columns.answer))?,
     };
@@ -95,7 +101,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str, reading: &Reading) -> Result<Option<Example>> {
-        parse(text.as_bytes(), reading, None, Row { file: "rows.jsonl".into(), unit: Unit::Line, number: 1 })
+        parse(text.as_bytes(), reading, (None, false), Row { file: "rows.jsonl".into(), unit: Unit::Line, number: 1 })
     }
 
     #[test]
@@ -118,12 +124,30 @@ mod tests {
                 r#"{"a":"s=4","answer":"b"}"#,
             ),
             (Some(nested), r#"{"prompt": "p", "reward_model": {"ground_truth": "4"}}"#, "4", None, in_column),
+            // Empty text is none, and a solution beside an answer is not read.
+            (
+                None,
+                r#"{"prompt": "p", "answer": " ", "solution": "s=4"}"#,
+                "s=4",
+                Some("s=4"),
+                r#"{"answer":" ","solution":"s=4"}"#,
+            ),
+            (None, r#"{"prompt": "p", "answer": "4", "solution": ""}"#, "4", None, r#"{"answer":"4","solution":""}"#),
+            (None, r#"{"prompt": "p", "answer": "4", "solution": [1]}"#, "4", None, r#"{"answer":"4","solution":[1]}"#),
         ] {
             let reading = Reading { columns: columns.unwrap_or_default(), ..Reading::default() };
             let example = read(text, &reading).unwrap().unwrap();
             assert_eq!((example.prompt.as_str(), example.answer.as_str()), ("p", answer));
             assert_eq!((example.solution.as_deref(), example.columns.as_str()), (solution, others));
         }
+    }
+
+    #[test]
+    fn a_solution_that_is_learned_is_text() {
+        let place = Row { file: "rows.jsonl".into(), unit: Unit::Line, number: 1 };
+        let row = br#"{"prompt": "p", "answer": "4", "solution": [1]}"#;
+        let error = parse(row, &Reading::default(), (None, true), place).unwrap_err().to_string();
+        assert_eq!(error, "column `solution` is a list, expected text (write it as one string)");
     }
 
     #[test]

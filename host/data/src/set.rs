@@ -10,7 +10,7 @@ use sha2::Sha256;
 
 use super::files::{self, Unit};
 use super::row::{Reading, parse};
-use super::row_check::{self, Demands, Finding, OnBadRow};
+use super::row_check::{self, Demands, Finding, OnBadRow, Purpose};
 use super::{Chat, Example, Row};
 
 /// Largest number of rows that a description names.
@@ -54,7 +54,8 @@ impl Set {
     pub(super) fn read(source: &Source, demands: &Demands<'_>) -> Result<Self> {
         let (mut rows, mut left_out) = (Vec::new(), LeftOut::default());
         for file in &source.files {
-            for (row, example) in lines(file, &source.reading, demands.chat)? {
+            let teaches = demands.purpose == Purpose::Teaching;
+            for (row, example) in lines(file, &source.reading, (demands.chat, teaches))? {
                 match example {
                     Ok(Some(example)) => rows.push(example),
                     Ok(None) => left_out.filtered += 1,
@@ -183,7 +184,7 @@ pub fn examples(source: &Source, demands: &Demands<'_>) -> Result<(Vec<Example>,
 /// Errors name the file, the row and the column.
 pub fn rows(path: &Path) -> Result<Vec<Example>> {
     let place = |row: &Row| format!("bad row at line {} of `{}`", row.number, row.file);
-    let rows = lines(path, &Reading::default(), None)?
+    let rows = lines(path, &Reading::default(), (None, false))?
         .into_iter()
         .filter_map(|(row, example)| example.with_context(|| place(&row)).transpose())
         .collect::<Result<Vec<_>>>()?;
@@ -192,13 +193,17 @@ pub fn rows(path: &Path) -> Result<Vec<Example>> {
 }
 
 /// Every non-empty line of a file, with its place; conversations are formatted in batches.
-fn lines(path: &Path, reading: &Reading, chat: Option<&Chat>) -> Result<Vec<(Row, Result<Option<Example>>)>> {
+fn lines(
+    path: &Path,
+    reading: &Reading,
+    (chat, teaches): (Option<&Chat>, bool),
+) -> Result<Vec<(Row, Result<Option<Example>>)>> {
     let file: Arc<str> = path.display().to_string().into();
     let text = files::read(path)?;
     let lines = text.bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.trim_ascii().is_empty());
     let row = |(index, line)| {
         let row = Row { file: Arc::clone(&file), unit: text.unit, number: index + 1 };
-        (row.clone(), parse(line, reading, chat, row))
+        (row.clone(), parse(line, reading, (chat, teaches), row))
     };
     if chat.is_none() {
         return Ok(lines.map(row).collect());
