@@ -22,7 +22,7 @@ pub struct Turns {
     tools: Vec<Tool>,
     /// How the model writes calls; `None` if it has no tools.
     format: Option<CallFormat>,
-    /// The lines of text that the template writes between two turns, without their contents.
+    /// The lines of text that the template writes before, between and after contents.
     marks: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ impl Turns {
                 after.contains(REPLY),
                 "the chat template {place} leaves out what is said after the assistant's turn"
             );
-            marks = after.split(REPLY).flat_map(str::lines).map(|line| line.trim().to_owned()).collect();
+            marks = lines(after);
             let (said, is_thought) = (prompt.clone() + &thought, !thought.is_empty() || prompt.contains("<think>"));
             ensure!(
                 before.trim_end() == said.trim_end() || (is_thought && keeps_thinking),
@@ -67,6 +67,18 @@ impl Turns {
                 }
             );
         }
+        if let Ok(twice) = chat.answered(&asked, ANSWER, &[reply("tool"), reply("tool")])
+            && let Some((_, after)) = twice.split_once(ANSWER).filter(|_| !tools.is_empty())
+        {
+            marks.extend(lines(after));
+        }
+        // Some templates refuse a message of the system.
+        if let Ok(begun) = chat.prompt(&Messages::user(ANSWER).after("system", REPLY))
+            && let Some((before, _)) = begun.split_once(ANSWER)
+        {
+            // Lines of a tool's schema begin no turn, and results may have their like.
+            marks.extend(lines(before).into_iter().filter(|line| !line.starts_with(['"', '{', '}', ']'])));
+        }
         let format = match tools {
             [] => None,
             [first, ..] => Some(chat.call_format(first)?),
@@ -77,6 +89,12 @@ impl Turns {
     /// How the model writes calls; `None` if it has no tools.
     pub fn call_format(&self) -> Option<CallFormat> {
         self.format
+    }
+
+    /// The calls in a turn, in their order; none without tools.
+    pub fn calls(&self, tokenizer: &Tokenizer, turn: &[u32]) -> Result<Vec<Call>> {
+        let Some(format) = self.format else { return Ok(Vec::new()) };
+        Ok(format.calls(&tokenizer.decode_with(turn, &MARKS)?, &self.tools))
     }
 
     /// A prompt with `opening` at its end, or in its last message if it is a conversation.
@@ -91,12 +109,6 @@ impl Turns {
             format!("the chat template {} writes the end of this prompt in another way than that of a user's message (a prompt that an environment goes on with ends with one)", chat.place())
         })?;
         Ok(format!("{before}{opening}{end}"))
-    /// The calls in a turn, in their order; none without tools.
-    pub fn calls(&self, tokenizer: &Tokenizer, turn: &[u32]) -> Result<Vec<Call>> {
-        let Some(format) = self.format else { return Ok(Vec::new()) };
-        Ok(format.calls(&tokenizer.decode_with(turn, &MARKS)?, &self.tools))
-    }
-
     }
 
     /// Token ids that follow a turn with these replies. `ended` is true if the turn has its end token.
@@ -116,6 +128,11 @@ impl Turns {
         }
         Ok(ids)
     }
+}
+
+/// The lines of a text without its contents.
+fn lines(text: &str) -> Vec<String> {
+    text.split(REPLY).flat_map(str::lines).map(|line| line.trim().to_owned()).collect()
 }
 
 fn reply(role: &str) -> Reply {
