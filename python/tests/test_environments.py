@@ -263,7 +263,7 @@ class Game:
         """
         self.sum += x
         return self.sum
-    def get_reward(self): return self.sum / 10
+    def get_reward(self): return self.sum / 8
 '''
 
 
@@ -298,10 +298,13 @@ def test_an_environment_of_trl_is_one_here(tools):
     assert [each["function"]["name"] for each in program.ask("tools")["tools"]] == ["add"]
     add = lambda x: [{"name": "add", "arguments": {"x": x}}]
     assert [program.begin(episode, columns={"level": episode}) for episode in (0, 1)] == ["Play. Level 0.", "Play. Level 1."]
-    said = lambda text: {"messages": [{"role": "tool", "name": "add", "content": text}], "ended": False}
-    assert [program.respond(0, 0, calls=add(2)), program.respond(1, 0, calls=add(5)), program.respond(0, 1, calls=add(2))] == [said("2"), said("5"), said("4")]
-    assert program.respond(0, 2, "Done.") == {"messages": [], "ended": True, "reward": 0.4}
-    assert program.respond(1, 1, calls=add(1), is_last=True) == said("6") | {"reward": 0.6}
+    said = lambda text, reward: {"messages": [{"role": "tool", "name": "add", "content": text}], "ended": False, "reward": reward}
+    # The rewards of the turns add up to that of the object, wherever the episode ends.
+    assert program.respond(0, 0, calls=add(2)) == said("2", 0.25)
+    assert program.respond(1, 0, calls=add(5)) == said("5", 0.625)
+    assert program.respond(0, 1, calls=add(2)) == said("4", 0.25)
+    assert program.respond(0, 2, "Done.") == {"messages": [], "ended": True, "reward": 0.0}
+    assert program.respond(1, 1, calls=add(1), is_last=True) == said("6", 0.125)
     program.end()
 
 

@@ -7,7 +7,7 @@
 
 Each public function that the file defines becomes a tool: its name, its docstring in Google's style and its types make the schema, as for `tools` of TRL's
 `GRPOTrainer`. `FILE.py:CLASS` takes what TRL takes as `environment_factory`. Each episode has an object of its own, whose public methods are tools; what
-`reset(**row)` returns follows the prompt, and `get_reward()`, if there is one, is asked at the end.
+`reset(**row)` returns follows the prompt, and `get_reward()`, if there is one, is asked after each turn: it gives the reward of the episode so far.
 
 The model reads what a call returns as text, and `{'error': ...}` for an exception, as in TRL. **The functions run with your rights.**
 """
@@ -57,7 +57,7 @@ def called(function: Callable, arguments: Line) -> str:
 
 class Tools(Episode):
     def __init__(self, source: dict[str, Callable] | object, row: Line) -> None:
-        self.source, self.tools = source, functions(source)
+        self.source, self.tools, self.rewarded = source, functions(source), 0.0
         if not isinstance(source, dict):
             self.message = source.reset(**row) or ""
 
@@ -68,8 +68,10 @@ class Tools(Episode):
             "messages": [{"role": "tool", "name": name, "content": text} for name, text in said],
             "ended": not said,
         }
-        if hasattr(self.source, "get_reward") and (turn["is_last"] or not said):
-            answer["reward"] = float(self.source.get_reward())
+        # An episode also ends where its next message has no room, and nothing tells of that. So each turn earns what has been added.
+        if hasattr(self.source, "get_reward"):
+            reward = float(self.source.get_reward())
+            answer["reward"], self.rewarded = reward - self.rewarded, reward
         return answer
 
 
