@@ -249,6 +249,9 @@ async def wait(x: float) -> str:
         x: Seconds.
     """
     return f"{x} s"
+def half() -> str:
+    """Half of a pair."""
+    return "a\\ud800"
 def _hidden(x):
     return x
 class Game:
@@ -278,7 +281,7 @@ def tools(tmp_path):
 def test_functions_are_tools(tools):
     program = Program("python_tools", tools)
     named = program.ask("tools")["tools"]
-    assert [each["function"]["name"] for each in named] == ["double", "wait"], "neither what is imported nor what is hidden"
+    assert [each["function"]["name"] for each in named] == ["double", "wait", "half"], "neither what is imported nor what is hidden"
     assert named[0]["function"]["parameters"]["required"] == ["x"]
     assert program.begin(0) == ""
     calls = [("double", {"x": 4}, "8"), ("double", {"x": 4.0, "note": "a"}, "8"), ("wait", {"x": 0.5}, "0.5 s")]
@@ -286,6 +289,7 @@ def test_functions_are_tools(tools):
         ("double", {"x": 9}, "{'error': 'integer division or modulo by zero'}"),
         ("double", {"x": 1, "note": "read"}, "{'error': 'EOF when reading a line'}"),
     ]
+    calls += [("half", {}, "a?")]
     calls += [("double", {}, "{'error': \"double() missing 1 required positional argument: 'x'\"}")]
     answer = program.respond(0, 0, calls=[{"name": name, "arguments": arguments} for name, arguments, _ in calls])
     assert answer == {"messages": [{"role": "tool", "name": name, "content": text} for name, _, text in calls], "ended": False}

@@ -35,7 +35,9 @@ class Pipe:
         # An order that follows from hashes of texts, as that of a set, is else another one in each process.
         if os.environ.get("PYTHONHASHSEED") != "0":
             os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
-        self.lines, self.answers = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+        self.lines = os.fdopen(os.dup(0), encoding="utf-8")
+        # A result may have half of a surrogate pair, which no line of the protocol can hold.
+        self.answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(2, 1)
 
@@ -59,7 +61,7 @@ class Pipe:
                 answer = {"episode": number, "turn": asked["turn"], **episodes[number].respond(asked)}
                 if asked["is_last"] or answer.get("ended") or not answer.get("messages"):
                     del episodes[number]
-            print(json.dumps(answer), file=self.answers, flush=True)
+            print(json.dumps(answer, ensure_ascii=False), file=self.answers, flush=True)
 
 
 class Draws:
