@@ -44,18 +44,21 @@ impl Number {
 
 /// Digits with thousands separators, a fraction, an exponent, or a whole denominator.
 static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?:/\d+)?").expect("the pattern is a constant")
+    Regex::new(r"(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?(?:/[0-9]+)?")
+        .expect("the pattern is a constant")
 });
 
 /// A fraction in TeX, with a digit that stands before it: `\frac{1}{2}`, `\frac12`, the `2\frac{1}{2}` of a mixed number.
 static FRACTION: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"(\d[ \t]*)?\\[cdt]?frac\s*(?:\{\s*([-−–‑－]?[\d.,]*\d)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))")
-        .expect("the pattern is a constant")
+    Regex::new(
+        r"([0-9][ \t]*)?\\[cdt]?frac\s*(?:\{\s*([-−–‑－]?[0-9.,]*[0-9])\s*\}|([0-9]))\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))",
+    )
+    .expect("the pattern is a constant")
 });
 
 /// A mixed number, such as `2 1/2`.
 static MIXED: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"(\d[\d,]*) +(\d+)/(\d+)").expect("the pattern is a constant"));
+    LazyLock::new(|| Regex::new(r"([0-9][0-9,]*) +([0-9]+)/([0-9]+)").expect("the pattern is a constant"));
 
 /// The text with fractions as `1/2` and mixed numbers as improper fractions.
 fn with_plain_fractions(text: &str) -> String {
@@ -80,8 +83,14 @@ fn with_plain_fractions(text: &str) -> String {
         .into_owned()
 }
 
+/// A full-width digit as those of ASCII; the digits of no other script are read.
+fn narrow(c: char) -> char {
+    if ('０'..='９').contains(&c) { char::from(b'0' + (u32::from(c) - u32::from('０')) as u8) } else { c }
+}
+
 /// The numbers of a text in order; `None` for a number that is too long to be an answer, or divided by 0.
 fn numbers(text: &str) -> impl DoubleEndedIterator<Item = Option<Rational>> {
+    let text: String = text.chars().map(narrow).collect();
     let text = with_plain_fractions(&text.replace("{,}", ",").replace("\\,", "").replace("\\!", ""));
     let found: Vec<String> =
         NUMBER.find_iter(&text).flat_map(|found| separate(&text[..found.start()], found.as_str())).collect();
