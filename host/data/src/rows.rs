@@ -224,7 +224,7 @@ mod tests {
     fn a_file_without_usable_rows_is_an_error() {
         let said = [error("\n \n", OnBadRow::Error), error("{}\n[]\n", OnBadRow::Skip)];
         let expected = [
-            "`a.jsonl` holds no rows (expected one JSON object per line)",
+            "`a.jsonl` holds no rows (give it at least one)",
             "`a.jsonl` holds no rows but 2 bad ones (set `data.on_bad_row` to `error`, which says what is wrong)",
         ];
         assert_eq!(said, expected);

@@ -126,7 +126,7 @@ impl Set {
             LeftOut { filtered: 1.., .. } => "widen `filter`",
             LeftOut { long: 1.., .. } => "raise `data.max_prompt_length`",
             LeftOut { bad, .. } if !bad.is_empty() => "set `data.on_bad_row` to `error`, which says what is wrong",
-            _ => "expected one JSON object per line",
+            _ => "give it at least one",
         };
         ensure!(!self.rows.is_empty(), "`{}` holds no rows{but} ({hint})", self.name);
         Ok(())
@@ -188,7 +188,7 @@ pub fn rows(path: &Path) -> Result<Vec<Example>> {
         .into_iter()
         .filter_map(|(row, example)| example.with_context(|| place(&row)).transpose())
         .collect::<Result<Vec<_>>>()?;
-    ensure!(!rows.is_empty(), "`{}` holds no rows (expected one JSON object per line)", path.display());
+    ensure!(!rows.is_empty(), "`{}` holds no rows (give it at least one)", path.display());
     Ok(rows)
 }
 

@@ -143,7 +143,7 @@ fn a_reward_that_reads_columns_of_its_own() {
     assert_snapshot!(reward(outcome), @"  one-completion      failed   a prompt's row has no column `grade` (the row has `answer`)");
     assert_snapshot!(checked("--rows none.jsonl").refused(), @"cannot read `none.jsonl`: No such file or directory (os error 2)");
     folder.write("rows.jsonl", "[]\n");
-    assert_snapshot!(checked("--rows rows.jsonl").refused(), @"`rows.jsonl` holds no rows (expected one JSON object per line)");
+    assert_snapshot!(checked("--rows rows.jsonl").refused(), @"`rows.jsonl` holds no rows (give it at least one)");
 }
 
 #[test]
