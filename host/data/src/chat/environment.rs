@@ -38,6 +38,10 @@ pub(super) fn with_template(text: &str, today: Date) -> Result<Environment<'stat
     environment.set_unknown_method_callback(methods::call);
     environment.set_formatter(|out, state, value| escape_formatter(out, state, &shown(value)));
     environment.add_filter("string", |state: &State, value: &Value| filters::string(state, &shown(value)));
+    environment.add_filter("trim", |text: String, set: Option<String>| match set {
+        None => text.trim_matches(methods::is_space).to_owned(),
+        Some(set) => text.trim_matches(|c| set.contains(c)).to_owned(),
+    });
     environment.add_filter(CHARACTERS, |value: Value| match value.as_str() {
         Some(text) => text.chars().map(Value::from).collect(),
         None => value,
@@ -72,14 +76,14 @@ fn has_items(value: &Value) -> bool {
 /// Rewrites tags that the engine does not know, or reads in another way than Jinja2.
 ///
 /// A `generation` block marks the assistant's text and does not change the output. The engine does not count the characters of a text, so loops
-/// go over lists. Comments, raw text and strings stay as they are.
+/// go over lists. It takes white space from the ends of raw text, which becomes a string. Comments and strings stay as they are.
 fn rewritten(text: &str) -> Cow<'_, str> {
     static TAG: LazyLock<Regex> = LazyLock::new(|| {
         let string = r#" '(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" "#;
         let part = format!(r#"(?: {string} | \( (?: {string} | [^()'"] )* \) | [^()'"] )"#);
         let pattern = format!(
             r#"(?xs) \{{\# .*? \#\}} | \{{\{{ (?: {string} | [^'"] )*? \}}\}}
-            | \{{% [-+]? \s* raw \s* [-+]? %\}} .*? \{{% [-+]? \s* endraw
+            | \{{% (?<before> [-+]? ) \s* raw \s* (?<left> -? ) %\}} (?<raw> .*? ) \{{% (?<right> [-+]? ) \s* endraw \s* (?<after> [-+]? ) %\}}
             | (?<open> \{{% [-+]? \s* (?:end)? ) generation (?<close> \s* [-+]? %\}} )
             | (?<loop> \{{% [-+]? \s* for \s [^'"%]+? \s in ) \b (?<values> {part}+? )
               (?<rest> \s (?:if|recursive) \b {part}*? | \s* ) (?<end> [-+]? %\}} )"#
@@ -88,6 +92,18 @@ fn rewritten(text: &str) -> Cow<'_, str> {
     });
     TAG.replace_all(text, |tag: &Captures<'_>| match (tag.name("open"), tag.name("loop")) {
         (Some(_), _) => format!("{}with{}", &tag["open"], &tag["close"]),
+        _ if tag.name("raw").is_some() => {
+            let text = tag["raw"].trim_start_matches(|c: char| &tag["left"] == "-" && methods::is_space(c));
+            // An indentation of the last tag is no text.
+            let bare = text.trim_end_matches([' ', '\t']);
+            let text = match &tag["right"] {
+                "-" => text.trim_end_matches(methods::is_space),
+                "" if bare.ends_with('\n') => bare,
+                _ => text,
+            };
+            let text = serde_json::Value::from(text);
+            format!("{{%{} with %}}{{{{ {text} }}}}{{% endwith {}%}}", &tag["before"], &tag["after"])
+        }
         (_, Some(_)) => format!("{} ({})|{CHARACTERS}{} {}", &tag["loop"], &tag["values"], &tag["rest"], &tag["end"]),
         _ => tag[0].to_owned(),
     })

@@ -1,8 +1,16 @@
 //! Methods of Python's strings, lists and dicts, beyond those of `minijinja-contrib`.
 
+use std::sync::LazyLock;
+
 use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
+use regex::Regex;
+
+/// True for what Python takes for white space: four control characters more than Rust.
+pub(super) fn is_space(c: char) -> bool {
+    c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
+}
 
 pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let more = match (value.kind(), value.as_str()) {
@@ -27,6 +35,14 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
         Value::from(Tuple::from(parts.map(Value::from)))
     };
     Ok(Some(match method {
+        "strip" if args.is_empty() => Value::from(text.trim_matches(is_space)),
+        "lstrip" if args.is_empty() => Value::from(text.trim_start_matches(is_space)),
+        "rstrip" if args.is_empty() => Value::from(text.trim_end_matches(is_space)),
+        "split" if args.is_empty() => text.split(is_space).filter(|part| !part.is_empty()).map(Value::from).collect(),
+        "splitlines" => {
+            let (keeps_ends,): (Option<bool>,) = from_args(args)?;
+            lines(text, keeps_ends.unwrap_or(false)).into_iter().map(Value::from).collect()
+        }
         "partition" => {
             let (sign,): (&str,) = from_args(args)?;
             part(text.split_once(sign), sign, true)
@@ -58,6 +74,20 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
         "swapcase" => from_args(args).map(|()| Value::from(text.chars().map(swapped).collect::<String>()))?,
         _ => return Ok(None),
     }))
+}
+
+/// The lines of a text, with or without their ends, of which Python knows ten.
+fn lines(text: &str, keeps_ends: bool) -> Vec<&str> {
+    static END: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"\r\n|[\n\r\x0b\x0c\x1c-\x1e\u{85}\u{2028}\u{2029}]").expect("the pattern is one")
+    });
+    let (mut lines, mut from) = (Vec::new(), 0);
+    for end in END.find_iter(text) {
+        lines.push(&text[from..if keeps_ends { end.end() } else { end.start() }]);
+        from = end.end();
+    }
+    lines.extend(Some(&text[from..]).filter(|rest| !rest.is_empty()));
+    lines
 }
 
 fn of_list(list: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
