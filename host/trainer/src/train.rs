@@ -191,7 +191,7 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
     let (reduced, gradients) = recorder.timed("backward", policy, || {
         let mut reduced = backward::reduce(&batch, &info, &decision, factored.as_ref())?;
         if config.train.entropy_coef > 0.0 {
-            reduced.add_entropy_bonus(&batch, &decision, config.train.entropy_coef);
+            reduced.add_entropy_bonus(&batch, &info, &decision, config.train.entropy_coef);
         }
         let is_empty = decision.tokens() == 0;
         let gradients = (!is_empty).then(|| backward::accumulate(policy, forwards, batch.sampled(), &reduced, work));
