@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 use capo_loader::registry::Components;
 use capo_loader::{batch_file, terminal};
-use capo_plugin::Point;
+use capo_plugin::{Inputs, Point};
 
 use crate::eval;
 use crate::metrics::Line;
@@ -136,6 +136,7 @@ fn sample(run: &mut Run) -> Result<SampledRollout> {
         config,
         step: progress.step,
         inputs: *inputs,
+        each_reward: components.advantage.inputs().contains(Inputs::ROLLOUT_CONTEXT),
         capture: config.train.score_at_sampling.then_some(capture),
         tokenizer,
         rewards,
