@@ -18,6 +18,7 @@ pub mod find;
 pub mod folders;
 mod last_words;
 pub mod listing;
+pub mod lock;
 pub mod manifest;
 pub mod mask;
 pub mod memory;

@@ -21,6 +21,7 @@ use super::size::{self, Shape};
 const MOST_ROWS: usize = 32;
 
 /// One forward pass over `[B, T]` completion tokens, with or without the activations for a backward pass.
+#[derive(Clone)]
 pub struct Forward {
     /// Parts of the pass; each covers consecutive rows of the batch.
     pub(super) parts: Vec<Part>,
@@ -236,7 +237,7 @@ impl Forward {
     /// A detached forward pass, or another number of derivatives, is an error.
     pub fn backward(&self, d_logps: &[f32]) -> Result<Gradients> {
         let mut sum = Gradients::default();
-        Self { parts: self.parts.clone(), tokens: self.tokens }.finish(d_logps, None, &mut sum)?;
+        self.clone().finish(d_logps, None, &mut sum)?;
         Ok(sum)
     }
 

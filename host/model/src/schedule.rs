@@ -31,13 +31,13 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule whose warm-up is the share `warmup_ratio` of `max_steps`, rounded up. A ratio outside 0 to 1 is an error.
+    /// A schedule whose warm-up is the share `warmup_ratio` of `max_steps`, rounded up, but for what rounding adds: 0.07 · 100 is above 7.
     pub fn new(kind: ScheduleKind, peak: f64, warmup_ratio: f64, max_steps: u64) -> Result<Self> {
         ensure!(
             (0.0..=1.0).contains(&warmup_ratio),
             "`warmup_ratio` is {warmup_ratio}, expected 0 to 1 (it is a share of `max_steps`)"
         );
-        let warmup_steps = (warmup_ratio * max_steps as f64).ceil() as u64;
+        let warmup_steps = (warmup_ratio * max_steps as f64 * (1.0 - 1e-9)).ceil() as u64;
         Ok(Self { kind, peak, warmup_steps, max_steps })
     }
 

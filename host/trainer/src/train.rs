@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 use capo_loader::registry::Components;
 use capo_loader::{batch_file, terminal};
-use capo_plugin::Point;
+use capo_plugin::{Inputs, Point};
 
 use crate::eval;
 use crate::metrics::Line;
@@ -136,6 +136,7 @@ fn sample(run: &mut Run) -> Result<SampledRollout> {
         config,
         step: progress.step,
         inputs: *inputs,
+        each_reward: components.advantage.inputs().contains(Inputs::ROLLOUT_CONTEXT),
         capture: config.train.score_at_sampling.then_some(capture),
         tokenizer,
         rewards,
@@ -191,7 +192,7 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
     let (reduced, gradients) = recorder.timed("backward", policy, || {
         let mut reduced = backward::reduce(&batch, &info, &decision, factored.as_ref())?;
         if config.train.entropy_coef > 0.0 {
-            reduced.add_entropy_bonus(&batch, &decision, config.train.entropy_coef);
+            reduced.add_entropy_bonus(&batch, &info, &decision, config.train.entropy_coef);
         }
         let is_empty = decision.tokens() == 0;
         let gradients = (!is_empty).then(|| backward::accumulate(policy, forwards, batch.sampled(), &reduced, work));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tests::{Folder, RunDir};
 
-use crate::{FOUR_STEPS, split};
+use crate::{FOUR_STEPS, FROM_THE_FIRST_STEP, ONE_STEP, split};
 
 const REUSED: &str = "--set train.num_iterations=2";
 
@@ -62,6 +62,25 @@ fn batches_are_counted_as_trl_counts_them() {
     let split = "--set train.per_device_train_batch_size=24 --set train.gradient_accumulation_steps=1";
     let whole = folder.train("whole", &format!("{FOUR_STEPS} {split} --set train.steps_per_generation=2"));
     assert!(passes.largest_difference(&whole) < 1e-6, "a split changes the order of additions and nothing else");
+}
+
+#[test]
+fn weights_of_rewards_are_one_thing_wherever_they_are_given() {
+    let folder = Folder::new();
+    let run = |name: &str, [first, second, advantage]: [&str; 3]| {
+        let rewards = format!(r#"[{{use="number"{first}}},{{use="regex",pattern="1"{second}}}]"#);
+        let sums = r#"use="grpo.advantage",multi_objective_aggregation="normalize_then_sum""#;
+        folder.train(
+            name,
+            &format!("{ONE_STEP} {FROM_THE_FIRST_STEP} --set reward={rewards} --set advantage={{{sums}{advantage}}}"),
+        )
+    };
+    let given = run("rewards", [",weight=0.5", ",weight=2", ""]);
+    given.assert_same(&run("advantage", ["", "", ",reward_weights=[0.5,2]"]));
+    given.assert_same(&run("both", ["", ",weight=2", ",reward_weights=[0.5,2.0]"]));
+    let [sum, number, regex] =
+        ["reward", "rewards/number/mean", "rewards/regex/mean"].map(|name| given.metric(name)[0]);
+    assert!(regex > 0.0 && (sum - 0.5 * number - 2.0 * regex).abs() < 1e-6, "{sum} {number} {regex}");
 }
 
 #[test]

@@ -52,6 +52,19 @@ fn what_is_rejected_is_remembered_and_shortens_the_step() {
 }
 
 #[test]
+fn the_norm_of_both_is_that_of_a_step_without_a_mask() {
+    let folder = Folder::new();
+    for coefficient in [0, 1] {
+        let args = format!("{CAPO} {BOTH} {FROM_THE_FIRST_STEP} {ONE_STEP} --set train.entropy_coef={coefficient}");
+        let run = |name: &str, limit: &str| folder.train(&format!("{name}{coefficient}"), &format!("{args} {limit}"));
+        let (some, all) = (run("some", STRICT), run("all", NO_LIMITS));
+        let (sum, expected) = (some.metric("grad_norm_unmasked")[0], all.metric("grad_norm")[0]);
+        assert!((sum - expected).abs() < 1e-4 * expected, "{coefficient}: {sum} {expected}");
+        assert!((some.metric("grad_norm")[0] - expected).abs() > 1e-2 * expected, "{coefficient}: nothing is rejected");
+    }
+}
+
+#[test]
 fn a_split_batch_is_the_whole_batch() {
     let folder = Folder::new();
     let args = format!("{CAPO} {STRICT} {BOTH} {FOUR_STEPS}");

@@ -231,5 +231,6 @@ fn schedules_match_transformers() {
             assert!((actual - expected).abs() < 1e-18, "{key}, step {step}: {actual:e}, expected {expected:e}");
         }
     }
-    assert!(Schedule::new(ScheduleKind::Linear, 1e-3, 1.5, 10).is_err());
+    let of = |ratio: f64| Schedule::new(ScheduleKind::Linear, 1e-3, ratio, 1000);
+    assert!(of(1.5).is_err() && (0..=1000).all(|steps| of(steps as f64 / 1e3).unwrap().warmup_steps == steps));
 }

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use capo_loader::files;
+use capo_loader::lock::is_at_work;
 use toml::Table;
 
 pub use crate::metrics::lines::{Column, Lines};
-use crate::run::{CONFIG_FILE, METRICS_FILE, is_at_work, settings};
+use crate::run::{CONFIG_FILE, METRICS_FILE, settings};
 use crate::terminal::sentence;
 use crate::warnings::Settings;
 pub use completions::{Row, completions};

@@ -48,7 +48,6 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     best_model(config, &sizes)?;
     dynamic_sampling(rollout)?;
     groups_of_one(config)?;
-    reward_weights(config)?;
     ensure!(
         train.second_moment == SecondMoment::Kept || !(config.mask.is_empty() && config.weight.is_empty()),
         "`train.second_moment` is `kept_and_rejected`, but nothing rejects tokens (add a component with `--mask` or `--weight`, or remove it)"
@@ -196,25 +195,37 @@ fn groups_of_one(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Refuses weights of rewards that the advantage does not read, and its own weights where they are not one for each reward.
-fn reward_weights(config: &Config) -> Result<()> {
-    const KEY: &str = "multi_objective_aggregation";
-    let ComponentConfig { id, table } = &config.advantage;
-    let own = table.get("reward_weights").and_then(toml::Value::as_array).map(Vec::len);
-    let (given, count) = (own.filter(|_| GROUP_ADVANTAGES.contains(&id.as_str())), config.reward.len());
-    if let Some(given) = given.filter(|given| *given != count) {
-        bail!(
-            "`advantage.reward_weights` has {given} numbers, but the run has {count} rewards (give one for each `[[reward]]`, in their order)"
-        );
+/// Gives the rewards the weights of an advantage that sums them itself, or the advantage those of the rewards, so that the metric `reward`
+/// has the weights that the run learns by, as in TRL. Refuses weights that contradict each other.
+pub(super) fn reward_weights(config: &mut Config) -> Result<()> {
+    const KEY: &str = "reward_weights";
+    let Config { advantage: ComponentConfig { id, table }, reward: rewards, .. } = config;
+    let sums = table.get("multi_objective_aggregation").and_then(toml::Value::as_str) == Some("normalize_then_sum");
+    if !sums || !GROUP_ADVANTAGES.contains(&id.as_str()) {
+        return Ok(());
     }
-    let sums_last = table.get(KEY).and_then(toml::Value::as_str) == Some("normalize_then_sum");
-    let ignores = id == "grpo.advantage" && sums_last && own.is_none();
-    let weighted = config.reward.iter().find(|reward| ignores && reward.weight != 1.0);
-    weighted.map_or(Ok(()), |RewardConfig { id, weight, .. }| {
-        bail!(
-            "the `weight` of the reward `{id}` is {weight}, but `advantage.{KEY}` is `normalize_then_sum`, which does not read it (set `advantage.reward_weights`, in the order of `[[reward]]`, or remove it)"
-        )
-    })
+    let Some(own) = table.get(KEY) else {
+        if rewards.iter().any(|reward| reward.weight != 1.0) {
+            let weights: Vec<f64> = rewards.iter().map(|reward| reward.weight).collect();
+            table.insert(KEY.into(), weights.into());
+        }
+        return Ok(());
+    };
+    // The component itself refuses what is no list of numbers.
+    let Ok(own) = own.clone().try_into::<Vec<f64>>() else { return Ok(()) };
+    let (given, count) = (own.len(), rewards.len());
+    ensure!(
+        given == count,
+        "`advantage.{KEY}` has {given} numbers, but the run has {count} rewards (give one for each `[[reward]]`, in their order)"
+    );
+    for (RewardConfig { id, weight, .. }, own) in rewards.iter_mut().zip(own) {
+        ensure!(
+            *weight == 1.0 || *weight == own,
+            "the `weight` of the reward `{id}` is {weight}, but its number in `advantage.{KEY}` is {own} (remove one of them)"
+        );
+        *weight = own;
+    }
+    Ok(())
 }
 
 /// Refuses a warm-up that the schedule would ignore.

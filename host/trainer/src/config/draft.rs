@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use capo_loader::{ComponentConfig, files, tables};
 use toml::{Table, Value};
 
-use super::check::check;
+use super::check::{check, reward_weights};
 use super::hints;
 use super::sets::{numbered, parse_set, set};
 use super::setting::{Settings, names as names_of};
@@ -174,7 +174,7 @@ impl Draft {
             sizes: Sizes::default(),
         };
         config.data.answer_is_unread = !config.reward.iter().any(|reward| reads_answer(&reward.id));
-        config.sizes = check(&config).map_err(|error| {
+        config.sizes = reward_weights(&mut config).and_then(|()| check(&config)).map_err(|error| {
             let settings = self.do_not_fit(&error.to_string());
             error.context(settings)
         })?;

@@ -69,7 +69,7 @@ pub struct TrainConfig {
     /// Course of the learning rate after its warm-up.
     #[setting(default = ScheduleKind::Linear, trl, verl = ["actor.optim.lr_scheduler_type"])]
     pub lr_scheduler_type: ScheduleKind,
-    /// Share of `max_steps` during which the learning rate rises from 0. `constant` has no warm-up and refuses one.
+    /// Share of `max_steps`, rounded up to whole steps, during which the learning rate rises from 0. `constant` has no warm-up and refuses one.
     #[setting(default = 0.0, at_least = 0, at_most = 1, trl = ["warmup_steps"])]
     #[setting(verl = ["actor.optim.lr_warmup_steps_ratio"])]
     #[setting(

@@ -75,7 +75,7 @@ pub fn episodes(conversations: &[Conversation]) -> Values {
 ///
 /// `reward` and `reward_std` are mean and standard deviation of the weighted sums over the whole batch (as in TRL since
 /// 2025; before, the mean of the groups' deviations). `rewards/<function>/{mean,std}` are the same for each function before
-/// weighting. `frac_reward_zero_std` is the share of completions in groups with equal rewards, which carry no signal.
+/// weighting. `frac_reward_zero_std` is the share of completions in groups with equal sums.
 /// Deviations are unbiased (divided by n − 1), and 0 for a single completion. The batch holds whole groups, at least one.
 fn rewards(scored: &Scored, group_size: usize) -> Values {
     let total = widen(&scored.total);

@@ -72,6 +72,15 @@ impl Scored {
         Self { total: self.total[rows.clone()].to_vec(), per_reward: per_reward.collect() }
     }
 
+    /// True if the completions' rewards differ: their sums or, for an advantage that sees `each` reward, one that has a weight.
+    ///
+    /// Such an advantage is not 0 where the differences of two rewards cancel in the sum.
+    pub fn differ(&self, configs: &[RewardConfig], each: bool) -> bool {
+        let differ = |rewards: &[f32]| rewards.iter().any(|reward| *reward != rewards[0]);
+        let parts = || self.per_reward.iter().zip(configs).filter(|(_, config)| config.weight != 0.0);
+        differ(&self.total) || each && parts().any(|((_, rewards), _)| differ(rewards))
+    }
+
     /// Appends the rewards of more completions, by the same components.
     pub fn append(&mut self, more: Self) {
         self.total.extend(more.total);
@@ -170,6 +179,21 @@ mod tests {
         let fixture = RolloutFixture::new(&texts).answers(&["58"; 3]);
         let scored = build(&[reward]).unwrap().score(&mut Records::default(), &fixture.rollout()).unwrap();
         assert_eq!(scored.total, [1.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_difference_that_the_sum_hides_is_one_for_who_sees_each_reward() {
+        let two = [exact_match(1.0), exact_match(1.0)];
+        let of = |a: [f32; 2], b: [f32; 2]| Scored {
+            total: vec![a[0] + b[0], a[1] + b[1]],
+            per_reward: [a, b].map(|rewards| (String::new(), rewards.to_vec())).into(),
+        };
+        let seen = |scored: Scored, configs: &[RewardConfig]| [false, true].map(|each| scored.differ(configs, each));
+        assert_eq!(seen(of([1.0, 0.0], [0.0, 1.0]), &two), [false, true]);
+        assert_eq!(seen(of([1.0, 1.0], [0.0, 0.0]), &two), [false, false]);
+        assert_eq!(seen(of([1.0, 0.0], [0.0, 0.0]), &two), [true, true]);
+        let unweighted = [exact_match(0.0), exact_match(0.0)];
+        assert_eq!(seen(of([1.0, 0.0], [0.0, 1.0]), &unweighted), [false, false]);
     }
 
     #[test]

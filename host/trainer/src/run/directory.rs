@@ -7,11 +7,11 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::files;
 use capo_loader::folders::{self, NewFolder};
+use capo_loader::lock::{self, Lock};
 use capo_loader::terminal::word;
 use capo_loader::{LoadedPlugin, batch_file};
 use capo_plugin::Inputs;
 
-use super::lock::{self, Lock};
 use super::{CONFIG_FILE, METRICS_FILE, Run, checkpoint, provenance};
 use crate::metrics::completions::COMPLETIONS_FILE;
 use crate::model::fits_disk;

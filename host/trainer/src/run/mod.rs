@@ -4,7 +4,6 @@
 pub mod best;
 pub mod checkpoint;
 pub mod directory;
-mod lock;
 mod observers;
 mod open;
 mod progress;
@@ -17,12 +16,12 @@ mod states;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use capo_loader::lock::Lock;
+
 use crate::config::Config;
 pub use crate::metrics::journal::METRICS_FILE;
 use crate::stages::batch::{StepInfo, step_info};
 use crate::stages::logps::Work;
-use lock::Lock;
-pub use lock::is_at_work;
 pub use observers::Observers;
 pub use progress::Progress;
 use progress::RecoveryPoint;

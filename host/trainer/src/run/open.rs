@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use capo_loader::files;
+use capo_loader::lock::Lock;
 use capo_loader::registry::Registry;
 
 use super::checkpoint::Loaded;
-use super::lock::Lock;
 use super::{
     AbsentWeights, CONFIG_FILE, METRICS_FILE, Observers, Resources, Run, checkpoint, directory, provenance, settings,
 };

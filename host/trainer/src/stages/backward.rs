@@ -18,11 +18,13 @@ pub struct Reduced {
     pub policy_loss: Option<f64>,
     /// `[B, T]`: derivative of the loss by each token's log-probability; zero for rejected tokens.
     pub d_logps: Vec<f32>,
-    /// `[B, T]`: derivative of the loss without rejection, minus `d_logps`. `None` if the optimizer does not ask for it or no token was
-    /// rejected.
+    /// `[B, T]`: derivative of the loss without rejection, minus `d_logps`. `None` if the optimizer does not ask for it, or if this and
+    /// `rest_entropy` would be 0 throughout.
     pub rest: Option<Vec<f32>>,
     /// `[B, T]`: derivative of the loss by each token's entropy; `None` without [`Reduced::add_entropy_bonus`].
     pub d_entropy: Option<Vec<f32>>,
+    /// `[B, T]`: what `rest` is to `d_logps`, to `d_entropy`. `None` without a bonus, or if it would be 0 throughout.
+    pub rest_entropy: Option<Vec<f32>>,
     /// The share of the gradient's squares that each mask rejected, in the masks' order. A token's square is of the unmasked loss's
     /// derivative by its own logit, `scale · dloss_dlogp · (1 − p)`. Terms between tokens and the layers below are ignored.
     pub rejected: Vec<f64>,
@@ -36,7 +38,7 @@ pub struct Reduced {
 pub struct StepGradients {
     /// Gradients of the reduced loss, over the kept tokens.
     pub kept: Gradients,
-    /// Gradients of the rejected part, [`Reduced::rest`]; `None` if no token was rejected, or the optimizer does not ask.
+    /// Gradients of the rejected part, [`Reduced::rest`] and `rest_entropy`; `None` if no token was rejected, or the optimizer does not ask.
     pub rejected: Option<Gradients>,
     /// Duration of the backward passes for `rejected`.
     pub second_pass: Duration,
@@ -75,7 +77,8 @@ pub fn reduce(batch: &StepBatch, info: &StepInfo, decision: &Decision, factored:
     let rejected = decision.rejected.iter().map(of_mask).collect();
     let weighted_away = decision.factors.iter().map(of_weight).collect();
     let rest = rest(batch, info, &d_logps, dloss_dlogp)?;
-    Ok(Reduced { loss, policy_loss: None, d_logps, rest, d_entropy: None, rejected, weighted_away })
+    let (policy_loss, d_entropy, rest_entropy) = (None, None, None);
+    Ok(Reduced { loss, policy_loss, d_logps, rest, d_entropy, rest_entropy, rejected, weighted_away })
 }
 
 /// Computes [`Reduced::rest`].
@@ -90,26 +93,44 @@ fn rest(batch: &StepBatch, info: &StepInfo, d_logps: &[f32], dloss_dlogp: &[f32]
             rest[i] = (scale * f64::from(dloss_dlogp[i])) as f32 - d_logps[i];
         }
     }
-    Ok(rest.iter().any(|&rest| rest != 0.0).then_some(rest))
+    Ok(nonzero(rest))
 }
 
 impl Reduced {
     /// Subtracts `coefficient` times the mean entropy of the tokens that the masks kept from the loss (TRL `entropy_coef`). Weights do not count.
-    pub fn add_entropy_bonus(&mut self, batch: &StepBatch, decision: &Decision, coefficient: f64) {
+    pub fn add_entropy_bonus(&mut self, batch: &StepBatch, info: &StepInfo, decision: &Decision, coefficient: f64) {
         let token_mask = decision.factors.first().map_or(&decision.token_mask, |weight| &weight.token_mask);
-        let scale = coefficient / token_mask.iter().map(|&token| f64::from(token)).sum::<f64>().max(1.0);
+        let scale = coefficient / count(token_mask);
         let kept = batch.scored.entropy.iter().zip(token_mask).filter(|(_, token)| **token == 1);
         self.policy_loss = Some(self.loss);
         self.loss -= scale * kept.map(|(entropy, _)| f64::from(*entropy)).sum::<f64>();
-        self.d_entropy = Some(token_mask.iter().map(|&token| -(scale as f32) * f32::from(token)).collect());
+        let d_entropy: Vec<f32> = token_mask.iter().map(|&token| -(scale as f32) * f32::from(token)).collect();
+        if info.optimizer.kind == OptimizerKind::ADAMW_KEPT_AND_REJECTED {
+            let all = &batch.sampled().completion_mask;
+            let scale = (coefficient / count(all)) as f32;
+            let rest = all.iter().zip(&d_entropy).map(|(&token, kept)| -scale * f32::from(token) - kept).collect();
+            self.rest_entropy = nonzero(rest);
+            self.rest = self.rest.take().or_else(|| self.rest_entropy.as_ref().map(|rest| vec![0.0; rest.len()]));
+        }
+        self.d_entropy = Some(d_entropy);
     }
 
-    /// Number of completions with a nonzero entry in `rest`.
+    /// Number of completions with a nonzero entry in `rest` or `rest_entropy`.
     pub fn completions_with_rest(&self, dims: &Dims) -> usize {
-        let has_rest = |rest: &[f32], b| rest[dims.row(b)].iter().any(|&rest| rest != 0.0);
-        let count = |rest: &Vec<f32>| (0..dims.completions as usize).filter(|&b| has_rest(rest, b)).count();
-        self.rest.as_ref().map_or(0, count)
+        let rests = || [&self.rest, &self.rest_entropy].into_iter().flatten();
+        let has_rest = |b: &usize| rests().any(|rest| rest[dims.row(*b)].iter().any(|&rest| rest != 0.0));
+        (0..dims.completions as usize).filter(has_rest).count()
     }
+}
+
+/// `None` if all of `values` are 0.
+fn nonzero(values: Vec<f32>) -> Option<Vec<f32>> {
+    values.iter().any(|&value| value != 0.0).then_some(values)
+}
+
+/// Number of tokens, at least 1.
+fn count(tokens: &[u8]) -> f64 {
+    tokens.iter().map(|&token| u64::from(token)).sum::<u64>().max(1) as f64
 }
 
 fn scales(dims: Dims, info: &StepInfo, token_mask: &[u8]) -> Result<Vec<f64>> {
@@ -123,7 +144,6 @@ pub fn reduction_scales(
     max_completion_length: usize,
     token_mask: &[u8],
 ) -> Result<Vec<f64>> {
-    let count = |tokens: &[u8]| tokens.iter().map(|&token| u64::from(token)).sum::<u64>().max(1) as f64;
     let (completions, all) = (dims.completions as f64, count(token_mask));
     let scale = |b: usize| match reduction {
         Reduction::COMPLETION_MEAN => Ok(1.0 / (completions * count(&token_mask[dims.row(b)]))),
@@ -166,19 +186,20 @@ pub fn accumulate(
             Some(forward) => forward,
             None => policy.forward(&sequences.slice(rows), work.loss_temperature)?,
         };
-        if let Some(rest) = &reduced.rest {
+        let of_part = |values| Option::as_deref(values).map(|values: &[f32]| &values[own.clone()]);
+        if let Some(rest) = of_part(&reduced.rest) {
             policy.device().synchronize()?;
             let started = Instant::now();
-            match (&mut total.rejected, forward.backward_of_nonzero(&rest[own.clone()])?) {
-                (Some(sum), Some(other)) => sum.accumulate(other)?,
-                (sum @ None, other) => *sum = other,
-                (Some(_), None) => {}
+            if let Some(entropy) = of_part(&reduced.rest_entropy) {
+                // Where one token is rejected the bonus of all others is larger: no row is 0.
+                forward.clone().finish(rest, Some(entropy), total.rejected.get_or_insert_default())?;
+            } else if let Some(rejected) = forward.backward_of_nonzero(rest)? {
+                total.rejected.get_or_insert_default().accumulate(rejected)?;
             }
             policy.device().synchronize()?;
             total.second_pass += started.elapsed();
         }
-        let d_entropy = reduced.d_entropy.as_ref().map(|d_entropy| &d_entropy[own.clone()]);
-        forward.finish(&reduced.d_logps[own], d_entropy, &mut total.kept)?;
+        forward.finish(&reduced.d_logps[own.clone()], of_part(&reduced.d_entropy), &mut total.kept)?;
     }
     Ok(total)
 }

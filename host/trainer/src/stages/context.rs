@@ -35,11 +35,6 @@ impl Group {
         let tokens = |completion: &SampledTokens| (self.prompt_ids.len() + completion.ids.len()) as u64;
         self.completions.iter().map(tokens).sum()
     }
-
-    /// True if the rewards of the completions differ.
-    pub fn differs(&self) -> bool {
-        self.rewards.total.iter().any(|reward| *reward != self.rewards.total[0])
-    }
 }
 
 /// Collects the data that components may ask for, except the rewards.

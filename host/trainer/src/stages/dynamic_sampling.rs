@@ -1,4 +1,4 @@
-//! Dynamic sampling (DAPO): groups whose completions all earn the same reward carry no signal. They are dropped, and others sampled.
+//! Dynamic sampling (DAPO): groups whose completions all earn the same carry no signal. They are dropped, and others sampled.
 
 use anyhow::Result;
 
@@ -25,12 +25,13 @@ pub struct Filtered {
     pub reward: f64,
 }
 
-/// Collects `wanted` groups whose rewards differ. Calls `draw` at most `most_batches` times, each time for the number of missing prompts.
+/// Collects `wanted` groups whose rewards differ, as `differs` finds. Calls `draw` at most `most_batches` times, each time for the number of missing prompts.
 ///
 /// If too few groups differ, the first of the other groups fill the rollout up.
 pub(super) fn fill(
     wanted: u64,
     most_batches: usize,
+    differs: impl Fn(&Group) -> bool,
     mut draw: impl FnMut(u64) -> Result<Vec<Group>>,
 ) -> Result<Filled> {
     let (mut groups, mut others) = (Vec::new(), Vec::new());
@@ -40,7 +41,7 @@ pub(super) fn fill(
         if missing == 0 {
             break;
         }
-        let (differ, same): (Vec<_>, Vec<_>) = draw(missing)?.into_iter().partition(Group::differs);
+        let (differ, same): (Vec<_>, Vec<_>) = draw(missing)?.into_iter().partition(&differs);
         groups.extend(differ);
         others.extend(same);
         filtered.batches += 1;
@@ -83,7 +84,8 @@ mod tests {
     /// Numbers of the groups in the rollout, number of prompts in each call, and the metrics.
     fn filled(wanted: u64, most: usize, informative: &[u64]) -> (Vec<u64>, Vec<u64>, Filtered) {
         let (mut next, mut calls) = (0, Vec::new());
-        let filled = fill(wanted, most, |count| {
+        let differs = |group: &Group| group.rewards.differ(&[], false);
+        let filled = fill(wanted, most, differs, |count| {
             calls.push(count);
             next += count;
             Ok((next - count..next).map(|number| group(number, informative)).collect())

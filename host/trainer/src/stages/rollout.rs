@@ -26,6 +26,8 @@ pub struct Sampler<'a, 'r> {
     pub step: u64,
     /// Inputs that the run's components ask for.
     pub inputs: ComponentInputs,
+    /// True if the advantage sees each reward, and not their sum alone.
+    pub each_reward: bool,
     /// Outputs to collect in the sampler's passes, for a step that uses the whole rollout. If `None`, that step runs its own forward pass.
     pub capture: Option<Capture>,
     /// Converts text to token ids and back.
@@ -97,7 +99,9 @@ pub fn sample(
         return Ok(SampledRollout { outputs, ..assemble(groups, &sampler)? });
     }
     let mut next = cursor;
-    let sampled = dynamic_sampling::fill(prompts, config.max_num_gen_batches, |count| {
+    let (rewards, each) = (&sampler.config.reward, sampler.each_reward);
+    let differs = |group: &Group| group.rewards.differ(rewards, each);
+    let sampled = dynamic_sampling::fill(prompts, config.max_num_gen_batches, differs, |count| {
         let numbers = next..next + count;
         next = numbers.end;
         Ok(draw(policy, dataset, numbers, &mut sampler)?.0)

@@ -75,11 +75,14 @@ fn an_entropy_bonus_is_a_mean_over_kept_tokens() {
     let token_mask = by_masks.token_mask.clone();
     by_weight.factors.push(Factors { by: "test.weight".into(), factors: vec![1.0; PLACES], token_mask });
     let mean = [1, 2, 3, 4, 5, 9, 10].iter().map(|&at| 0.1 + f64::from(at)).sum::<f64>() / 7.0;
+    let info = first_step(BOTH, Reduction::FIXED_LENGTH, Denominator::ORIGINAL, 6);
     for decision in [&by_masks, &by_weight] {
         let mut reduced = reduced(OptimizerKind::ADAMW, Reduction::FIXED_LENGTH, Denominator::ORIGINAL, &[0, 8]);
         let before = reduced.loss;
         assert!(reduced.d_entropy.is_none());
-        reduced.add_entropy_bonus(&batch, decision, 0.3);
+        reduced.add_entropy_bonus(&batch, &info, decision, 0.3);
+        let [rest, rest_entropy] = [reduced.rest, reduced.rest_entropy].map(Option::unwrap);
+        assert!(rest == [0.0; PLACES] && (rest_entropy[1] - 0.3 / 7.0 + 0.3 / 9.0).abs() < 1e-8);
         assert_eq!(reduced.policy_loss, Some(before));
         assert!((before - reduced.loss - 0.3 * mean).abs() < 1e-6, "{before} {} {mean}", reduced.loss);
         for (at, derivative) in reduced.d_entropy.unwrap().iter().enumerate() {

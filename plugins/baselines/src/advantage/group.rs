@@ -56,7 +56,7 @@ impl GroupNormalized {
         epsilon = default_epsilon() => "added to the standard deviation, reward units",
         scale_rewards = ScaleRewards::default() => "whose standard deviation divides: of the `group`, of the `batch`, or `none`",
         multi_objective_aggregation = Aggregation::default() => "`sum_then_normalize`, or `normalize_then_sum`: each reward is normalised before they are summed",
-        reward_weights = None::<Vec<f32>> => "weights of that sum, in the order of `[[reward]]`; 1 each when absent",
+        reward_weights = None::<Vec<f32>> => "weights of that sum, in the order of `[[reward]]`; in `host` the `weight` of each when absent",
     };
 
     /// Subtracts the group's mean from each of `values`, then divides as `scale_rewards` says.

@@ -9,7 +9,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use capo_loader::terminal;
+
+use crate::terminal;
 
 /// Name of the lock's file in the run's directory.
 pub const FILE: &str = "lock";
