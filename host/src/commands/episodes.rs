@@ -12,7 +12,7 @@ use serde_json::json;
 use super::failure::Failure;
 use super::generate::{examples, generation};
 use super::inference_args::GenerateArgs;
-use super::output::Lines;
+use super::output::{self, Lines};
 use crate::config::{self, Config, Draft};
 use crate::data::{self, Example, Tokenizer};
 use crate::environment::{Conversation, Environment, Stage};
@@ -70,6 +70,9 @@ fn open(args: &GenerateArgs) -> Result<(Actor, Vec<Example>)> {
     let sets = [args.settings(positions), args.set.clone()].concat();
     let draft = Draft::read(args.config.as_deref(), config::DEFAULT, &sets)?;
     let mut config = config::resolve(&registry, draft)?.config;
+    if let Some(out) = &args.out {
+        output::check_not_read("--out", out, &args.model.model, config.paths().map(|(name, _)| name.as_str().into()))?;
+    }
     let files = config.data.amend(files)?;
     let tokenizer = config.data.tokenizer(&files)?;
     let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());

@@ -48,11 +48,6 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
 }
 
 fn open(args: &EvalArgs) -> Result<Open> {
-    if let Some(path) = &args.output {
-        files::check_replaceable(path)?;
-        let read = args.benchmark.iter().map(Path::new).chain(args.config.config.as_deref());
-        output::check_not_read("--output", path, read)?;
-    }
     let registry = args.config.open(&args.plugins)?;
     // A run is measured with the settings of its training.
     let run = args
@@ -97,6 +92,11 @@ fn open(args: &EvalArgs) -> Result<Open> {
         config.eval.benchmark =
             args.benchmark.iter().map(|file| BenchmarkConfig::of_file(file)).collect::<Result<_>>()?;
         config.check_eval()?;
+    }
+    if let Some(path) = &args.output {
+        files::check_replaceable(path)?;
+        let read: Vec<PathBuf> = config.paths().map(|(name, _)| name.as_str().into()).collect();
+        output::check_not_read("--output", path, &named, read.into_iter().chain(programs(&config)).chain(settings))?;
     }
     if let Some(device) = &args.device {
         config.train.device.clone_from(device);

@@ -186,6 +186,9 @@ fn a_run_records_its_benchmarks_and_resumes() {
     folder.said(&format!("eval {BENCHMARKS} --model {} --output answers.jsonl", model.display()));
     let right = folder.json_lines("answers.jsonl")[..48].iter().filter(|line| line["correct"] == true).count();
     assert!((evals["eval/easy/pass@1"] - right as f64 / 48.0).abs() < 1e-12);
+    let replacing =
+        format!("eval --model {} --output {}", model.display(), whole.path().join("metrics.jsonl").display());
+    assert_snapshot!(folder.refused(&replacing), @"`--output FOLDER/whole/metrics.jsonl` would replace a file of `FOLDER/whole`, which is read (choose another name)");
 }
 
 #[test]
