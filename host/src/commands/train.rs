@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use capo_loader::place::Place;
 use capo_loader::registry::Registry;
+use capo_loader::{batch_file, watchdog};
 
 use super::args::TrainArgs;
 use super::failure::Failure;
@@ -70,7 +71,7 @@ fn open_run(args: &TrainArgs) -> Result<(Run, Vec<String>)> {
         check_memory(args.allow_more_memory, &mut run.resources)?;
         return Ok((run, sources));
     }
-    args.dump_batches.as_deref().map_or(Ok(()), directory::check_unused)?;
+    args.dump_batches.as_deref().map_or(Ok(()), |dir| batch_file::check_folder(dir, None))?;
     let (config, registry, sources) = new_run(args)?;
     let (mut resources, dir) = Run::prepare(config, &registry, AbsentWeights::Refused)?;
     check_memory(args.allow_more_memory, &mut resources)?;

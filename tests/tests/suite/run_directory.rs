@@ -173,6 +173,11 @@ fn batches_of_a_resumed_run() {
     let read = |dir: &str, name: &str| tensors(&folder.path().join(dir).join(name));
     assert!(steps.into_iter().all(|name| read("batches", &name) == read("whole-batches", &name)));
     // A new run that is refused leaves nothing.
-    let _ = folder.refused(&format!("train --output-dir other {ONE_STEP} --dump-batches batches"));
+    for dir in ["batches", "batches/notes.txt"] {
+        let refused = folder.refused(&format!("train --output-dir other {ONE_STEP} --dump-batches {dir}"));
+        assert_eq!(refused, format!("`--dump-batches {dir}` is no empty folder (choose another)"));
+    }
     assert!(!folder.path().join("other").exists());
+    // The batches of another run stay.
+    assert_snapshot!(folder.refused("train --resume run --dump-batches whole-batches"), @"`--dump-batches whole-batches` is no empty folder, and not the one with this run's batches (choose another)");
 }
