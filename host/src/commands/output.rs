@@ -24,7 +24,7 @@ fn create(path: &Path) -> Result<NewFile> {
         }
         watchdog::exit(130);
     };
-    ctrlc::set_handler(interrupted).context("cannot watch for Ctrl-C")?;
+    watchdog::keeping_ignored(|| ctrlc::set_handler(interrupted)).context("cannot watch for Ctrl-C")?;
     let file = NewFile::create(path).with_context(|| unwritable(path))?;
     let _ = PARTIAL.set(file.partial().to_owned());
     Ok(file)

@@ -143,15 +143,15 @@ fn reopen_plugins(args: &TrainArgs, dir: &Path) -> Result<Registry> {
     Registry::open_with(&names, &trust, Some(seconds))
 }
 
-/// Handles Ctrl-C: the first ends the run after the current rollout, the second ends the process.
+/// Handles Ctrl-C, SIGTERM and SIGHUP: the first ends the run after the current rollout, the second ends the process.
 fn watch_interrupts(stop: &Arc<AtomicBool>, place: &Arc<Place>) -> Result<()> {
     let (stop, place) = (Arc::clone(stop), Arc::clone(place));
-    ctrlc::set_handler(move || {
+    let interrupted = move || {
         if stop.swap(true, Ordering::Relaxed) {
             terminal::note(&place.stopped().unwrap_or_default());
-            capo_loader::watchdog::exit(130);
+            watchdog::exit(130);
         }
         terminal::note("stopping after this rollout, with a checkpoint (again to stop at once)");
-    })
-    .context("cannot watch for Ctrl-C")
+    };
+    watchdog::keeping_ignored(|| ctrlc::set_handler(interrupted)).context("cannot watch for Ctrl-C")
 }
