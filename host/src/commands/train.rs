@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use capo_loader::place::Place;
 use capo_loader::registry::Registry;
 use capo_loader::{batch_file, watchdog};
@@ -19,6 +19,9 @@ use crate::model::device;
 use crate::run::{AbsentWeights, CONFIG_FILE, Resources, Run, best, directory, provenance};
 use crate::terminal::{self, ProgressLines};
 use crate::train::train;
+
+/// Name of the file that marks the directory of a search by `host find-rate`.
+pub(super) const SEARCH_FILE: &str = "find-rate";
 
 pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
     if args.dry_run {
@@ -62,6 +65,11 @@ pub(super) fn explained(error: anyhow::Error, run: &mut Run) -> Failure {
 /// Opens the run. The lines are about the origin of its settings and about unused plugins.
 fn open_run(args: &TrainArgs) -> Result<(Run, Vec<String>)> {
     if let Some(dir) = &args.resume {
+        ensure!(
+            !dir.join(SEARCH_FILE).is_file(),
+            "`{}` is a search of `host find-rate`, which kept no model to go on with (train with the rate that it found)",
+            dir.display()
+        );
         let lock = directory::reopen(dir)?;
         let registry = reopen_plugins(args, dir)?;
         let draft = Draft::read(Some(&dir.join(CONFIG_FILE)), config::DEFAULT, &[])?;
