@@ -96,7 +96,7 @@ fn a_run_that_failed_before_its_first_step_is_no_obstacle() {
     assert_eq!(folder.refused(&format!("train {args}")), exists);
     fs::remove_file(folder.path().join("run/notes.txt")).unwrap();
     assert_eq!(names(&folder.path().join("run")), blank);
-    folder.said(&format!("train {args}"));
+    folder.said(&format!("train {}", args.replace("run ", "run/. ")));
     assert_eq!(folder.run_dir("run").metrics().len(), 2);
     // A run that has done a step is one to go on with.
     assert_eq!(folder.refused(&format!("train {args}")), exists);
