@@ -4,6 +4,8 @@
 //! is under `context/`. A SHA-256 in the metadata covers the whole file, so that a flipped bit is noticed.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
 
@@ -14,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::arrays::{Array, Owned, ids};
 use crate::context;
 use crate::files::{self, sha256_hex};
+use crate::folders;
 use crate::recorded::{RecordedBatch, RecordedLayer, RecordedState};
 use crate::tensor_file::TensorFile;
 
@@ -49,6 +52,52 @@ pub fn name(step: u64) -> String {
 pub fn step(file: &str) -> Option<u64> {
     let step = file.strip_prefix("batch-")?.strip_suffix(".safetensors")?.parse().ok()?;
     (name(step) == file).then_some(step)
+}
+
+/// Refuses a folder for the batches of a run that is not empty, unless the run's file `note` says that it has written there before.
+///
+/// # Errors
+///
+/// When the folder cannot be taken.
+pub fn check_folder(dir: &Path, note: Option<&Path>) -> Result<()> {
+    let unused = match fs::read_dir(dir) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == ErrorKind::NotFound,
+    };
+    let is_own = |note: &Path| path_of(dir).is_ok_and(|path| files::bytes(note).is_ok_and(|noted| noted == path));
+    let own = note.map_or("", |_| ", and not the one with this run's batches");
+    ensure!(
+        unused || note.is_some_and(is_own),
+        "`--dump-batches {}` is no empty folder{own} (choose another)",
+        dir.display()
+    );
+    Ok(())
+}
+
+/// What a run notes about the folder of its batches.
+fn path_of(dir: &Path) -> std::io::Result<Vec<u8>> {
+    Ok(dir.canonicalize()?.into_os_string().into_encoded_bytes())
+}
+
+/// Prepares the folder `dir` for the batches of a run from step `from` on, and notes it in the run's file `note`. Batches of these steps are
+/// removed, because they will be written again. Leftovers of an interrupted process are removed too.
+///
+/// # Errors
+///
+/// When [`check_folder`] refuses the folder, or the disk reports an error.
+pub fn prepare_folder(dir: &Path, from: u64, note: &Path) -> Result<()> {
+    check_folder(dir, Some(note))?;
+    let shown = dir.display();
+    fs::create_dir_all(dir).with_context(|| format!("cannot make the folder `{shown}`"))?;
+    folders::clean(dir)?;
+    for entry in fs::read_dir(dir).with_context(|| format!("cannot list `{shown}`"))? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if name.and_then(step).is_some_and(|found| found >= from) {
+            fs::remove_file(&path).with_context(|| format!("cannot remove `{}`", path.display()))?;
+        }
+    }
+    files::write_atomic(note, &path_of(dir)?)
 }
 
 /// Writes a batch whose arrays are in host memory, with its rollout's context and age if there is one. The file appears whole or not at all.

@@ -100,10 +100,21 @@ pub fn no_memory(bytes: usize) -> ! {
 
 /// From now on a file that grows beyond `ulimit -f` gives its writer an error, instead of a signal that ends the process.
 pub fn survive_file_limit() {
-    let mut ignore = action();
-    ignore.sa_sigaction = libc::SIG_IGN;
-    ignore.sa_flags = 0;
-    exchange(libc::SIGXFSZ, &ignore);
+    exchange(libc::SIGXFSZ, &plain(libc::SIG_IGN));
+}
+
+/// Calls `set`, which sets handlers of signals. A signal that is ignored stays ignored: `nohup` ignores the hang-up of the terminal for this
+/// process, and a script ignores Ctrl-C for what it starts with `&`.
+pub fn keeping_ignored<T>(set: impl FnOnce() -> T) -> T {
+    let signals = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
+    let before = signals.map(|signal| (signal, exchange(signal, &plain(libc::SIG_IGN))));
+    let done = set();
+    for (signal, action) in before {
+        if let Some(action) = action.filter(|action| action.sa_sigaction == libc::SIG_IGN) {
+            exchange(signal, &action);
+        }
+    }
+    done
 }
 
 /// A guard that a program's `main` holds. An `exit` before it is dropped is not the program's own: it may come from a plugin's thread.
@@ -172,6 +183,11 @@ fn action() -> libc::sigaction {
     action
 }
 
+/// An action without a handler: the default one, or none.
+fn plain(kind: libc::sighandler_t) -> libc::sigaction {
+    libc::sigaction { sa_sigaction: kind, sa_flags: 0, ..action() }
+}
+
 /// Sets the action `new` for `signal` and returns the previous action.
 fn exchange(signal: c_int, new: &libc::sigaction) -> Option<libc::sigaction> {
     let mut old = action();
@@ -202,10 +218,7 @@ extern "C" fn at_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
         return;
     }
     // A process sent the signal, as `abort` does. Its default action ends this process.
-    let mut default = action();
-    default.sa_sigaction = libc::SIG_DFL;
-    default.sa_flags = 0;
-    exchange(signal, &default);
+    exchange(signal, &plain(libc::SIG_DFL));
     // SAFETY: the signal goes to this thread, and waits until this handler returns.
     unsafe { libc::raise(signal) };
 }

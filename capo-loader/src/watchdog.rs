@@ -15,7 +15,7 @@ use capo_plugin::keeping_arithmetic;
 use crate::last_words::{self, Name};
 use crate::place::Place;
 
-pub use crate::last_words::{End, exit, no_memory, survive_file_limit};
+pub use crate::last_words::{End, exit, keeping_ignored, no_memory, survive_file_limit};
 
 /// The newest watchdog of this process. The drop of a component does not say which watchdog it belongs to.
 static NEWEST: Mutex<Option<Watchdog>> = Mutex::new(None);

@@ -21,7 +21,7 @@ use crate::model::embedded;
 use crate::model::optim::adamw::AdamWConfig;
 use crate::model::optim::{Optimizer, OptimizerConfig};
 use crate::model::schedule::{Schedule, ScheduleKind};
-use crate::model::{Gradients, ModelFiles, Policy, Shape, Wants};
+use crate::model::{Forward, Gradients, ModelFiles, Policy, Shape, Wants};
 use crate::reward::{RewardConfig, Rewards};
 use crate::stages::rollout::{encode, join};
 
@@ -205,6 +205,8 @@ impl Sft {
                 (loss, steps) = (0.0, 0);
             }
         }
+        // The last step may be the one that was too long.
+        self.forward(max_steps)?;
         folder::write(&self.output, &self.policy, &self.files, None)?;
         say(&format!("model written to {}", self.output.display()));
         Ok(())
@@ -212,6 +214,16 @@ impl Sft {
 
     /// One optimizer step on the mean loss over all completion tokens. Returns that loss, nats.
     fn step(&mut self, step: u64) -> Result<f64> {
+        let (forward, seed, loss) = self.forward(step)?;
+        let mut gradients = Gradients::default();
+        forward.finish(&seed, None, &mut gradients)?;
+        let (rate, limit) = (self.schedule.learning_rate(step), self.settings.train.max_grad_norm);
+        self.optimizer.step(self.policy.params(), &gradients, None, rate, limit)?;
+        Ok(loss)
+    }
+
+    /// The forward pass over the examples of `step`, the derivatives of the loss, and the loss, which is a number.
+    fn forward(&mut self, step: u64) -> Result<(Forward, Vec<f32>, f64)> {
         let size = self.settings.train.per_device_train_batch_size as u64;
         let examples = (0..size).map(|i| self.dataset.train(step * size + i)).collect::<Result<Vec<Example>>>()?;
         let examples: Vec<&Example> = examples.iter().collect();
@@ -240,11 +252,7 @@ impl Sft {
             }
         }
         ensure!(loss.is_finite(), "the loss is {loss} at step {step} (lower `train.learning_rate`)");
-        let mut gradients = Gradients::default();
-        forward.finish(&seed, None, &mut gradients)?;
-        let (rate, limit) = (self.schedule.learning_rate(step), self.settings.train.max_grad_norm);
-        self.optimizer.step(self.policy.params(), &gradients, None, rate, limit)?;
-        Ok(loss)
+        Ok((forward, seed, loss))
     }
 
     /// Refuses a step that exceeds the available memory. Memory of the largest step so far counts as free: the process retains it.

@@ -14,7 +14,7 @@ use crate::benchmark::{Answer, Benchmark, Outcome};
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Head {
-    /// Hash of the model, the settings and the questions.
+    /// Hash of all that determines the answers and their grades.
     evaluation: String,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Answers {
     path: PathBuf,
     partial: PathBuf,
     file: File,
-    /// Hash of the model, the settings and the questions; each line's hash includes it.
+    /// Hash of all that determines the answers and their grades; each line's hash includes it.
     evaluation: String,
     /// Outcomes of the answers that the file already holds, one list per benchmark.
     done: Vec<Vec<Outcome>>,
@@ -88,7 +88,7 @@ impl Answers {
                 let head: Head = serde_json::from_slice(&line).map_err(|_| damaged())?;
                 ensure!(
                     head.evaluation == self.evaluation,
-                    "`{shown}` has answers of another model, or to other questions or settings (remove it to begin anew)"
+                    "`{shown}` has answers of another model, or with other questions, settings, plugins or programs (remove it to begin anew)"
                 );
                 whole = so_far;
                 continue;

@@ -42,7 +42,8 @@ pub(super) enum Command {
     /// `host find-rate --config run.toml` trains with the step control `governor.kl` until its search has ended, and prints the line for the config.
     ///
     /// The rate that is set is the highest that can be found, so set one that is surely not too low. The rate is constant meanwhile, nothing is
-    /// evaluated, and no model is kept; `runs/find-rate-seedN` has the metrics. The plugin beside `host` is used unless `--plugin` gives one.
+    /// evaluated, and no model is kept; `runs/find-rate-seedN` has the metrics. `train.output_dir`, `train.max_time` and `train.max_completions` are
+    /// those of the run to come, and do not count here. The plugin beside `host` is used unless `--plugin` gives one.
     FindRate(FindRateArgs),
     /// Measure a model: benchmarks, or held-out accuracy.
     ///

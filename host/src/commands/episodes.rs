@@ -10,9 +10,9 @@ use rand_chacha::ChaCha12Rng;
 use serde_json::json;
 
 use super::failure::Failure;
-use super::generate::{examples, generation};
+use super::generate::{Form, examples, generation};
 use super::inference_args::GenerateArgs;
-use super::output::Lines;
+use super::output::{self, Lines};
 use crate::config::{self, Config, Draft};
 use crate::data::{self, Example, Tokenizer};
 use crate::environment::{Conversation, Environment, Stage};
@@ -70,6 +70,9 @@ fn open(args: &GenerateArgs) -> Result<(Actor, Vec<Example>)> {
     let sets = [args.settings(positions), args.set.clone()].concat();
     let draft = Draft::read(args.config.as_deref(), config::DEFAULT, &sets)?;
     let mut config = config::resolve(&registry, draft)?.config;
+    if let Some(out) = &args.out {
+        output::check_not_read("--out", out, &args.model.model, config.paths().map(|(name, _)| name.as_str().into()))?;
+    }
     let files = config.data.amend(files)?;
     let tokenizer = config.data.tokenizer(&files)?;
     let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
@@ -77,7 +80,8 @@ fn open(args: &GenerateArgs) -> Result<(Actor, Vec<Example>)> {
     let environment =
         environment.context("the config has no table `[environment]` (add one, or name one with `--environment`)")?;
     let chat = config.data.chat(&files, data::Purpose::Measuring, &tokenizer)?;
-    let examples = examples(args, chat.as_ref())?;
+    let form = Form { chat: chat.as_ref(), template: config.data.prompt_template.as_deref() };
+    let examples = examples(args, form)?;
     let length = config.rollout.max_completion_length;
     let rows = if args.out.is_some() { args.batch_size.min(examples.len() * args.num_generations) } else { 1 };
     policy.check_lengths(config.data.max_prompt_length, ("rollout", length), rows)?;

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
-use capo_loader::files;
 use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
+use capo_loader::{LoadedPlugin, files};
 use sha2::{Digest, Sha256};
 use toml::Value;
 
@@ -21,7 +21,7 @@ use crate::environment::Environment;
 use crate::exam::{Exam, Grader, RightAnswer};
 use crate::metrics::Values;
 use crate::model::{Policy, device, embedded, hub};
-use crate::reward::Rewards;
+use crate::reward::{RewardConfig, Rewards};
 use crate::run::{CONFIG_FILE, checkpoint};
 use crate::terminal::{Answered, say, word};
 
@@ -37,6 +37,7 @@ struct Open {
     config: Config,
     watchdog: Watchdog,
     model: String,
+    plugins: Vec<LoadedPlugin>,
 }
 
 pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
@@ -47,11 +48,6 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
 }
 
 fn open(args: &EvalArgs) -> Result<Open> {
-    if let Some(path) = &args.output {
-        files::check_replaceable(path)?;
-        let read = args.benchmark.iter().map(Path::new).chain(args.config.config.as_deref());
-        output::check_not_read("--output", path, read)?;
-    }
     let registry = args.config.open(&args.plugins)?;
     // A run is measured with the settings of its training.
     let run = args
@@ -97,6 +93,11 @@ fn open(args: &EvalArgs) -> Result<Open> {
             args.benchmark.iter().map(|file| BenchmarkConfig::of_file(file)).collect::<Result<_>>()?;
         config.check_eval()?;
     }
+    if let Some(path) = &args.output {
+        files::check_replaceable(path)?;
+        let read: Vec<PathBuf> = config.paths().map(|(name, _)| name.as_str().into()).collect();
+        output::check_not_read("--output", path, &named, read.into_iter().chain(programs(&config)).chain(settings))?;
+    }
     if let Some(device) = &args.device {
         config.train.device.clone_from(device);
     }
@@ -122,7 +123,8 @@ fn open(args: &EvalArgs) -> Result<Open> {
         vec![Benchmark::held_out(dataset.held_out(count)?, longest)]
     };
     let rewards = Rewards::build(&registry, &config.reward, &config.train.device, &watchdog)?;
-    Ok(Open { policy, tokenizer, rewards, environment, questions, config, watchdog, model })
+    let plugins = registry.plugins();
+    Ok(Open { policy, tokenizer, rewards, environment, questions, config, watchdog, model, plugins })
 }
 
 /// True if `--set` chooses the embedded task, whose settings are then meant.
@@ -213,7 +215,7 @@ fn line(name: &str, metrics: &Values, of: &str) -> String {
 }
 
 impl Open {
-    /// Hash of all that determines the answers: the model, the settings and the questions.
+    /// Hash of all that determines the answers and their grades: models, settings, questions, plugins and programs.
     fn identity(&self) -> Result<String> {
         let mut hash = Sha256::new();
         let mut add = |text: &str| {
@@ -221,8 +223,14 @@ impl Open {
             hash.update(text.as_bytes());
         };
         add(&toml::to_string(&self.config)?);
-        let path = hub::find(&self.model)?.unwrap_or_else(|| PathBuf::from(&self.model));
-        weights(&path)?.iter().for_each(|file| add(file));
+        self.plugins.iter().for_each(|plugin| add(&plugin.sha256));
+        for model in self.config.reward.iter().filter_map(RewardConfig::model_name).chain([self.model.as_str()]) {
+            let path = hub::find(model)?.unwrap_or_else(|| PathBuf::from(model));
+            stamps(&path)?.iter().for_each(|file| add(file));
+        }
+        for program in programs(&self.config) {
+            stamps(&program)?.iter().for_each(|file| add(file));
+        }
         for benchmark in &self.questions {
             add(&benchmark.name);
             for example in &benchmark.examples {
@@ -233,8 +241,16 @@ impl Open {
     }
 }
 
-/// The files of a model with their sizes and modification times, because hashing large files would take long.
-fn weights(model: &Path) -> Result<Vec<String>> {
+/// The programs that rewards and the environment start, as far as they are files: words of `command`.
+fn programs(config: &Config) -> impl Iterator<Item = PathBuf> {
+    let environment = config.environment.iter().map(|environment| &environment.component.table);
+    let tables = config.reward.iter().map(|reward| &reward.table).chain(environment);
+    let words = tables.filter_map(|table| table.get("command")?.as_array()).flatten().filter_map(Value::as_str);
+    words.map(PathBuf::from).filter(|path| path.is_file())
+}
+
+/// A file, or the files of a model, with sizes and modification times, because hashing large files would take long.
+fn stamps(model: &Path) -> Result<Vec<String>> {
     let mut files = vec![std::path::absolute(model)?.display().to_string()];
     let mut add = |path: &Path| -> Result<()> {
         let metadata = std::fs::metadata(path)?;

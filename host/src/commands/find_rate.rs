@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail, ensure};
-use capo_loader::ComponentConfig;
+use capo_loader::{ComponentConfig, files};
 use toml::Table;
 
 use super::args::FindRateArgs;
 use super::failure::Failure;
-use super::train::{check_memory, explained, settings};
+use super::train::{SEARCH_FILE, check_memory, explained, settings};
 use crate::config::{Config, EvalConfig};
 use crate::metrics::Line;
 use crate::model::schedule::ScheduleKind;
@@ -90,7 +90,9 @@ fn open_run(args: &FindRateArgs) -> Result<(Run, Vec<String>)> {
     let (mut resources, dir) = Run::prepare(config, &registry, AbsentWeights::Refused)?;
     check_memory(args.allow_more_memory, &mut resources)?;
     resources.saves = false;
-    Ok((Run::begin(resources, dir, &registry)?, sources))
+    let run = Run::begin(resources, dir, &registry)?;
+    files::write_atomic(&run.dir.join(SEARCH_FILE), b"")?;
+    Ok((run, sources))
 }
 
 /// A constant rate, at which all steps count alike; no evaluation; no end before the search's; a folder of its own.
@@ -100,7 +102,8 @@ fn keep_to_the_search(config: &mut Config) {
     train.output_dir = Some(directory::free(&format!("find-rate-seed{}", train.seed)));
     train.max_steps = train.max_steps.max(STEPS);
     (train.lr_scheduler_type, train.warmup_ratio) = (ScheduleKind::Constant, 0.0);
-    (train.metric_for_best_model, train.early_stopping_patience) = (None, 0);
+    (train.metric_for_best_model, train.greater_is_better) = (None, None);
+    (train.early_stopping_patience, train.early_stopping_threshold) = (0, 0.0);
     (train.max_completions, train.max_time) = (0, 0.0);
 }
 

@@ -1,5 +1,6 @@
 //! `host generate`.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -12,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::failure::Failure;
 use super::inference_args::GenerateArgs;
 use super::output::Lines;
-use crate::data::{Chat, Example, Messages, Tokenizer, lenient};
+use crate::data::{Chat, Example, Messages, PROMPT, Tokenizer, lenient};
 use crate::model::{Generation, ModelFiles, Policy, SampledTokens, SamplingParams};
 use crate::terminal::{self, say};
 
@@ -44,7 +45,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
         let generation = generation(args, &tokenizer);
         generation.check()?;
         let mut writer = Writer { policy, tokenizer, generation, chat: chat.is_some() };
-        let examples = examples(args, chat.as_ref())?;
+        let examples = examples(args, Form { chat: chat.as_ref(), template: None })?;
         let prompts = examples.into_iter().map(|example| writer.encode(example.prompt)).collect::<Result<Vec<_>>>()?;
         let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
         let left = writer.policy.config().max_position_embeddings.saturating_sub(longest);
@@ -87,16 +88,27 @@ pub(super) fn generation(args: &GenerateArgs, tokenizer: &Tokenizer) -> Generati
 }
 
 /// The prompts as the model reads them: those of the command line, or of the file.
-pub(super) fn examples(args: &GenerateArgs, chat: Option<&Chat>) -> Result<Vec<Example>> {
+pub(super) fn examples(args: &GenerateArgs, form: Form<'_>) -> Result<Vec<Example>> {
     match &args.input {
-        Some(path) => read(path, chat),
-        None => args.prompts.iter().map(|text| written(text, chat)).collect(),
+        Some(path) => read(path, form),
+        None => args.prompts.iter().map(|text| Ok(asked(form.prompt(text)?, &Map::new()))).collect(),
     }
 }
 
-fn written(text: &str, chat: Option<&Chat>) -> Result<Example> {
-    let prompt = chat.map_or_else(|| Ok(text.to_owned()), |chat| chat.prompt(&Messages::user(text)))?;
-    Ok(asked(prompt, &Map::new()))
+/// The form that prompts get.
+#[derive(Clone, Copy)]
+pub(super) struct Form<'a> {
+    /// Formats them as messages of the user; none for plain text.
+    pub(super) chat: Option<&'a Chat>,
+    /// A text around each, with [`PROMPT`] in its place.
+    pub(super) template: Option<&'a str>,
+}
+
+impl Form<'_> {
+    fn prompt(self, text: &str) -> Result<String> {
+        let text = self.template.map_or_else(|| text.to_owned(), |template| template.replace(PROMPT, text));
+        self.chat.map_or_else(|| Ok(text.clone()), |chat| chat.prompt(&Messages::user(&text)))
+    }
 }
 
 /// A prompt, with the columns of its row.
@@ -111,17 +123,22 @@ fn asked(prompt: String, row: &Map<String, Value>) -> Example {
     Example { prompt, answer, solution: None, reply: None, columns: Value::Object(columns).to_string(), row: None }
 }
 
-/// Reads the prompts of a file: the column `prompt` of a `.jsonl` file, the lines of any other.
-fn read(path: &Path, chat: Option<&Chat>) -> Result<Vec<Example>> {
+/// Reads the prompts of a file: the column `prompt` of a `.jsonl` or `.ndjson` file, the lines of any other.
+fn read(path: &Path, form: Form<'_>) -> Result<Vec<Example>> {
     let text = files::text(path).with_context(|| format!("cannot read `{}`", path.display()))?;
-    let rows = path.extension().is_some_and(|extension| extension == "jsonl");
-    let prompt = |line: &str| match (lenient::parse(line.as_bytes()), chat) {
-        _ if !rows => written(line, chat),
-        (Ok(Value::Object(row)), _) if row.get("prompt").is_some_and(Value::is_string) => {
-            Ok(asked(written(row["prompt"].as_str().unwrap_or_default(), chat)?.prompt, &row))
+    let is_of_rows = |ending: &OsStr| ["jsonl", "ndjson"].iter().any(|rows| ending.eq_ignore_ascii_case(rows));
+    let rows = path.extension().is_some_and(is_of_rows);
+    let prompt = |line: &str| match lenient::parse(line.as_bytes()) {
+        _ if !rows => Ok(asked(form.prompt(line)?, &Map::new())),
+        Ok(Value::Object(row)) if row.get("prompt").is_some_and(Value::is_string) => {
+            Ok(asked(form.prompt(row["prompt"].as_str().unwrap_or_default())?, &row))
         }
-        (Ok(Value::Object(row)), chat) if row.get("prompt").is_some_and(Value::is_array) => {
-            let chat = chat.context("its prompt is a list, as messages are (give `--chat`)")?;
+        Ok(Value::Object(row)) if row.get("prompt").is_some_and(Value::is_array) => {
+            let chat = form.chat.context("its prompt is a list, as messages are (give `--chat`)")?;
+            ensure!(
+                form.template.is_none(),
+                "its prompt is a list of messages, which `data.prompt_template` cannot be put around (remove it)"
+            );
             Ok(asked(chat.prompt(&Messages::in_row(line.as_bytes(), "prompt")?)?, &row))
         }
         _ => {

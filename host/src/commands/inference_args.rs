@@ -18,7 +18,7 @@ pub(super) struct ModelArgs {
     /// The model: a Hugging Face folder, a GGUF file, the id of one that is cached, a run, which means its best checkpoint, another checkpoint, or
     /// `embedded:tiny-arithmetic`.
     #[arg(long, value_name = "DIR")]
-    model: String,
+    pub(super) model: String,
     /// Where the model computes: `cpu`, or `cuda:N` in a host built with CUDA.
     #[arg(long, value_name = "DEVICE", default_value = CPU)]
     device: String,
@@ -120,8 +120,8 @@ impl GenerateArgs {
     pub(super) fn check(&self) -> Result<()> {
         ensure!(self.batch_size > 0, "`--batch-size` is 0, expected at least 1");
         ensure!(self.num_generations > 0, "`--num-generations` is 0, expected at least 1");
-        let read = self.input.iter().chain(&self.config).map(PathBuf::as_path);
-        self.out.as_ref().map_or(Ok(()), |out| output::check_not_read("--out", out, read))
+        let read = self.input.iter().chain(&self.config).cloned();
+        self.out.as_ref().map_or(Ok(()), |out| output::check_not_read("--out", out, &self.model.model, read))
     }
 
     /// The flags as settings, in the form of `--set`, for a model of this many positions.

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use capo_loader::files::{self, NewFile};
 use capo_loader::watchdog;
 
+use crate::run::checkpoint;
 use crate::terminal::say;
 
 /// Path of the file while it is not whole.
@@ -23,7 +24,7 @@ fn create(path: &Path) -> Result<NewFile> {
         }
         watchdog::exit(130);
     };
-    ctrlc::set_handler(interrupted).context("cannot watch for Ctrl-C")?;
+    watchdog::keeping_ignored(|| ctrlc::set_handler(interrupted)).context("cannot watch for Ctrl-C")?;
     let file = NewFile::create(path).with_context(|| unwritable(path))?;
     let _ = PARTIAL.set(file.partial().to_owned());
     Ok(file)
@@ -64,15 +65,23 @@ pub(super) fn check(path: &Path) -> Result<()> {
     files::check_replaceable(path)
 }
 
-/// Refuses an output that is one of the files that are read, because it would replace that file.
-pub(super) fn check_not_read<'a>(flag: &str, out: &Path, read: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+/// Refuses an output that would replace a file that is read, or one in a folder that is read: the folder of the model, its run, or its data.
+pub(super) fn check_not_read(
+    flag: &str,
+    out: &Path,
+    model: &str,
+    read: impl IntoIterator<Item = PathBuf>,
+) -> Result<()> {
     let Ok(whole) = out.canonicalize() else { return Ok(()) };
-    match read.into_iter().find(|input| input.canonicalize().is_ok_and(|input| input == whole)) {
-        None => Ok(()),
-        Some(_) => {
-            bail!("`{flag} {}` is a file that is read, and would be replaced (choose another name)", out.display())
-        }
+    let model = Path::new(model);
+    let models = [Some(model), checkpoint::run_of(model)].into_iter().flatten().map(Path::to_owned);
+    let holds = |input: &PathBuf| input.canonicalize().is_ok_and(|input| whole.starts_with(input));
+    let Some(input) = models.chain(read).find(holds) else { return Ok(()) };
+    let shown = out.display();
+    if input.is_dir() {
+        bail!("`{flag} {shown}` would replace a file of `{}`, which is read (choose another name)", input.display());
     }
+    bail!("`{flag} {shown}` is a file that is read, and would be replaced (choose another name)")
 }
 
 /// Beginning of the error message about a file that cannot be written; the reason follows it.

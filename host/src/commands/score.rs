@@ -14,7 +14,7 @@ use crate::terminal::{grouped, say};
 pub(super) fn run(args: &ScoreArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
         ensure!(args.batch_tokens > 0, "`--batch-tokens` is 0, expected at least 1");
-        output::check_not_read("--out", &args.out, [args.input.as_path()])?;
+        output::check_not_read("--out", &args.out, &args.model.model, [args.input.clone()])?;
         let (files, policy) = args.model.open()?;
         Ok((files, policy, Lines::create(&args.out)?))
     };

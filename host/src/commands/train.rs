@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use capo_loader::place::Place;
 use capo_loader::registry::Registry;
+use capo_loader::{batch_file, watchdog};
 
 use super::args::TrainArgs;
 use super::failure::Failure;
@@ -18,6 +19,9 @@ use crate::model::device;
 use crate::run::{AbsentWeights, CONFIG_FILE, Resources, Run, best, directory, provenance};
 use crate::terminal::{self, ProgressLines};
 use crate::train::train;
+
+/// Name of the file that marks the directory of a search by `host find-rate`.
+pub(super) const SEARCH_FILE: &str = "find-rate";
 
 pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
     if args.dry_run {
@@ -61,6 +65,11 @@ pub(super) fn explained(error: anyhow::Error, run: &mut Run) -> Failure {
 /// Opens the run. The lines are about the origin of its settings and about unused plugins.
 fn open_run(args: &TrainArgs) -> Result<(Run, Vec<String>)> {
     if let Some(dir) = &args.resume {
+        ensure!(
+            !dir.join(SEARCH_FILE).is_file(),
+            "`{}` is a search of `host find-rate`, which kept no model to go on with (train with the rate that it found)",
+            dir.display()
+        );
         let lock = directory::reopen(dir)?;
         let registry = reopen_plugins(args, dir)?;
         let draft = Draft::read(Some(&dir.join(CONFIG_FILE)), config::DEFAULT, &[])?;
@@ -70,7 +79,7 @@ fn open_run(args: &TrainArgs) -> Result<(Run, Vec<String>)> {
         check_memory(args.allow_more_memory, &mut run.resources)?;
         return Ok((run, sources));
     }
-    args.dump_batches.as_deref().map_or(Ok(()), directory::check_unused)?;
+    args.dump_batches.as_deref().map_or(Ok(()), |dir| batch_file::check_folder(dir, None))?;
     let (config, registry, sources) = new_run(args)?;
     let (mut resources, dir) = Run::prepare(config, &registry, AbsentWeights::Refused)?;
     check_memory(args.allow_more_memory, &mut resources)?;
@@ -142,15 +151,15 @@ fn reopen_plugins(args: &TrainArgs, dir: &Path) -> Result<Registry> {
     Registry::open_with(&names, &trust, Some(seconds))
 }
 
-/// Handles Ctrl-C: the first ends the run after the current rollout, the second ends the process.
+/// Handles Ctrl-C, SIGTERM and SIGHUP: the first ends the run after the current rollout, the second ends the process.
 fn watch_interrupts(stop: &Arc<AtomicBool>, place: &Arc<Place>) -> Result<()> {
     let (stop, place) = (Arc::clone(stop), Arc::clone(place));
-    ctrlc::set_handler(move || {
+    let interrupted = move || {
         if stop.swap(true, Ordering::Relaxed) {
             terminal::note(&place.stopped().unwrap_or_default());
-            capo_loader::watchdog::exit(130);
+            watchdog::exit(130);
         }
         terminal::note("stopping after this rollout, with a checkpoint (again to stop at once)");
-    })
-    .context("cannot watch for Ctrl-C")
+    };
+    watchdog::keeping_ignored(|| ctrlc::set_handler(interrupted)).context("cannot watch for Ctrl-C")
 }

@@ -104,7 +104,7 @@ fn a_killed_evaluation_goes_on_to_the_same_bytes() {
         assert_snapshot!(folder.refused(&eval), @"`answers.jsonl.partial` is damaged at line 2 (remove it to begin anew)");
         std::fs::write(&partial, cut).unwrap();
         let other = folder.refused(&format!("{eval} --set train.seed=7"));
-        assert_snapshot!(other, @"`answers.jsonl.partial` has answers of another model, or to other questions or settings (remove it to begin anew)");
+        assert_snapshot!(other, @"`answers.jsonl.partial` has answers of another model, or with other questions, settings, plugins or programs (remove it to begin anew)");
     }
     folder.said(&eval);
     assert!(folder.bytes("answers.jsonl") == whole);
@@ -133,6 +133,19 @@ fn any_other_model_is_measured_with_the_defaults() {
     right      `exact_match` above 0
     easy              pass@1 0.0%  reward 0.000  (12 prompts, 12 of 12 answers cut off at 9 tokens)
     ");
+}
+
+/// Answers that were graded in one way are not joined with others.
+#[test]
+fn an_evaluation_goes_on_with_the_same_programs_alone() {
+    let folder = folder();
+    folder.write("grade", "exit 1");
+    let eval = "eval --benchmark hard.jsonl --set reward=[{use=\"command\",command=[\"sh\",\"grade\"]}] --output answers.jsonl";
+    assert_eq!(folder.host(eval).code, Some(1));
+    let plugin = folder.refused(&format!("{eval} --plugin librewarding.so"));
+    folder.write("grade", "while read -r line; do echo 1; done");
+    assert_eq!(folder.refused(eval), plugin);
+    assert_snapshot!(plugin, @"`answers.jsonl.partial` has answers of another model, or with other questions, settings, plugins or programs (remove it to begin anew)");
 }
 
 #[test]
@@ -188,6 +201,9 @@ fn a_run_records_its_benchmarks_and_resumes() {
     folder.said(&format!("eval {BENCHMARKS} --model {} --output answers.jsonl", model.display()));
     let right = folder.json_lines("answers.jsonl")[..48].iter().filter(|line| line["correct"] == true).count();
     assert!((evals["eval/easy/pass@1"] - right as f64 / 48.0).abs() < 1e-12);
+    let replacing =
+        format!("eval --model {} --output {}", model.display(), whole.path().join("metrics.jsonl").display());
+    assert_snapshot!(folder.refused(&replacing), @"`--output FOLDER/whole/metrics.jsonl` would replace a file of `FOLDER/whole`, which is read (choose another name)");
 }
 
 #[test]

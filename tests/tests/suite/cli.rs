@@ -176,6 +176,11 @@ fn sft_refuses_bad_input() {
     let sft = "sft --output-dir out --set data={dataset_name=\"rows.jsonl\"} --set eval.num_prompts=0 --set train.max_steps=1";
     folder.write("rows.jsonl", format!("{}\n{}\n", row(1), row(5 << 20)));
     assert_snapshot!(folder.refused(sft), @"bad row at line 2 of `rows.jsonl` (mend it, or set `data.on_bad_row` to `skip`): a text of 5242880 bytes has more tokens than the model has positions, 64 (shorten `111111111111111111111111111111111111111111111111111111111111…`)");
+    let step =
+        "--set train.max_steps=1 --set eval.num_prompts=0 --set train.learning_rate=1e30 --set train.warmup_ratio=0";
+    let broken = folder.host(&format!("sft --output-dir out {step}")).failed();
+    assert!(broken.ends_with(" at step 1 (lower `train.learning_rate`)"), "{broken}");
+    assert!(!folder.path().join("out").exists());
     folder.write("taken/file", "");
     assert_snapshot!(folder.refused("sft --output-dir taken"), @"`taken` exists already (choose another `--output-dir`)");
 }

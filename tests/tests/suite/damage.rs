@@ -93,7 +93,11 @@ fn changed_settings_are_told_and_taken_when_meant() {
     folder.replace("run/config.toml", "[[mask]]", "[[mask]]\nquantile_of_nothing = 1");
     assert!(folder.refused("train --resume run").contains("quantile_of_nothing"));
     folder.replace("run/config.toml", "quantile_of_nothing = 1", "threads = 1");
-    assert_snapshot!(folder.refused("train --resume run"), @"the settings of `run/config.toml` are not those that its checkpoint of step 2 was made with: `mask.0.threads`: not set -> 1, `train.learning_rate`: 0.0001 -> 0.0002 (put them back, or take them with `--allow-changed-config`)");
+    let refused = folder.refused("train --resume run");
+    assert_snapshot!(refused, @"the settings of `run/config.toml` are not those that its checkpoint of step 2 was made with: `mask.0.threads`: not set -> 1, `train.learning_rate`: 0.0001 -> 0.0002 (put them back, or take them with `--allow-changed-config`)");
+    // Taken without a step, they have made no checkpoint.
+    folder.said("train --resume run --allow-changed-config --stop-after 2");
+    assert_eq!(folder.refused("train --resume run"), refused);
     let outcome = folder.host("train --resume run --allow-changed-config --stop-after 3").succeeded();
     assert_snapshot!(outcome.stdout.lines().find(|line| line.starts_with("changed")).unwrap(), @"changed    `mask.0.threads`: not set -> 1, `train.learning_rate`: 0.0001 -> 0.0002");
     // They are known from then on, and where no such checkpoint is left they are not.

@@ -160,7 +160,10 @@ fn host_generate_plays_an_environment() {
         include_str!("../../../configs/tiny/default.toml")
     );
     folder.write("run.toml", config);
-    assert_snapshot!(folder.said(&format!("{act} --config run.toml 12+30=")));
+    let template = "--set data.dataset_name=rows.jsonl --set data.prompt_template=1{prompt}=";
+    let calculated = folder.said(&format!("{act} --config run.toml 12+30="));
+    assert_eq!(folder.said(&format!("{act} --config run.toml {template} 2+30")), calculated);
+    assert_snapshot!(calculated);
     folder.write("rows.jsonl", "{\"prompt\": \"12+\", \"level\": 3}\n");
     folder.said(&format!("{act} {game} --input rows.jsonl --num-generations 3 --batch-size 2 --out out.jsonl"));
     let rows = folder.json_lines("out.jsonl");

@@ -82,6 +82,17 @@ fn interrupted() {
     folder.resume("run").assert_same_files(&whole);
 }
 
+/// `nohup` starts a process that ignores the hang-up, a script with `&` one that ignores Ctrl-C.
+#[test]
+fn what_was_ignored_stays_ignored() {
+    let folder = Folder::new();
+    let signals =
+        "trap '' HUP INT; (until [ -s run/metrics.jsonl ]; do sleep 0.02; done; kill -HUP $$; kill -INT $$) &";
+    let outcome = folder.host_after(&format!("{signals} true"), &format!("train --output-dir run {THIRTY_STEPS}"));
+    assert_eq!(outcome.succeeded().stderr, "");
+    assert_eq!(folder.run_dir("run").checkpoints(), [30]);
+}
+
 #[test]
 fn interrupted_twice() {
     let folder = Folder::new();
@@ -90,7 +101,7 @@ fn interrupted_twice() {
     wait_for(&mut child, &folder.run_dir("run"), 2);
     // Until it has ended: the first may be done with before the second comes.
     while child.try_wait().unwrap().is_none() {
-        let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        let _ = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     }
     let outcome = folder.outcome(child.wait_with_output().unwrap());
     let last = outcome.stderr.lines().last().unwrap();

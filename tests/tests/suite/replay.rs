@@ -125,7 +125,7 @@ fn recording_changes_no_bit() {
     let steps = "--set train.max_steps=3 --set eval.num_prompts=0";
     folder.train("a", steps).assert_same(&folder.train("b", &format!("{steps} --dump-batches dump")));
     let again = folder.host(&format!("train {steps} --dump-batches dump"));
-    assert_snapshot!(again.refused(), @"`--dump-batches dump` is not empty (choose another folder)");
+    assert_snapshot!(again.refused(), @"`--dump-batches dump` is no empty folder (choose another)");
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn a_run_that_failed_before_its_first_step_is_no_obstacle() {
     assert_eq!(folder.refused(&format!("train {args}")), exists);
     fs::remove_file(folder.path().join("run/notes.txt")).unwrap();
     assert_eq!(names(&folder.path().join("run")), blank);
-    folder.said(&format!("train {args}"));
+    folder.said(&format!("train {}", args.replace("run ", "run/. ")));
     assert_eq!(folder.run_dir("run").metrics().len(), 2);
     // A run that has done a step is one to go on with.
     assert_eq!(folder.refused(&format!("train {args}")), exists);
@@ -173,6 +173,11 @@ fn batches_of_a_resumed_run() {
     let read = |dir: &str, name: &str| tensors(&folder.path().join(dir).join(name));
     assert!(steps.into_iter().all(|name| read("batches", &name) == read("whole-batches", &name)));
     // A new run that is refused leaves nothing.
-    let _ = folder.refused(&format!("train --output-dir other {ONE_STEP} --dump-batches batches"));
+    for dir in ["batches", "batches/notes.txt"] {
+        let refused = folder.refused(&format!("train --output-dir other {ONE_STEP} --dump-batches {dir}"));
+        assert_eq!(refused, format!("`--dump-batches {dir}` is no empty folder (choose another)"));
+    }
     assert!(!folder.path().join("other").exists());
+    // The batches of another run stay.
+    assert_snapshot!(folder.refused("train --resume run --dump-batches whole-batches"), @"`--dump-batches whole-batches` is no empty folder, and not the one with this run's batches (choose another)");
 }

@@ -158,6 +158,7 @@ fn generation_refuses_bad_input() {
     // Without a length, completions may be as long as the model's positions allow.
     folder.said("generate --model embedded:tiny-arithmetic 1+1= 123+456=");
     folder.write("prompts.jsonl", "{\"prompt\": 1}\n");
+    folder.write("prompts.NDJSON", "{\"prompt\": 1}\n");
     folder.write("prompts.txt", "\n");
     assert_refused("generate", &folder);
 }

@@ -231,7 +231,8 @@ fn find_rate_is_the_search_alone() {
         "--plugin libgovernor.so {batch} {rate} --set train.max_steps=6 --set eval.num_prompts=0 --set train.lr_scheduler_type=constant --set train.warmup_ratio=0"
     );
     let trained = folder.train("run", &training);
-    let ends = "--set train.max_completions=24 --set train.max_time=1e-9";
+    let ends = "--set train.max_completions=24 --set train.max_time=1e-9 --set train.metric_for_best_model=eval_reward \
+        --set eval.eval_steps=2 --set train.greater_is_better=true --set train.early_stopping_threshold=0.1";
     let said = folder.said(&format!("find-rate {batch} {rate} {ends} --set train.output_dir=run"));
     let found = format!("{:.1e}", trained.metric("governor.kl/found_rate")[0]);
     assert!(said.contains(&format!("learning rate found: {found} (share ")), "{said}");
@@ -239,6 +240,8 @@ fn find_rate_is_the_search_alone() {
     let searched = folder.run_dir("runs/find-rate-seed42");
     assert_eq!(searched.metric("reward")[..6], trained.metric("reward"));
     assert!(!searched.path().join("checkpoints").exists());
+    folder.said("train --config runs/find-rate-seed42/config.toml --dry-run --plugin libgovernor.so");
+    assert_snapshot!(folder.refused("train --resume runs/find-rate-seed42"), @"`runs/find-rate-seed42` is a search of `host find-rate`, which kept no model to go on with (train with the rate that it found)");
     folder.said(&format!("train --output-dir plain --set train.max_steps=1 --set train.learning_rate={found}"));
 
     let low = folder.said(&format!("find-rate {batch} --set train.learning_rate=1e-6 --plugin libcapo.so"));

@@ -15,7 +15,8 @@ pub struct Group {
 
 /// True if runs of one series may differ in the setting `key`.
 fn is_aside(key: &str) -> bool {
-    key == "train.seed" || key.starts_with("logging.") || key.starts_with("warnings.")
+    // A run writes the day on which it begins into the settings of a chat.
+    ["train.seed", "data.date"].contains(&key) || key.starts_with("logging.") || key.starts_with("warnings.")
 }
 
 /// The groups, ordered by their first runs.
@@ -85,7 +86,8 @@ mod tests {
     #[test]
     fn seeds_are_one_series() {
         let of = |recipe, seed, rate: &str| {
-            let settings = [("recipe", recipe), ("train.seed", seed), ("train.learning_rate", rate)];
+            let date = ("data.date", if seed == "1" { "2026-07-31" } else { "2026-08-01" });
+            let settings = [("recipe", recipe), ("train.seed", seed), ("train.learning_rate", rate), date];
             run(&format!("{rate}-{seed}"), &settings)
         };
         let (grpo, capo) = ("\"grpo\"", "\"capo\"");

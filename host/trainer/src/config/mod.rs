@@ -51,6 +51,9 @@ pub use warnings::WarningsConfig;
 /// The settings of `host train` without `--config`; they are also the defaults for a config that holds only components.
 pub const DEFAULT: &str = include_str!("../../../../configs/tiny/default.toml");
 
+/// Search for a name among the ids of the Hub's cache; `None` if it is none.
+type Find = fn(&str) -> Result<Option<PathBuf>>;
+
 /// All settings of a run, a field for each section.
 #[derive(Debug, Clone, Serialize)]
 pub struct Config {
@@ -180,22 +183,24 @@ impl Config {
     ///
     /// An id of the Hub becomes the path of its newest snapshot. The date is set to today if a chat template may need it.
     pub fn make_paths_absolute(&mut self) -> Result<()> {
-        let rewards = self.reward.iter_mut().filter_map(RewardConfig::model_name_or_path);
-        let ModelConfig { model_name_or_path, ref_model_name_or_path, .. } = &mut self.model;
-        for name in rewards.chain([model_name_or_path]).chain(ref_model_name_or_path) {
-            make_absolute(name, hub::find)?;
-        }
-        let DataConfig { dataset_name, eval_dataset_name, chat_template, datasets, .. } = &mut self.data;
-        let data = [Some(dataset_name), eval_dataset_name.as_mut()].into_iter().flatten();
-        let files = self.eval.benchmark.iter_mut().map(|benchmark| &mut benchmark.file);
-        for name in data.chain(datasets.iter_mut().map(|one| &mut one.path)).chain(files) {
-            make_absolute(name, hub::find_dataset)?;
-        }
-        chat_template.iter_mut().try_for_each(|path| make_absolute(path, |_| Ok(None)))?;
+        self.paths().try_for_each(|(name, find)| make_absolute(name, find))?;
         if self.data.format == Format::Chat {
             self.data.date.get_or_insert_default();
         }
         Ok(())
+    }
+
+    /// Names of the models and data that are read, each with the search for one that is an id of the Hub.
+    pub fn paths(&mut self) -> impl Iterator<Item = (&mut String, Find)> {
+        let Self { model, data, reward, eval, .. } = self;
+        let models = reward.iter_mut().filter_map(RewardConfig::model_name_or_path);
+        let models = models.chain([&mut model.model_name_or_path]).chain(&mut model.ref_model_name_or_path);
+        let files = eval.benchmark.iter_mut().map(|benchmark| &mut benchmark.file);
+        let files = files.chain(data.datasets.iter_mut().map(|one| &mut one.path));
+        let files = files.chain([&mut data.dataset_name]).chain(&mut data.eval_dataset_name);
+        let found = |find: Find| move |name| (name, find);
+        let template = data.chat_template.iter_mut().map(found(|_| Ok(None)));
+        models.map(found(hub::find)).chain(files.map(found(hub::find_dataset))).chain(template)
     }
 }
 
@@ -227,7 +232,7 @@ pub fn default_of(path: &str) -> Option<String> {
 }
 
 /// Makes a path absolute. An id of the Hub becomes the path that `find` has for it.
-fn make_absolute(name: &mut String, find: impl Fn(&str) -> Result<Option<PathBuf>>) -> Result<()> {
+fn make_absolute(name: &mut String, find: Find) -> Result<()> {
     if let (false, Some(snapshot)) = (Path::new(name).exists(), find(name)?) {
         *name = snapshot.to_string_lossy().into_owned();
     }

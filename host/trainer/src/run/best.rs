@@ -18,7 +18,7 @@ pub fn consider(run: &mut Run) -> Result<()> {
     if value.is_none() && run.progress.best.is_none() {
         refuse(run, metric)?;
     }
-    // A step whose metric is missing or NaN is never the best.
+    // A step whose metric is missing is never the best.
     let value = value.unwrap_or(f64::NAN);
     run.progress.best = compared(run.progress.best.take(), run.progress.step, value, &run.resources.config.train);
     Ok(())
@@ -48,6 +48,8 @@ fn compared(before: Option<Best>, step: u64, value: f64, train: &TrainConfig) ->
         return value.is_finite().then_some(Best { step, value, without_improvement: 0, measure });
     };
     let gain = if train.is_greater_better() { value - before.value } else { before.value - value };
+    // `progress.json` could not hold an infinite value.
+    let gain = if value.is_finite() { gain } else { f64::NAN };
     let without_improvement = if gain > train.early_stopping_threshold { 0 } else { before.without_improvement + 1 };
     let (step, value) = if gain > 0.0 { (step, value) } else { (before.step, before.value) };
     Some(Best { step, value, without_improvement, measure })
@@ -79,6 +81,7 @@ pub fn ending(run: &Run) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::Progress;
 
     fn history(train: &TrainConfig, values: &[f64]) -> Vec<(u64, u64)> {
         let mut best = None;
@@ -108,6 +111,12 @@ mod tests {
     #[test]
     fn what_is_no_number_is_never_the_best() {
         let train = TrainConfig::default();
-        assert_eq!(history(&train, &[f64::NAN, 0.2, f64::NAN, 0.3]), [(0, 0), (2, 0), (2, 1), (4, 0)]);
+        for none in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert_eq!(history(&train, &[none, 0.2, none, 0.3]), [(0, 0), (2, 0), (2, 1), (4, 0)]);
+        }
+        // As earlier versions saved it.
+        let best = Some(Best { step: 2, value: f64::INFINITY, without_improvement: 0, measure: None });
+        let saved = serde_json::to_string(&Progress { best, ..Progress::default() }).unwrap();
+        assert_eq!(serde_json::from_str::<Progress>(&saved).unwrap().best, None);
     }
 }

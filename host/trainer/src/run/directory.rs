@@ -18,6 +18,8 @@ use crate::model::fits_disk;
 
 /// Beginning of the names of TensorBoard's files.
 const EVENTS: &str = "events.out.tfevents";
+/// Name of the file in a run's directory with the path of the folder that has its batches. Those of another run are not removed.
+const BATCHES_FILE: &str = "batches";
 /// Parent folder of runs for which no folder is given.
 const RUNS: &str = "runs";
 
@@ -47,7 +49,7 @@ fn exists_already(dir: &Path) -> String {
 
 /// True if the run in `dir` has done no step and no process works in it. A new run may then replace it without loss.
 fn is_blank(dir: &Path) -> bool {
-    const FILES: [&str; 5] = [CONFIG_FILE, METRICS_FILE, COMPLETIONS_FILE, provenance::FILE, lock::FILE];
+    const FILES: [&str; 6] = [CONFIG_FILE, METRICS_FILE, COMPLETIONS_FILE, BATCHES_FILE, provenance::FILE, lock::FILE];
     let known = |name: &str| FILES.contains(&name) || name == checkpoint::FOLDER || name.starts_with(EVENTS);
     let is_known =
         |entry: std::io::Result<fs::DirEntry>| entry.is_ok_and(|one| one.file_name().to_str().is_some_and(known));
@@ -139,34 +141,11 @@ pub fn reopen(dir: &Path) -> Result<Lock> {
     Ok(lock)
 }
 
-/// Refuses a folder for a new run's batches that is not empty.
-pub fn check_unused(dir: &Path) -> Result<()> {
-    let used = fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
-    ensure!(!used, "`--dump-batches {}` is not empty (choose another folder)", dir.display());
-    Ok(())
-}
-
-/// Prepares the folder `dir` for the batches of a run from `step` on. Batches of `step` and later steps are removed, because they will be
-/// written again. Leftovers of an interrupted process are removed too.
-fn ready_for_batches(dir: &Path, step: u64) -> Result<()> {
-    let shown = dir.display();
-    fs::create_dir_all(dir).with_context(|| format!("cannot make the folder `{shown}`"))?;
-    folders::clean(dir)?;
-    for entry in fs::read_dir(dir).with_context(|| format!("cannot list `{shown}`"))? {
-        let path = entry?.path();
-        let name = path.file_name().and_then(|name| name.to_str());
-        if name.and_then(batch_file::step).is_some_and(|found| found >= step) {
-            fs::remove_file(&path).with_context(|| format!("cannot remove `{}`", path.display()))?;
-        }
-    }
-    Ok(())
-}
-
 impl Run {
     /// Writes the batch of every following step to `dir`, including the last layer and the rollout's context.
     pub fn dump_batches(&mut self, dir: Option<&Path>) -> Result<()> {
         if let Some(dir) = dir {
-            ready_for_batches(dir, self.progress.step)?;
+            batch_file::prepare_folder(dir, self.progress.step, &self.dir.join(BATCHES_FILE))?;
             let inputs = &mut self.resources.inputs;
             *inputs = inputs.with(Inputs::LAST_LAYER | Inputs::ROLLOUT_CONTEXT | Inputs::SAMPLER_TOP_K);
             self.dump = Some(dir.to_owned());

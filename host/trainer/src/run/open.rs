@@ -32,7 +32,7 @@ impl Run {
     ) -> Result<(Resources, Option<PathBuf>)> {
         config.make_paths_absolute()?;
         // Stored settings without the directory can be used for another run.
-        let dir = config.train.output_dir.take();
+        let dir = config.train.output_dir.take().map(|dir| dir.components().collect::<PathBuf>());
         dir.as_deref().map_or(Ok(()), directory::check_free)?;
         Ok((Resources::open(config, registry, absent)?, dir))
     }

@@ -1,6 +1,7 @@
 //! Progress of a run, and the parts of it that can be saved.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::stages::record::StepRecord;
 use crate::stages::rollout::RolloutRecord;
@@ -38,7 +39,7 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_out_reward: Option<f64>,
     /// The best evaluation; `None` without a metric for it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "finite")]
     pub best: Option<Best>,
 }
 
@@ -80,6 +81,12 @@ pub struct Best {
     /// The metric of the value, and whether more of it is better; `None` in older checkpoints.
     #[serde(default)]
     pub measure: Option<(String, bool)>,
+}
+
+/// The best evaluation; `None` for an infinite one, whose value earlier versions saved as `null`.
+fn finite<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Best>, D::Error> {
+    let best = Option::<Value>::deserialize(from)?.filter(|best| !best["value"].is_null());
+    best.map(serde_json::from_value).transpose().map_err(serde::de::Error::custom)
 }
 
 /// State of a run between two rollouts, from which a checkpoint can still be made. A change of the weights invalidates it.

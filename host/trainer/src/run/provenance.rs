@@ -37,7 +37,8 @@ pub fn latest(dir: &Path) -> Result<Vec<LoadedPlugin>> {
 /// The settings of the run in `dir` when the checkpoint of `step` was made.
 pub fn settings_at(dir: &Path, step: u64) -> Result<String> {
     let periods = read(dir)?;
-    let before = periods.into_iter().rev().find(|period| period.from_step <= step);
+    // A period that begins at a checkpoint has not made it.
+    let before = periods.into_iter().rev().find(|period| period.from_step < step.max(1));
     before
         .map(|period| period.settings)
         .with_context(|| format!("`{}` knows nothing of step {step}", dir.join(FILE).display()))
