@@ -34,6 +34,11 @@ pub(crate) fn kill(mut child: Child) {
     assert_eq!(child.wait().unwrap().signal(), Some(9), "killed, not finished");
 }
 
+/// Sends what `host` takes as it takes Ctrl-C, which is ignored where these tests run in the background of a script.
+pub(crate) fn terminate(child: &Child) {
+    let _ = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+}
+
 #[test]
 fn killed() {
     let folder = Folder::new();
@@ -71,7 +76,7 @@ fn interrupted() {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let run = folder.run_dir("run");
     wait_for(&mut child, &run, 2);
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    terminate(&child);
     let outcome = folder.outcome(child.wait_with_output().unwrap()).succeeded();
     assert_snapshot!(outcome.stderr.trim_end(), @"stopping after this rollout, with a checkpoint (again to stop at once)");
     let steps = run.metrics().len();
@@ -101,7 +106,7 @@ fn interrupted_twice() {
     wait_for(&mut child, &folder.run_dir("run"), 2);
     // Until it has ended: the first may be done with before the second comes.
     while child.try_wait().unwrap().is_none() {
-        let _ = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+        terminate(&child);
     }
     let outcome = folder.outcome(child.wait_with_output().unwrap());
     let last = outcome.stderr.lines().last().unwrap();

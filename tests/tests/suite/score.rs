@@ -1,13 +1,14 @@
 //! `host score` and `host generate`: what a model says of given completions, and what it makes of prompts.
 
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 use tests::artifacts::workspace;
 use tests::{Folder, json_lines, names, to_json_lines};
 
+use crate::interruption::terminate;
 use crate::refused::assert_refused;
 
 /// The rows of one model of `make.py`, with what transformers says of them.
@@ -73,7 +74,7 @@ fn an_interrupted_score_leaves_no_file() {
     let mut input = child.stdin.take().unwrap();
     input.write_all(&[b'\n'; 1 << 20]).unwrap();
     assert_eq!(names(folder.path()).len(), 1, "the answers are on their way");
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    terminate(&child);
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(names(folder.path()).len(), 0, "nothing is left of them");
 }
