@@ -74,7 +74,7 @@ pub fn check_folder(dir: &Path, note: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// What a run notes about the folder of its batches.
+/// The path of the batches' folder, as a run notes it.
 fn path_of(dir: &Path) -> std::io::Result<Vec<u8>> {
     Ok(dir.canonicalize()?.into_os_string().into_encoded_bytes())
 }

@@ -160,7 +160,7 @@ impl Tokenizer {
         self.decode_with(ids, &[])
     }
 
-    /// The same, with those special tokens that are among `kept`.
+    /// Text of completion ids, as from [`Tokenizer::decode`], with those special tokens that are among `kept`.
     pub(super) fn decode_with(&self, ids: &[u32], kept: &[&str]) -> Result<String> {
         let added = self.inner.get_added_vocabulary();
         let is_special = |token: &String| added.is_special_token(token) && !kept.contains(&token.as_str());

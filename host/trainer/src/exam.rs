@@ -22,7 +22,7 @@ use crate::stages::rollout::complete;
 pub struct Graded {
     /// Prompt, completion and expected answer.
     pub sample: SampledText,
-    /// What the rewards read of the completion: of an episode, its last turn.
+    /// The text that the rewards read: the completion, or the last turn of an episode.
     pub read: String,
     pub earned: Earned,
     /// True if the answer is right; `None` if no reward decides this.

@@ -112,7 +112,7 @@ EXPRESSIONS = [
     "x{% raw %}\n a {% endraw %}y{% raw %}\n  {% endraw %}\ny",
     "  {% raw %}  {{ b }}\n\n {%- endraw -%}\n y{%- raw -%}\n a\"\\\' {% endraw %} y",
     "\n  {% raw %}\n a\n  {% endraw %}\n.{% raw %}  {% endraw %}.{% raw %}{% endraw %}",
-    # What Python takes for white space, and for the end of a line.
+    # Python's white space and ends of lines are more than Rust's.
     "{{ '\x1c a\x1f\x85\xa0'|trim }}|{{ '-a-'|trim('-') }}|{{ '\x1ca\x1d'.strip() }}|{{ '\x1ea '.lstrip() }}|{{ ' a\x1f'.rstrip() }}",
     "{{ ' a\x1cb \x1f c\xa0'.split()|length }}{{ 'a\r\nb\rc\x0bd\x0ce\x1cf\x1dg\x1eh\x85i\u2028j\u2029k\n\nl'.splitlines()|length }}",
     "{{ 'a\r\nb\x0bc\n'.splitlines(true)|tojson }}{{ ''.splitlines()|length }}{{ 'a\x1fb'.splitlines()|length }}",
