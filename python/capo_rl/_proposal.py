@@ -197,6 +197,29 @@ class Proposal:
             self._gather_anew()
         return left
 
+    def agree(self, left: float, asks_again: bool) -> None:
+        """Refuses answers that differ over ranks, whose weights would part, or which would wait for one another.
+
+        Args:
+            left: The share of the step that is left on this rank.
+            asks_again: True if its control is to be called once more.
+
+        Raises:
+            ValueError: If ranks take different shares of the step, because their batches differ.
+        """
+        if ranks() == 1:
+            return
+        device = next((parameter.device for parameter in self._before), torch.device("cpu"))
+        asked = float(asks_again)
+        answers = torch.tensor([left, asked, -left, -asked], dtype=torch.float64, device=device)
+        dist.all_reduce(answers, dist.ReduceOp.MAX)
+        most, any_asked, least, all_asked = (answers * answers.new_tensor([1, 1, -1, -1])).tolist()
+        if most - least > 1e-6 * most or any_asked != all_asked:
+            raise ValueError(
+                f"ranks would take {least:.3g} to {most:.3g} of this step, so none of it is taken "
+                "(give `batch` the rows of all ranks on each)"
+            )
+
     def restore_moments(self) -> None:
         """Gives the optimizer the state that it had before the step."""
         assert self._moments is not None
@@ -342,9 +365,15 @@ def controlled(
     records: Records = {}
     left, restores = 1.0, False
     for name, control in named(controls):
-        scales, told = control(batch, weights.detach().float().cpu(), proposal.sizes, proposal)
-        applied = proposal.scale(scales)
-        records |= reports(name, control, told, {"applied": applied})
+        weighed, applied = weights.detach().float().cpu(), 1.0
+        for _ in range(2):
+            scales, told = control(batch, weighed, proposal.sizes, proposal)
+            applied *= proposal.scale(scales)
+            records |= reports(name, control, told, {"applied": applied})
+            asks_again = control.asks_again
+            proposal.agree(applied, asks_again)
+            if not asks_again:
+                break
         left, restores = left * applied, restores or control.restores_moments
     records["step_control/applied"] = left
     if left == 0 and restores:

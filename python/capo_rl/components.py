@@ -259,6 +259,14 @@ class StepControl(Component):
         """True if the optimizer's moments go back to those before a step of which nothing is taken."""
         return self._native.restores_moments
 
+    @property
+    def asks_again(self) -> bool:
+        """True if it is to be called once more in this step, with what its scales left of it; ask after the first call.
+
+        `capo_rl.torch.Governed`, TRL and verl do so.
+        """
+        return self._native.asks_again
+
     def __call__(
         self, batch: Batch, weights: Array, groups: Mapping[str, int], measure: Measurements
     ) -> tuple[list[float], Records]:

@@ -135,7 +135,8 @@ class Governed(torch.optim.Optimizer):
             weights: `[B, T]`, what each token weighed in it; all the same without it.
 
         Raises:
-            ValueError: If ranks took different shares of the step, because their batches differ.
+            ValueError: If ranks take different shares of the step, because their batches differ. None of it is taken
+                then.
         """
         # A control compares the gradient of this step.
         loss = evaluated(closure)
@@ -161,23 +162,8 @@ class Governed(torch.optim.Optimizer):
                 batch = batch.replace(optimizer=step_info(self.optimizer, known))
             weighed: Any = batch.completion_mask if weights is None else weights
             self.records, _ = controlled(self.controls, proposal, batch, torch.as_tensor(weighed))
-        applied: Any = self.records["step_control/applied"]
-        self._agree(applied)
         self.steps += 1
         return loss
-
-    def _agree(self, applied: float) -> None:
-        """Refuses shares that differ over ranks: their weights would part without a word."""
-        if ranks() == 1:
-            return
-        shares = torch.tensor([applied, -applied], dtype=torch.float64, device=self.param_groups[0]["params"][0].device)
-        torch.distributed.all_reduce(shares, torch.distributed.ReduceOp.MAX)
-        most, least = shares[0].item(), -shares[1].item()
-        if most - least > 1e-6 * most:
-            raise ValueError(
-                f"ranks took {least:.3g} to {most:.3g} of this step, so their weights differ now "
-                "(start again, and give `batch` the rows of all ranks on each)"
-            )
 
     def _over_ranks(self, measure: Callable[..., Any]) -> Callable[..., float]:
         """The mean over processes, of which all then take as much of the step."""

@@ -111,6 +111,16 @@ impl Component {
         self.with(py, |handle| matches!(handle, Handle::StepControl(control) if control.restores_moments()))
     }
 
+    /// True if a step control wants to be called once more with what the scales of its last call left of the step.
+    #[getter]
+    fn asks_again(&self, py: Python<'_>) -> PyResult<bool> {
+        let asked = self.with(py, |handle| match handle {
+            Handle::StepControl(control) => control.asks_again(),
+            _ => Ok(false),
+        })?;
+        asked.map_err(|error| broken(&error))
+    }
+
     /// `keep` after the mask, and the reports.
     fn mask<'py>(
         &self,

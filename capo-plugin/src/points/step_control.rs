@@ -21,6 +21,12 @@ pub trait StepControl: Send {
     /// scale is between 0 and 1, with default 1. The new weights are the old weights plus the scaled update.
     fn control(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, update: &mut Update<'_>) -> Result<(), PluginError>;
 
+    /// True if the host is to call [`control`](Self::control) once more in this step, with measurements of what the scales left of it. The
+    /// new scales shorten that further. Asked after the first call of each step; record a number in one of the two alone.
+    fn asks_again(&self) -> bool {
+        false
+    }
+
     /// True if the optimizer's moments return to their earlier values when nothing of a step is applied, as if there had been no step.
     /// Asked once, at creation. If no control returns true, the moments keep the step's values, whatever share of it is applied.
     fn restores_moments(&self) -> bool {
@@ -50,6 +56,9 @@ pub trait StepControl: Send {
     }
 }
 
+/// Id of a component's answer, a `bool`, to [`StepControl::asks_again`].
+const ASKS_AGAIN: &str = "capo.step-control.asks-again/1";
+
 point! {
     StepControl, built by step_control "a step control", as StepControlBox over WireStepControl_TO, held as StepControlHandle,
     component answers Answers {
@@ -76,11 +85,17 @@ impl<T: StepControl> WireStepControl for Guarded<T> {
         self.call("control", |component| {
             let groups: Vec<ParameterGroup<'_>> = groups.iter().map(ParameterGroup::from).collect();
             let mut update = Update::new(measurements, &groups, weights.as_slice(), scales.into_mut_slice());
-            component.control(&mut Ctx::new(host), &batch.into(), &mut update)
+            component.control(&mut Ctx::new(host), &batch.into(), &mut update)?;
+            Ok(component.asks_again())
         })
+        .map(|asks_again| self.answers.asks_again = asks_again)
     }
 
-    guarded_methods!();
+    fn extension(&mut self, id: RStr<'_>) -> ROption<Extension<'_>> {
+        if id == ASKS_AGAIN { ROption::RSome(Extension::of(&self.answers.asks_again)) } else { ROption::RNone }
+    }
+
+    guarded_methods!(without extension);
 }
 
 /// Measurements on the wire, made under the host's own floating-point settings.
@@ -129,6 +144,18 @@ impl StepControlHandle {
     /// True if the moments return to their earlier values when nothing of a step is applied.
     pub fn restores_moments(&self) -> bool {
         keeping_arithmetic(|| self.wire.restores_moments())
+    }
+
+    /// True if the component wants to be called once more with what the scales of its last call left of the step.
+    ///
+    /// # Errors
+    ///
+    /// When the plugin has another layout for this answer.
+    pub fn asks_again(&mut self) -> Result<bool, PluginError> {
+        match self.extension::<bool>(ASKS_AGAIN) {
+            Ok(answer) => Ok(answer.is_some_and(|asks| *asks)),
+            Err(differences) => Err(self.named(contract(format!("`{ASKS_AGAIN}` has another layout: {differences}")))),
+        }
     }
 
     /// Calls `control` on `scales`, one per group and initially 1; `weights` is `[B, T]`, each token's weight in the gradient.

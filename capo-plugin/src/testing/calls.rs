@@ -123,7 +123,7 @@ impl Fixture {
         component.step_end(&mut Records::default(), &self.batch_with(&self.context()), weights, taken)
     }
 
-    /// Runs a step control on `update`, with weight 1 for every kept token.
+    /// Runs a step control on `update`, with weight 1 for every kept token, and once more on what it left where it asks for that.
     pub fn control(&self, component: &mut StepControlHandle, update: Measured) -> Result<Controlled, PluginError> {
         let (outputs, records) = Self { update, ..self.clone() }.run(component)?;
         Ok(Controlled { scales: [0, 1, 2].map(|group| outputs[group].1[0]), records })

@@ -24,6 +24,16 @@ impl Measured {
         ParameterGroup::new("block.0", 4000),
         ParameterGroup::new("last_layer", 1000),
     ];
+
+    /// What `scales`, one per group, leave of the update: divergences fall with the square of the length.
+    #[must_use]
+    pub fn scaled(&self, scales: [f64; 3]) -> Self {
+        let norms = [0, 1, 2].map(|group| self.norms[group] * scales[group]);
+        let square = |norms: [f64; 3]| norms.iter().map(|norm| norm * norm).sum::<f64>();
+        let left = if scales == [scales[0]; 3] { scales[0].powi(2) } else { square(norms) / square(self.norms) };
+        let last_layer_kl = self.last_layer_kl * scales[2].powi(2);
+        Self { norms, fisher: self.fisher * left, last_layer_kl, kl: self.kl * left, alignment: self.alignment }
+    }
 }
 
 impl Default for Measured {

@@ -307,8 +307,17 @@ impl Observed for StepControlHandle {
     /// Uses weight 1 for all kept tokens.
     fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
         let weights: Vec<f32> = on.kept().into_iter().map(f32::from).collect();
-        let (mut update, mut scales) = (on.update, [1.0; Measured::GROUPS.len()]);
-        self.control(sink, &on.batch_with(&on.context()), &weights, &Measured::GROUPS, &mut update, &mut scales)?;
+        let context = on.context();
+        let mut ask = |mut update: Measured| -> Result<([f64; Measured::GROUPS.len()], bool), PluginError> {
+            let mut scales = [1.0; Measured::GROUPS.len()];
+            self.control(sink, &on.batch_with(&context), &weights, &Measured::GROUPS, &mut update, &mut scales)?;
+            Ok((scales, self.asks_again()?))
+        };
+        let (mut scales, asks_again) = ask(on.update)?;
+        if asks_again {
+            let (further, _) = ask(on.update.scaled(scales))?;
+            scales.iter_mut().zip(further).for_each(|(scale, further)| *scale *= further);
+        }
         let names = ["scale of embedding", "scale of block.0", "scale of last_layer"];
         Ok(names.into_iter().zip(scales.map(|scale| vec![scale])).collect())
     }

@@ -1,6 +1,6 @@
 //! The components of each point, as objects: [`crate::Reward`] and its siblings describe the methods.
 //!
-//! `extension` answers what a later minor version of a point asks its components; today's components know no id.
+//! `extension` answers what a later minor version of a point asks its components; today's components know the ids of their points' files.
 
 // `sabi_trait` generates code that these lints refuse.
 #![allow(missing_docs, non_camel_case_types, non_local_definitions, clippy::needless_lifetimes)]

@@ -3,7 +3,7 @@
 use capo_plugin::prelude::*;
 use capo_plugin::{OptimizerInfo, OptimizerKind};
 
-use crate::search::{Search, Step};
+use crate::search::{Part, Search, Step};
 use crate::target::{check_target, scale};
 
 pub(crate) const TARGET: &str = "auto";
@@ -56,18 +56,31 @@ pub(crate) struct Kl {
     rho: Option<f64>,
     #[serde(skip)]
     search: Search,
+    #[serde(skip)]
+    tried: Option<Tried>,
+}
+
+/// A step that was shortened to be measured once more, within one step of the run.
+struct Tried {
+    /// Number of the run's step.
+    number: u64,
+    /// The whole step.
+    step: Step,
+    /// The share that is left.
+    share: f64,
 }
 
 impl Default for Kl {
     fn default() -> Self {
-        Self { target: Target::Auto, fraction: FRACTION, every: EVERY, rho: None, search: Search::default() }
+        let (rho, search, tried) = (None, Search::default(), None);
+        Self { target: Target::Auto, fraction: FRACTION, every: EVERY, rho, search, tried }
     }
 }
 
 impl Kl {
     /// KL divergence of the step in nats, measured or estimated from Adam's second moment.
     fn kl(&mut self, ctx: &mut Ctx, step: u64, update: &mut Update) -> Result<f64, PluginError> {
-        // What the search finds rests on its first steps, so that these are measured on all completions.
+        // What the search finds rests on its first steps, so that each of these is measured, on all completions.
         let begins = matches!(self.target, Target::Auto) && self.search.begins();
         let fraction = if begins { 1.0 } else { self.fraction };
         if self.every == 1 {
@@ -83,7 +96,7 @@ impl Kl {
             ctx.record("predicted_kl", predicted);
         }
         let kl = match predicted {
-            Some(predicted) if !step.is_multiple_of(self.every) => predicted,
+            Some(predicted) if !begins && !step.is_multiple_of(self.every) => predicted,
             _ => {
                 let kl = update.measure_kl(fraction)?;
                 ctx.record("kl", kl);
@@ -95,6 +108,28 @@ impl Kl {
             ctx.record("rho", rho);
         }
         Ok(kl)
+    }
+
+    /// How much of a step is left, and how much was before this call.
+    fn take(&mut self, ctx: &mut Ctx, batch: &Batch, update: &mut Update) -> Result<(f64, f64), PluginError> {
+        let (step, part) = match self.tried.take().filter(|tried| tried.number == batch.step) {
+            Some(Tried { step, share, .. }) => (step, Some(Part { share, kl: update.measure_kl(1.0)? })),
+            None => {
+                let OptimizerInfo { kind, learning_rate: rate, .. } = batch.optimizer;
+                let reach = if self.search.has_not_begun() { reach(kind, rate, update)? } else { 1.0 };
+                let earns = batch.advantages.iter().any(|advantage| *advantage != 0.0);
+                let step = Step { kl: self.kl(ctx, batch.step, update)?, entropy: entropy(batch), rate, reach, earns };
+                if let Some(share) = self.search.part(step) {
+                    self.tried = Some(Tried { number: batch.step, step, share });
+                    return Ok((share, 1.0));
+                }
+                (step, None)
+            }
+        };
+        let left = self.search.take(step, part);
+        ctx.record("share", self.search.share());
+        self.search.found().into_iter().for_each(|rate| ctx.record("found_rate", rate));
+        Ok((left, part.map_or(1.0, |part| part.share)))
     }
 
     /// Parses a saved state after its first bytes. `None` if it is malformed or belongs to the other kind of target.
@@ -143,22 +178,19 @@ fn reach(kind: OptimizerKind, rate: f64, update: &mut Update) -> Result<f64, Plu
 
 impl StepControl for Kl {
     fn control(&mut self, ctx: &mut Ctx, batch: &Batch, update: &mut Update) -> Result<(), PluginError> {
-        let kl = self.kl(ctx, batch.step, update)?;
-        let scale = match self.target {
-            Target::Fixed(target) => scale(target, kl),
-            Target::Auto => {
-                let OptimizerInfo { kind, learning_rate: rate, .. } = batch.optimizer;
-                let reach = if self.search.has_not_begun() { reach(kind, rate, update)? } else { 1.0 };
-                let earns = batch.advantages.iter().any(|advantage| *advantage != 0.0);
-                let scale = self.search.take(Step { kl, entropy: entropy(batch), rate, reach, earns });
-                ctx.record("share", self.search.share());
-                self.search.found().into_iter().for_each(|rate| ctx.record("found_rate", rate));
-                scale
-            }
+        let (left, before) = match self.target {
+            Target::Fixed(target) => (scale(target, self.kl(ctx, batch.step, update)?), 1.0),
+            Target::Auto => self.take(ctx, batch, update)?,
         };
-        ctx.record("scale", scale);
-        update.scale(scale);
+        if !self.asks_again() {
+            ctx.record("scale", left);
+        }
+        update.scale(left / before);
         Ok(())
+    }
+
+    fn asks_again(&self) -> bool {
+        self.tried.is_some()
     }
 
     fn validate(&self) -> Result<(), PluginError> {

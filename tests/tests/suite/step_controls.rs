@@ -126,6 +126,23 @@ fn several_multiply_and_see_what_those_before_left() {
 }
 
 #[test]
+fn a_control_that_asks_again_sees_what_it_left() {
+    let folder = Folder::new();
+    let half = "sin=\"measures\",scale=0.5";
+    let once = folder.train("once", &told(&[half], FIRST_STEP));
+    let again = folder.train("again", &told(&[&format!("{half},asks_again=true")], FIRST_STEP));
+    let both = folder.train("both", &told(&["sin=\"none\",scale=0.5", half], FIRST_STEP));
+    assert_eq!(again.weights(), both.weights());
+    assert_eq!(again.metric("misbehave.control/applied"), [0.25]);
+    // What both calls record is told as their mean.
+    for name in ["kl", "norm", "fisher", "last_layer_kl"] {
+        let of = |run: &RunDir, control: &str| run.metric(&format!("{control}/{name}"))[0];
+        let mean = 0.5 * (of(&once, "misbehave.control") + of(&both, "misbehave.control#2"));
+        assert_near(of(&again, "misbehave.control"), mean, 1e-12);
+    }
+}
+
+#[test]
 fn what_is_measured_fits_together() {
     let folder = Folder::new();
     let whole = folder.train("whole", &told(&["sin=\"measures\""], FIRST_STEP));

@@ -83,7 +83,8 @@ pub fn remember(
     Ok(Some(Before { weights: policy.params().deep_copy(DType::F32)?, alignment, optimizer }))
 }
 
-/// Each control in order sees the step as the earlier controls left it, and shortens it. The remaining step is then measured.
+/// Each control in order sees the step as the earlier controls left it, and shortens it, twice where it asks again. The remaining step is then
+/// measured.
 ///
 /// If nothing of the step remains and a control restores the moments, no step was taken.
 pub fn apply(
@@ -105,9 +106,16 @@ pub fn apply(
     let shown: Vec<ParameterGroup<'_>> =
         (groups.iter()).map(|group| ParameterGroup::new(&group.name, group.parameters)).collect();
     for control in controls {
-        let mut scales = vec![1.0; groups.len()];
-        control.control(&mut sink, &batch.view(info), token_weights, &shown, &mut proposal, &mut scales)?;
-        done.shares.push((control.id().to_owned(), proposal.scale(&scales)?));
+        let mut share = 1.0;
+        for _ in 0..2 {
+            let mut scales = vec![1.0; groups.len()];
+            control.control(&mut sink, &batch.view(info), token_weights, &shown, &mut proposal, &mut scales)?;
+            share *= proposal.scale(&scales)?;
+            if !control.asks_again()? {
+                break;
+            }
+        }
+        done.shares.push((control.id().to_owned(), share));
     }
     if measured {
         done.effect = Some(effect::measure(&mut proposal, batch, token_weights)?);
