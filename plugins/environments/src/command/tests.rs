@@ -78,7 +78,7 @@ fn what_a_program_does_wrong_is_told() {
         answers(r#"{"episode": 7}"#),
         answers(r#"{"episode": 0, "turn": 4}"#),
         answers(r#"{"episode": 0, "message": ""}"#),
-        answers(r#"{"episode": 0, "reward": 1e39}"#),
+        error(TOOLS, BEGIN, r#"echo "{\"episode\": $e, \"reward\": 1e39}""#, ""),
         answers(r#"{"episode": 0, "rewards": 1}"#),
         error(TOOLS, BEGIN, &format!("{RESPOND}; {RESPOND}"), ""),
         error(TOOLS, "echo \"{\\\"episode\\\": $e}\"", RESPOND, ""),
