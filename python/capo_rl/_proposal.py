@@ -17,7 +17,7 @@ from . import Batch, CapoWarning, StepControl
 from ._layer import bare, trained
 from ._metrics import named, reports
 from ._moments import adam_moments, keeps_moments
-from ._step import local, ranks, reshard
+from ._step import agree, local, ranks, reshard
 from .components import Records
 
 Number = TypeVar("Number", float, list[float])
@@ -110,6 +110,8 @@ class Proposal:
         self._measure, self._last_layer_kl = measure, last_layer_kl
         every = [parameter for parameters in groups.values() for parameter in parameters]
         self._before = {parameter: local(parameter).clone() for parameter in every}
+        #: Where sums over ranks are made.
+        self.device = next((parameter.device for parameter in every), torch.device("cpu"))
         self._moments = {parameter: _copied(state) for parameter, state in optimizer.state.items()} if moments else None
         self._known: dict[Any, Any] = {}
         meshes: set[Any] = {parameter.device_mesh for parameter in self._before if hasattr(parameter, "device_mesh")}
@@ -197,29 +199,6 @@ class Proposal:
             self._gather_anew()
         return left
 
-    def agree(self, left: float, asks_again: bool) -> None:
-        """Refuses answers that differ over ranks, whose weights would part, or which would wait for one another.
-
-        Args:
-            left: The share of the step that is left on this rank.
-            asks_again: True if its control is to be called once more.
-
-        Raises:
-            ValueError: If ranks take different shares of the step, because their batches differ.
-        """
-        if ranks() == 1:
-            return
-        device = next((parameter.device for parameter in self._before), torch.device("cpu"))
-        asked = float(asks_again)
-        answers = torch.tensor([left, asked, -left, -asked], dtype=torch.float64, device=device)
-        dist.all_reduce(answers, dist.ReduceOp.MAX)
-        most, any_asked, least, all_asked = (answers * answers.new_tensor([1, 1, -1, -1])).tolist()
-        if most - least > 1e-6 * most or any_asked != all_asked:
-            raise ValueError(
-                f"ranks would take {least:.3g} to {most:.3g} of this step, so none of it is taken "
-                "(give `batch` the rows of all ranks on each)"
-            )
-
     def restore_moments(self) -> None:
         """Gives the optimizer the state that it had before the step."""
         assert self._moments is not None
@@ -266,9 +245,8 @@ class Proposal:
     @torch.no_grad()
     def _sums(self, of: Callable[[Tensor], Tensor]) -> list[Any]:
         """A sum over each group's weights, or several at once, over all ranks that hold parts of them."""
-        device = next((parameter.device for parameter in self._before), torch.device("cpu"))
         groups = [
-            [of(parameter).to(device) / self._copies(parameter) for parameter in parameters]
+            [of(parameter).to(self.device) / self._copies(parameter) for parameter in parameters]
             for parameters in self._groups.values()
         ]
         sums = torch.stack([torch.stack(parts).sum(0) for parts in groups])
@@ -371,7 +349,7 @@ def controlled(
             applied *= proposal.scale(scales)
             records |= reports(name, control, told, {"applied": applied})
             asks_again = control.asks_again
-            proposal.agree(applied, asks_again)
+            agree(applied, asks_again, proposal.device)
             if not asks_again:
                 break
         left, restores = left * applied, restores or control.restores_moments

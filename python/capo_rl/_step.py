@@ -139,6 +139,30 @@ class Ranks:
         return [one[:length].cpu().numpy() for one, length in zip(every, lengths, strict=True)]
 
 
+def agree(left: float, asks_again: bool, device: torch.device) -> None:
+    """Refuses answers of a step control that differ over ranks: weights would part, or ranks wait for one another.
+
+    Args:
+        left: The share of the step that is left on this rank.
+        asks_again: True if the control is to be called once more.
+        device: Where the ranks compare.
+
+    Raises:
+        ValueError: If ranks take different shares of the step, because their batches differ.
+    """
+    if ranks() == 1:
+        return
+    asked = float(asks_again)
+    answers = torch.tensor([left, asked, -left, -asked], dtype=torch.float64, device=device)
+    dist.all_reduce(answers, dist.ReduceOp.MAX)
+    most, any_asked, least, all_asked = (answers * answers.new_tensor([1, 1, -1, -1])).tolist()
+    if most - least > 1e-6 * most or any_asked != all_asked:
+        raise ValueError(
+            f"ranks would take {least:.3g} to {most:.3g} of this step, so none of it is taken "
+            "(give `batch` the rows of all ranks on each)"
+        )
+
+
 def _padded(array: Tensor, tokens: int, rows: int | None = None) -> Tensor:
     missing = [0, 0] * (array.dim() - 2) + [0, tokens - array.shape[1]] if array.dim() > 1 else []
     return torch.nn.functional.pad(array, [*missing, 0, (rows or len(array)) - len(array)])

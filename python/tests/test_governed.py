@@ -277,25 +277,22 @@ def test_its_state_goes_on_bit_for_bit(tmp_path, keys):
 def test_a_control_that_asks_again_sees_what_it_left():
     def once(*controls):
         model = Policy()
-        return weights(model), run(model, Governed(adam(model), list(controls), lambda fraction: 0.0, model=model), 1), weights(model)
+        return run(model, Governed(adam(model), list(controls), lambda fraction: 0.0, model=model), 1), weights(model)
 
     asks = Says(*[0.5] * 4)
     asks.asks_again = True
-    before, optimizer, after = once(asks)
-    *_, expected = once(Says(*[0.5] * 4), Says(*[0.5] * 4))
-    assert optimizer.records == {"says/applied": 0.25, "step_control/applied": 0.25} and len(asks.seen) == 2
-    assert all(torch.equal(a, b) for a, b in zip(after, expected, strict=True)) and not torch.equal(before[0], after[0])
-    (_, whole), (_, half) = asks.seen
-    assert half == pytest.approx([0.5 * norm for norm in whole], rel=1e-4)
+    (optimizer, after), (_, expected) = once(asks), once(Says(*[0.5] * 4), Says(*[0.5] * 4))
+    assert optimizer.records == {"says/applied": 0.25, "step_control/applied": 0.25}
+    assert all(torch.equal(a, b) for a, b in zip(after, expected, strict=True))
+    assert asks.seen[1][1] == pytest.approx([0.5 * norm for norm in asks.seen[0][1]], rel=1e-4)
 
 
 def test_the_search_measures_a_shortened_step_again():
     model, asked = Policy(), []
     optimizer, old = measured(model)
-    exact = optimizer._measure
-    optimizer._measure = lambda fraction: asked.append(fraction) or exact(fraction)
-    run(model, optimizer, 8, old)
+    optimizer._measure = lambda fraction, exact=optimizer._measure: asked.append(fraction) or exact(fraction)
     # Each of the six first steps is far too long, and is measured as a whole and shortened.
+    run(model, optimizer, 8, old)
     assert asked[:12] == [1.0] * 12 and asked[12:] == [0.125] * 2
     assert optimizer.records["governor.kl/scale"] == optimizer.records["step_control/applied"] < 0.5
 

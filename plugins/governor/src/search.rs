@@ -64,8 +64,7 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    /// The share of `step` that is to be measured too before it is taken, or `None` where `step` is taken whole or tells nothing. It is what
-    /// would be taken by a guess, because the divergence of a long step says little about that of a short one.
+    /// The share of `step`, by a guess, that is to be measured too before it is taken; `None` if `step` is taken whole or tells nothing.
     pub(crate) fn part(&mut self, step: Step) -> Option<f64> {
         self.refer_to(step.rate);
         let share = self.told(step, self.square(step.kl)).exp();
@@ -103,14 +102,13 @@ impl Search {
         share * scale(most, taken)
     }
 
-    /// What the first steps tell with `step`, whose divergence is `kl` by the square law. The first one counts as much as the others together.
+    /// The logarithm of the share that `step`, of divergence `kl` by the square law, and those before it tell. The first counts as the other five.
     fn told(&self, step: Step, kl: f64) -> f64 {
         let count = if self.has_not_begun() { 1 } else { self.steps + FIRST - 1 };
         self.log + (0.5 * (self.good(step) / kl).ln() - self.log) / count as f64
     }
 
-    /// Divergence that a whole step of divergence `kl` would have if short and long steps grew alike, with the square of their length: as the
-    /// first steps had it, or by a guess.
+    /// Divergence by the square law of a whole step of divergence `kl`: as the first steps had it, or by a guess.
     fn square(&self, kl: f64) -> f64 {
         if self.has_not_begun() { guessed_square(kl) } else { kl * (self.bend / self.steps.min(FIRST) as f64).exp() }
     }
@@ -121,12 +119,12 @@ impl Search {
         share * counted(step.entropy)
     }
 
-    /// Whether `step` is evidence: it has an advantage, or nobody gives any.
+    /// True if `step` is evidence: it has an advantage, or nobody gives any.
     fn counts(&self, step: Step) -> bool {
         step.earns || !self.earned
     }
 
-    /// Whether `step` moves the policy, by more than rounding and for another reason than weight decay.
+    /// True if `step` moves the policy, by more than rounding and for another reason than weight decay.
     fn moves(&self, step: Step) -> bool {
         let has_gradient = step.reach > if step.earns { 0.0 } else { NO_GRADIENT } && step.reach.is_finite();
         step.kl >= STILL * LATER * counted(step.entropy) && (!self.has_not_begun() || has_gradient)
@@ -220,11 +218,16 @@ mod tests {
     }
 
     impl Search {
-        /// Takes a step that obeys the square law, of which a part is measured where it is asked for. Returns the share that is told, or what is
-        /// taken of a spike.
+        /// Takes a step that obeys the square law. Returns the share that is told, or the part of a spike that is taken.
         fn on(&mut self, step: Step) -> f64 {
-            let part = self.part(step).map(|share| Part { share, kl: step.kl * share.powi(2) });
+            self.by(2.0, step)
+        }
+
+        /// Takes a step whose divergence grows with the power `law` of its length; a part is measured where it is asked for.
+        fn by(&mut self, law: f64, step: Step) -> f64 {
+            let part = self.part(step).map(|share| Part { share, kl: step.kl * share.powf(law) });
             let left = self.take(step, part);
+            assert!(part.is_none_or(|part| left <= part.share));
             if part.is_some() { self.share() } else { left }
         }
     }
@@ -258,14 +261,6 @@ mod tests {
         }
     }
 
-    /// Divergences grow with the power `law` of a step's length; the whole step has `kl`.
-    fn measured(search: &mut Search, kl: f64, law: f64) -> f64 {
-        let part = search.part(step(kl)).map(|share| Part { share, kl: kl * share.powf(law) });
-        let left = search.take(step(kl), part);
-        assert!(part.is_none_or(|part| left <= part.share));
-        left
-    }
-
     #[test]
     fn a_part_of_a_long_step_tells_the_rate() {
         for law in [1.0, 1.5, 2.0] {
@@ -275,17 +270,15 @@ mod tests {
                 let by_guess = (good / guessed_square(3.0)).sqrt();
                 let share = search.part(step(3.0)).unwrap();
                 assert!(place > 0 || (share / by_guess - 1.0).abs() < 1e-12);
-                measured(&mut search, 3.0, law);
+                search.by(law, step(3.0));
                 logs.push(0.5 * (good / (3.0 * share.powf(law - 2.0))).ln());
                 let sum = 4.0 * logs[0] + logs.iter().sum::<f64>();
-                let told = if place == 0 { logs[0] } else { sum / (place + 5) as f64 };
-                assert!((search.log - told).abs() < 1e-12, "{law}");
+                assert!((search.log - sum / if place == 0 { 5.0 } else { (place + 5) as f64 }).abs() < 1e-12, "{law}");
             }
             // A later step is counted as the first ones were.
             let (mean, bend) = (search.kl / search.steps as f64, (search.bend / FIRST as f64).exp());
             assert_eq!(search.part(step(300.0)), None);
-            let spike = search.take(step(300.0), None);
-            assert!((spike / (SPIKE * mean / (300.0 * bend)).sqrt() - 1.0).abs() < 1e-12, "{law}");
+            assert!((search.on(step(300.0)) / (SPIKE * mean / (300.0 * bend)).sqrt() - 1.0).abs() < 1e-12, "{law}");
         }
     }
 
@@ -296,11 +289,10 @@ mod tests {
         }
         assert!(Search::default().part(step(at(1.6, true))).is_some_and(|share| share < 1.0 / 1.5));
         assert_eq!(Search::default().part(Step { reach: 0.05, earns: false, ..step(0.1) }), None);
-        let mut earned = Search::default();
+        let (mut earned, mut right) = (Search::default(), Search::default());
         earned.on(step(0.1));
         assert_eq!(earned.part(Step { earns: false, ..step(0.1) }), None);
         // One long step after a first one that was right is taken as that one was.
-        let mut right = Search::default();
         right.on(step(at(1.0, true)));
         assert_eq!((right.part(step(at(4.0, false))), right.on(step(at(4.0, false)))), (None, 1.0));
         // A part that could not be measured leaves nothing, and changes nothing else.
