@@ -64,7 +64,7 @@ fn the_sources_are_as_they_were() {
         all.extend(std::fs::read(name).unwrap());
     }
     assert_eq!(names.len(), 68);
-    assert_snapshot!(sha256_hex(&all), @"b254367a0e35a1a7b6e4c9d718516162e769f0e124f911a67dbe6fbdfb57e3c6");
+    assert_snapshot!(sha256_hex(&all), @"e9722a34ac89d87f04fecd22e26bf02f404076263b9fb712854c432da0d179b7");
 }
 
 #[test]
