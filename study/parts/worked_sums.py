@@ -1,9 +1,10 @@
-"""Sums with worked solutions, two tasks for models that `host sft` makes.
+"""Sums with worked solutions, three tasks for models that `host sft` makes.
 
 * `sums`: four numbers. Prompt `85+72+79+38=`, solution `24 27=274`: the sum of the units, the sum of the tens with the carry, the answer. The
   model has the embedded one's architecture.
 * `totals`: ten numbers, whose solution has 60 to 70 tokens. Prompt `85+72+...+38=`, solution `85+72=157+79=236...+38=519`: every total. The
   model has the embedded one's architecture with 128 positions.
+* `large-sums`: as `sums`, for a model of 11 million weights.
 
 The base model learns from 80,000 solutions that forget half of their carries. The reward is 1 where the answer is exact. Held-out answers are
 greedy for `sums`. For `totals` they are sampled as in training: there the base model is undecided at each of four carries, so that the smallest
@@ -47,15 +48,27 @@ class Task(NamedTuple):
     # Tokens.
     prompt: int
     completion: int
-    # Of the base model: its positions, and the steps of `host sft`.
-    positions: int = 64
-    steps: int = 1000
+    # Of the base model: what it has otherwise than the embedded one's configuration, and what `host sft` has otherwise.
+    shape: dict = {}
+    sft: dict = {}
     metric: str = "eval_accuracy"
 
 
+# 11 million weights.
+LARGE = {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 5, "num_attention_heads": 6, "num_key_value_heads": 3, "initializer_range": 0.03}
 TASKS = {
     "sums": Task(terms=4, solution=units_and_tens, begins=0.250, prompt=16, completion=24),
-    "totals": Task(terms=10, solution=all_totals, begins=0.088, prompt=40, completion=80, positions=128, steps=2500, metric="eval/sampled/pass@1"),
+    "totals": Task(
+        terms=10,
+        solution=all_totals,
+        begins=0.088,
+        prompt=40,
+        completion=80,
+        shape={"max_position_embeddings": 128},
+        sft={"train.max_steps": 2500},
+        metric="eval/sampled/pass@1",
+    ),
+    "large-sums": Task(terms=4, solution=units_and_tens, begins=0.25, prompt=16, completion=24, shape=LARGE, sft={"train.learning_rate": 3e-4}),
 }
 
 
@@ -113,20 +126,20 @@ use = "exact_match"
         "data.dataset_name": folder / "slips.jsonl",
         "data.eval_dataset_name": folder / "held_out.jsonl",
         "data.max_prompt_length": task.prompt,
-        "train.max_steps": task.steps,
+        "train.max_steps": 1000,
         "eval.num_prompts": 512,
         "eval.max_completion_length": task.completion,
-        "model.config_name_or_path": shape(folder / "shape", task.positions),
-    }
+        "model.config_name_or_path": shape(folder / "shape", task.shape),
+    } | task.sft
     learn = [host, "sft", *(word for name, value in sets.items() for word in ("--set", f"{name}={value}"))]
     subprocess.run([*learn, "--output-dir", folder / "base"], check=True)
 
 
-def shape(folder, positions):
-    """The embedded model's architecture and tokenizer, for so many positions."""
+def shape(folder, otherwise):
+    """The embedded model's architecture and tokenizer, with a configuration that has `otherwise`."""
     folder.mkdir(exist_ok=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(EMBEDDED / name, folder)
     config = json.loads((EMBEDDED / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": positions}))
+    (folder / "config.json").write_text(json.dumps(config | otherwise))
     return folder
