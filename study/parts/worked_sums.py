@@ -68,7 +68,7 @@ TASKS = {
         sft={"train.max_steps": 2500},
         metric="eval/sampled/pass@1",
     ),
-    "large-sums": Task(terms=4, solution=units_and_tens, begins=0.25, prompt=16, completion=24, shape=LARGE, sft={"train.learning_rate": 3e-4}),
+    "large-sums": Task(terms=4, solution=units_and_tens, begins=0.301, prompt=16, completion=24, shape=LARGE, sft={"train.learning_rate": 3e-4}),
 }
 
 
