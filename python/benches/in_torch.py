@@ -38,7 +38,7 @@ class InTorch:
     def __call__(self, batch, keep):
         optimizer = batch.optimizer
         beta1, beta2, eps, rate = optimizer.beta1, optimizer.beta2, optimizer.eps, optimizer.learning_rate
-        decided = torch.as_tensor(keep).clone()
+        decided = torch.as_tensor(keep).clone().to(batch.last_layer.hidden.device)
         flat = decided.view(-1)
         for chosen in flat.nonzero()[:, 0].split(CHUNK):
             rows, u, p, hidden, advantages = self._tokens(batch, chosen)
@@ -53,14 +53,15 @@ class InTorch:
             m_f = 0.5 * rate**2 * s**2
             m_h = advantages * (rate * s + 0.5 * rate**2 * (s**2 - q))
             flat[chosen] *= ((m_f < self.fisher) & (m_h.abs() < self.hessian)).to(flat.dtype)
-        return decided.numpy(), {}
+        return decided.cpu().numpy(), {}
 
     @torch.no_grad()
     def step_end(self, batch, keep, taken=True, collective=None):
-        chosen = torch.as_tensor(keep).view(-1).nonzero()[:, 0]
+        hidden = batch.last_layer.hidden
+        chosen = torch.as_tensor(keep, device=hidden.device).view(-1).nonzero()[:, 0]
         if not taken or not len(chosen):
             return {}
-        gradient = torch.zeros(batch.last_layer.vocab_size, batch.last_layer.hidden.shape[2])
+        gradient = torch.zeros(batch.last_layer.vocab_size, hidden.shape[2], device=hidden.device)
         for part in chosen.split(CHUNK):
             rows, u, _, hidden, advantages = self._tokens(batch, part)
             values = (advantages[:, None] * u / len(chosen))[..., None] * hidden[:, None]

@@ -1,9 +1,10 @@
 """The cost of a mask in TRL: a step with and without one, with the paper's arithmetic in plain torch, alone and on two ranks.
 
     python python/benches/trl_step.py [--steps 8] [--rows 32] [--tokens 64] [--threads 2]
+    python python/benches/trl_step.py --device cuda --layers 10 --width 1024 --rows 64 --tokens 128
 
 Each arm is a process of its own, one after another; prints a table. A model of 25 million parameters with fresh
-weights, real generation by transformers.
+weights (the second line: 125 million, and bf16), real generation by transformers. On a GPU there is one rank.
 """
 
 import argparse
@@ -50,13 +51,15 @@ def arm(options, keys):
     )
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+    heads = options.width // 64
     shape = {
-        "hidden_size": 512,
-        "intermediate_size": 1408,
-        "num_hidden_layers": 7,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
+        "hidden_size": options.width,
+        "intermediate_size": options.width * 11 // 4,
+        "num_hidden_layers": options.layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads // 2,
     }
+    cuda = options.device == "cuda"
     ids = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
     policy = Qwen2ForCausalLM(
         Qwen2Config(vocab_size=8192, tie_word_embeddings=True, max_position_embeddings=512, **shape, **ids)
@@ -101,8 +104,8 @@ def arm(options, keys):
             save_strategy="no",
             logging_steps=1,
             report_to=[],
-            use_cpu=True,
-            bf16=False,
+            use_cpu=not cuda,
+            bf16=cuda,
             disable_tqdm=True,
             ddp_backend="gloo" if ranks > 1 else None,
         ),
@@ -126,7 +129,9 @@ def arm(options, keys):
                 "again": mean("capo/second_pass_seconds"),
                 "rejected": mean("capo/rejection_rate"),
                 "bytes": mean("capo/bytes_gathered"),
-                "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+                "memory": torch.cuda.max_memory_allocated() / 2**30
+                if cuda
+                else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
             }
         )
     )
@@ -134,8 +139,11 @@ def arm(options, keys):
 
 def main():
     parser = argparse.ArgumentParser()
-    for name, value in (("steps", 8), ("rows", 32), ("tokens", 64), ("threads", 2)):
+    sizes = {"steps": 8, "rows": 32, "tokens": 64, "threads": 2, "layers": 7, "width": 512}
+    for name, value in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--one-rank", action="store_true", help="leave the arms of two ranks out, as on a GPU")
     parser.add_argument("--arm", help="(one arm, as JSON; what the processes are started with)")
     options = parser.parse_args()
     if options.arm:
@@ -145,17 +153,18 @@ def main():
         "| | step, s | without generation, s | more than TRL alone, of a step | in the components, s | rejected | from other ranks, MB a step | peak memory, GB |"
     )
     print("|---|---|---|---|---|---|---|---|")
-    for name, ranks, keys in ARMS:
+    alone = options.one_rank or options.device == "cuda"
+    for name, ranks, keys in (arm for arm in ARMS if arm[1] == 1 or not alone):
         python = [sys.executable, "-W", "ignore"] + (
             ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks > 1 else []
         )
-        own = [f"--{key}={getattr(options, key)}" for key in ("steps", "rows", "tokens", "threads")]
+        own = [f"--{key}={getattr(options, key)}" for key in (*sizes, "device")]
         ended = subprocess.run([*python, __file__, *own, "--arm", json.dumps(keys)], capture_output=True, text=True)
         if ended.returncode:
             sys.exit(ended.stderr)
         found = json.loads(next(line for line in ended.stdout.splitlines() if line.startswith('{"parameters"')))
         plain.setdefault(ranks, found["step"] if not keys else None)
-        cells = [f"{found['step']:.2f}", f"{found['step'] - found['generation']:.2f}"]
+        cells = [f"{found['step']:.3f}", f"{found['step'] - found['generation']:.3f}"]
         if keys:
             cells += [
                 f"{found['step'] / plain[ranks] - 1:+.1%}",
@@ -167,7 +176,7 @@ def main():
             cells += [""] * 4
         print(f"| {name} | " + " | ".join([*cells, f"{found['memory']:.2f}"]) + " |", flush=True)
     print(
-        f"\n{found['parameters'] / 1e6:.1f}M parameters, {options.rows} completions of up to {options.tokens} tokens, {options.threads} threads in all."
+        f"\n{found['parameters'] / 1e6:.1f}M parameters, {options.rows} completions of up to {options.tokens} tokens, {options.threads} threads in all, {options.device}."
     )
 
 

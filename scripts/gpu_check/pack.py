@@ -47,6 +47,10 @@ def stage(staging, args):
         manifest["cuda_host"] = "target/cuda/host"
     for tree in settings.TREES:
         copy(tree, staging)
+    package = staging / settings.PACKAGE
+    place(built["native"], package / settings.NATIVE)
+    (package / "plugins").mkdir()
+    (package / "plugins" / settings.TRAIN_MASK).symlink_to(f"../../../target/{folder}/{settings.TRAIN_MASK}")
     return manifest
 
 
@@ -82,7 +86,8 @@ def build(profile):
             files |= {Path(path).name: Path(path) for path in message["filenames"] if travels(package, message, path)}
         elif package in settings.TEST_PACKAGES:
             tests[message["executable"]] = {"package": package, "path": Path(message["executable"])}
-    return {"files": list(files.values()), "tests": list(tests.values())}
+    native = next(Path(path) for message in made for path in message["filenames"] if path.endswith("/libcapo_rl.so"))
+    return {"files": list(files.values()), "tests": list(tests.values()), "native": native}
 
 
 def travels(package, message, path):
@@ -155,7 +160,7 @@ def copy(tree, staging):
     source, target = ROOT / tree, staging / tree
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "plugins", "*.so"))
     elif source.exists():
         shutil.copy(source, target)
     else:

@@ -1,6 +1,7 @@
 """The parts of a run on a GPU. Each takes the session and a list, to which it adds `(label, value)` as it goes."""
 
 import functools
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -153,7 +154,29 @@ def peers(session, rows):
         raise Failure("\n".join(problems))
 
 
-PARTS = {"device": device, "replay": replay, "tests": tests, "bench": bench, "peers": peers, "sanitizer": sanitizer}
+def package(session, rows):
+    """The reference cases through the Python package, with arrays on the GPU: torch's where it sees the GPU."""
+    program, cases = session.file("python/tests/on_device.py"), sorted(session.file("tests/data/replay").iterdir())
+    session.file(f"{settings.PACKAGE}/{settings.NATIVE}")
+    code, said = session.python(program, *cases)
+    if code != 0:
+        raise Failure(f"the program ended with {code}: {tail(said)}")
+    found = re.search(r"^the same on the device: (\d+), as arrays of (.+)$", said, re.MULTILINE)
+    rows.append((f"cases the same with arrays of {found[2]}", f"{found[1]} of {len(cases)}"))
+
+
+def trl(session, rows):
+    """The mask's time in a step of TRL, ahead and in flight, beside the same arithmetic in plain torch."""
+    program = session.file("python/benches/trl_step.py")
+    session.file(f"{settings.PACKAGE}/{settings.NATIVE}")
+    code, said = session.python(program, *session.sizes.trl)
+    rows += reading.columns(said)
+    if code != 0:
+        raise Failure(f"the program ended with {code}: {tail(said)}")
+
+
+PARTS = {"device": device, "replay": replay, "capo_rl": package, "tests": tests}
+PARTS |= {"bench": bench, "peers": peers, "TRL": trl, "sanitizer": sanitizer}
 for shape in settings.WHOLE.shapes:
     PARTS[f"train {shape}"] = functools.partial(training.train, name=shape)
     PARTS[f"peer training {shape}"] = functools.partial(training.peer_training, name=shape)

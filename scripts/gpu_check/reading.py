@@ -44,6 +44,15 @@ def peer(said):
     return re.findall(r"^  (\S.*?)\s{2,}(\S.*)$", best, re.MULTILINE)
 
 
+def columns(said):
+    """`(name of the row, its cells, each with its column's name)` of the table that trl_step.py prints."""
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if line.startswith("| ")]
+    return [
+        (row[0].replace("`", ""), "; ".join(f"{name} {cell}" for name, cell in zip(table[0][1:], row[1:]) if cell))
+        for row in table[1:]
+    ]
+
+
 def rates(said):
     """`{name: tokens per second}` of train_torch.py."""
     return {name: float(rate) for name, rate in re.findall(r"^  (\w+)\s+(\d+) .*tokens/s$", said, re.MULTILINE)}

@@ -98,8 +98,8 @@ def complaint(said):
 
 
 def environment(root, manifest):
-    """CUDA's libraries: those that the user names, those of the packages that torch brings, and the driver's. Tests find their files where
-    they look for them."""
+    """CUDA's libraries: those that the user names, those of the packages that torch brings, and the driver's. Python finds the package
+    of the archive, and tests find their files where they look for them."""
     known = os.environ.get("LD_LIBRARY_PATH")
     libraries = [known] if known else []
     folders = [Path(folder) / "nvidia" for folder in sys.path if folder]
@@ -116,6 +116,7 @@ def environment(root, manifest):
         | trainer
         | {
             "LD_LIBRARY_PATH": libraries,
+            "PYTHONPATH": ":".join(filter(None, (str((root / settings.PACKAGE).parent), os.environ.get("PYTHONPATH")))),
             # A test that would build what it runs finds it built.
             "CARGO": "true",
             "INSTA_WORKSPACE_ROOT": str(root),

@@ -17,12 +17,14 @@ LIMITS = {
     "device": 15,
     "train 154M": 130,
     "replay": 30,
+    "capo_rl": 60,
     "tests": 260,
     "train 494M": 90,
     "peer training 154M": 60,
     "peer training 494M": 120,
     "bench": 50,
     "peers": 80,
+    "TRL": 150,
     "sanitizer": 120,
 }
 TOTAL = 800
@@ -40,6 +42,10 @@ SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 TREES = (
     "tests/data",
     "study/peers",
+    "python/capo_rl",
+    "python/tests/on_device.py",
+    "python/benches/trl_step.py",
+    "python/benches/in_torch.py",
     "configs",
     "capo-core/kernels",
     "host/ops/kernels",
@@ -53,6 +59,9 @@ TOLERANCE = 1e-5
 TRAIN_CONFIG = "configs/gpu/default.toml"
 TRAIN_MODEL = "configs/gpu/model"
 TRAIN_STEPS = 6
+# The Python package in the archive, its native part, and the plugin that its parts ask for.
+PACKAGE = "python/capo_rl"
+NATIVE = "_native.abi3.so"
 # With random weights no answer is right, and without a difference in rewards the mask has nothing to do.
 TRAIN_REWARD = ("rewarding.parity", "librewarding.so")
 TRAIN_MASK = "libcapo.so"
@@ -91,6 +100,8 @@ class Sizes:
     peer: dict
     peer_place: tuple = ("--device", "cuda", "--dtype", "bf16")
     peer_variants: tuple = ("dense", "lean", "compiled")
+    # Of a step in TRL; the first two steps warm up.
+    trl: tuple = ("--device", "cuda", "--layers", 10, "--width", 1024, "--rows", 64, "--tokens", 128, "--steps", 4)
     # Of the tests, those that are run.
     tests: tuple = TEST_FILTERS
     # For the benchmark; nothing: its own shape.
@@ -129,6 +140,7 @@ SMALL = Sizes(
     peer={"completions": 2, "tokens": 8, "k": 4, "width": 16, "rows": 20},
     peer_place=("--device", "cpu", "--dtype", "f32"),
     peer_variants=("dense", "lean"),
+    trl=("--one-rank", "--layers", 1, "--width", 128, "--rows", 8, "--tokens", 4, "--steps", 1),
     tests=("cuda::weights_on_a_device", "cuda::published_masks", "cuda::suite::edge::nothing_to_assess", "cuda_state"),
     bench="2 4 3 64",
     patience=10,

@@ -61,6 +61,11 @@ PEER = 'print("dense: shape\\n     2.0 s\\nbest of 3\\n  all                    
 TORCH_TRAINING = """print("1 parameters", " ".join(sys.argv[-6:]))
 print("  generation           80 completion tokens/s\\n  training            600 prompt and completion tokens/s")"""
 
+ON_DEVICE = """import pathlib
+assert (pathlib.Path(os.environ["PYTHONPATH"]) / "capo_rl").is_dir()
+print("the same on the device: 1, as arrays of torch")"""
+TRL_STEP = """print("| | step, s | of it, s |\\n|---|---|---|\\n| TRL alone | 1.5 | |\\n| `a`, ahead | 1.6 | 0.1 |")"""
+
 
 def tensors(values, prefix="", floats=("f", "F32")):
     """A safetensors file."""
@@ -87,6 +92,9 @@ class Archive:
         self.executable("target/bench/curvature", BENCH)
         self.executable("study/peers/token_adam_torch.py", PEER)
         self.executable("study/peers/train_torch.py", TORCH_TRAINING)
+        self.executable("python/tests/on_device.py", ON_DEVICE)
+        self.executable("python/benches/trl_step.py", TRL_STEP)
+        self.write(f"{settings.PACKAGE}/{settings.NATIVE}", b"")
         for name in (settings.TRAIN_MASK, settings.TRAIN_REWARD[1]):
             self.write(f"target/release/{name}", b"")
         self.write(settings.TRAIN_CONFIG, b"")
@@ -160,6 +168,10 @@ class Parts(unittest.TestCase):
         ]
         self.assertEqual(parts["bench"]["rows"], expected)
         self.assertIn(["torch compiled, all", "1.500 s"], parts["peers"]["rows"])
+        self.assertEqual(parts["capo_rl"]["rows"], [["cases the same with arrays of torch", "1 of 1"]])
+        self.assertEqual(
+            parts["TRL"]["rows"], [["TRL alone", "step, s 1.5"], ["a, ahead", "step, s 1.6; of it, s 0.1"]]
+        )
         for name in ("154M", "494M"):
             rows, peer = parts[f"train {name}"]["rows"], parts[f"peer training {name}"]["rows"]
             self.assertIn(["memory, estimated", "about 5 GiB at the fullest"], rows)
@@ -177,7 +189,7 @@ class Parts(unittest.TestCase):
         self.assertFalse((self.folder / "built/here").is_symlink())
 
     def test_nothing_there(self):
-        for name in ("target", "tests", "study", "configs"):
+        for name in ("target", "tests", "study", "configs", "python"):
             (self.archive.root / name).rename(self.archive.root.parent / name)
         for tool in self.archive.tools.iterdir():
             tool.unlink()

@@ -22,8 +22,8 @@ TOOLS = {
     # Its options, then the program that it watches.
     "compute-sanitizer": 'shift 4; "$@" && echo "========= ERROR SUMMARY: 0 errors"',
 }
-# Of these, torch may be missing.
-PEERS = ("peers", "peer training 154M", "peer training 494M")
+# For these, numpy, torch or TRL may be missing.
+PEERS = ("capo_rl", "TRL", "peers", "peer training 154M", "peer training 494M")
 
 
 def main():

@@ -1,17 +1,24 @@
-"""Arrays in the memory of a CUDA device, through its driver alone: the emulator's where ``LD_LIBRARY_PATH`` names it, else a real one.
+"""Replays cases with arrays on a CUDA device, and compares decisions with those in host memory: python on_device.py CASE ...
 
-Run as a program, it replays a case with its large arrays there and compares decisions with those in host memory.
+The arrays are torch's where it sees a device; else they are made through the driver alone, the emulator's where
+``LD_LIBRARY_PATH`` names it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import sys
 from pathlib import Path
 
 import capo_rl
 import numpy as np
 from capo_rl.batch import flat, nested
+
+try:
+    import torch
+except ImportError:
+    torch = None
 
 CUDA = ctypes.CDLL("libcuda.so.1")
 
@@ -84,33 +91,46 @@ def on_device(batch: capo_rl.Batch, names=LARGE, stream: int = 0) -> capo_rl.Bat
     return nested(fields | {name: DeviceArray(fields[name]) for name in names} | {"stream": stream})
 
 
-def main(folder: Path) -> None:
-    start()
-    keys = {}
-    for line in (folder / "mask.toml").read_text().splitlines():
-        if " = " in line:
-            key, value = line.split(" = ")
-            keys[key] = eval(value)
+def drivers(batch: capo_rl.Batch, number: int) -> capo_rl.Batch:
+    """The batch with its large arrays on the device, where they are read in place; small ones are copied to the host."""
+    # The default stream, or the one that is another on each thread.
+    lent = on_device(batch, [*LARGE, "logps", "completion_mask"], stream=number % 2 * 2)
+    assert lent.copies == {"logps": lent.logps.values.nbytes, "completion_mask": lent.completion_mask.values.nbytes}
+    addresses = {name: address for name, address, _ in lent._native.slots()}
+    for name in LARGE:
+        assert addresses[name] == flat(lent)[name].tensor.data, name
+        assert set(flat(lent)[name].streams) == {1}, "the default stream"
+    return lent
+
+
+def torchs(batch: capo_rl.Batch, number: int) -> capo_rl.Batch:
+    """The batch with all its arrays as torch's tensors on the device."""
+    arrays = {name: value for name, value in flat(batch).items() if isinstance(value, np.ndarray)}
+    signed = {name: value.view(np.int32) if value.dtype == np.uint32 else value for name, value in arrays.items()}
+    moved = {name: torch.from_numpy(value).cuda() for name, value in signed.items()}
+    lent = nested(flat(batch) | moved | {"stream": torch.cuda.current_stream().cuda_stream})
+    assert "hidden" not in lent.copies
+    return lent
+
+
+def replay(folder: Path, lend) -> capo_rl.Batch:
+    """Decides on a case's batches as they are and as `lend` gives them; the last batch."""
+    lines = [line.split(" = ") for line in (folder / "mask.toml").read_text().splitlines() if " = " in line]
+    keys = {key: json.loads(value) for key, value in lines}
     use = keys.pop("use")
     here, there = capo_rl.Mask(use, **keys), capo_rl.Mask(use, **keys)
     for number, path in enumerate(sorted(folder.glob("batch-*.safetensors"))):
         batch = capo_rl.load_batch(path)
-        # The default stream, or the one that is another on each thread.
-        lent = on_device(batch, [*LARGE, "logps", "completion_mask"], stream=number % 2 * 2)
-        assert lent.copies == {"logps": lent.logps.values.nbytes, "completion_mask": lent.completion_mask.values.nbytes}
-        addresses = {name: address for name, address, _ in lent._native.slots()}
-        for name in LARGE:
-            assert addresses[name] == flat(lent)[name].tensor.data, name
-            assert set(flat(lent)[name].streams) == {1}, "the default stream"
+        lent = lend(batch, number)
         keep, expected = here(batch)
         found, records = there(lent)
         assert np.array_equal(found, keep), path
         for name in ("m_f", "m_h"):
             one, other = records[f"{use}/{name}"], expected[f"{use}/{name}"]
             assert np.abs(one - other).max() <= 1e-5 * np.abs(other).max(), name
-        here.step_end(batch, keep, True)
-        there.step_end(lent, found, True)
-    refusals(batch)
+        here.step_end(batch, keep, bool(keep.any()))
+        there.step_end(lent, torch.from_numpy(found).cuda() if lend is torchs else found, bool(keep.any()))
+    return batch
 
 
 def refusals(batch: capo_rl.Batch) -> None:
@@ -136,6 +156,14 @@ def refusals(batch: capo_rl.Batch) -> None:
         assert str(error).startswith("`hidden` lies on `cuda:0`, and a batch file is written from host memory (")
 
 
+def main(folders: list[Path]) -> None:
+    start()
+    lend = torchs if torch and torch.cuda.is_available() else drivers
+    for folder in folders:
+        batch = replay(folder, lend)
+    refusals(batch)
+    print(f"the same on the device: {len(folders)}, as arrays of {'torch' if lend is torchs else 'the driver'}")
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
-    print("the same on the device")
+    main([Path(folder) for folder in sys.argv[1:]])
