@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from . import reading, settings, training
-from .session import Missing, complaint, tail
+from .session import Late, Missing, complaint, tail
 from .settings import DEVICE, Failure
 
 
@@ -32,14 +32,18 @@ def tests(session, rows):
         path = session.file(test["path"])
         # Of the tests that are ignored elsewhere, those of the whole program want a `host` with CUDA, which is here.
         ignored = ["--include-ignored"] if test["package"] == "tests" and session.manifest["cuda_host"] else []
-        code, said = session.attempt(path, *session.sizes.tests, *ignored, **settings.TEST_ENVIRONMENT)
+        try:
+            code, said = session.attempt(path, *session.sizes.tests, *ignored, **settings.TEST_ENVIRONMENT)
+            if code != 0:
+                names = ", ".join(reading.failed_tests(said)) or tail(said)
+                problems.append(f"`{path.name}` ended with {code}: {names}")
+        except Late as late:
+            said = late.said
+            problems.append(str(late))
         passed, failed = reading.tests(said)
         ran += passed + failed
         if passed + failed > 0:
             rows.append((f"{test['package']}, {path.name.rsplit('-', 1)[0]}", f"{passed} passed, {failed} failed"))
-        if code != 0:
-            names = ", ".join(reading.failed_tests(said)) or tail(said)
-            problems.append(f"`{path.name}` ended with {code}: {names}")
     if problems:
         raise Failure("\n".join(problems))
     if ran == 0:
@@ -169,7 +173,11 @@ def trl(session, rows):
     """The mask's time in a step of TRL, ahead and in flight, beside the same arithmetic in plain torch."""
     program = session.file("python/benches/trl_step.py")
     session.file(f"{settings.PACKAGE}/{settings.NATIVE}")
-    code, said = session.python(program, *session.sizes.trl)
+    try:
+        code, said = session.python(program, *session.sizes.trl)
+    except Late as late:
+        rows += reading.columns(late.said)
+        raise
     rows += reading.columns(said)
     if code != 0:
         raise Failure(f"the program ended with {code}: {tail(said)}")

@@ -11,8 +11,11 @@ TIME = re.compile(r"^[\d.]+ (?:ns|µs|ms|s)$")
 
 
 def tests(said):
-    """Tests that passed and failed, from what a test executable prints."""
+    """Tests that passed and failed, from what a test executable prints; one that was stopped printed no sum."""
     found = re.findall(r"test result: \w+\. (\d+) passed; (\d+) failed", said)
+    if not found:
+        ended = re.findall(r"^test \S+ \.\.\. (ok|FAILED)$", said, re.MULTILINE)
+        return ended.count("ok"), ended.count("FAILED")
     return sum(int(passed) for passed, _ in found), sum(int(failed) for _, failed in found)
 
 

@@ -17,6 +17,14 @@ class Missing(Exception):
     """A sentence on what a part lacks."""
 
 
+class Late(Failure):
+    """A command that had to be stopped, and what it had said."""
+
+    def __init__(self, sentence, said):
+        super().__init__(sentence)
+        self.said = said
+
+
 class Session:
     def __init__(self, root, work, sizes=settings.WHOLE):
         self.root, self.work, self.sizes = root, work, sizes
@@ -77,7 +85,7 @@ class Session:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             said, _ = process.communicate()
-            raise Failure(f"`{shown(command)}` was stopped after {left:.0f} s\n{tail(said)}") from None
+            raise Late(f"`{shown(command)}` was stopped after {left:.0f} s\n{tail(said)}", said) from None
         return process.returncode, said
 
 

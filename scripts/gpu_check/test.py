@@ -214,9 +214,11 @@ class Parts(unittest.TestCase):
         self.fails("tests", "no test has a name with cuda", status="missing")
 
     def test_a_part_that_hangs(self):
-        self.archive.executable("target/release/deps/suite-0a", 'print("begun", flush=True); time.sleep(60)')
+        hangs = 'print("test a ... ok\\ntest b ... FAILED", flush=True); time.sleep(60)'
+        self.archive.executable("target/release/deps/suite-0a", hangs)
         with unittest.mock.patch.dict(settings.LIMITS, tests=1):
-            self.fails("tests", "`suite-0a cuda` was stopped after 1 s\nbegun")
+            self.fails("tests", "`suite-0a cuda` was stopped after 1 s\ntest a")
+        self.assertEqual(self.found["parts"][0]["rows"], [["capo-core, suite", "1 passed, 1 failed"]])
         self.assertLess(self.found["parts"][0]["seconds"], 30)
 
     def test_replay_that_differs(self):
