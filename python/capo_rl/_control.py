@@ -166,11 +166,13 @@ class Controls:
         return self._divergence(self._step.rows, of_head=True)
 
     def _drawn(self, fraction: float) -> Tensor:
-        """The numbers of `fraction` of the step's completions, at least one.
+        """The numbers of `fraction` of the step's completions that have tokens, at least one if there is one.
 
         They are drawn anew in every step from the run's seed: the same on all ranks.
         """
-        rows, progress = self._step.rows, self._step.decision.batch.progress
+        # Some trainers mask whole completions, on which a step of any length measures 0.
+        decision, progress = self._step.decision, self._step.decision.batch.progress
+        rows = self._step.rows[decision.mask.bool().any(1)]
         random = torch.Generator().manual_seed(progress.seed << 32 | progress.step)
         count = max(1, math.ceil(fraction * len(rows)))
         return rows[torch.randperm(len(rows), generator=random)[:count].to(rows.device)]
@@ -194,7 +196,8 @@ class Controls:
         if ranks() > 1:
             dist.all_reduce(sums)
         total, tokens = sums.tolist()
-        return float(total / max(tokens, 1))
+        # Of a step that cannot be measured nothing is taken.
+        return float(total / tokens) if tokens else math.nan
 
     def _features(self, held: Any) -> list[Tensor]:
         """The passes' features, in float32 where the model computes in it."""

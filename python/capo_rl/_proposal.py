@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -341,17 +342,26 @@ def controlled(
         the moments back.
     """
     records: Records = {}
-    left, restores = 1.0, False
+    left, restores, whole = 1.0, False, batch.optimizer
     for name, control in named(controls):
+        if whole is not None and left != 1.0:
+            # A shortened step is one of a lower rate.
+            batch = batch.replace(optimizer=replace(whole, learning_rate=left * whole.learning_rate))
         weighed, applied = weights.detach().float().cpu(), 1.0
-        for _ in range(2):
-            scales, told = control(batch, weighed, proposal.sizes, proposal)
-            applied *= proposal.scale(scales)
-            records |= reports(name, control, told, {"applied": applied})
-            asks_again = control.asks_again
-            agree(applied, asks_again, proposal.device)
-            if not asks_again:
-                break
+        try:
+            for _ in range(2):
+                scales, told = control(batch, weighed, proposal.sizes, proposal)
+                applied *= proposal.scale(scales)
+                records |= reports(name, control, told, {"applied": applied})
+                asks_again = control.asks_again
+                agree(applied, asks_again, proposal.device)
+                if not asks_again:
+                    break
+        except BaseException:
+            if control.asks_again:
+                # It waits for the second look at a step that is broken off.
+                control.load_state_dict(control.state_dict())
+            raise
         left, restores = left * applied, restores or control.restores_moments
     records["step_control/applied"] = left
     if left == 0 and restores:

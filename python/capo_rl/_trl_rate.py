@@ -20,7 +20,9 @@ class Search(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Takes the rate from what was reported of the step."""
-        self.rate = self.trainer._controls.records.get("governor.kl/found_rate")
+        # The control may be one of several, which numbers its name.
+        found = [rate for name, rate in self.trainer._controls.records.items() if name.endswith("/found_rate")]
+        self.rate = found[0] if found else None
         control.should_training_stop |= self.rate is not None
 
 

@@ -72,6 +72,39 @@ def test_nothing_is_taken_of_a_step_that_breaks_off_while_it_is_measured(error):
     assert same(model, Policy()) and optimizer.steps == 0
 
 
+def test_a_step_that_breaks_off_between_two_looks_comes_again_as_if_it_were_the_first():
+    left = []
+    for breaks in (True, False):
+        looks = []
+
+        def measure(fraction):
+            looks.append(fraction)
+            if breaks and len(looks) == 2:
+                raise KeyboardInterrupt
+            return 2.0
+
+        model = Policy()
+        optimizer = Governed(torch.optim.SGD(model.parameters(), lr=1.0), "governor.kl", measure)
+        if breaks:
+            with pytest.raises((KeyboardInterrupt, capo_rl.CapoError)):
+                run(model, optimizer, 1)
+            optimizer.zero_grad()
+        run(model, optimizer, 1)
+        left.append(optimizer.records)
+    assert left[0] == left[1] and 0 < left[0]["step_control/applied"] < 0.5
+
+
+def test_a_shortened_step_is_one_of_a_lower_rate():
+    class Rate(Says):
+        def __call__(self, batch, weights, groups, measure):
+            self.rates = [*getattr(self, "rates", []), batch.optimizer.learning_rate]
+            return super().__call__(batch, weights, groups, measure)
+
+    model, controls = Policy(), [Rate(0.5), Rate(0.5), Rate(1.0)]
+    run(model, Governed(adam(model), controls, lambda _: 0.0), 1)
+    assert [each.rates for each in controls] == [[1e-2], [5e-3], [2.5e-3]]
+
+
 def test_a_weight_that_was_frozen_after_the_backward_pass_moves_as_far_as_the_others():
     model = Policy()
     optimizer = Governed(adam(model), [Says(0.0)], lambda _: 0.0)

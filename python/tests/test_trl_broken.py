@@ -99,6 +99,19 @@ def test_of_completions_that_are_all_masked_nothing_is_rejected(trainer):
     assert told(run, "rejection_rate") == [0] and told(run, "skipped") == [1]
 
 
+def test_a_step_is_measured_on_completions_that_are_not_masked(trainer):
+    """TRL masks those that were cut off, and a step of any length measures 0 on them."""
+
+    def cut(prompts, trainer):
+        found = rollouts(prompts, trainer, 0)
+        return found | {"completion_ids": [ids if place % 8 == 5 else [7, 8, 9] for place, ids in enumerate(found["completion_ids"])]}
+
+    control = StepControl("governor.kl", target=1e-6, fraction=0.125)
+    run = trainer(step_controls=[control], rollout_func=cut, mask_truncated_completions=True, max_steps=3)
+    run.train()
+    assert min(told(run, "governor.kl/kl")) > 1e-6 and max(told(run, "governor.kl/scale")) < 1
+
+
 def test_a_search_leaves_the_arguments_as_they_were(trainer):
     run = trainer(step_controls=["governor.kl"], max_steps=4, lr_scheduler_type="cosine_with_min_lr", lr_scheduler_kwargs={"min_lr": 1e-7}, warmup_steps=2)
     args, before = run.args, vars(run.args).copy()

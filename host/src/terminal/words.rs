@@ -45,7 +45,8 @@ pub fn optimizer(train: &TrainConfig) -> Option<String> {
 
 /// The learning rate that a step control found, a `share` of the rate that was set.
 pub fn found_rate(found: f64, share: f64) -> String {
-    format!("learning rate found: {found:.1e} (share {share:.2} of {:.1e})", found / share)
+    let told = if share < 0.01 { format!("{share:.0e}") } else { format!("{share:.2}") };
+    format!("learning rate found: {found:.1e} (share {told} of {:.1e})", found / share)
 }
 
 #[cfg(test)]

@@ -115,10 +115,10 @@ impl Kl {
         let (step, part) = match self.tried.take().filter(|tried| tried.number == batch.step) {
             Some(Tried { step, share, .. }) => (step, Some(Part { share, kl: update.measure_kl(1.0)? })),
             None => {
-                let OptimizerInfo { kind, learning_rate: rate, .. } = batch.optimizer;
-                let reach = if self.search.has_not_begun() { reach(kind, rate, update)? } else { 1.0 };
                 let earns = batch.advantages.iter().any(|advantage| *advantage != 0.0);
-                let step = Step { kl: self.kl(ctx, batch.step, update)?, entropy: entropy(batch), rate, reach, earns };
+                let reach = if self.search.has_not_begun() { reach(&batch.optimizer, earns, update)? } else { 1.0 };
+                let (kl, rate) = (self.kl(ctx, batch.step, update)?, batch.optimizer.learning_rate);
+                let step = Step { kl, entropy: entropy(batch), rate, reach, earns };
                 if let Some(share) = self.search.part(step) {
                     self.tried = Some(Tried { number: batch.step, step, share });
                     return Ok((share, 1.0));
@@ -167,13 +167,13 @@ fn entropy(batch: &Batch) -> f64 {
 }
 
 /// How far the step moves the weights, as a share of the learning rate (root mean square). The length of SGD's steps has nothing to do with
-/// the rate alone, so that a usual length of Adam's takes its place.
-fn reach(kind: OptimizerKind, rate: f64, update: &mut Update) -> Result<f64, PluginError> {
-    if kind == OptimizerKind::SGD {
-        return Ok(0.5);
+/// the rate alone, so that a usual length of Adam's takes its place, unless weight decay alone may have moved them.
+fn reach(optimizer: &OptimizerInfo, earns: bool, update: &mut Update) -> Result<f64, PluginError> {
+    if optimizer.kind == OptimizerKind::SGD {
+        return Ok(if earns || optimizer.weight_decay == 0.0 { 0.5 } else { 0.0 });
     }
     let weights: u64 = update.groups().iter().map(|group| group.parameters).sum();
-    Ok(update.norm()? / (rate * (weights as f64).sqrt()))
+    Ok(update.norm()? / (optimizer.learning_rate * (weights as f64).sqrt()))
 }
 
 impl StepControl for Kl {
@@ -224,7 +224,8 @@ impl StepControl for Kl {
                 STATE.trim_end()
             ))
         })?;
-        (self.rho, self.search) = (rho, search);
+        // A step that was broken off comes again, under the same number.
+        (self.rho, self.search, self.tried) = (rho, search, None);
         Ok(())
     }
 }

@@ -113,7 +113,7 @@ fn several_multiply_and_see_what_those_before_left() {
     assert_eq!(both.metric("misbehave.control#2/applied"), [0.5]);
     assert_eq!(both.metric("step_control/applied"), [0.25]);
     let number = |run: &RunDir, name: &str| run.metric(name)[0];
-    for (name, power) in [("norm", 1), ("fisher", 2), ("norm/block.1", 1)] {
+    for (name, power) in [("norm", 1), ("learning_rate", 1), ("fisher", 2), ("norm/block.1", 1)] {
         let (whole, half) = (format!("misbehave.control/{name}"), format!("misbehave.control#2/{name}"));
         assert_near(number(&both, &half), 0.5_f64.powi(power) * number(&plain, &whole), 1e-4);
     }

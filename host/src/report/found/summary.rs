@@ -1,5 +1,6 @@
 //! Summary of a run in one row.
 
+use capo_loader::component_names;
 use serde::Serialize;
 
 use super::FoundRun;
@@ -80,8 +81,10 @@ impl Summary {
         // The first of equally good values.
         let best = accuracies()
             .fold(None, |best: Option<(usize, f64)>, found| best.filter(|best| best.1 >= found.1).or(Some(found)));
-        let newest =
-            |metric: &str| step_control.iter().find_map(|one| run.lines.column(&format!("{}/{metric}", one.id)).last());
+        let newest = |metric: &str| {
+            let columns = component_names(step_control).into_iter().map(|name| format!("{name}/{metric}"));
+            columns.map(|name| run.lines.column(&name).last()).find_map(|value| value)
+        };
         let found_rate = newest(FOUND_RATE);
         Self {
             name: run.name.clone(),

@@ -105,11 +105,14 @@ pub fn apply(
     proposal.alignment = before.alignment;
     let shown: Vec<ParameterGroup<'_>> =
         (groups.iter()).map(|group| ParameterGroup::new(&group.name, group.parameters)).collect();
+    let mut seen = *info;
     for control in controls {
+        // A shortened step is one of a lower rate.
+        seen.optimizer.learning_rate = info.optimizer.learning_rate * done.share();
         let mut share = 1.0;
         for _ in 0..2 {
             let mut scales = vec![1.0; groups.len()];
-            control.control(&mut sink, &batch.view(info), token_weights, &shown, &mut proposal, &mut scales)?;
+            control.control(&mut sink, &batch.view(&seen), token_weights, &shown, &mut proposal, &mut scales)?;
             share *= proposal.scale(&scales)?;
             if !control.asks_again()? {
                 break;

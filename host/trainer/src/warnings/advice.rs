@@ -4,7 +4,6 @@ use toml::Value;
 
 use super::setup::Setup;
 use crate::config::TrainConfig;
-use crate::model::optim::OptimizerName;
 
 /// Lists the ways out, each with its words. Braces stand for what a run's settings fill in.
 macro_rules! ways {
@@ -26,7 +25,7 @@ macro_rules! ways {
 ways! {
     LowerRate: "try `--set train.learning_rate={}`, a third",
     RaiseRate: "raise the rate, which is the highest that it can find: `--set train.learning_rate={}`",
-    Govern: "limit each step: `--plugin libgovernor.so{} --step-control governor.kl{}`",
+    Govern: "limit each step: `--plugin libgovernor.so{} --step-control governor.kl`",
     BothMoments: "have the optimizer remember: `--set train.second_moment=kept_and_rejected`",
     Bound: "{} its bound: `--set {}={}`",
     Rate: "have it find its bounds: `--set {}.target_rejection_rate=0.02`",
@@ -66,15 +65,8 @@ pub(super) fn raise_rate(setup: &Setup) -> Option<Advice> {
 
 /// A governor for a run that has no step control.
 pub(super) fn govern(setup: &Setup) -> Option<Advice> {
-    // An optimizer without a momentum does not remember its last step, by which a target finds itself.
-    let forgets = setup
-        .settings
-        .train
-        .as_ref()
-        .is_some_and(|train| train.optimizer == OptimizerName::Sgd && train.sgd_momentum == 0.0);
-    let target = if forgets { " --set step_control.governor.kl.target=1e-4" } else { "" };
     let is_free = setup.learning_rate().is_some() && setup.settings.step_control.is_empty();
-    advise(Way::Govern, [&with_recipe(setup), target]).filter(|_| is_free)
+    advise(Way::Govern, [&with_recipe(setup)]).filter(|_| is_free)
 }
 
 /// The run's recipe for its command, to which a plugin brings others.

@@ -329,11 +329,11 @@ fn control_idle(window: &Window, setup: &Setup) -> Vec<Sign> {
             "`{control}` has shortened no step in {}: the run is as without it",
             setup.settings.warnings.idle_control_steps
         );
-        let advice = match finds_its_share(window, control) {
-            true => advice::raise_rate(setup),
-            false => advice::tighten(setup, "step_control", control),
-        };
-        Some((what, known([advice, advise(Way::LeaveOut, [])])))
+        Some(match finds_its_share(window, control) {
+            // It shortens steps later in a run.
+            true => (what, known([advice::raise_rate(setup)])),
+            false => (what, known([advice::tighten(setup, "step_control", control), advise(Way::LeaveOut, [])])),
+        })
     })
 }
 

@@ -57,12 +57,12 @@ pub(crate) struct Part {
 pub(crate) struct Search {
     /// The logarithm of the rate that was told, divided by the highest one so far; after the first steps it is above 0 where steps are whole.
     log: f64,
-    /// Sum of the KL divergences of what was taken of the steps, and the number of steps that moved the policy.
+    /// Sum of the KL divergences of what was taken of the steps that are evidence and moved the policy, and their number.
     kl: f64,
     steps: u64,
     /// Sum over the first steps of ln(divergence by the square law / divergence) of the whole step.
     bend: f64,
-    /// Highest learning rate so far, to which the share refers.
+    /// Highest learning rate since the first of them, to which the share refers.
     rate: f64,
     /// Whether a batch had an advantage. Some trainers give none, so that their steps tell the rate all the same.
     earned: bool,
@@ -86,7 +86,7 @@ impl Search {
             return 0.0;
         }
         self.earned |= step.earns;
-        let (is_first, counts) = (self.has_not_begun(), !self.begins() || self.counts(step));
+        let (is_first, counts) = (self.has_not_begun(), self.counts(step));
         if !self.moves(Step { kl, ..step }) {
             return self.left(step.rate).min(limit);
         }
@@ -110,7 +110,9 @@ impl Search {
     /// The logarithm of the share that `step`, of divergence `kl` by the square law, and those before it tell. The first counts as the other five.
     fn told(&self, step: Step, kl: f64) -> f64 {
         let count = if self.has_not_begun() { 1 } else { self.steps + FIRST - 1 };
-        self.log + (0.5 * (self.good(step) / kl).ln() - self.log) / count as f64
+        // A schedule may have lowered the rate since the highest one.
+        let told = 0.5 * (self.good(step) / kl).ln() + (step.rate / self.rate).ln();
+        self.log + (told - self.log) / count as f64
     }
 
     /// Divergence by the square law of a whole step of divergence `kl`: as the first steps had it, or by a guess.
@@ -165,12 +167,12 @@ impl Search {
         (!self.begins()).then(|| self.share() * self.rate)
     }
 
-    /// Keeps `share · rate` where a warm-up raises the rate: the search is for a learning rate.
+    /// Keeps `share · rate` where a warm-up raises the rate: the search is for a learning rate. Before the first step that tells one there is no share.
     fn refer_to(&mut self, rate: f64) {
-        if rate <= self.rate {
+        if rate <= self.rate && !self.has_not_begun() {
             return;
         }
-        if self.steps > 0 {
+        if !self.has_not_begun() {
             let was_whole = !self.begins() && self.log >= 0.0;
             self.log += (self.rate / rate).ln();
             if was_whole && self.log < 0.0 {

@@ -146,7 +146,7 @@ fn steps_without_an_advantage_tell_nothing() {
         // Adam's mean goes on, as far as steps are taken; a spike is one without an advantage too.
         assert_eq!(sparse.on(without(0.1 * kl)), share);
         assert!(sparse.on(without(1e6)) < 0.1 * share);
-        assert_eq!((sparse.log, sparse.found()), (plain.log, plain.found()));
+        assert_eq!(sparse, plain);
     }
     // Where no batch has one, they are unknown.
     let (mut unknown, mut plain) = (Search::default(), Search::default());
@@ -206,6 +206,22 @@ fn a_warm_up_ends_at_the_rate_that_its_first_steps_tell() {
             let most = lengths.iter().copied().fold(0.0, f64::max);
             assert!(most <= 1.5 * last + NEAR, "{steps} {times}: {most} {last}");
         }
+    }
+}
+
+/// A schedule that lowers the rate while it is told, after steps that move nothing.
+#[test]
+fn a_rate_is_told_where_it_falls() {
+    for silent in [0, 3] {
+        let mut search = Search::default();
+        for place in 0..silent + FIRST {
+            let part = 1.0 - place as f64 / (silent + FIRST + 1) as f64;
+            let kl = if place < silent { 0.0 } else { at(10.0 * part, place == silent) };
+            let left = search.on(Step { rate: TOP * part, ..step(kl) });
+            let top = 1.0 - silent as f64 / (silent + FIRST + 1) as f64;
+            assert!(place < silent || (left * top * 10.0 - 1.0).abs() < NEAR, "{silent} {place}: {left}");
+        }
+        assert!((search.found().unwrap() / (TOP / 10.0) - 1.0).abs() < NEAR, "{silent}");
     }
 }
 
