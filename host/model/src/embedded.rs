@@ -42,9 +42,9 @@ fn own_files(model_name_or_path: &str) -> Result<ModelFiles> {
         return Ok(ModelFiles::Gguf(Arc::new(Gguf::open(&path)?)));
     }
     if !path.is_dir() {
-        if let (true, true, false, Some(cache)) =
-            (model_name_or_path.contains('/'), hub::is_id(model_name_or_path), path.exists(), hub::cache())
-        {
+        let is_local = path.exists() || path.starts_with("runs") || path.parent().is_some_and(Path::is_dir);
+        let is_id = model_name_or_path.contains('/') && hub::is_id(model_name_or_path);
+        if let (true, false, Some(cache)) = (is_id, is_local, hub::cache()) {
             bail!(
                 "no model `{model_name_or_path}`: neither a directory nor in the cache of the Hugging Face Hub, `{}` (fetch it with `host download {model_name_or_path}`)",
                 cache.display()

@@ -31,9 +31,9 @@ pub(super) fn run(args: &FindRateArgs, started: Instant) -> Result<(), Failure> 
     let mut search = Search { progress, found: None, stop: &stop };
     train(&mut run, &mut search, None, &stop).map_err(|error| explained(error, &mut run))?;
     search.progress.end();
-    let (rate, share) = search.found.ok_or_else(|| Failure::Run(not_found(&run)))?;
+    let rate = search.found.ok_or_else(|| Failure::Run(not_found(&run)))?;
     search.progress.say(&format!("\nlearning_rate = {rate:.1e}    # under [train]"));
-    if share == 1.0 {
+    if rate == run.config().train.learning_rate {
         let higher = 10.0 * rate;
         search.progress.say(&format!(
             "this is the rate that was set, and no step was too long at it: a higher one may learn faster (try `--set train.learning_rate={higher:.1e}`)"
@@ -45,8 +45,8 @@ pub(super) fn run(args: &FindRateArgs, started: Instant) -> Result<(), Failure> 
 /// A training run that ends when a rate was found.
 struct Search<'a> {
     progress: ProgressLines,
-    /// The learning rate and its share of the one that was set.
-    found: Option<(f64, f64)>,
+    /// The learning rate.
+    found: Option<f64>,
     stop: &'a AtomicBool,
 }
 

@@ -15,7 +15,7 @@ use crate::estimate::time::measure;
 use crate::exam::RightAnswer;
 use crate::metrics::Line;
 use crate::metrics::lines::Lines;
-use crate::metrics::names::{FOUND_RATE, REJECTED, SHARE};
+use crate::metrics::names::{FOUND_RATE, REJECTED};
 use crate::model::Adapter;
 use crate::model::device::{self, Dtype};
 use crate::run::{METRICS_FILE, Resources, Run, best, checkpoint};
@@ -220,9 +220,9 @@ impl ProgressLines {
 
     /// Tells the learning rate that a step control found, in the first line that has it.
     fn found_rate(&mut self, run: &Run, line: &Line) {
-        if let Some((rate, share)) = found_rate(run, line).filter(|_| !self.told_rate) {
+        if let Some(rate) = found_rate(run, line).filter(|_| !self.told_rate) {
             self.told_rate = true;
-            self.say(&words::found_rate(rate, share));
+            self.say(&words::found_rate(rate, run.config().train.learning_rate));
         }
     }
 
@@ -257,9 +257,9 @@ fn better_before(run: &Run, metric: &str, best: f64) -> Option<f64> {
     is_better.then_some(before)
 }
 
-/// The learning rate that a step control found, and its share of the one that was set; `None` before its search has ended.
-pub fn found_rate(run: &Run, line: &Line) -> Option<(f64, f64)> {
-    let of = |id: &str| Some((line.value(&format!("{id}/{FOUND_RATE}"))?, line.value(&format!("{id}/{SHARE}"))?));
+/// The learning rate that a step control found; `None` before its search has ended.
+pub fn found_rate(run: &Run, line: &Line) -> Option<f64> {
+    let of = |name: &str| line.value(&format!("{name}/{FOUND_RATE}"));
     run.resources.components.step_controls.iter().find_map(|control| of(control.id()))
 }
 

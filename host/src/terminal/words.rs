@@ -43,10 +43,11 @@ pub fn optimizer(train: &TrainConfig) -> Option<String> {
     }
 }
 
-/// The learning rate that a step control found, a `share` of the rate that was set.
-pub fn found_rate(found: f64, share: f64) -> String {
-    let told = if share < 0.01 { format!("{share:.0e}") } else { format!("{share:.2}") };
-    format!("learning rate found: {found:.1e} (share {told} of {:.1e})", found / share)
+/// The learning rate that a step control found, of the one that is `set`.
+pub fn found_rate(found: f64, set: f64) -> String {
+    let share = found / set;
+    let share = if share < 0.01 { format!("{share:.0e}") } else { format!("{share:.2}") };
+    format!("learning rate found: {found:.1e} (share {share} of {set:.1e})")
 }
 
 #[cfg(test)]

@@ -79,7 +79,8 @@ fn rollouts(run: &mut Run, observer: &mut dyn Observer, stops: impl Fn(u64) -> b
         if due.is_some() {
             saved = Instant::now();
         }
-        if stopped {
+        // A line may say that a run which saves nothing has reached its end.
+        if stopped || (!run.resources.saves && stops(run.progress.step)) {
             break;
         }
     }

@@ -16,35 +16,30 @@ struct SoftOverlong {
 impl SoftOverlong {
     /// Penalty: 0 up to `longest - cache` tokens, −1 above `longest`, and linear in between.
     fn penalty(&self, longest: usize, length: usize) -> f32 {
-        let free = longest.saturating_sub(self.soft_punish_cache);
+        // A benchmark's limit may be shorter than the run's.
+        let cache = self.soft_punish_cache.min(longest);
+        let free = longest - cache;
         match length {
             _ if length > longest => -1.0,
             _ if length <= free => 0.0,
-            _ => ((free as f64 - length as f64) / self.soft_punish_cache as f64) as f32,
+            _ => ((free as f64 - length as f64) / cache as f64) as f32,
         }
-    }
-
-    /// With a longer cache the penalty would not reach −1.
-    fn too_long(&self, limit: &str, longest: usize) -> PluginError {
-        let cache = self.soft_punish_cache;
-        PluginError::config(format!("`soft_punish_cache` is {cache}, above {limit}, {longest} (take fewer tokens)"))
     }
 }
 
 impl Reward for SoftOverlong {
     fn score(&mut self, _: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
         let longest = self.max_completion_len.unwrap_or(rollout.max_completion_length);
-        // With no limit at all there is nothing to punish.
-        if longest > 0 && self.soft_punish_cache > longest {
-            return Err(self.too_long("the run's `max_completion_length`", longest));
-        }
         crate::each(rollout, rewards, |completion| self.penalty(longest, completion.ids.len()));
         Ok(())
     }
 
     fn validate(&self) -> Result<(), PluginError> {
         match self.max_completion_len {
-            Some(longest) if self.soft_punish_cache > longest => Err(self.too_long("`max_completion_len`", longest)),
+            Some(longest) if self.soft_punish_cache > longest => Err(PluginError::config(format!(
+                "`soft_punish_cache` is {}, above `max_completion_len`, {longest} (take fewer tokens)",
+                self.soft_punish_cache
+            ))),
             _ => Ok(()),
         }
     }
@@ -52,7 +47,7 @@ impl Reward for SoftOverlong {
 
 register!(Reward, SoftOverlong, "soft_overlong", "0 down to -1 over the last tokens before the length limit", {
     max_completion_len = None::<usize> => "longer completions get -1, tokens; absent: the run's `max_completion_length`",
-    soft_punish_cache => "tokens before it over which the penalty grows",
+    soft_punish_cache => "tokens before it over which the penalty grows; at most all of them",
 });
 
 #[cfg(test)]
@@ -74,8 +69,12 @@ mod tests {
     fn a_cache_beyond_the_limit_is_refused() {
         let error = testing::reward::<SoftOverlong>("soft_punish_cache = 10\nmax_completion_len = 9").err().unwrap();
         insta::assert_snapshot!(error, @"`soft_punish_cache` is 10, above `max_completion_len`, 9 (take fewer tokens)");
-        let mut reward = testing::reward::<SoftOverlong>("soft_punish_cache = 10").unwrap();
-        let error = RolloutFixture::new(&["12345678"]).score(&mut reward).err().unwrap().to_string();
-        assert!(error.contains("above the run's `max_completion_length`, "), "{error}");
+    }
+
+    #[test]
+    fn a_cache_beyond_the_limit_of_a_run_is_all_of_it() {
+        let fixture = RolloutFixture::new(&["1", "12345678", "1234567890"]);
+        let mut reward = testing::reward::<SoftOverlong>("soft_punish_cache = 512").unwrap();
+        assert_eq!(fixture.score(&mut reward).unwrap().rewards, [-0.1, -0.8, -1.0]);
     }
 }

@@ -48,7 +48,7 @@ fn a_warning_is_told_once_and_a_resume_goes_on_counting() {
     let whole = folder.attempt("whole", IDLE).succeeded();
     assert_snapshot!(whole.stderr, @"
     warning: step 3: `masks.dppo-tv` has rejected no token in 3 steps: the run is as without it (tighten `masks.dppo-tv`, whose keys `host plugins --verbose --plugin libmasks.so` lists, or leave it out; docs/masks.md)
-    warning: step 5: `governor.kl` has shortened no step in 5: the run is as without it (lower its bound: `--set step_control.governor.kl.target=1e-1`, or leave it out; docs/first-real-run.md)
+    warning: step 5: `governor.kl` has shortened no step in 5: the run is as without it (lower its bound: `--set step_control.governor.kl.target=1e-1`, or leave it out; docs/stability.md)
     ");
     let first = folder.attempt("parts", &format!("{IDLE} --stop-after 4")).succeeded();
     let second = folder.host("train --resume parts").succeeded();

@@ -230,6 +230,7 @@ fn a_rate_that_was_found_is_told_wherever_a_run_is_looked_at() {
     let run = folder.run_dir("run");
     let (rates, shares) = (run.metric("governor.kl/found_rate"), run.metric("governor.kl/share"));
     assert_eq!((rates.len(), rates[0]), (2, rates[1]));
+    assert_eq!(rates[0], 1e-3 * shares[6]);
     let line = format!("learning rate found: {:.1e} (share {:.2} of 1.0e-3)", rates[0], shares[6]);
     assert_eq!(told, [line.as_str()]);
     assert!(folder.said("diagnose run").contains(&line));
@@ -255,7 +256,7 @@ fn find_rate_is_the_search_alone() {
     assert!(said.contains(&format!("learning rate found: {found} (share ")), "{said}");
     assert!(said.ends_with(&format!("\nlearning_rate = {found}    # under [train]\n")), "{said}");
     let searched = folder.run_dir("runs/find-rate-seed42");
-    assert_eq!(searched.metric("reward")[..6], trained.metric("reward"));
+    assert_eq!(searched.metric("reward"), trained.metric("reward"));
     assert!(!searched.path().join("checkpoints").exists());
     folder.said("train --config runs/find-rate-seed42/config.toml --dry-run --plugin libgovernor.so");
     assert_snapshot!(folder.refused("train --resume runs/find-rate-seed42"), @"`runs/find-rate-seed42` is a search of `host find-rate`, which kept no model to go on with (train with the rate that it found)");

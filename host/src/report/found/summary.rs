@@ -4,7 +4,7 @@ use capo_loader::component_names;
 use serde::Serialize;
 
 use super::FoundRun;
-use crate::metrics::names::{FOUND_RATE, SHARE};
+use crate::metrics::names::FOUND_RATE;
 use crate::terminal::{percent, words};
 use crate::warnings::Settings;
 
@@ -34,8 +34,6 @@ pub struct Summary {
     pub learning_rate: Option<f64>,
     /// Learning rate that a step control found, after its search.
     pub found_rate: Option<f64>,
-    /// That rate, as a share of the highest rate of the run.
-    pub found_share: Option<f64>,
     /// Ids of the run's masks, weights and step controls.
     pub components: Vec<String>,
     /// The newest held-out accuracy.
@@ -66,7 +64,7 @@ impl Summary {
 
     /// The learning rate that a step control found, in words.
     pub fn found_rate(&self) -> Option<String> {
-        Some(words::found_rate(self.found_rate?, self.found_share?))
+        Some(words::found_rate(self.found_rate?, self.learning_rate?))
     }
 
     pub fn of(run: &FoundRun) -> Self {
@@ -81,11 +79,8 @@ impl Summary {
         // The first of equally good values.
         let best = accuracies()
             .fold(None, |best: Option<(usize, f64)>, found| best.filter(|best| best.1 >= found.1).or(Some(found)));
-        let newest = |metric: &str| {
-            let columns = component_names(step_control).into_iter().map(|name| format!("{name}/{metric}"));
-            columns.map(|name| run.lines.column(&name).last()).find_map(|value| value)
-        };
-        let found_rate = newest(FOUND_RATE);
+        let controls = component_names(step_control);
+        let found_rate = controls.iter().map(|name| run.lines.column(&format!("{name}/{FOUND_RATE}")).last());
         Self {
             name: run.name.clone(),
             status,
@@ -96,8 +91,7 @@ impl Summary {
             data: run.setting("data.dataset_name"),
             seed: run.whole("train.seed"),
             learning_rate: run.settings.get("train.learning_rate").and_then(|value| value.parse().ok()),
-            found_rate,
-            found_share: found_rate.and_then(|_| newest(SHARE)),
+            found_rate: found_rate.flatten().next(),
             components: [mask, weight, step_control].into_iter().flatten().map(|one| one.id.clone()).collect(),
             accuracy: accuracies().next_back().map(|(_, value)| value),
             best_accuracy: best.map(|(_, value)| value),

@@ -14,7 +14,5 @@ pub const MEAN_WEIGHT: &str = "mean";
 pub const WEIGHTED_AWAY: &str = "weighted_away_gradient_share";
 /// Learning rate that a step control's search has found, from the search's end on.
 pub const FOUND_RATE: &str = "found_rate";
-/// Share of the highest learning rate so far that a step control searches for.
-pub const SHARE: &str = "share";
 /// Share of the update's length that remains after a step control.
 pub const APPLIED: &str = "applied";

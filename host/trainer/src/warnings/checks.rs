@@ -68,20 +68,21 @@ struct Sign {
 const STABILITY: &str = "docs/stability.md";
 const FIRST_RUN: &str = "docs/first-real-run.md";
 const MASKS: &str = "docs/masks.md";
+const FLAT_REWARD: &str = "docs/flat-reward.md";
 
 pub(super) const CHECKS: [Check; 12] = [
     Check { name: "reward_fell", page: STABILITY, find: reward_fell },
     Check { name: "mask_undone", page: STABILITY, find: mask_undone },
     Check { name: "all_rejected", page: MASKS, find: all_rejected },
     Check { name: "entropy_gone", page: FIRST_RUN, find: entropy_gone },
-    Check { name: "cut_off", page: MASKS, find: cut_off },
-    Check { name: "no_signal", page: "docs/flat-reward.md", find: no_signal },
+    Check { name: "cut_off", page: FLAT_REWARD, find: cut_off },
+    Check { name: "no_signal", page: FLAT_REWARD, find: no_signal },
     Check { name: "kl_jump", page: STABILITY, find: kl_jump },
     Check { name: "mask_rejects_much", page: FIRST_RUN, find: mask_rejects_much },
     Check { name: "weights_small", page: FIRST_RUN, find: weights_small },
     Check { name: "steps_held_back", page: STABILITY, find: steps_held_back },
     Check { name: "mask_idle", page: MASKS, find: mask_idle },
-    Check { name: "control_idle", page: FIRST_RUN, find: control_idle },
+    Check { name: "control_idle", page: STABILITY, find: control_idle },
 ];
 
 /// Number of checks that apply after a fall in reward. Such a run has the signs of the other checks too, which then mean nothing.
