@@ -6,7 +6,7 @@ use super::expression::Expression;
 /// The canonical text. A constant with an exact value gives that value, as `3/4`; other expressions give their parts, sorted within sums,
 /// products and sets.
 pub(super) fn text(expression: &Expression) -> String {
-    write(expression, &mut Evaluator::new())
+    write(expression, &mut Evaluator::of(&[expression]))
 }
 
 /// Like [`text`], within the remaining work of `evaluator`.
@@ -24,7 +24,7 @@ pub(super) fn write(expression: &Expression, evaluator: &mut Evaluator) -> Strin
     };
     match expression {
         Expression::Number(value, _) => value.to_string(),
-        Expression::Symbol(name) => name.clone(),
+        Expression::Symbol(name) => evaluator.name(name),
         Expression::Words(words) => words.clone(),
         Expression::Constant(constant) => format!("{constant:?}").to_lowercase(),
         Expression::Sum(terms) => format!("({})", sort(all(terms)).join("+")),

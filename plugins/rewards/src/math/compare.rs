@@ -27,7 +27,7 @@ const SIX_PLACES: f64 = 5e-7;
 
 /// True if `answer` has the same meaning as `gold`.
 pub(super) fn same(gold: &Expression, answer: &Expression) -> bool {
-    Comparison(Evaluator::new()).same(gold, answer)
+    Comparison(Evaluator::of(&[gold, answer])).same(gold, answer)
 }
 
 /// A comparison with a limit on its work.

@@ -1,7 +1,7 @@
 //! The value of an expression: exact where the limits allow it, else in `f64`.
 
 use super::complex::Complex;
-use super::expression::{Constant, Expression, Function};
+use super::expression::{Constant, Expression, Function, folded};
 use super::rational::Rational;
 use num_integer::Integer;
 
@@ -41,11 +41,19 @@ pub(super) struct Evaluator {
     point: u64,
     /// True if an expression with a part that is not real has no value.
     pub(super) real: bool,
+    /// True if `R` and `r` are two variables.
+    cased: bool,
 }
 
 impl Evaluator {
-    pub(super) fn new() -> Self {
-        Self { work: MOST_WORK, point: 0, real: false }
+    /// An evaluator of these expressions. Variables are told apart by case if one of them needs it.
+    pub(super) fn of(expressions: &[&Expression]) -> Self {
+        Self { work: MOST_WORK, point: 0, real: false, cased: expressions.iter().any(|one| one.is_cased()) }
+    }
+
+    /// The name under which a variable is known.
+    pub(super) fn name(&self, name: &str) -> String {
+        if self.cased { name.to_owned() } else { folded(name) }
     }
 
     /// Sets the variables to their values at point number `point`: fractions around 1, of both signs before point [`POSITIVE`], which depend
@@ -107,7 +115,7 @@ impl Evaluator {
         }
         match expression {
             Expression::Number(value, _) => Some(value.clone()),
-            Expression::Symbol(name) => Some(variable(name, self.point)),
+            Expression::Symbol(name) => Some(variable(&self.name(name), self.point)),
             Expression::Sum(terms) => terms.iter().try_fold(Rational::whole(0), |sum, term| {
                 let term = self.exact(term)?;
                 self.spent(sum.add(&term))
@@ -142,7 +150,7 @@ impl Evaluator {
         }
         match expression {
             Expression::Number(value, _) => Complex::real(value.to_f64()),
-            Expression::Symbol(name) => Complex::real(variable(name, self.point).to_f64()),
+            Expression::Symbol(name) => Complex::real(variable(&self.name(name), self.point).to_f64()),
             Expression::Constant(constant) => match constant {
                 Constant::Pi => Complex::real(std::f64::consts::PI),
                 Constant::E => Complex::real(std::f64::consts::E),

@@ -1,6 +1,9 @@
 //! Expressions in an answer: numbers, formulas, and combinations of them.
 
+use std::collections::BTreeSet;
+
 use super::rational::Rational;
+use super::signs;
 
 /// An answer, or a part of an answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +49,13 @@ const COMMANDS: &str = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh t
 /// The function with this command.
 pub(super) fn function(command: &str) -> Option<Function> {
     COMMANDS.split(' ').find(|known| *known == command)
+}
+
+/// The name of a variable in lower case. `E` and `I` stay, because `e` and `i` are constants, and `\Delta`, because `\delta` is another letter.
+pub(super) fn folded(name: &str) -> String {
+    let (head, index) = name.split_at(name.find(|c: char| !c.is_alphabetic()).unwrap_or(name.len()));
+    let stays = matches!(head, "E" | "I") || signs::is_in(signs::GREEK, head);
+    if stays { head.to_owned() + &index.to_lowercase() } else { name.to_lowercase() }
 }
 
 impl Expression {
@@ -96,7 +106,7 @@ impl Expression {
 
     /// True if the expression only names something: a variable, `f(2)`, `PQ`, `|z|`, `m:n` or `\sin A`. `e` and `i` may be names too.
     pub(super) fn is_name(&self) -> bool {
-        let is_function = |name: &str| "fghpqr".contains(name.trim_end_matches('\''));
+        let is_function = |name: &str| "fghpqr".contains(&name.trim_end_matches('\'').to_lowercase());
         match self {
             Self::Symbol(_) | Self::Words(_) | Self::Constant(Constant::E | Constant::I) => true,
             Self::Product(factors) => {
@@ -131,6 +141,20 @@ impl Expression {
     /// True if `holds` is true for the expression or any part of it.
     pub(super) fn any(&self, holds: &impl Fn(&Self) -> bool) -> bool {
         holds(self) || self.parts().into_iter().any(|part| part.any(holds))
+    }
+
+    /// Names of the variables.
+    pub(super) fn symbols(&self) -> BTreeSet<&str> {
+        match self {
+            Self::Symbol(name) => BTreeSet::from([name.as_str()]),
+            _ => self.parts().into_iter().flat_map(Self::symbols).collect(),
+        }
+    }
+
+    /// True if a capital and its lower-case letter are two variables, as in `R^2-r^2`.
+    pub(super) fn is_cased(&self) -> bool {
+        let symbols = self.symbols();
+        symbols.iter().map(|name| folded(name)).collect::<BTreeSet<_>>().len() < symbols.len()
     }
 
     /// True if the expression has a value without variables.

@@ -88,7 +88,13 @@ impl Answer {
         let chosen = |one: &Self, other: &Self| choice(&one.text).is_some_and(|letter| letters(&other.text) == letter);
         let same = || gold.meanings().any(|gold| self.meanings().any(|says| compare::same(gold, says)));
         let text = letters(&gold.text);
-        !text.is_empty() && letters(&self.text) == text || chosen(self, gold) || chosen(gold, self) || same()
+        // `R-r` is not `r-R`, but `Bob` is `bob`.
+        let cased = gold.meanings().any(Expression::is_cased) && !text.chars().all(char::is_alphabetic);
+        let written = || !cased || bare(&self.text) == bare(&gold.text);
+        !text.is_empty() && letters(&self.text) == text && written()
+            || chosen(self, gold)
+            || chosen(gold, self)
+            || same()
     }
 
     fn meanings(&self) -> impl Iterator<Item = &Expression> {
@@ -139,7 +145,7 @@ pub fn verify(gold: &str, answer: &str) -> bool {
 #[must_use]
 pub fn value(text: &str) -> Option<String> {
     let says = parse::parse(text, Reading::First).filter(|says| says.is_scalar() && says.is_constant())?;
-    match Evaluator::new().value(&says) {
+    match Evaluator::of(&[&says]).value(&says) {
         Value::Exact(value) => Some(value.to_string()),
         Value::Near(_) => None,
     }
@@ -151,13 +157,23 @@ const LAYOUT: [&str; 7] = ["\\displaystyle", "\\left", "\\right", "\\textbf", "\
 /// Commands that are white space.
 const SPACES: [&str; 4] = ["\\,", "\\:", "\\;", "\\ "];
 
-/// The text without layout: spaces, dollars, `\text`, `\left`, case. A text without other commands also loses its braces, and a choice
-/// its brackets. A text that is too long for an answer stays as it is.
+/// The text without layout and case; commands keep their case.
 fn letters(text: &str) -> String {
+    let mut command = false;
+    let lower = |c: char| {
+        command = c == '\\' || command && c.is_ascii_alphabetic();
+        if command { c.into() } else { c.to_lowercase().collect::<String>() }
+    };
+    bare(&text.chars().map(lower).collect::<String>())
+}
+
+/// The text without layout: spaces, dollars, `\text`, `\left`. A text without other commands also loses its braces, and a choice
+/// its brackets. A text that is too long for an answer stays as it is.
+fn bare(text: &str) -> String {
     if text.len() > lex::MOST_BYTES {
         return text.to_owned();
     }
-    let bare = LAYOUT.iter().fold(text.to_lowercase(), |bare, command| bare.replace(command, ""));
+    let bare = LAYOUT.iter().fold(text.to_owned(), |bare, command| bare.replace(command, ""));
     let bare = SPACES.iter().fold(bare, |bare, command| bare.replace(command, " "));
     // White space between two numbers stays, and that of `2.5e - 6`.
     let parts = bare.split(|c: char| c.is_whitespace() || matches!(c, '$' | '~')).filter(|part| !part.is_empty());
