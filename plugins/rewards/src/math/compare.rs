@@ -74,6 +74,7 @@ impl Comparison {
             // A base may be left out.
             (Tuple('_', parts, _), other) if !matches!(other, Tuple('_', ..)) => self.same(&parts[0], other),
             (other, Tuple('_', parts, _)) if !matches!(other, Tuple('_', ..)) => self.same(other, &parts[0]),
+            (Tuple(':', parts, _), Tuple(':', others, _)) => self.in_order(&shares(parts), &shares(others)),
             (Tuple(open, parts, close), Tuple(other_open, others, other_close)) => {
                 let interval = parts.len() == 2;
                 (!interval || (open, close) == (other_open, other_close)) && self.in_order(parts, others)
@@ -231,6 +232,11 @@ impl Comparison {
             parts.iter().all(|part| part.is_scalar() && self.same(last, part)).then(|| last.clone())
         })
     }
+}
+
+/// The parts of a ratio as fractions of the whole.
+fn shares(parts: &[Expression]) -> Vec<Expression> {
+    parts.iter().map(|part| part.clone().over(Expression::Sum(parts.to_vec()))).collect()
 }
 
 /// True if every part gives another name a value, as in `x=1, y=2`.

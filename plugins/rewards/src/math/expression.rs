@@ -23,7 +23,7 @@ pub(super) enum Expression {
     Percent(Box<Self>),
     /// Several answers in a row, as in `2, 3`.
     List(Vec<Self>),
-    /// A point or an interval: the opening bracket, the members, and the closing bracket.
+    /// A point or an interval: the opening bracket, the members, and the closing bracket. `3:4:5` has colons there.
     Tuple(char, Vec<Self>, char),
     Set(Vec<Self>),
     Union(Vec<Self>),
@@ -115,7 +115,7 @@ impl Expression {
             }
             Self::Power(base, exponent) => base.is_name() && **exponent == Self::whole(-1),
             Self::Call("abs" | "sin" | "cos" | "tan", parts) => parts.iter().all(Self::is_name),
-            Self::Tuple('(', parts, ')') => {
+            Self::Tuple('(', parts, ')') | Self::Tuple(':', parts, _) => {
                 parts.iter().all(|part| matches!(part, Self::Symbol(_) | Self::Constant(Constant::E | Constant::I)))
             }
             _ => false,

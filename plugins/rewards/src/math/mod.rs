@@ -80,8 +80,9 @@ impl Answer {
     }
 
     fn is(&self, gold: &Self) -> bool {
-        if let (Some(half), Some(other)) = (half_of_day(&self.text), half_of_day(&gold.text))
-            && half != other
+        if [half_of_day, clocks]
+            .iter()
+            .any(|read| read(&self.text).zip(read(&gold.text)).is_some_and(|(one, other)| one != other))
         {
             return false;
         }
@@ -218,6 +219,15 @@ fn is_taken_back(behind: &str) -> bool {
         ["and" | "or" | "nor" | "isn", ..] | ["is", "not" | "wrong" | "incorrect" | "false", ..] => true,
         _ => CHOICE.is_match(behind),
     }
+}
+
+/// The times of day in a text; as a ratio, `4:30` would be `2:15`.
+fn clocks(text: &str) -> Option<String> {
+    static CLOCK: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"(?:^|[^:.\d])0?(\d|1\d|2[0-3]):([0-5]\d)(?:[^:\d]|$)").expect("the pattern is a constant")
+    });
+    let times: String = CLOCK.captures_iter(text).map(|found| format!("{}:{} ", &found[1], &found[2])).collect();
+    (!times.is_empty()).then_some(times)
 }
 
 /// `a` or `p` of a time such as `10 a.m.`, which the comparison of values leaves out as a unit.

@@ -168,11 +168,24 @@ impl Parser {
     }
 
     fn sets(&mut self) -> Option<Expression> {
-        let mut parts = vec![self.sum()?];
+        let mut parts = vec![self.ratio()?];
         while self.eat('∪') {
-            parts.push(self.sum()?);
+            parts.push(self.ratio()?);
         }
         if parts.len() == 1 { parts.pop() } else { Some(Expression::Union(parts)) }
+    }
+
+    /// Parses a ratio. One of two parts, `3:5`, is their fraction.
+    fn ratio(&mut self) -> Option<Expression> {
+        let mut parts = vec![self.sum()?];
+        while self.eat(':') {
+            parts.push(self.sum()?);
+        }
+        Some(match <[Expression; 2]>::try_from(parts) {
+            Ok([one, other]) => one.over(other),
+            Err(mut parts) if parts.len() == 1 => parts.remove(0),
+            Err(parts) => Expression::Tuple(':', parts, ':'),
+        })
     }
 
     pub(super) fn sum(&mut self) -> Option<Expression> {
@@ -197,7 +210,7 @@ impl Parser {
                 let minus = self.eat('-');
                 let factor = self.factor()?;
                 factors.push(if minus { factor.negated() } else { factor });
-            } else if self.eat('/') || self.eat('÷') || self.eat(':') {
+            } else if self.eat('/') || self.eat('÷') {
                 let minus = self.eat('-');
                 let below = self.factor()?.inverse();
                 factors.push(if minus { below.negated() } else { below });
