@@ -79,9 +79,10 @@ impl Comparison {
                 let interval = parts.len() == 2;
                 (!interval || (open, close) == (other_open, other_close)) && self.in_order(parts, others)
             }
-            (Tuple('(', parts, ')'), List(others)) | (List(parts), Tuple('(', others, ')')) => {
-                self.in_order(parts, others)
-            }
+            (Tuple('(', parts, ')'), List(others)) => self.in_order(parts, &by_name(others)),
+            (List(parts), Tuple('(', others, ')')) => self.in_order(&by_name(parts), others),
+            // `6, 6, 8` is not `6, 8, 8`.
+            (List(parts), Set(others) | List(others)) if self.repeats(parts) => self.one_to_one(parts, others),
             (Set(parts) | List(parts), Set(others) | List(others)) => self.as_sets(parts, others),
             (Union(parts), Union(others)) => self.as_sets(parts, others),
             // One answer in several forms.
@@ -127,6 +128,25 @@ impl Comparison {
         }
         parts.iter().all(|part| others.iter().any(|other| self.same(part, other)))
             && others.iter().all(|other| parts.iter().any(|part| self.same(part, other)))
+    }
+
+    /// True if the list has a member twice.
+    fn repeats(&mut self, parts: &[Expression]) -> bool {
+        let mut texts: Vec<String> = parts.iter().map(|part| canonical::write(part, &mut self.0)).collect();
+        texts.sort_unstable();
+        texts.windows(2).any(|pair| pair[0] == pair[1])
+    }
+
+    /// True if the two lists have the same members equally often.
+    fn one_to_one(&mut self, parts: &[Expression], others: &[Expression]) -> bool {
+        if parts.len() != others.len() || parts.len() > MOST_MEMBERS {
+            return self.in_order(parts, others);
+        }
+        let mut left: Vec<&Expression> = others.iter().collect();
+        parts.iter().all(|part| {
+            let place = left.iter().position(|other| self.same(part, other));
+            place.map(|place| left.remove(place)).is_some()
+        })
     }
 
     fn scalars(&mut self, gold: &Expression, answer: &Expression) -> bool {
@@ -243,6 +263,19 @@ fn shares(parts: &[Expression]) -> Vec<Expression> {
 fn is_system(parts: &[Expression]) -> bool {
     let name = |part: &Expression| said(part).map(|(name, _)| name.clone());
     parts.iter().all(|part| name(part).is_some()) && parts.windows(2).all(|pair| name(&pair[0]) != name(&pair[1]))
+}
+
+/// The parts, by name if their names are letters that follow each other, as in `y=2, x=1`.
+fn by_name(parts: &[Expression]) -> Vec<Expression> {
+    let letter = |part: &Expression| match said(part)?.0 {
+        Expression::Symbol(name) if name.len() == 1 => name.bytes().next(),
+        _ => None,
+    };
+    let mut sorted = parts.to_vec();
+    sorted.sort_by_key(letter);
+    let follow =
+        |pair: &[Expression]| letter(&pair[0]).zip(letter(&pair[1])).is_some_and(|(one, next)| next == one + 1);
+    if sorted.windows(2).all(follow) { sorted } else { parts.to_vec() }
 }
 
 /// An answer without the letter behind its number that can be a unit: `5m`.

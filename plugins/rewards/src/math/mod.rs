@@ -59,10 +59,15 @@ impl Answer {
     #[must_use]
     pub fn gold(text: &str) -> Self {
         let text = text.rsplit("####").next().unwrap_or(text).trim();
-        match boxes::boxed(text) {
+        let gold = match boxes::boxed(text) {
             Some(boxed) => Self::whole(&boxed),
             None => Self::whole(extract::stated(text).unwrap_or(text)),
-        }
+        };
+        // Several choices: `ABD` is also `A, B, D`.
+        let letters = bare(&gold.text);
+        let rise = letters.len() > 1 && letters.bytes().all(|b| b.is_ascii_uppercase()) && letters.bytes().is_sorted();
+        let choices = || Expression::List(letters.chars().map(|c| Expression::Symbol(c.into())).collect());
+        Self { other: gold.other.or_else(|| rise.then(choices)), ..gold }
     }
 
     /// The answer that a whole text is.
@@ -80,7 +85,7 @@ impl Answer {
     }
 
     fn is(&self, gold: &Self) -> bool {
-        if [half_of_day, clocks]
+        if [half_of_day, clocks, capitals]
             .iter()
             .any(|read| read(&self.text).zip(read(&gold.text)).is_some_and(|(one, other)| one != other))
         {
@@ -228,6 +233,16 @@ fn clocks(text: &str) -> Option<String> {
     });
     let times: String = CLOCK.captures_iter(text).map(|found| format!("{}:{} ", &found[1], &found[2])).collect();
     (!times.is_empty()).then_some(times)
+}
+
+/// Three capitals or more, which say an order and no product. An angle is the same from either end.
+fn capitals(text: &str) -> Option<String> {
+    let text = text.trim_start_matches(['$', ' ']);
+    let angle = text.strip_prefix("\\angle");
+    let name = bare(angle.unwrap_or(text));
+    let back = || name.chars().rev().collect();
+    (name.len() > 2 && name.bytes().all(|b| b.is_ascii_uppercase()))
+        .then(|| if angle.is_some() { name.clone().min(back()) } else { name.clone() })
 }
 
 /// `a` or `p` of a time such as `10 a.m.`, which the comparison of values leaves out as a unit.

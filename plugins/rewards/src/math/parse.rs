@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::expression::{Constant, Expression};
 use super::lex::{MOST_BYTES, Reading, Token, lex};
+use super::postfix;
 use super::rational::Rational;
 
 /// Deepest nesting of brackets, fractions, roots and powers.
@@ -122,7 +123,7 @@ impl Parser {
     /// Parses relations between commas: a single one, or a list.
     fn list(&mut self) -> Option<Expression> {
         let mut items = self.items()?;
-        if items.len() == 1 { items.pop() } else { Some(Expression::List(items)) }
+        if items.len() == 1 { items.pop() } else { Some(Expression::List(postfix::unnumbered(items))) }
     }
 
     fn items(&mut self) -> Option<Vec<Expression>> {
