@@ -60,7 +60,10 @@ impl Comparison {
                     })
             }
             (Relation(..), _) => self.value(gold).is_some_and(|value| self.same(&value, answer)),
-            (_, Relation(..)) => self.value(answer).is_some_and(|value| self.same(gold, &value)),
+            (_, Relation(..)) => {
+                let value = self.value(answer).or_else(|| self.total(answer).filter(|_| gold.is_constant()));
+                value.is_some_and(|value| self.same(gold, &value))
+            }
             // The values of `x=1, y=2` alone are in their order.
             (List(parts), List(others))
                 if is_system(parts) && !others.iter().any(|other| matches!(other, Relation(..))) =>
@@ -251,6 +254,15 @@ impl Comparison {
             let last = last?;
             parts.iter().all(|part| part.is_scalar() && self.same(last, part)).then(|| last.clone())
         })
+    }
+
+    /// The number that an answer such as `m+n = 100+13 = 113` gives to a formula of several variables.
+    fn total(&mut self, relation: &Expression) -> Option<Expression> {
+        let Expression::Relation(parts, signs) = relation else { return None };
+        let (formula, values) = parts.split_first()?;
+        let computes = formula.is_scalar() && formula.symbols().len() > 1 && signs.iter().all(|sign| *sign == '=');
+        let mut are_one = || values.iter().all(|value| value.is_constant() && self.same(&values[0], value));
+        (computes && are_one()).then(|| values[0].clone())
     }
 }
 

@@ -86,8 +86,12 @@ impl Parser {
     }
 
     fn whole(mut self) -> Option<Expression> {
-        // `≈ 3.14`
-        self.at += usize::from(matches!(self.mark(), Some('=' | '≈')));
+        // `≈ 3.14`, `\therefore 3`; `\implies` is a comma.
+        self.at += usize::from(match self.peek() {
+            Some(Token::Mark(mark)) => matches!(mark, '=' | '≈' | ','),
+            Some(Token::Command(name)) => matches!(name.as_str(), "therefore" | "Rightarrow" | "Longrightarrow" | "to"),
+            _ => false,
+        });
         let list = self.list()?;
         (self.at == self.tokens.len()).then_some(list)
     }
