@@ -207,9 +207,11 @@ fn exact_call(function: Function, arguments: &[Rational]) -> Option<Rational> {
         ("abs", [value]) => Some(value.magnitude()),
         ("floor", [value]) => Some(value.floor()),
         ("ceil", [value]) => Some(value.negated().floor().negated()),
-        ("factorial", [value]) => {
+        ("factorial" | "doublefactorial", [value]) => {
             let last = value.to_whole().filter(|last| (0..=MOST_FACTORIAL).contains(last))?;
-            (1..=last).try_fold(Rational::whole(1), |product, next| product.times(&Rational::whole(next)))
+            let step = if function == "factorial" { 1 } else { 2 };
+            let mut factors = (1..=last).rev().step_by(step);
+            factors.try_fold(Rational::whole(1), |product, next| product.times(&Rational::whole(next)))
         }
         ("binomial", [above, below]) => {
             let k = below.to_whole()?;
@@ -258,9 +260,21 @@ fn near_call(function: Function, arguments: &[Complex]) -> Complex {
         ("arcsin", [x]) => real(x, f64::asin),
         ("arccos", [x]) => real(x, f64::acos),
         ("arctan", [x]) => real(x, f64::atan),
+        ("arccot", [x]) => real(x, |x| std::f64::consts::FRAC_PI_2 - x.atan()),
+        ("arcsec", [x]) => real(x, |x| x.recip().acos()),
+        ("arccsc", [x]) => real(x, |x| x.recip().asin()),
         ("sinh", [x]) => real(x, f64::sinh),
         ("cosh", [x]) => real(x, f64::cosh),
         ("tanh", [x]) => real(x, f64::tanh),
+        ("coth", [x]) => real(x, |x| x.tanh().recip()),
+        ("sech", [x]) => real(x, |x| x.cosh().recip()),
+        ("csch", [x]) => real(x, |x| x.sinh().recip()),
+        ("arcsinh", [x]) => real(x, f64::asinh),
+        ("arccosh", [x]) => real(x, f64::acosh),
+        ("arctanh", [x]) => real(x, f64::atanh),
+        ("arccoth", [x]) => real(x, |x| x.recip().atanh()),
+        ("arcsech", [x]) => real(x, |x| x.recip().acosh()),
+        ("arccsch", [x]) => real(x, |x| x.recip().asinh()),
         ("ln", [x]) => x.ln(),
         ("log", [base, x]) => x.ln().times(base.ln().inverse()),
         ("abs", [x]) => Complex::real(x.abs()),

@@ -44,11 +44,13 @@ pub(super) enum Constant {
 pub(super) type Function = &'static str;
 
 /// Functions that a command names, of one argument and, at the end, of several.
-const COMMANDS: &str = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln gcd lcm max min";
+const COMMANDS: &str = "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth sech csch \
+    arcsinh arccosh arctanh arccoth arcsech arccsch ln gcd lcm max min";
 
-/// The function with this command.
+/// The function with this command; `arsinh` is `arcsinh`.
 pub(super) fn function(command: &str) -> Option<Function> {
-    COMMANDS.split(' ').find(|known| *known == command)
+    let is_inverse = |known: &str| known.strip_prefix("arc").is_some_and(|of| command.strip_prefix("ar") == Some(of));
+    COMMANDS.split(' ').find(|known| *known == command || is_inverse(known))
 }
 
 /// The name of a variable in lower case. `E` and `I` stay, because `e` and `i` are constants, and `\Delta`, because `\delta` is another letter.

@@ -23,6 +23,10 @@ impl Parser {
     pub(super) fn signed(&mut self, mut value: Expression) -> Option<Expression> {
         for _ in 0..MOST_SIGNS {
             value = match self.peek() {
+                Some(Token::Mark('!')) if self.tokens.get(self.at + 1) == Some(&Token::Mark('!')) => {
+                    self.at += 1;
+                    Expression::call("doublefactorial", value)
+                }
                 Some(Token::Mark('!')) => Expression::call("factorial", value),
                 Some(Token::Mark('%')) => Expression::Percent(Box::new(value)),
                 Some(Token::Mark('°')) => self.degrees(value),
