@@ -137,11 +137,19 @@ impl Evaluator {
             }
             Expression::Call(function, arguments) => {
                 let arguments = arguments.iter().map(|part| self.exact(part)).collect::<Option<Vec<_>>>()?;
-                let result = exact_call(function, &arguments);
+                let result = match *function {
+                    "of" => Some(self.unknown(arguments.iter().map(Rational::to_string))),
+                    function => exact_call(function, &arguments),
+                };
                 self.spent(result)
             }
             _ => None,
         }
+    }
+
+    /// The value of a function that nothing is known about: any number, the same one for the same name and arguments.
+    fn unknown(&self, arguments: impl Iterator<Item = String>) -> Rational {
+        variable(&arguments.collect::<Vec<_>>().join(" "), self.point)
     }
 
     fn near(&mut self, expression: &Expression) -> Complex {
@@ -179,7 +187,15 @@ impl Evaluator {
             Expression::Percent(part) => self.value(part).near().times(Complex::real(0.01)),
             Expression::Call(function, arguments) => {
                 let arguments: Vec<Complex> = arguments.iter().map(|part| self.value(part).near()).collect();
-                near_call(function, &arguments)
+                match *function {
+                    _ if arguments.iter().any(|argument| argument.is_nan()) => Complex::NAN,
+                    // Equal arguments may differ in their last digits, and in the sign of a zero.
+                    "of" => {
+                        let digits = |value: &Complex| format!("{:.8e} {:.8e}", value.re + 0.0, value.im + 0.0);
+                        Complex::real(self.unknown(arguments.iter().map(digits)).to_f64())
+                    }
+                    function => near_call(function, &arguments),
+                }
             }
             _ => Complex::NAN,
         }

@@ -40,7 +40,7 @@ pub(super) enum Constant {
     Infinity,
 }
 
-/// A function, by its command or English name.
+/// A function, by its command or English name. The first argument of `of` is the name of an unknown one, as in `f(2)`.
 pub(super) type Function = &'static str;
 
 /// Functions that a command names, of one argument and, at the end, of several.
@@ -115,6 +115,7 @@ impl Expression {
                 matches!(factors.as_slice(), [Self::Symbol(f), _] if is_function(f))
                     || factors.iter().all(Self::is_name)
             }
+            Self::Call("of", parts) => matches!(&parts[0], Self::Symbol(f) if is_function(f)),
             Self::Power(base, exponent) => base.is_name() && **exponent == Self::whole(-1),
             Self::Call("abs" | "sin" | "cos" | "tan", parts) => parts.iter().all(Self::is_name),
             Self::Tuple('(', parts, ')') | Self::Tuple(':', parts, _) => {

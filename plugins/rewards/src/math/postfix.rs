@@ -36,6 +36,14 @@ impl Parser {
                     self.unit();
                     continue;
                 }
+                Some(Token::Mark('(')) if self.is_function(&value) => {
+                    let arguments = match self.deeper(Self::atom)? {
+                        Expression::Tuple(_, parts, _) => parts,
+                        one => vec![one],
+                    };
+                    value = Expression::Call("of", [vec![value], arguments].concat());
+                    continue;
+                }
                 Some(Token::Mark('^')) => {
                     self.at += 1;
                     value = self.raised(value)?;
@@ -51,6 +59,20 @@ impl Parser {
             self.at += 1;
         }
         Some(value)
+    }
+
+    /// True for the name of a function, before its bracket: `f`, and `g` or `h` beside it. Any other letter may be a factor.
+    fn is_function(&self, value: &Expression) -> bool {
+        let Expression::Symbol(name) = value else { return false };
+        let calls = |letter: &str| {
+            let call = [Token::Name(letter.into()), Token::Mark('(')];
+            self.tokens.windows(2).any(|pair| pair == call)
+        };
+        match &name[..name.find(['_', '\'']).unwrap_or(name.len())] {
+            "f" | "F" | "Gamma" | "zeta" => true,
+            "g" | "h" => calls("f"),
+            _ => false,
+        }
     }
 
     /// Skips the words after a value, with their powers; they name its unit: `m/s^2`.
