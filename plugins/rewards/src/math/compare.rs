@@ -229,6 +229,10 @@ impl Comparison {
 
     /// True if one is a constant times the other. The constant is above 0, or with `any` nonzero.
     fn proportional(&mut self, one: &Expression, other: &Expression, any: bool) -> bool {
+        // Any two numbers are: `1 < 2` is not `3 < 4`.
+        if one.is_constant() && other.is_constant() {
+            return false;
+        }
         let mut ratio = None;
         let fits = self.at_points(one, other, |evaluator, left, right| {
             let (left, right) = (left.near(), right.near());

@@ -293,6 +293,10 @@ impl<'t> Lexer<'t> {
             ("mathbb", _) => Token::Command(format!("mathbb {}", self.argument()?.trim())),
             ("begin" | "end", _) => {
                 let environment = self.argument()?;
+                // A determinant is another value, which is compared as text.
+                if matches!(environment, "vmatrix" | "Vmatrix") {
+                    return None;
+                }
                 if environment == "array" && name == "begin" {
                     self.argument();
                 }

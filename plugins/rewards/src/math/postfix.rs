@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::expression::Expression;
+use super::expression::{Constant, Expression};
 use super::lex::Token;
 use super::parse::Parser;
 use super::{canonical, signs};
@@ -136,6 +136,12 @@ impl Parser {
 
     /// Parses an index: part of a variable's name, or the base of a number's digits.
     fn indexed(&mut self, value: Expression) -> Option<Expression> {
+        // `e_1` is a variable.
+        let value = match value {
+            Expression::Constant(Constant::E) => Expression::Symbol("e".into()),
+            Expression::Constant(Constant::I) => Expression::Symbol("i".into()),
+            other => other,
+        };
         if let (Expression::Symbol(name), Some((index, behind))) = (&value, self.spelled()) {
             self.at = behind;
             return Some(Expression::Symbol(format!("{name}_{index}")));
