@@ -1,5 +1,7 @@
 //! The value of an expression: exact where the limits allow it, else in `f64`.
 
+use std::f64::consts::{FRAC_PI_2, PI};
+
 use super::complex::Complex;
 use super::expression::{Constant, Expression, Function, folded};
 use super::rational::Rational;
@@ -160,7 +162,7 @@ impl Evaluator {
             Expression::Number(value, _) => Complex::real(value.to_f64()),
             Expression::Symbol(name) => Complex::real(variable(&self.name(name), self.point).to_f64()),
             Expression::Constant(constant) => match constant {
-                Constant::Pi => Complex::real(std::f64::consts::PI),
+                Constant::Pi => Complex::real(PI),
                 Constant::E => Complex::real(std::f64::consts::E),
                 Constant::I => Complex::I,
                 Constant::Infinity => Complex::real(f64::INFINITY),
@@ -231,6 +233,8 @@ fn exact_call(function: Function, arguments: &[Rational]) -> Option<Rational> {
         }
         ("binomial", [above, below]) => {
             let k = below.to_whole()?;
+            let rest = above.to_whole().and_then(|n| n.checked_sub(k)).filter(|rest| (0..k).contains(rest));
+            let k = rest.unwrap_or(k);
             let steps = (0..=MOST_FACTORIAL).contains(&k).then_some(0..k)?;
             steps.into_iter().try_fold(Rational::whole(1), |product, step| {
                 let factor = above.add(&Rational::whole(-step))?.times(&Rational::whole(step + 1).inverse()?)?;
@@ -276,7 +280,7 @@ fn near_call(function: Function, arguments: &[Complex]) -> Complex {
         ("arcsin", [x]) => real(x, f64::asin),
         ("arccos", [x]) => real(x, f64::acos),
         ("arctan", [x]) => real(x, f64::atan),
-        ("arccot", [x]) => real(x, |x| std::f64::consts::FRAC_PI_2 - x.atan()),
+        ("arccot", [x]) => real(x, |x| FRAC_PI_2 - x.atan()),
         ("arcsec", [x]) => real(x, |x| x.recip().acos()),
         ("arccsc", [x]) => real(x, |x| x.recip().asin()),
         ("sinh", [x]) => real(x, f64::sinh),
@@ -291,6 +295,11 @@ fn near_call(function: Function, arguments: &[Complex]) -> Complex {
         ("arccoth", [x]) => real(x, |x| x.recip().atanh()),
         ("arcsech", [x]) => real(x, |x| x.recip().acosh()),
         ("arccsch", [x]) => real(x, |x| x.recip().asinh()),
+        ("factorial", [x]) => real(x, |x| gamma(x + 1.0)),
+        ("binomial", [n, k]) => {
+            let quotient = |n: f64, k: f64| gamma(n + 1.0) / gamma(k + 1.0) / gamma(n - k + 1.0);
+            real(&Complex::real(quotient(n.as_real(), k.as_real())), |value| value)
+        }
         ("ln", [x]) => x.ln(),
         ("log", [base, x]) => x.ln().times(base.ln().inverse()),
         ("abs", [x]) => Complex::real(x.abs()),
@@ -305,4 +314,27 @@ fn near_call(function: Function, arguments: &[Complex]) -> Complex {
         }
         _ => Complex::NAN,
     }
+}
+
+/// Γ(x) by Lanczos' approximation; NaN at the poles. The identities of factorials hold for it between whole numbers too.
+fn gamma(x: f64) -> f64 {
+    const TERMS: [f64; 8] = [
+        676.520_368_121_885_1,
+        -1_259.139_216_722_402_8,
+        771.323_428_777_653_1,
+        -176.615_029_162_140_6,
+        12.507_343_278_686_905,
+        -0.138_571_095_265_720_12,
+        9.984_369_578_019_572e-6,
+        1.505_632_735_149_311_6e-7,
+    ];
+    if x <= 0.0 && x.fract() == 0.0 {
+        return f64::NAN;
+    }
+    if x < 0.5 {
+        return PI / ((PI * x).sin() * gamma(1.0 - x));
+    }
+    let (x, from) = (x - 1.0, x + 6.5);
+    let terms = TERMS.iter().zip(1u8..).map(|(term, k)| term / (x + f64::from(k)));
+    (2.0 * PI).sqrt() * from.powf(x + 0.5) * (-from).exp() * terms.fold(0.999_999_999_999_809_9, |sum, term| sum + term)
 }
