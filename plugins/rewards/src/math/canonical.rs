@@ -1,5 +1,6 @@
 //! A canonical text for an expression, independent of the order of its sums, products and sets.
 
+use super::compare;
 use super::evaluate::{Evaluator, Value};
 use super::expression::Expression;
 
@@ -32,6 +33,10 @@ pub(super) fn write(expression: &Expression, evaluator: &mut Evaluator) -> Strin
         Expression::Power(base, exponent) => format!("{}^{}", write(base, evaluator), write(exponent, evaluator)),
         Expression::Call(function, arguments) => format!("{function}({})", all(arguments).join(",")),
         Expression::Percent(part) => format!("{}%", write(part, evaluator)),
+        // Like a point: `x=1, y=2` is not `x=2, y=1`.
+        Expression::List(parts) if compare::is_system(parts) => {
+            format!("({})", all(&compare::by_name(parts)).join(","))
+        }
         Expression::List(parts) | Expression::Set(parts) => format!("{{{}}}", sort(all(parts)).join(",")),
         Expression::Tuple(open, parts, close) => format!("{open}{}{close}", all(parts).join(",")),
         Expression::Union(parts) => sort(all(parts)).join("∪"),

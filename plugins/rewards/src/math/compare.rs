@@ -276,13 +276,13 @@ fn shares(parts: &[Expression]) -> Vec<Expression> {
 }
 
 /// True if every part gives another name a value, as in `x=1, y=2`.
-fn is_system(parts: &[Expression]) -> bool {
+pub(super) fn is_system(parts: &[Expression]) -> bool {
     let name = |part: &Expression| said(part).map(|(name, _)| name.clone());
     parts.iter().all(|part| name(part).is_some()) && parts.windows(2).all(|pair| name(&pair[0]) != name(&pair[1]))
 }
 
 /// The parts, by name if their names are letters that follow each other, as in `y=2, x=1`.
-fn by_name(parts: &[Expression]) -> Vec<Expression> {
+pub(super) fn by_name(parts: &[Expression]) -> Vec<Expression> {
     let letter = |part: &Expression| match said(part)?.0 {
         Expression::Symbol(name) if name.len() == 1 => name.bytes().next(),
         _ => None,

@@ -110,7 +110,7 @@ impl Answer {
     /// A canonical text, equal for different spellings of a value: `1/2` for `0.5` and `\frac{1}{2}`.
     #[must_use]
     pub fn canonical(&self) -> String {
-        self.says.as_ref().map_or_else(|| letters(&self.text), canonical::text)
+        choice(&self.text).unwrap_or_else(|| self.says.as_ref().map_or_else(|| letters(&self.text), canonical::text))
     }
 }
 
