@@ -170,7 +170,7 @@ fn letters(text: &str) -> String {
         command = c == '\\' || command && c.is_ascii_alphabetic();
         if command { c.into() } else { c.to_lowercase().collect::<String>() }
     };
-    bare(&text.chars().map(lower).collect::<String>())
+    bare(text).chars().map(lower).collect()
 }
 
 /// The text without layout: spaces, dollars, `\text`, `\left`. A text without other commands also loses its braces, and a choice
@@ -186,7 +186,7 @@ fn bare(text: &str) -> String {
     let joined = parts.fold(String::new(), |joined, part| {
         let is_digit = |c: char| c.is_ascii_digit();
         let digits = joined.ends_with(is_digit) && part.starts_with(is_digit);
-        let exponent = joined.strip_suffix('e').is_some_and(|before| before.ends_with(is_digit));
+        let exponent = joined.strip_suffix(['e', 'E']).is_some_and(|before| before.ends_with(is_digit));
         joined + if digits || exponent { " " } else { "" } + part
     });
     let bare = joined.trim_end_matches('.');
