@@ -12,6 +12,9 @@ const MOST_DEPTH: usize = 80;
 
 const RELATIONS: [char; 8] = ['=', '<', '>', '≤', '≥', '≠', '∈', '≈'];
 
+/// Commands that lead to an answer.
+const LEADS: [&str; 4] = ["\\therefore", "\\implies", "\\Rightarrow", "\\Longrightarrow"];
+
 /// The expression of a formula; `None` if the text is not a formula, or is too large.
 pub(super) fn parse(text: &str, reading: Reading) -> Option<Expression> {
     let text = text.trim();
@@ -19,6 +22,7 @@ pub(super) fn parse(text: &str, reading: Reading) -> Option<Expression> {
         return None;
     }
     let text = single(text);
+    let text = LEADS.iter().find_map(|lead| text.strip_prefix(lead)).unwrap_or(&text);
     let tokens = lex(text.trim_end_matches(['.', ':', '\\', ' ', '\n']), reading)?;
     if let Some(quantity) = quantity(&tokens) {
         return Some(quantity);
@@ -86,12 +90,8 @@ impl Parser {
     }
 
     fn whole(mut self) -> Option<Expression> {
-        // `≈ 3.14`, `\therefore 3`; `\implies` is a comma.
-        self.at += usize::from(match self.peek() {
-            Some(Token::Mark(mark)) => matches!(mark, '=' | '≈' | ','),
-            Some(Token::Command(name)) => matches!(name.as_str(), "therefore" | "Rightarrow" | "Longrightarrow" | "to"),
-            _ => false,
-        });
+        // `≈ 3.14`
+        self.at += usize::from(matches!(self.mark(), Some('=' | '≈')));
         let list = self.list()?;
         (self.at == self.tokens.len()).then_some(list)
     }
