@@ -59,6 +59,11 @@ impl Comparison {
                         (self.same(name, other_name) || self.alike(name, other_name)) && self.same(&value, &other)
                     })
             }
+            (List(parts), other @ (Tuple(..) | Relation(..))) | (other @ (Tuple(..) | Relation(..)), List(parts))
+                if between(parts).is_some() =>
+            {
+                between(parts).is_some_and(|chain| self.same(&chain, other))
+            }
             (Relation(..), _) => self.value(gold).is_some_and(|value| self.same(&value, answer)),
             (_, Relation(..)) => {
                 let value = self.value(answer).or_else(|| self.total(answer).filter(|_| gold.is_constant()));
@@ -71,8 +76,8 @@ impl Comparison {
                 self.in_order(parts, others)
             }
             (Union(parts), List(others)) | (List(others), Union(parts)) => {
-                let regions: Option<Vec<Expression>> = others.iter().map(|other| Some(said(other)?.1)).collect();
-                regions.is_some_and(|regions| self.as_sets(parts, &regions))
+                let region = |other: &Expression| said(other).map_or_else(|| other.clone(), |(_, region)| region);
+                self.as_sets(parts, &others.iter().map(region).collect::<Vec<_>>())
             }
             // A base may be left out.
             (Tuple('_', parts, _), other) if !matches!(other, Tuple('_', ..)) => self.same(&parts[0], other),
@@ -268,6 +273,17 @@ impl Comparison {
         let mut are_one = || values.iter().all(|value| value.is_constant() && self.same(&values[0], value));
         (computes && are_one()).then(|| values[0].clone())
     }
+}
+
+/// `1 ≤ x < 3`, which `x ≥ 1, x < 3` says in two parts.
+fn between(parts: &[Expression]) -> Option<Expression> {
+    let [Expression::Relation(one, open), Expression::Relation(other, close)] = parts else { return None };
+    let chain = |low: &[Expression], open: &[char], high: &[Expression], close: &[char]| {
+        let ordered = |signs: &[char]| matches!(signs, ['<' | '≤']);
+        (ordered(open) && ordered(close) && low[1] == high[0] && low[1].is_name())
+            .then(|| Expression::Relation([low, &high[1..]].concat(), [open, close].concat()))
+    };
+    chain(one, open, other, close).or_else(|| chain(other, close, one, open))
 }
 
 /// The parts of a ratio as fractions of the whole.

@@ -353,6 +353,7 @@ impl<'t> Lexer<'t> {
             unit if self.after_number() && signs::is_unit(unit) => self.tokens.push(Token::Words(unit.into())),
             "and" | "or" | ", and" => self.mark(','),
             "percent" => self.mark('%'),
+            "all real numbers" => self.tokens.push(Token::Command("mathbb R".into())),
             function if expression::function(function).is_some() => self.tokens.push(Token::Command(function.into())),
             _ if self.after_number() && signs::is_in(signs::LETTERS, bare)
                 || self.after_degree() && matches!(bare, "C" | "F") =>

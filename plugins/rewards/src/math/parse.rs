@@ -130,7 +130,7 @@ impl Parser {
         if items.len() == 1 { items.pop() } else { Some(Expression::List(postfix::unnumbered(items))) }
     }
 
-    fn items(&mut self) -> Option<Vec<Expression>> {
+    pub(super) fn items(&mut self) -> Option<Vec<Expression>> {
         let mut items = vec![self.relation()?];
         while self.eat(',') || self.eat(';') {
             // Accepts `1, and 2`.
@@ -174,8 +174,21 @@ impl Parser {
 
     fn sets(&mut self) -> Option<Expression> {
         let mut parts = vec![self.ratio()?];
-        while self.eat('∪') {
-            parts.push(self.ratio()?);
+        loop {
+            if self.eat('∪') {
+                parts.push(self.ratio()?);
+            } else if self.eat('∖') {
+                // An interval without a point is two intervals.
+                let Expression::Set(holes) = self.ratio()? else { return None };
+                for hole in holes {
+                    let Expression::Tuple(open, mut ends, close) = parts.pop()? else { return None };
+                    let upper = vec![hole.clone(), ends.pop()?];
+                    ends.push(hole);
+                    parts.extend([Expression::Tuple(open, ends, ')'), Expression::Tuple('(', upper, close)]);
+                }
+            } else {
+                break;
+            }
         }
         if parts.len() == 1 { parts.pop() } else { Some(Expression::Union(parts)) }
     }
@@ -322,10 +335,7 @@ impl Parser {
             '∞' => Some(Expression::Constant(Constant::Infinity)),
             '∅' => Some(Expression::Set(Vec::new())),
             '⦃' if self.eat('⦄') => Some(Expression::Set(Vec::new())),
-            '⦃' => {
-                let items = self.items()?;
-                self.eat('⦄').then_some(Expression::Set(items))
-            }
+            '⦃' => self.set(),
             '{' => {
                 let inner = self.list()?;
                 self.eat('}').then_some(inner)
