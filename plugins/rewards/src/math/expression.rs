@@ -40,7 +40,7 @@ pub(super) enum Constant {
     Infinity,
 }
 
-/// A function, by its command or English name. The first argument of `of` is the name of an unknown one, as in `f(2)`.
+/// A function, by its command or English name. The first argument of `of` is the name of an unknown one, as in `f(2)`; `after` is `\circ`.
 pub(super) type Function = &'static str;
 
 /// Functions that a command names, of one argument and, at the end, of several.

@@ -29,6 +29,13 @@ impl Parser {
                 }
                 Some(Token::Mark('!')) => Expression::call("factorial", value),
                 Some(Token::Mark('%')) => Expression::Percent(Box::new(value)),
+                Some(Token::Mark('°'))
+                    if matches!(self.tokens.get(self.at + 1), Some(Token::Name(_))) && value.is_name() =>
+                {
+                    self.at += 1;
+                    value = Expression::Call("after", vec![value, self.factor()?]);
+                    continue;
+                }
                 Some(Token::Mark('°')) => self.degrees(value),
                 Some(Token::Mark('\'')) => value.marked("'"),
                 // Behind a name only a known unit is one: `no solution` is a text.
@@ -41,7 +48,7 @@ impl Parser {
                         Expression::Tuple(_, parts, _) => parts,
                         one => vec![one],
                     };
-                    value = Expression::Call("of", [vec![value], arguments].concat());
+                    value = called(value, arguments);
                     continue;
                 }
                 Some(Token::Mark('^')) => {
@@ -63,7 +70,7 @@ impl Parser {
 
     /// True for the name of a function, before its bracket: `f`, and `g` or `h` beside it. Any other letter may be a factor.
     fn is_function(&self, value: &Expression) -> bool {
-        let Expression::Symbol(name) = value else { return false };
+        let Expression::Symbol(name) = value else { return matches!(value, Expression::Call("after", _)) };
         let calls = |letter: &str| {
             let call = [Token::Name(letter.into()), Token::Mark('(')];
             self.tokens.windows(2).any(|pair| pair == call)
@@ -169,6 +176,17 @@ impl Parser {
         });
         let letters: String = letters.collect::<Option<_>>()?;
         (!letters.is_empty()).then_some((letters, self.at + length))
+    }
+}
+
+/// The value of a function; `(f \circ g)(x)` is `f(g(x))`.
+fn called(function: Expression, arguments: Vec<Expression>) -> Expression {
+    match function {
+        Expression::Call("after", mut parts) if parts.len() == 2 => {
+            let inner = called(parts.remove(1), arguments);
+            Expression::Call("of", vec![parts.remove(0), inner])
+        }
+        name => Expression::Call("of", [vec![name], arguments].concat()),
     }
 }
 
