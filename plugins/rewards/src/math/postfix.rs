@@ -45,7 +45,7 @@ impl Parser {
                 }
                 Some(Token::Mark('(')) if self.is_function(&value) => {
                     let arguments = match self.deeper(Self::atom)? {
-                        Expression::Tuple(_, parts, _) => parts,
+                        Expression::Tuple('(', parts, ')') => parts,
                         one => vec![one],
                     };
                     value = called(value, arguments);
