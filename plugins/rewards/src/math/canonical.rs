@@ -1,8 +1,8 @@
 //! A canonical text for an expression, independent of the order of its sums, products and sets.
 
-use super::compare;
 use super::evaluate::{Evaluator, Value};
 use super::expression::Expression;
+use super::relation;
 
 /// The canonical text. A constant with an exact value gives that value, as `3/4`; other expressions give their parts, sorted within sums,
 /// products and sets.
@@ -34,8 +34,8 @@ pub(super) fn write(expression: &Expression, evaluator: &mut Evaluator) -> Strin
         Expression::Call(function, arguments) => format!("{function}({})", all(arguments).join(",")),
         Expression::Percent(part) => format!("{}%", write(part, evaluator)),
         // Like a point: `x=1, y=2` is not `x=2, y=1`.
-        Expression::List(parts) if compare::is_system(parts) => {
-            format!("({})", all(&compare::by_name(parts)).join(","))
+        Expression::List(parts) if relation::is_system(parts) => {
+            format!("({})", all(&relation::by_name(parts)).join(","))
         }
         Expression::List(parts) | Expression::Set(parts) => format!("{{{}}}", sort(all(parts)).join(",")),
         Expression::Tuple(open, parts, close) => format!("{open}{}{close}", all(parts).join(",")),

@@ -7,6 +7,7 @@ use super::complex::Complex;
 use super::evaluate::{Evaluator, POSITIVE, Value};
 use super::expression::{Constant, Expression};
 use super::rational::Rational;
+use super::relation::{between, by_name, is_system, said};
 
 /// Most members of two sets that are matched with each other.
 const MOST_MEMBERS: usize = 64;
@@ -277,39 +278,9 @@ impl Comparison {
     }
 }
 
-/// `1 ≤ x < 3`, which `x ≥ 1, x < 3` says in two parts.
-fn between(parts: &[Expression]) -> Option<Expression> {
-    let [Expression::Relation(one, open), Expression::Relation(other, close)] = parts else { return None };
-    let chain = |low: &[Expression], open: &[char], high: &[Expression], close: &[char]| {
-        let ordered = |signs: &[char]| matches!(signs, ['<' | '≤']);
-        (ordered(open) && ordered(close) && low[1] == high[0] && low[1].is_name())
-            .then(|| Expression::Relation([low, &high[1..]].concat(), [open, close].concat()))
-    };
-    chain(one, open, other, close).or_else(|| chain(other, close, one, open))
-}
-
 /// The parts of a ratio as fractions of the whole.
 fn shares(parts: &[Expression]) -> Vec<Expression> {
     parts.iter().map(|part| part.clone().over(Expression::Sum(parts.to_vec()))).collect()
-}
-
-/// True if every part gives another name a value, as in `x=1, y=2`.
-pub(super) fn is_system(parts: &[Expression]) -> bool {
-    let name = |part: &Expression| said(part).map(|(name, _)| name.clone());
-    parts.iter().all(|part| name(part).is_some()) && parts.windows(2).all(|pair| name(&pair[0]) != name(&pair[1]))
-}
-
-/// The parts, by name if their names are letters that follow each other, as in `y=2, x=1`.
-pub(super) fn by_name(parts: &[Expression]) -> Vec<Expression> {
-    let letter = |part: &Expression| match said(part)?.0 {
-        Expression::Symbol(name) if name.len() == 1 => name.bytes().next(),
-        _ => None,
-    };
-    let mut sorted = parts.to_vec();
-    sorted.sort_by_key(letter);
-    let follow =
-        |pair: &[Expression]| letter(&pair[0]).zip(letter(&pair[1])).is_some_and(|(one, next)| next == one + 1);
-    if sorted.windows(2).all(follow) { sorted } else { parts.to_vec() }
 }
 
 /// An answer without the letter behind its number that can be a unit: `5m`.
@@ -320,31 +291,6 @@ fn without_unit(answer: &Expression) -> Option<Expression> {
     matches!(unit, Expression::Symbol(letter) if super::signs::is_unit(letter))
         .then(|| Expression::product(number.to_vec()))
         .filter(Expression::is_constant)
-}
-
-/// The name in a relation, and what the relation says of it: a value, an interval or a set.
-fn said(relation: &Expression) -> Option<(&Expression, Expression)> {
-    let Expression::Relation(parts, signs) = relation else { return None };
-    let between = |open: char, low: &Expression, high: &Expression, close: char| {
-        let (open, close) = (if open == '<' { '(' } else { '[' }, if close == '<' { ')' } else { ']' });
-        Expression::Tuple(open, vec![low.clone(), high.clone()], close)
-    };
-    let infinity = Expression::Constant(Constant::Infinity);
-    let minus = infinity.clone().negated();
-    let (name, value) = match (parts.as_slice(), signs.as_slice()) {
-        // `e = x` gives `x` a value.
-        ([Expression::Constant(_), name], ['=']) if name.is_name() => (name, parts[0].clone()),
-        ([name, .., value], signs) if name.is_name() && signs.iter().all(|sign| *sign == '=') => (name, value.clone()),
-        ([value, name], ['=']) | ([name, value], ['∈']) => (name, value.clone()),
-        ([name, hole], ['≠']) => {
-            (name, Expression::Union(vec![between('<', &minus, hole, '<'), between('<', hole, &infinity, '<')]))
-        }
-        ([low, name, high], [open @ ('<' | '≤'), close @ ('<' | '≤')]) => (name, between(*open, low, high, *close)),
-        ([name, high], [close @ ('<' | '≤')]) if name.is_name() => (name, between('<', &minus, high, *close)),
-        ([low, name], [open @ ('<' | '≤')]) => (name, between(*open, low, &infinity, '<')),
-        _ => return None,
-    };
-    name.is_name().then_some((name, value))
 }
 
 fn equal(left: &Value, right: &Value) -> bool {

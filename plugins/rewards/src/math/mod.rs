@@ -16,6 +16,7 @@ mod lex;
 mod parse;
 mod postfix;
 mod rational;
+mod relation;
 mod reward;
 mod signs;
 #[cfg(test)]

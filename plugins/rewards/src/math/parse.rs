@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use super::expression::{Constant, Expression};
 use super::lex::{MOST_BYTES, Reading, Token, lex};
-use super::postfix;
 use super::rational::Rational;
+use super::relation;
 
 /// Deepest nesting of brackets, fractions, roots and powers.
 const MOST_DEPTH: usize = 80;
@@ -127,7 +127,7 @@ impl Parser {
     /// Parses relations between commas: a single one, or a list.
     fn list(&mut self) -> Option<Expression> {
         let mut items = self.items()?;
-        if items.len() == 1 { items.pop() } else { Some(Expression::List(postfix::unnumbered(items))) }
+        if items.len() == 1 { items.pop() } else { Some(Expression::List(relation::unnumbered(items))) }
     }
 
     pub(super) fn items(&mut self) -> Option<Vec<Expression>> {

@@ -1,7 +1,5 @@
 //! What stands behind a value: powers, indices, units, primes and other signs.
 
-use std::collections::BTreeSet;
-
 use super::expression::{Constant, Expression};
 use super::lex::Token;
 use super::parse::Parser;
@@ -188,30 +186,4 @@ fn called(function: Expression, arguments: Vec<Expression>) -> Expression {
         }
         name => Expression::Call("of", [vec![name], arguments].concat()),
     }
-}
-
-/// The list without the numbers of `x_1=2, x_2=-5`: values of one letter, in any order.
-pub(super) fn unnumbered(mut items: Vec<Expression>) -> Vec<Expression> {
-    fn name(item: &mut Expression) -> Option<&mut String> {
-        match item {
-            Expression::Relation(parts, signs) if signs.iter().all(|sign| *sign == '=') => match &mut parts[0] {
-                Expression::Symbol(name) => Some(name),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-    let names: BTreeSet<String> = items.iter_mut().filter_map(name).map(|name| name.clone()).collect();
-    let mut parts = names.iter().map(|name| name.split_once('_'));
-    let letter = names.first().and_then(|name| Some(name.split_once('_')?.0.to_owned()));
-    let numbered = |part: Option<(&str, &str)>| {
-        part.is_some_and(|(of, number)| Some(of) == letter.as_deref() && number.bytes().all(|b| b.is_ascii_digit()))
-    };
-    if let Some(letter) = &letter
-        && names.len() == items.len()
-        && parts.all(numbered)
-    {
-        items.iter_mut().filter_map(name).for_each(|name| name.clone_from(letter));
-    }
-    items
 }
