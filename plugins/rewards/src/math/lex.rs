@@ -292,11 +292,8 @@ impl<'t> Lexer<'t> {
             }
             ("mathbb", _) => Token::Command(format!("mathbb {}", self.argument()?.trim())),
             ("begin" | "end", _) => {
-                let environment = self.argument()?;
-                // A determinant is another value, which is compared as text.
-                if matches!(environment, "vmatrix" | "Vmatrix") {
-                    return None;
-                }
+                // A determinant is compared as text.
+                let environment = self.argument().filter(|name| !matches!(*name, "vmatrix" | "Vmatrix"))?;
                 if environment == "array" && name == "begin" {
                     self.argument();
                 }
