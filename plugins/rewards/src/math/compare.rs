@@ -268,11 +268,12 @@ impl Comparison {
         })
     }
 
-    /// The number that an answer such as `m+n = 100+13 = 113` gives to a formula of several variables.
+    /// The number that an answer such as `m+n = 100+13 = 113` gives to a formula of several variables. `x^2+y^2-25 = 0` is about a curve.
     fn total(&mut self, relation: &Expression) -> Option<Expression> {
         let Expression::Relation(parts, signs) = relation else { return None };
         let (formula, values) = parts.split_first()?;
-        let computes = formula.is_scalar() && formula.symbols().len() > 1 && signs.iter().all(|sign| *sign == '=');
+        let chain = signs.iter().all(|sign| *sign == '=') && values.last() != Some(&Expression::whole(0));
+        let computes = chain && formula.is_scalar() && formula.symbols().len() > 1;
         let mut are_one = || values.iter().all(|value| value.is_constant() && self.same(&values[0], value));
         (computes && are_one()).then(|| values[0].clone())
     }
