@@ -2,11 +2,12 @@
 
 use super::evaluate::{Evaluator, Value};
 use super::expression::Expression;
+use super::relation;
 
 /// The canonical text. A constant with an exact value gives that value, as `3/4`; other expressions give their parts, sorted within sums,
 /// products and sets.
 pub(super) fn text(expression: &Expression) -> String {
-    write(expression, &mut Evaluator::new())
+    write(expression, &mut Evaluator::of(&[expression]))
 }
 
 /// Like [`text`], within the remaining work of `evaluator`.
@@ -24,7 +25,7 @@ pub(super) fn write(expression: &Expression, evaluator: &mut Evaluator) -> Strin
     };
     match expression {
         Expression::Number(value, _) => value.to_string(),
-        Expression::Symbol(name) => name.clone(),
+        Expression::Symbol(name) => evaluator.name(name),
         Expression::Words(words) => words.clone(),
         Expression::Constant(constant) => format!("{constant:?}").to_lowercase(),
         Expression::Sum(terms) => format!("({})", sort(all(terms)).join("+")),
@@ -32,6 +33,10 @@ pub(super) fn write(expression: &Expression, evaluator: &mut Evaluator) -> Strin
         Expression::Power(base, exponent) => format!("{}^{}", write(base, evaluator), write(exponent, evaluator)),
         Expression::Call(function, arguments) => format!("{function}({})", all(arguments).join(",")),
         Expression::Percent(part) => format!("{}%", write(part, evaluator)),
+        // Like a point: `x=1, y=2` is not `x=2, y=1`.
+        Expression::List(parts) if relation::is_system(parts) => {
+            format!("({})", all(&relation::by_name(parts)).join(","))
+        }
         Expression::List(parts) | Expression::Set(parts) => format!("{{{}}}", sort(all(parts)).join(",")),
         Expression::Tuple(open, parts, close) => format!("{open}{}{close}", all(parts).join(",")),
         Expression::Union(parts) => sort(all(parts)).join("∪"),

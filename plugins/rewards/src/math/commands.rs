@@ -92,6 +92,32 @@ impl Parser {
         Some(Expression::product(factors))
     }
 
+    /// The members in `\{1, 2\}`, or the condition in `\{x \mid x > 1\}`.
+    pub(super) fn set(&mut self) -> Option<Expression> {
+        let name = match self.tokens.get(self.at..)? {
+            [Token::Name(_), Token::Mark('|' | ':'), ..] => 2,
+            [Token::Name(_), Token::Mark('∈'), Token::Command(all), Token::Mark('|' | ':'), ..]
+                if all == "mathbb R" =>
+            {
+                4
+            }
+            _ => 0,
+        };
+        self.at += name;
+        let mut items = self.items()?;
+        let conditions = items.iter().all(|item| matches!(item, Expression::Relation(..)));
+        if !self.eat('⦄') || name > 0 && !conditions {
+            return None;
+        }
+        Some(match items.pop() {
+            Some(condition) if name > 0 && items.is_empty() => condition,
+            last => {
+                items.extend(last);
+                if name > 0 { Expression::List(items) } else { Expression::Set(items) }
+            }
+        })
+    }
+
     pub(super) fn matrix(&mut self) -> Option<Expression> {
         let mut rows = vec![Vec::new()];
         loop {

@@ -7,6 +7,7 @@ use super::complex::Complex;
 use super::evaluate::{Evaluator, POSITIVE, Value};
 use super::expression::{Constant, Expression};
 use super::rational::Rational;
+use super::relation::{between, by_name, is_system, said};
 
 /// Most members of two sets that are matched with each other.
 const MOST_MEMBERS: usize = 64;
@@ -27,7 +28,7 @@ const SIX_PLACES: f64 = 5e-7;
 
 /// True if `answer` has the same meaning as `gold`.
 pub(super) fn same(gold: &Expression, answer: &Expression) -> bool {
-    Comparison(Evaluator::new()).same(gold, answer)
+    Comparison(Evaluator::of(&[gold, answer])).same(gold, answer)
 }
 
 /// A comparison with a limit on its work.
@@ -59,8 +60,16 @@ impl Comparison {
                         (self.same(name, other_name) || self.alike(name, other_name)) && self.same(&value, &other)
                     })
             }
+            (List(parts), other @ (Tuple(..) | Relation(..))) | (other @ (Tuple(..) | Relation(..)), List(parts))
+                if between(parts).is_some_and(|chain| self.same(&chain, other)) =>
+            {
+                true
+            }
             (Relation(..), _) => self.value(gold).is_some_and(|value| self.same(&value, answer)),
-            (_, Relation(..)) => self.value(answer).is_some_and(|value| self.same(gold, &value)),
+            (_, Relation(..)) => {
+                let value = self.value(answer).or_else(|| self.total(answer).filter(|_| gold.is_constant()));
+                value.is_some_and(|value| self.same(gold, &value))
+            }
             // The values of `x=1, y=2` alone are in their order.
             (List(parts), List(others))
                 if is_system(parts) && !others.iter().any(|other| matches!(other, Relation(..))) =>
@@ -68,19 +77,23 @@ impl Comparison {
                 self.in_order(parts, others)
             }
             (Union(parts), List(others)) | (List(others), Union(parts)) => {
-                let regions: Option<Vec<Expression>> = others.iter().map(|other| Some(said(other)?.1)).collect();
-                regions.is_some_and(|regions| self.as_sets(parts, &regions))
+                let region = |other: &Expression| said(other).map_or_else(|| other.clone(), |(_, region)| region);
+                self.as_sets(parts, &others.iter().map(region).collect::<Vec<_>>())
             }
             // A base may be left out.
             (Tuple('_', parts, _), other) if !matches!(other, Tuple('_', ..)) => self.same(&parts[0], other),
             (other, Tuple('_', parts, _)) if !matches!(other, Tuple('_', ..)) => self.same(other, &parts[0]),
+            (Tuple(':', parts, _), Tuple(':', others, _)) if parts.len().max(others.len()) <= MOST_MEMBERS => {
+                self.in_order(&shares(parts), &shares(others))
+            }
             (Tuple(open, parts, close), Tuple(other_open, others, other_close)) => {
                 let interval = parts.len() == 2;
                 (!interval || (open, close) == (other_open, other_close)) && self.in_order(parts, others)
             }
-            (Tuple('(', parts, ')'), List(others)) | (List(parts), Tuple('(', others, ')')) => {
-                self.in_order(parts, others)
-            }
+            (Tuple('(', parts, ')'), List(others)) => self.in_order(parts, &by_name(others)),
+            (List(parts), Tuple('(', others, ')')) => self.in_order(&by_name(parts), others),
+            // `6, 6, 8` is not `6, 8, 8`.
+            (List(parts), Set(others) | List(others)) if self.repeats(parts) => self.one_to_one(parts, others),
             (Set(parts) | List(parts), Set(others) | List(others)) => self.as_sets(parts, others),
             (Union(parts), Union(others)) => self.as_sets(parts, others),
             // One answer in several forms.
@@ -126,6 +139,25 @@ impl Comparison {
         }
         parts.iter().all(|part| others.iter().any(|other| self.same(part, other)))
             && others.iter().all(|other| parts.iter().any(|part| self.same(part, other)))
+    }
+
+    /// True if the list has a member twice.
+    fn repeats(&mut self, parts: &[Expression]) -> bool {
+        let mut texts: Vec<String> = parts.iter().map(|part| canonical::write(part, &mut self.0)).collect();
+        texts.sort_unstable();
+        texts.windows(2).any(|pair| pair[0] == pair[1])
+    }
+
+    /// True if the two lists have the same members equally often.
+    fn one_to_one(&mut self, parts: &[Expression], others: &[Expression]) -> bool {
+        if parts.len() != others.len() || parts.len() > MOST_MEMBERS {
+            return self.in_order(parts, others);
+        }
+        let mut left: Vec<&Expression> = others.iter().collect();
+        parts.iter().all(|part| {
+            let place = left.iter().position(|other| self.same(part, other));
+            place.map(|place| left.remove(place)).is_some()
+        })
     }
 
     fn scalars(&mut self, gold: &Expression, answer: &Expression) -> bool {
@@ -205,6 +237,10 @@ impl Comparison {
 
     /// True if one is a constant times the other. The constant is above 0, or with `any` nonzero.
     fn proportional(&mut self, one: &Expression, other: &Expression, any: bool) -> bool {
+        // Any two numbers are: `1 < 2` is not `3 < 4`.
+        if one.is_constant() && other.is_constant() {
+            return false;
+        }
         let mut ratio = None;
         let fits = self.at_points(one, other, |evaluator, left, right| {
             let (left, right) = (left.near(), right.near());
@@ -231,12 +267,21 @@ impl Comparison {
             parts.iter().all(|part| part.is_scalar() && self.same(last, part)).then(|| last.clone())
         })
     }
+
+    /// The number that an answer such as `m+n = 100+13 = 113` gives to a formula of several variables. `x^2+y^2-25 = 0` is about a curve.
+    fn total(&mut self, relation: &Expression) -> Option<Expression> {
+        let Expression::Relation(parts, signs) = relation else { return None };
+        let (formula, values) = parts.split_first()?;
+        let chain = signs.iter().all(|sign| *sign == '=') && values.last() != Some(&Expression::whole(0));
+        let computes = chain && formula.is_scalar() && formula.symbols().len() > 1;
+        let mut are_one = || values.iter().all(|value| value.is_constant() && self.same(&values[0], value));
+        (computes && are_one()).then(|| values[0].clone())
+    }
 }
 
-/// True if every part gives another name a value, as in `x=1, y=2`.
-fn is_system(parts: &[Expression]) -> bool {
-    let name = |part: &Expression| said(part).map(|(name, _)| name.clone());
-    parts.iter().all(|part| name(part).is_some()) && parts.windows(2).all(|pair| name(&pair[0]) != name(&pair[1]))
+/// The parts of a ratio as fractions of the whole.
+fn shares(parts: &[Expression]) -> Vec<Expression> {
+    parts.iter().map(|part| part.clone().over(Expression::Sum(parts.to_vec()))).collect()
 }
 
 /// An answer without the letter behind its number that can be a unit: `5m`.
@@ -247,31 +292,6 @@ fn without_unit(answer: &Expression) -> Option<Expression> {
     matches!(unit, Expression::Symbol(letter) if super::signs::is_unit(letter))
         .then(|| Expression::product(number.to_vec()))
         .filter(Expression::is_constant)
-}
-
-/// The name in a relation, and what the relation says of it: a value, an interval or a set.
-fn said(relation: &Expression) -> Option<(&Expression, Expression)> {
-    let Expression::Relation(parts, signs) = relation else { return None };
-    let between = |open: char, low: &Expression, high: &Expression, close: char| {
-        let (open, close) = (if open == '<' { '(' } else { '[' }, if close == '<' { ')' } else { ']' });
-        Expression::Tuple(open, vec![low.clone(), high.clone()], close)
-    };
-    let infinity = Expression::Constant(Constant::Infinity);
-    let minus = infinity.clone().negated();
-    let (name, value) = match (parts.as_slice(), signs.as_slice()) {
-        // `e = x` gives `x` a value.
-        ([Expression::Constant(_), name], ['=']) if name.is_name() => (name, parts[0].clone()),
-        ([name, .., value], signs) if name.is_name() && signs.iter().all(|sign| *sign == '=') => (name, value.clone()),
-        ([value, name], ['=']) | ([name, value], ['∈']) => (name, value.clone()),
-        ([name, hole], ['≠']) => {
-            (name, Expression::Union(vec![between('<', &minus, hole, '<'), between('<', hole, &infinity, '<')]))
-        }
-        ([low, name, high], [open @ ('<' | '≤'), close @ ('<' | '≤')]) => (name, between(*open, low, high, *close)),
-        ([name, high], [close @ ('<' | '≤')]) if name.is_name() => (name, between('<', &minus, high, *close)),
-        ([low, name], [open @ ('<' | '≤')]) => (name, between(*open, low, &infinity, '<')),
-        _ => return None,
-    };
-    name.is_name().then_some((name, value))
 }
 
 fn equal(left: &Value, right: &Value) -> bool {

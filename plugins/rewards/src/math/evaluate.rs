@@ -1,7 +1,9 @@
 //! The value of an expression: exact where the limits allow it, else in `f64`.
 
+use std::f64::consts::{FRAC_PI_2, PI};
+
 use super::complex::Complex;
-use super::expression::{Constant, Expression, Function};
+use super::expression::{Constant, Expression, Function, folded};
 use super::rational::Rational;
 use num_integer::Integer;
 
@@ -41,11 +43,19 @@ pub(super) struct Evaluator {
     point: u64,
     /// True if an expression with a part that is not real has no value.
     pub(super) real: bool,
+    /// True if `R` and `r` are two variables.
+    cased: bool,
 }
 
 impl Evaluator {
-    pub(super) fn new() -> Self {
-        Self { work: MOST_WORK, point: 0, real: false }
+    /// An evaluator of these expressions. Variables are told apart by case if one of them needs it.
+    pub(super) fn of(expressions: &[&Expression]) -> Self {
+        Self { work: MOST_WORK, point: 0, real: false, cased: expressions.iter().any(|one| one.is_cased()) }
+    }
+
+    /// The name under which a variable is known.
+    pub(super) fn name(&self, name: &str) -> String {
+        if self.cased { name.to_owned() } else { folded(name) }
     }
 
     /// Sets the variables to their values at point number `point`: fractions around 1, of both signs before point [`POSITIVE`], which depend
@@ -107,7 +117,7 @@ impl Evaluator {
         }
         match expression {
             Expression::Number(value, _) => Some(value.clone()),
-            Expression::Symbol(name) => Some(variable(name, self.point)),
+            Expression::Symbol(name) => Some(variable(&self.name(name), self.point)),
             Expression::Sum(terms) => terms.iter().try_fold(Rational::whole(0), |sum, term| {
                 let term = self.exact(term)?;
                 self.spent(sum.add(&term))
@@ -129,11 +139,19 @@ impl Evaluator {
             }
             Expression::Call(function, arguments) => {
                 let arguments = arguments.iter().map(|part| self.exact(part)).collect::<Option<Vec<_>>>()?;
-                let result = exact_call(function, &arguments);
+                let result = match *function {
+                    "of" => Some(self.unknown(arguments.iter().map(Rational::to_string))),
+                    function => exact_call(function, &arguments),
+                };
                 self.spent(result)
             }
             _ => None,
         }
+    }
+
+    /// The value of a function that nothing is known about: any number, the same one for the same name and arguments.
+    fn unknown(&self, arguments: impl Iterator<Item = String>) -> Rational {
+        variable(&arguments.collect::<Vec<_>>().join(" "), self.point)
     }
 
     fn near(&mut self, expression: &Expression) -> Complex {
@@ -142,9 +160,9 @@ impl Evaluator {
         }
         match expression {
             Expression::Number(value, _) => Complex::real(value.to_f64()),
-            Expression::Symbol(name) => Complex::real(variable(name, self.point).to_f64()),
+            Expression::Symbol(name) => Complex::real(variable(&self.name(name), self.point).to_f64()),
             Expression::Constant(constant) => match constant {
-                Constant::Pi => Complex::real(std::f64::consts::PI),
+                Constant::Pi => Complex::real(PI),
                 Constant::E => Complex::real(std::f64::consts::E),
                 Constant::I => Complex::I,
                 Constant::Infinity => Complex::real(f64::INFINITY),
@@ -171,7 +189,15 @@ impl Evaluator {
             Expression::Percent(part) => self.value(part).near().times(Complex::real(0.01)),
             Expression::Call(function, arguments) => {
                 let arguments: Vec<Complex> = arguments.iter().map(|part| self.value(part).near()).collect();
-                near_call(function, &arguments)
+                match *function {
+                    _ if arguments.iter().any(|argument| argument.is_nan()) => Complex::NAN,
+                    // Equal arguments may differ in their last digits, and in the sign of a zero.
+                    "of" => {
+                        let digits = |value: &Complex| format!("{:.8e} {:.8e}", value.re + 0.0, value.im + 0.0);
+                        Complex::real(self.unknown(arguments.iter().map(digits)).to_f64())
+                    }
+                    function => near_call(function, &arguments),
+                }
             }
             _ => Complex::NAN,
         }
@@ -199,12 +225,16 @@ fn exact_call(function: Function, arguments: &[Rational]) -> Option<Rational> {
         ("abs", [value]) => Some(value.magnitude()),
         ("floor", [value]) => Some(value.floor()),
         ("ceil", [value]) => Some(value.negated().floor().negated()),
-        ("factorial", [value]) => {
+        ("factorial" | "doublefactorial", [value]) => {
             let last = value.to_whole().filter(|last| (0..=MOST_FACTORIAL).contains(last))?;
-            (1..=last).try_fold(Rational::whole(1), |product, next| product.times(&Rational::whole(next)))
+            let step = if function == "factorial" { 1 } else { 2 };
+            let mut factors = (1..=last).rev().step_by(step);
+            factors.try_fold(Rational::whole(1), |product, next| product.times(&Rational::whole(next)))
         }
         ("binomial", [above, below]) => {
             let k = below.to_whole()?;
+            let rest = above.to_whole().and_then(|n| n.checked_sub(k)).filter(|rest| (0..k).contains(rest));
+            let k = rest.unwrap_or(k);
             let steps = (0..=MOST_FACTORIAL).contains(&k).then_some(0..k)?;
             steps.into_iter().try_fold(Rational::whole(1), |product, step| {
                 let factor = above.add(&Rational::whole(-step))?.times(&Rational::whole(step + 1).inverse()?)?;
@@ -250,9 +280,26 @@ fn near_call(function: Function, arguments: &[Complex]) -> Complex {
         ("arcsin", [x]) => real(x, f64::asin),
         ("arccos", [x]) => real(x, f64::acos),
         ("arctan", [x]) => real(x, f64::atan),
+        ("arccot", [x]) => real(x, |x| FRAC_PI_2 - x.atan()),
+        ("arcsec", [x]) => real(x, |x| x.recip().acos()),
+        ("arccsc", [x]) => real(x, |x| x.recip().asin()),
         ("sinh", [x]) => real(x, f64::sinh),
         ("cosh", [x]) => real(x, f64::cosh),
         ("tanh", [x]) => real(x, f64::tanh),
+        ("coth", [x]) => real(x, |x| x.tanh().recip()),
+        ("sech", [x]) => real(x, |x| x.cosh().recip()),
+        ("csch", [x]) => real(x, |x| x.sinh().recip()),
+        ("arcsinh", [x]) => real(x, f64::asinh),
+        ("arccosh", [x]) => real(x, f64::acosh),
+        ("arctanh", [x]) => real(x, f64::atanh),
+        ("arccoth", [x]) => real(x, |x| x.recip().atanh()),
+        ("arcsech", [x]) => real(x, |x| x.recip().acosh()),
+        ("arccsch", [x]) => real(x, |x| x.recip().asinh()),
+        ("factorial", [x]) => real(x, |x| gamma(x + 1.0)),
+        ("binomial", [n, k]) => {
+            let quotient = |n: f64, k: f64| gamma(n + 1.0) / gamma(k + 1.0) / gamma(n - k + 1.0);
+            real(&Complex::real(quotient(n.as_real(), k.as_real())), |value| value)
+        }
         ("ln", [x]) => x.ln(),
         ("log", [base, x]) => x.ln().times(base.ln().inverse()),
         ("abs", [x]) => Complex::real(x.abs()),
@@ -267,4 +314,27 @@ fn near_call(function: Function, arguments: &[Complex]) -> Complex {
         }
         _ => Complex::NAN,
     }
+}
+
+/// Γ(x) by Lanczos' approximation; NaN at the poles. The identities of factorials hold for it between whole numbers too.
+fn gamma(x: f64) -> f64 {
+    const TERMS: [f64; 8] = [
+        676.520_368_121_885_1,
+        -1_259.139_216_722_402_8,
+        771.323_428_777_653_1,
+        -176.615_029_162_140_6,
+        12.507_343_278_686_905,
+        -0.138_571_095_265_720_12,
+        9.984_369_578_019_572e-6,
+        1.505_632_735_149_311_6e-7,
+    ];
+    if x <= 0.0 && x.fract() == 0.0 {
+        return f64::NAN;
+    }
+    if x < 0.5 {
+        return PI / ((PI * x).sin() * gamma(1.0 - x));
+    }
+    let (x, from) = (x - 1.0, x + 6.5);
+    let terms = TERMS.iter().zip(1u8..).map(|(term, k)| term / (x + f64::from(k)));
+    (2.0 * PI).sqrt() * from.powf(x + 0.5) * (-from).exp() * terms.fold(0.999_999_999_999_809_9, |sum, term| sum + term)
 }

@@ -1,6 +1,9 @@
 //! Expressions in an answer: numbers, formulas, and combinations of them.
 
+use std::collections::BTreeSet;
+
 use super::rational::Rational;
+use super::signs;
 
 /// An answer, or a part of an answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +23,7 @@ pub(super) enum Expression {
     Percent(Box<Self>),
     /// Several answers in a row, as in `2, 3`.
     List(Vec<Self>),
-    /// A point or an interval: the opening bracket, the members, and the closing bracket.
+    /// A point or an interval: the opening bracket, the members, and the closing bracket. `3:4:5` has colons there.
     Tuple(char, Vec<Self>, char),
     Set(Vec<Self>),
     Union(Vec<Self>),
@@ -37,15 +40,24 @@ pub(super) enum Constant {
     Infinity,
 }
 
-/// A function, by its command or English name.
+/// A function, by its command or English name. The first argument of `of` is the name of an unknown one, as in `f(2)`; `after` is `\circ`.
 pub(super) type Function = &'static str;
 
 /// Functions that a command names, of one argument and, at the end, of several.
-const COMMANDS: &str = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln gcd lcm max min";
+const COMMANDS: &str = "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth sech csch \
+    arcsinh arccosh arctanh arccoth arcsech arccsch ln gcd lcm max min";
 
-/// The function with this command.
+/// The function with this command; `arsinh` is `arcsinh`.
 pub(super) fn function(command: &str) -> Option<Function> {
-    COMMANDS.split(' ').find(|known| *known == command)
+    let is_inverse = |known: &str| known.strip_prefix("arc").is_some_and(|of| command.strip_prefix("ar") == Some(of));
+    COMMANDS.split(' ').find(|known| *known == command || is_inverse(known))
+}
+
+/// The name of a variable in lower case. `E` and `I` stay, because `e` and `i` are constants, and `\Delta`, because `\delta` is another letter.
+pub(super) fn folded(name: &str) -> String {
+    let (head, index) = name.split_at(name.find(|c: char| !c.is_alphabetic()).unwrap_or(name.len()));
+    let stays = matches!(head, "E" | "I") || signs::is_in(signs::GREEK, head);
+    if stays { head.to_owned() + &index.to_lowercase() } else { name.to_lowercase() }
 }
 
 impl Expression {
@@ -96,16 +108,17 @@ impl Expression {
 
     /// True if the expression only names something: a variable, `f(2)`, `PQ`, `|z|`, `m:n` or `\sin A`. `e` and `i` may be names too.
     pub(super) fn is_name(&self) -> bool {
-        let is_function = |name: &str| "fghpqr".contains(name.trim_end_matches('\''));
+        let is_function = |name: &str| "fghpqr".contains(&name.trim_end_matches('\'').to_lowercase());
         match self {
             Self::Symbol(_) | Self::Words(_) | Self::Constant(Constant::E | Constant::I) => true,
             Self::Product(factors) => {
                 matches!(factors.as_slice(), [Self::Symbol(f), _] if is_function(f))
                     || factors.iter().all(Self::is_name)
             }
+            Self::Call("of", parts) => matches!(&parts[0], Self::Symbol(f) if is_function(f)),
             Self::Power(base, exponent) => base.is_name() && **exponent == Self::whole(-1),
             Self::Call("abs" | "sin" | "cos" | "tan", parts) => parts.iter().all(Self::is_name),
-            Self::Tuple('(', parts, ')') => {
+            Self::Tuple('(', parts, ')') | Self::Tuple(':', parts, _) => {
                 parts.iter().all(|part| matches!(part, Self::Symbol(_) | Self::Constant(Constant::E | Constant::I)))
             }
             _ => false,
@@ -131,6 +144,20 @@ impl Expression {
     /// True if `holds` is true for the expression or any part of it.
     pub(super) fn any(&self, holds: &impl Fn(&Self) -> bool) -> bool {
         holds(self) || self.parts().into_iter().any(|part| part.any(holds))
+    }
+
+    /// Names of the variables.
+    pub(super) fn symbols(&self) -> BTreeSet<&str> {
+        match self {
+            Self::Symbol(name) => BTreeSet::from([name.as_str()]),
+            _ => self.parts().into_iter().flat_map(Self::symbols).collect(),
+        }
+    }
+
+    /// True if a capital and its lower-case letter are two variables, as in `R^2-r^2`.
+    pub(super) fn is_cased(&self) -> bool {
+        let symbols = self.symbols();
+        symbols.iter().map(|name| folded(name)).collect::<BTreeSet<_>>().len() < symbols.len()
     }
 
     /// True if the expression has a value without variables.

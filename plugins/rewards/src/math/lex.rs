@@ -28,7 +28,7 @@ pub(super) enum Reading {
 pub(super) enum Token {
     /// Digits with at most one point, and optionally an exponent.
     Number(String),
-    /// A variable: a lower-case letter, or the command of a Greek letter.
+    /// A variable: a letter, or the command of a Greek letter.
     Name(String),
     /// Text in `\text{...}`: lower-case letters.
     Words(String),
@@ -195,7 +195,7 @@ impl<'t> Lexer<'t> {
             "percent" | "percentage" | "pct" => self.mark('%'),
             function if signs::is_in(signs::FUNCTIONS, function) => self.tokens.push(Token::Command(lower)),
             _ if measures || long && !self.calculates() => self.tokens.push(Token::Words(lower)),
-            _ => self.tokens.extend(run.chars().map(|c| Token::Name(variable(c)))),
+            _ => self.tokens.extend(run.chars().map(|c| Token::Name(c.into()))),
         }
     }
 
@@ -235,7 +235,7 @@ impl<'t> Lexer<'t> {
         }
         let single = run.len() == 1;
         // `f(s) = 3 s`
-        let is_used = |letter: char| self.tokens.contains(&Token::Name(variable(letter)));
+        let is_used = |letter: char| self.tokens.contains(&Token::Name(letter.into()));
         named |= (single || !self.spaced) && below.is_none() && !self.below() && run.chars().any(is_used);
         (!single || spaced) && below != Some(false) && depth == 0 && !named && !(adds && (single || !self.spaced))
     }
@@ -292,7 +292,8 @@ impl<'t> Lexer<'t> {
             }
             ("mathbb", _) => Token::Command(format!("mathbb {}", self.argument()?.trim())),
             ("begin" | "end", _) => {
-                let environment = self.argument()?;
+                // A determinant is compared as text.
+                let environment = self.argument().filter(|name| !matches!(*name, "vmatrix" | "Vmatrix"))?;
                 if environment == "array" && name == "begin" {
                     self.argument();
                 }
@@ -349,6 +350,7 @@ impl<'t> Lexer<'t> {
             unit if self.after_number() && signs::is_unit(unit) => self.tokens.push(Token::Words(unit.into())),
             "and" | "or" | ", and" => self.mark(','),
             "percent" => self.mark('%'),
+            "all real numbers" => self.tokens.push(Token::Command("mathbb R".into())),
             function if expression::function(function).is_some() => self.tokens.push(Token::Command(function.into())),
             _ if self.after_number() && signs::is_in(signs::LETTERS, bare)
                 || self.after_degree() && matches!(bare, "C" | "F") =>
@@ -356,7 +358,7 @@ impl<'t> Lexer<'t> {
                 self.tokens.push(Token::Words(bare.to_lowercase()))
             }
             one if one.chars().count() == 1 && one.chars().all(char::is_alphabetic) => {
-                self.tokens.extend(bare.chars().map(|c| Token::Name(variable(c))))
+                self.tokens.extend(bare.chars().map(|c| Token::Name(c.into())))
             }
             _ if bare.starts_with(|c: char| c.is_ascii_digit() || "-+.$\\".contains(c)) => {
                 self.tokens.extend(within(bare, self.reading, self.depth + 1)?)
@@ -365,11 +367,6 @@ impl<'t> Lexer<'t> {
         }
         Some(())
     }
-}
-
-/// The name of a variable: its letter in lower case, where that is no constant.
-fn variable(letter: char) -> String {
-    if matches!(letter, 'E' | 'I') { letter.into() } else { letter.to_lowercase().collect() }
 }
 
 /// Number of bytes before the brace that closes the one before `text`.

@@ -16,6 +16,7 @@ mod lex;
 mod parse;
 mod postfix;
 mod rational;
+mod relation;
 mod reward;
 mod signs;
 #[cfg(test)]
@@ -59,10 +60,15 @@ impl Answer {
     #[must_use]
     pub fn gold(text: &str) -> Self {
         let text = text.rsplit("####").next().unwrap_or(text).trim();
-        match boxes::boxed(text) {
+        let gold = match boxes::boxed(text) {
             Some(boxed) => Self::whole(&boxed),
             None => Self::whole(extract::stated(text).unwrap_or(text)),
-        }
+        };
+        // Several choices: `ABD` is also `A, B, D`.
+        let letters = bare(&gold.text);
+        let rise = letters.len() > 1 && letters.bytes().all(|b| b.is_ascii_uppercase()) && letters.bytes().is_sorted();
+        let choices = || Expression::List(letters.chars().map(|c| Expression::Symbol(c.into())).collect());
+        Self { other: gold.other.or_else(|| rise.then(choices)), ..gold }
     }
 
     /// The answer that a whole text is.
@@ -80,15 +86,22 @@ impl Answer {
     }
 
     fn is(&self, gold: &Self) -> bool {
-        if let (Some(half), Some(other)) = (half_of_day(&self.text), half_of_day(&gold.text))
-            && half != other
+        if [half_of_day, clocks, capitals]
+            .iter()
+            .any(|read| read(&self.text).zip(read(&gold.text)).is_some_and(|(one, other)| one != other))
         {
             return false;
         }
         let chosen = |one: &Self, other: &Self| choice(&one.text).is_some_and(|letter| letters(&other.text) == letter);
         let same = || gold.meanings().any(|gold| self.meanings().any(|says| compare::same(gold, says)));
         let text = letters(&gold.text);
-        !text.is_empty() && letters(&self.text) == text || chosen(self, gold) || chosen(gold, self) || same()
+        // `R-r` is not `r-R`, but `Bob` is `bob`.
+        let cased = gold.meanings().any(Expression::is_cased) && !text.chars().all(char::is_alphabetic);
+        let written = || !cased || bare(&self.text) == bare(&gold.text);
+        !text.is_empty() && letters(&self.text) == text && written()
+            || chosen(self, gold)
+            || chosen(gold, self)
+            || same()
     }
 
     fn meanings(&self) -> impl Iterator<Item = &Expression> {
@@ -98,7 +111,7 @@ impl Answer {
     /// A canonical text, equal for different spellings of a value: `1/2` for `0.5` and `\frac{1}{2}`.
     #[must_use]
     pub fn canonical(&self) -> String {
-        self.says.as_ref().map_or_else(|| letters(&self.text), canonical::text)
+        choice(&self.text).unwrap_or_else(|| self.says.as_ref().map_or_else(|| letters(&self.text), canonical::text))
     }
 }
 
@@ -139,7 +152,7 @@ pub fn verify(gold: &str, answer: &str) -> bool {
 #[must_use]
 pub fn value(text: &str) -> Option<String> {
     let says = parse::parse(text, Reading::First).filter(|says| says.is_scalar() && says.is_constant())?;
-    match Evaluator::new().value(&says) {
+    match Evaluator::of(&[&says]).value(&says) {
         Value::Exact(value) => Some(value.to_string()),
         Value::Near(_) => None,
     }
@@ -151,20 +164,30 @@ const LAYOUT: [&str; 7] = ["\\displaystyle", "\\left", "\\right", "\\textbf", "\
 /// Commands that are white space.
 const SPACES: [&str; 4] = ["\\,", "\\:", "\\;", "\\ "];
 
-/// The text without layout: spaces, dollars, `\text`, `\left`, case. A text without other commands also loses its braces, and a choice
-/// its brackets. A text that is too long for an answer stays as it is.
+/// The text without layout and case; commands keep their case.
 fn letters(text: &str) -> String {
+    let mut command = false;
+    let lower = |c: char| {
+        command = c == '\\' || command && c.is_ascii_alphabetic();
+        if command { c.into() } else { c.to_lowercase().collect::<String>() }
+    };
+    bare(text).chars().map(lower).collect()
+}
+
+/// The text without layout: spaces, dollars, `\text`, `\left`. A text without other commands also loses its braces, and a choice
+/// its brackets. A text that is too long for an answer stays as it is.
+fn bare(text: &str) -> String {
     if text.len() > lex::MOST_BYTES {
         return text.to_owned();
     }
-    let bare = LAYOUT.iter().fold(text.to_lowercase(), |bare, command| bare.replace(command, ""));
+    let bare = LAYOUT.iter().fold(text.to_owned(), |bare, command| bare.replace(command, ""));
     let bare = SPACES.iter().fold(bare, |bare, command| bare.replace(command, " "));
     // White space between two numbers stays, and that of `2.5e - 6`.
     let parts = bare.split(|c: char| c.is_whitespace() || matches!(c, '$' | '~')).filter(|part| !part.is_empty());
     let joined = parts.fold(String::new(), |joined, part| {
         let is_digit = |c: char| c.is_ascii_digit();
         let digits = joined.ends_with(is_digit) && part.starts_with(is_digit);
-        let exponent = joined.strip_suffix('e').is_some_and(|before| before.ends_with(is_digit));
+        let exponent = joined.strip_suffix(['e', 'E']).is_some_and(|before| before.ends_with(is_digit));
         joined + if digits || exponent { " " } else { "" } + part
     });
     let bare = joined.trim_end_matches('.');
@@ -202,6 +225,25 @@ fn is_taken_back(behind: &str) -> bool {
         ["and" | "or" | "nor" | "isn", ..] | ["is", "not" | "wrong" | "incorrect" | "false", ..] => true,
         _ => CHOICE.is_match(behind),
     }
+}
+
+/// The times of day in a text; as a ratio, `4:30` would be `2:15`.
+fn clocks(text: &str) -> Option<String> {
+    static CLOCK: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"(?:^|[^:.\d])0?(\d|1\d|2[0-3]):([0-5]\d)(?:[^:\d]|$)").expect("the pattern is a constant")
+    });
+    let times: String = CLOCK.captures_iter(text).map(|found| format!("{}:{} ", &found[1], &found[2])).collect();
+    (!times.is_empty()).then_some(times)
+}
+
+/// Three capitals or more, which say an order and no product. An angle is the same from either end.
+fn capitals(text: &str) -> Option<String> {
+    let text = text.trim_start_matches(['$', ' ']);
+    let angle = text.strip_prefix("\\angle");
+    let name = bare(angle.unwrap_or(text));
+    let back = || name.chars().rev().collect();
+    (name.len() > 2 && name.bytes().all(|b| b.is_ascii_uppercase()))
+        .then(|| if angle.is_some() { name.clone().min(back()) } else { name.clone() })
 }
 
 /// `a` or `p` of a time such as `10 a.m.`, which the comparison of values leaves out as a unit.

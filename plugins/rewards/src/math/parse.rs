@@ -5,11 +5,15 @@ use std::borrow::Cow;
 use super::expression::{Constant, Expression};
 use super::lex::{MOST_BYTES, Reading, Token, lex};
 use super::rational::Rational;
+use super::relation;
 
 /// Deepest nesting of brackets, fractions, roots and powers.
 const MOST_DEPTH: usize = 80;
 
 const RELATIONS: [char; 8] = ['=', '<', '>', '≤', '≥', '≠', '∈', '≈'];
+
+/// Commands that lead to an answer.
+const LEADS: [&str; 4] = ["\\therefore", "\\implies", "\\Rightarrow", "\\Longrightarrow"];
 
 /// The expression of a formula; `None` if the text is not a formula, or is too large.
 pub(super) fn parse(text: &str, reading: Reading) -> Option<Expression> {
@@ -18,6 +22,7 @@ pub(super) fn parse(text: &str, reading: Reading) -> Option<Expression> {
         return None;
     }
     let text = single(text);
+    let text = LEADS.iter().find_map(|lead| text.strip_prefix(lead)).unwrap_or(&text);
     let tokens = lex(text.trim_end_matches(['.', ':', '\\', ' ', '\n']), reading)?;
     if let Some(quantity) = quantity(&tokens) {
         return Some(quantity);
@@ -122,10 +127,10 @@ impl Parser {
     /// Parses relations between commas: a single one, or a list.
     fn list(&mut self) -> Option<Expression> {
         let mut items = self.items()?;
-        if items.len() == 1 { items.pop() } else { Some(Expression::List(items)) }
+        if items.len() == 1 { items.pop() } else { Some(Expression::List(relation::unnumbered(items))) }
     }
 
-    fn items(&mut self) -> Option<Vec<Expression>> {
+    pub(super) fn items(&mut self) -> Option<Vec<Expression>> {
         let mut items = vec![self.relation()?];
         while self.eat(',') || self.eat(';') {
             // Accepts `1, and 2`.
@@ -168,11 +173,37 @@ impl Parser {
     }
 
     fn sets(&mut self) -> Option<Expression> {
-        let mut parts = vec![self.sum()?];
-        while self.eat('∪') {
-            parts.push(self.sum()?);
+        let mut parts = vec![self.ratio()?];
+        loop {
+            if self.eat('∪') {
+                parts.push(self.ratio()?);
+            } else if self.eat('∖') {
+                // An interval without a point is two intervals.
+                let Expression::Set(holes) = self.ratio()? else { return None };
+                for hole in holes {
+                    let Expression::Tuple(open, mut ends, close) = parts.pop()? else { return None };
+                    let upper = vec![hole.clone(), ends.pop()?];
+                    ends.push(hole);
+                    parts.extend([Expression::Tuple(open, ends, ')'), Expression::Tuple('(', upper, close)]);
+                }
+            } else {
+                break;
+            }
         }
         if parts.len() == 1 { parts.pop() } else { Some(Expression::Union(parts)) }
+    }
+
+    /// Parses a ratio. One of two parts, `3:5`, is their fraction.
+    fn ratio(&mut self) -> Option<Expression> {
+        let mut parts = vec![self.sum()?];
+        while self.eat(':') {
+            parts.push(self.sum()?);
+        }
+        Some(match <[Expression; 2]>::try_from(parts) {
+            Ok([one, other]) => one.over(other),
+            Err(mut parts) if parts.len() == 1 => parts.remove(0),
+            Err(parts) => Expression::Tuple(':', parts, ':'),
+        })
     }
 
     pub(super) fn sum(&mut self) -> Option<Expression> {
@@ -197,7 +228,7 @@ impl Parser {
                 let minus = self.eat('-');
                 let factor = self.factor()?;
                 factors.push(if minus { factor.negated() } else { factor });
-            } else if self.eat('/') || self.eat('÷') || self.eat(':') {
+            } else if self.eat('/') || self.eat('÷') {
                 let minus = self.eat('-');
                 let below = self.factor()?.inverse();
                 factors.push(if minus { below.negated() } else { below });
@@ -304,10 +335,7 @@ impl Parser {
             '∞' => Some(Expression::Constant(Constant::Infinity)),
             '∅' => Some(Expression::Set(Vec::new())),
             '⦃' if self.eat('⦄') => Some(Expression::Set(Vec::new())),
-            '⦃' => {
-                let items = self.items()?;
-                self.eat('⦄').then_some(Expression::Set(items))
-            }
+            '⦃' => self.set(),
             '{' => {
                 let inner = self.list()?;
                 self.eat('}').then_some(inner)

@@ -1,6 +1,6 @@
 //! What stands behind a value: powers, indices, units, primes and other signs.
 
-use super::expression::Expression;
+use super::expression::{Constant, Expression};
 use super::lex::Token;
 use super::parse::Parser;
 use super::{canonical, signs};
@@ -21,13 +21,32 @@ impl Parser {
     pub(super) fn signed(&mut self, mut value: Expression) -> Option<Expression> {
         for _ in 0..MOST_SIGNS {
             value = match self.peek() {
+                Some(Token::Mark('!')) if self.tokens.get(self.at + 1) == Some(&Token::Mark('!')) => {
+                    self.at += 1;
+                    Expression::call("doublefactorial", value)
+                }
                 Some(Token::Mark('!')) => Expression::call("factorial", value),
                 Some(Token::Mark('%')) => Expression::Percent(Box::new(value)),
+                Some(Token::Mark('°'))
+                    if matches!(self.tokens.get(self.at + 1), Some(Token::Name(_))) && value.is_name() =>
+                {
+                    self.at += 1;
+                    value = Expression::Call("after", vec![value, self.factor()?]);
+                    continue;
+                }
                 Some(Token::Mark('°')) => self.degrees(value),
                 Some(Token::Mark('\'')) => value.marked("'"),
                 // Behind a name only a known unit is one: `no solution` is a text.
                 Some(Token::Words(words)) if !value.is_name() || signs::is_unit(words) => {
                     self.unit();
+                    continue;
+                }
+                Some(Token::Mark('(')) if self.is_function(&value) => {
+                    let arguments = match self.deeper(Self::atom)? {
+                        Expression::Tuple('(', parts, ')') => parts,
+                        one => vec![one],
+                    };
+                    value = called(value, arguments);
                     continue;
                 }
                 Some(Token::Mark('^')) => {
@@ -45,6 +64,20 @@ impl Parser {
             self.at += 1;
         }
         Some(value)
+    }
+
+    /// True for the name of a function, before its bracket: `f`, and `g` or `h` beside it. Any other letter may be a factor.
+    fn is_function(&self, value: &Expression) -> bool {
+        let Expression::Symbol(name) = value else { return matches!(value, Expression::Call("after", _)) };
+        let calls = |letter: &str| {
+            let call = [Token::Name(letter.into()), Token::Mark('(')];
+            self.tokens.windows(2).any(|pair| pair == call)
+        };
+        match &name[..name.find(['_', '\'']).unwrap_or(name.len())] {
+            "f" | "F" | "Gamma" | "zeta" => true,
+            "g" | "h" => calls("f"),
+            _ => false,
+        }
     }
 
     /// Skips the words after a value, with their powers; they name its unit: `m/s^2`.
@@ -108,6 +141,12 @@ impl Parser {
 
     /// Parses an index: part of a variable's name, or the base of a number's digits.
     fn indexed(&mut self, value: Expression) -> Option<Expression> {
+        // `e_1` is a variable.
+        let value = match value {
+            Expression::Constant(Constant::E) => Expression::Symbol("e".into()),
+            Expression::Constant(Constant::I) => Expression::Symbol("i".into()),
+            other => other,
+        };
         if let (Expression::Symbol(name), Some((index, behind))) = (&value, self.spelled()) {
             self.at = behind;
             return Some(Expression::Symbol(format!("{name}_{index}")));
@@ -135,5 +174,16 @@ impl Parser {
         });
         let letters: String = letters.collect::<Option<_>>()?;
         (!letters.is_empty()).then_some((letters, self.at + length))
+    }
+}
+
+/// The value of a function; `(f \circ g)(x)` is `f(g(x))`.
+fn called(function: Expression, arguments: Vec<Expression>) -> Expression {
+    match function {
+        Expression::Call("after", mut parts) if parts.len() == 2 => {
+            let inner = called(parts.remove(1), arguments);
+            Expression::Call("of", vec![parts.remove(0), inner])
+        }
+        name => Expression::Call("of", [vec![name], arguments].concat()),
     }
 }

@@ -17,7 +17,7 @@ pub(super) const GREEK: &str = "alpha beta gamma delta epsilon varepsilon zeta e
 /// Commands with the sign that each of them writes.
 const MARKS: &str = "cdot * times * ast * div ÷ le ≤ leq ≤ leqslant ≤ ge ≥ geq ≥ geqslant ≥ lt < gt > ne ≠ neq ≠ in ∈ cup ∪ cap ∩ \
     setminus ∖ backslash ∖ pm ± mp ∓ infty ∞ mid | lvert | rvert | vert | lbrace ⦃ rbrace ⦄ circ ° degree ° approx ≈ equiv = \
-    emptyset ∅ varnothing ∅ prime ' colon : implies ,";
+    emptyset ∅ varnothing ∅ prime ' colon : implies , lor , vee ,";
 
 /// True if `command` is in `list`.
 pub(super) fn is_in(list: &str, command: &str) -> bool {

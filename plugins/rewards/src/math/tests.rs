@@ -28,6 +28,10 @@ fn hostile() -> Vec<String> {
         "x^".repeat(300) + "2",
         "\\sin ".repeat(300) + "x",
         "-".repeat(900) + "1",
+        "1:".repeat(499) + "1",
+        "f(".repeat(70) + "\\sqrt2" + &")".repeat(70),
+        "x_1=1,".repeat(200) + "x_1=1",
+        "\\zeta(\\binom{x}{y}!)".repeat(90),
         "1".to_owned() + &"!".repeat(900),
         "|".repeat(500),
         "\\begin{pmatrix}".repeat(30),
@@ -118,13 +122,18 @@ fn one_answer_however_it_is_written() {
         ["\\boxed{\\{2, 1\\}}", "$1,2$"],
         ["\\boxed{\\text{East}}", "$\\text{east}$"],
         ["#### 1,234", "1234"],
+        ["\\boxed{B}", "\\boxed{\\textbf{(B)}\\ 12}"],
+        ["\\boxed{y=2, x=1}", "\\boxed{(1,2)}"],
     ];
     for [one, other] in alike {
         assert_eq!(extract(one), extract(other), "{one}");
         assert!(extract(one).is_some(), "{one}");
     }
-    assert_ne!(extract("\\boxed{x}"), extract("\\boxed{y}"));
-    assert_ne!(extract("\\boxed{Evelyn}"), extract("\\boxed{Levyne}"));
+    for [one, other] in
+        [["x", "y"], ["Evelyn", "Levyne"], ["x=1, y=2", "x=2, y=1"], ["R-r", "r-R"], ["\\zeta(2)", "2\\zeta"]]
+    {
+        assert_ne!(extract(&format!("\\boxed{{{one}}}")), extract(&format!("\\boxed{{{other}}}")), "{one}");
+    }
     assert_eq!(["", "I do not know", "\\boxed{} 5"].map(extract), [None, None, None]);
     assert!(!verify("", "\\boxed{}"));
 }
