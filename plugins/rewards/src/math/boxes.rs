@@ -55,7 +55,8 @@ pub(super) fn lists(between: &str) -> bool {
     between.is_empty() || between == "and" || between == "or"
 }
 
-fn says(between: &str, list: &str) -> bool {
+/// True if a word of `list` is between two formulas.
+pub(super) fn says(between: &str, list: &str) -> bool {
     words(between).any(|word| list.split(' ').any(|known| known == word))
 }
 

@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 
 use ::regex::Regex;
 
-use super::boxes::{boxed, lists};
+use super::boxes::{boxed, lists, says};
+use super::choice;
 
 /// Positions at which an answer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,9 @@ const MOST_TAGS: usize = 8;
 /// Longest text between such a phrase and its formula, bytes.
 const MOST_BEFORE: usize = 50;
 
+/// Words before a formula that change its value, or say that the answer is another one.
+const APART: &str = "no not nor negative minus half twice times than because since if when where";
+
 /// Signs around an answer that belong to its sentence or its mark-up.
 const AROUND: &[char] = &[
     '<', '>', '/', '=', '|', ',', ':', ';', ' ', '“', '”', '‘', '’', '«', '»', '„', '…', '。', '，', '、', '：', '；',
@@ -48,12 +52,11 @@ pub(super) fn candidates(text: &str, places: Places) -> Vec<String> {
     }
     let anchors = anchors(text);
     // A later sentence such as `This answer is correct` names no other answer.
-    let says = |(behind, rest): &&(usize, &str)| {
-        named(text, *behind, &fenced).is_some() || begins_line(text, *behind) && !rest.is_empty()
-    };
-    let anchor = anchors.iter().find(says).or(anchors.first()).copied();
+    let names =
+        |anchor: &&_| named(text, **anchor, &fenced).is_some() || begins_line(text, anchor.0) && !anchor.1.is_empty();
+    let anchor = anchors.iter().find(names).or(anchors.first()).copied();
     if let Some((behind, rest)) = anchor {
-        found.extend(named(text, behind, &fenced));
+        found.extend(named(text, (behind, rest), &fenced));
         if places == Places::Any || begins_line(text, behind) {
             found.extend([rest.to_owned(), rest.trim_matches(AROUND).to_owned()]);
         }
@@ -63,7 +66,7 @@ pub(super) fn candidates(text: &str, places: Places) -> Vec<String> {
         if let Some((behind, rest)) = anchor {
             let end = behind + text[behind..].find(rest).map_or(0, |at| at + rest.len());
             let mut inside = pieces.iter().filter(|piece| (behind..end).contains(&piece.start));
-            found.extend(inside.find(|piece| !is_name(&text[piece.end..])).map(|piece| piece.inside.to_owned()));
+            found.extend(inside.find(|piece| !is_name(text, piece)).map(|piece| piece.inside.to_owned()));
         }
         if fenced.is_empty() && is_answer(text.trim()) {
             found.push(text.trim().to_owned());
@@ -244,14 +247,37 @@ fn begins_line(text: &str, behind: usize) -> bool {
     matches!(line.replace('*', "").as_str(), "answer:" | "answer :" | "final answer:")
 }
 
-/// The formula that follows the phrase before an answer, after a few words at most.
-fn named(text: &str, behind: usize, fenced: &[Piece<'_>]) -> Option<String> {
-    let place = fenced.iter().position(|piece| piece.start >= behind && !is_name(&text[piece.end..]))?;
-    let before = &text[behind..fenced[place].start];
-    (before.len() <= MOST_BEFORE && !before.trim().contains('\n')).then(|| with_neighbours(text, fenced, place))
+/// The formula that follows the phrase before an answer, after a few words at most; the rest of the line if that calculates with it: `-$5$`.
+fn named(text: &str, (behind, rest): (usize, &str), fenced: &[Piece<'_>]) -> Option<String> {
+    let place = fenced.iter().position(|piece| piece.start >= behind && !is_name(text, piece))?;
+    let (before, after) = (&text[behind..fenced[place].start], &text[fenced[place].end..]);
+    if before.len() > MOST_BEFORE || before.trim().contains('\n') || says(before, APART) {
+        return None;
+    }
+    if calculates(before, after) {
+        return Some(rest.to_owned());
+    }
+    // The answer was a choice or a number before it: `C, as $x = 2$`, `12 for $n = 4$`.
+    static CHOICE: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"(?-u:\b)[A-HJ-Z](?-u:\b)").expect("the pattern is a constant"));
+    let mut numbers = Vec::new();
+    runs(text, (behind, fenced[place].start), &mut numbers);
+    // That of `(C) $12$` is both.
+    let leads = before.trim_end().ends_with('=') || !CHOICE.is_match(before) || choice(rest).is_some();
+    (leads && numbers.iter().all(|number| is_name(text, number))).then(|| with_neighbours(text, fenced, place))
 }
 
-/// True if the text behind a formula says that its value follows: `$n$ is 34`.
-fn is_name(behind: &str) -> bool {
-    behind.trim_start().starts_with("is ") || behind.trim_start().starts_with("= ")
+/// True if a sign of a calculation stands between a formula and the text next to it.
+fn calculates(before: &str, after: &str) -> bool {
+    static AFTER: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"^\s*(?:[-−–+*/·×^]|times|plus|minus)\s*[$\d\\(]").expect("the pattern is a constant")
+    });
+    let is_bullet = before.rsplit_once('\n').is_some_and(|(_, line)| line.trim_start() == "- ");
+    !is_bullet && before.trim_end().ends_with(['-', '−', '–', '+', '/', '·', '×', '^']) || AFTER.is_match(after)
+}
+
+/// True if the text behind a formula says that its value follows, or it does so itself: `$n$ is 34`, `2 + 3 = 5`.
+fn is_name(text: &str, piece: &Piece<'_>) -> bool {
+    let behind = text[piece.end..].trim_start();
+    behind.starts_with("is ") || behind.starts_with("= ") || piece.inside.ends_with('=')
 }
