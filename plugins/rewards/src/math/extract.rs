@@ -43,7 +43,7 @@ pub(super) fn candidates(text: &str, places: Places) -> Vec<String> {
     if let Some(boxed) = boxed(text) {
         return if boxed.trim().is_empty() { Vec::new() } else { vec![boxed] };
     }
-    let text = &without_tags(text);
+    let text = &without_tags(tagged(text).filter(|_| places == Places::Any).unwrap_or(text));
     let fenced = fenced(text);
     let mut found = Vec::new();
     // A last line as in GSM8K, and no heading.
@@ -77,6 +77,17 @@ pub(super) fn candidates(text: &str, places: Places) -> Vec<String> {
     }
     found.retain(|candidate| !candidate.trim().is_empty());
     found
+}
+
+/// What a completion says behind its thoughts, if that is anything.
+pub(super) fn said(text: &str) -> &str {
+    text.rsplit_once("</think>").map(|(_, said)| said).filter(|said| !said.trim().is_empty()).unwrap_or(text)
+}
+
+/// The text between the last tags `<answer>` and `</answer>`, if there is any.
+fn tagged(text: &str) -> Option<&str> {
+    let (_, inside) = text.rsplit_once("</answer>")?.0.rsplit_once("<answer>")?;
+    Some(inside).filter(|inside| !inside.trim().is_empty())
 }
 
 /// The text without tags that are closed in it: `<answer>7</answer>` is 7, and `a<b>c` stays.

@@ -48,6 +48,7 @@ impl Answer {
     /// The answer of a completion at the accepted `places`, or `None`.
     #[must_use]
     pub fn of(text: &str, places: Places) -> Option<Self> {
+        let text = extract::said(text);
         let candidates = extract::candidates(text, places);
         let read = candidates.iter().map(|candidate| Self::whole(candidate)).find(|answer| answer.says.is_some());
         // An answer that cannot be parsed is compared as text.
