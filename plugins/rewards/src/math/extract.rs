@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use ::regex::Regex;
 
-use super::boxes::{boxed, lists, says};
-use super::choice;
+use super::boxes::{boxed, lists, says, words};
+use super::{choice, expression, signs};
 
 /// Positions at which an answer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,44 +38,67 @@ const AROUND: &[char] = &[
     '！', '？', '「', '」', '《', '》', '≈', '→', '⇒',
 ];
 
+/// What may be a completion's answer.
+pub(super) struct Candidate {
+    /// What is compared as text.
+    pub text: String,
+    /// The part of it that has its meaning.
+    pub formula: String,
+}
+
+impl Candidate {
+    fn new(text: &str, formula: &str) -> Self {
+        Self { text: text.to_owned(), formula: formula.to_owned() }
+    }
+
+    fn whole(text: &str) -> Self {
+        Self::new(text, text)
+    }
+}
+
 /// Candidates for a completion's answer, best first.
-pub(super) fn candidates(text: &str, places: Places) -> Vec<String> {
+pub(super) fn candidates(text: &str, places: Places) -> Vec<Candidate> {
     if let Some(boxed) = boxed(text) {
-        return if boxed.trim().is_empty() { Vec::new() } else { vec![boxed] };
+        return if boxed.trim().is_empty() { Vec::new() } else { vec![Candidate::whole(&boxed)] };
     }
     let text = &without_tags(tagged(text).filter(|_| places == Places::Any).unwrap_or(text));
     let fenced = fenced(text);
+    let pieces = if places == Places::Any { with_runs(text, &fenced) } else { Vec::new() };
     let mut found = Vec::new();
     // A last line as in GSM8K, and no heading.
     if let Some((_, last)) = text.trim_end().rsplit_once("####").filter(|(_, last)| !last.contains('\n')) {
-        found.push(last.trim_matches(['*', ' ']).to_owned());
+        found.push(Candidate::whole(last.trim_matches(['*', ' '])));
     }
     let anchors = anchors(text);
+    let near = |anchor| named(text, anchor, &fenced, MOST_BEFORE);
     // A later sentence such as `This answer is correct` names no other answer.
-    let names =
-        |anchor: &&_| named(text, **anchor, &fenced).is_some() || begins_line(text, anchor.0) && !anchor.1.is_empty();
+    let names = |anchor: &&_| near(**anchor).is_some() || begins_line(text, anchor.0) && !anchor.1.is_empty();
     let anchor = anchors.iter().find(names).or(anchors.first()).copied();
     if let Some((behind, rest)) = anchor {
-        found.extend(named(text, (behind, rest), &fenced));
+        if let Some(formula) = near((behind, rest)) {
+            found.push(Candidate::new(if choice(rest).is_some() { rest } else { &formula }, &formula));
+        }
         if places == Places::Any || begins_line(text, behind) {
-            found.extend([rest.to_owned(), rest.trim_matches(AROUND).to_owned()]);
+            found.extend([rest, rest.trim_matches(AROUND)].map(Candidate::whole));
+        }
+        let end = behind + text[behind..].find(rest).map_or(0, |at| at + rest.len());
+        let line: Vec<Piece<'_>> =
+            pieces.iter().filter(|piece| (behind..end).contains(&piece.start)).copied().collect();
+        if let Some(formula) = named(text, (behind, rest), &line, usize::MAX) {
+            // Words beside a formula would be its factors.
+            let place = if is_prose(rest) { found.len() - 2 } else { found.len() };
+            found.insert(place, Candidate::new(if formula.contains("\\text") { &formula } else { rest }, &formula));
         }
     }
     if places == Places::Any {
-        let pieces = with_runs(text, &fenced);
-        if let Some((behind, rest)) = anchor {
-            let end = behind + text[behind..].find(rest).map_or(0, |at| at + rest.len());
-            let mut inside = pieces.iter().filter(|piece| (behind..end).contains(&piece.start));
-            found.extend(inside.find(|piece| !is_name(text, piece)).map(|piece| piece.inside.to_owned()));
-        }
         if fenced.is_empty() && is_answer(text.trim()) {
-            found.push(text.trim().to_owned());
+            found.push(Candidate::whole(text.trim()));
         }
         let last = pieces.last().filter(|last| !last.fenced).map(|last| last.inside);
-        found.extend(last.into_iter().flat_map(|last| [last.to_owned(), last.trim_matches(AROUND).to_owned()]));
-        found.extend(fenced.len().checked_sub(1).map(|last| with_neighbours(text, &fenced, last)));
+        found.extend(last.into_iter().flat_map(|last| [last, last.trim_matches(AROUND)]).map(Candidate::whole));
+        found.extend(fenced.len().checked_sub(1).map(|last| Candidate::whole(&with_neighbours(text, &fenced, last))));
     }
-    found.retain(|candidate| !candidate.trim().is_empty());
+    found.retain(|candidate| !candidate.text.trim().is_empty());
     found
 }
 
@@ -205,7 +228,9 @@ static RUN: LazyLock<Regex> = LazyLock::new(|| {
 /// Mathematics without delimiters in a part of a text, as in `So x = 2\sqrt{3}.`
 fn runs<'t>(text: &'t str, (from, to): (usize, usize), found: &mut Vec<Piece<'t>>) {
     for run in RUN.find_iter(&text[from..to]) {
-        let (mut start, mut end) = (from + run.start(), from + run.start() + run.as_str().trim_end().len());
+        // `42 (approximately)`
+        let inside = run.as_str().trim_end().trim_end_matches(" (").trim_end();
+        let (mut start, mut end) = (from + run.start(), from + run.start() + inside.len());
         // Scripts without spaces put a number right behind a word.
         let joins = |c: char| c.is_alphanumeric() && c < '\u{2e80}';
         let is_glued = |start: usize, end: usize| text[..start].ends_with(joins) || text[end..].starts_with(joins);
@@ -258,33 +283,50 @@ fn begins_line(text: &str, behind: usize) -> bool {
     matches!(line.replace('*', "").as_str(), "answer:" | "answer :" | "final answer:")
 }
 
-/// The formula that follows the phrase before an answer, after a few words at most; the rest of the line if that calculates with it: `-$5$`.
-fn named(text: &str, (behind, rest): (usize, &str), fenced: &[Piece<'_>]) -> Option<String> {
-    let place = fenced.iter().position(|piece| piece.start >= behind && !is_name(text, piece))?;
-    let (before, after) = (&text[behind..fenced[place].start], &text[fenced[place].end..]);
-    if before.len() > MOST_BEFORE || before.trim().contains('\n') || says(before, APART) {
+/// The formula that follows the phrase before an answer, behind at most `most` bytes; the rest of the line if that calculates with it: `-$5$`.
+fn named(text: &str, (behind, rest): (usize, &str), pieces: &[Piece<'_>], most: usize) -> Option<String> {
+    let place = pieces.iter().position(|piece| piece.start >= behind && !is_name(text, piece))?;
+    let piece = &pieces[place];
+    let before = &text[behind..piece.start];
+    if before.len() > most || before.trim().contains('\n') || says(before, APART) {
         return None;
     }
-    if calculates(before, after) {
+    if calculates(text, behind, piece) {
         return Some(rest.to_owned());
     }
     // The answer was a choice or a number before it: `C, as $x = 2$`, `12 for $n = 4$`.
     static CHOICE: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"(?-u:\b)[A-HJ-Z](?-u:\b)").expect("the pattern is a constant"));
     let mut numbers = Vec::new();
-    runs(text, (behind, fenced[place].start), &mut numbers);
+    runs(text, (behind, piece.start), &mut numbers);
     // That of `(C) $12$` is both.
     let leads = before.trim_end().ends_with('=') || !CHOICE.is_match(before) || choice(rest).is_some();
-    (leads && numbers.iter().all(|number| is_name(text, number))).then(|| with_neighbours(text, fenced, place))
+    (leads && numbers.iter().all(|number| is_name(text, number))).then(|| with_neighbours(text, pieces, place))
+}
+
+/// True if a text has words that are neither units nor functions.
+fn is_prose(text: &str) -> bool {
+    let is_known = |word: &str| {
+        signs::is_unit(word)
+            || signs::is_in(signs::FUNCTIONS, word)
+            || expression::function(word).is_some()
+            || matches!(word, "and" | "or")
+    };
+    words(text).any(|word| !is_known(&word))
 }
 
 /// True if a sign of a calculation stands between a formula and the text next to it.
-fn calculates(before: &str, after: &str) -> bool {
+fn calculates(text: &str, behind: usize, piece: &Piece<'_>) -> bool {
     static AFTER: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r"^\s*(?:[-−–+*/·×^]|times|plus|minus)\s*[$\d\\(]").expect("the pattern is a constant")
     });
+    let (before, inside) = (&text[behind..piece.start], &text[piece.start..piece.end]);
     let is_bullet = before.rsplit_once('\n').is_some_and(|(_, line)| line.trim_start() == "- ");
-    !is_bullet && before.trim_end().ends_with(['-', '−', '–', '+', '/', '·', '×', '^']) || AFTER.is_match(after)
+    let ends = !is_bullet && before.trim_end().ends_with(['-', '−', '–', '+', '/', '·', '×', '^']);
+    // `xy + 2`, but `about -2`
+    let begins = inside.starts_with(['+', '*', '/', '^', '·', '×']) || inside.starts_with("- ");
+    let continues = begins && before.trim_end().ends_with(char::is_alphanumeric);
+    ends || continues || AFTER.is_match(&text[piece.end..])
 }
 
 /// True if the text behind a formula says that its value follows, or it does so itself: `$n$ is 34`, `2 + 3 = 5`.

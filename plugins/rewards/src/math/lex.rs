@@ -186,7 +186,7 @@ impl<'t> Lexer<'t> {
     fn letters(&mut self) {
         let run = self.take(char::is_alphabetic);
         let lower = run.to_lowercase();
-        let long = run.chars().count() > 3;
+        let long = run.chars().count() > 3 || lower == "per";
         let measures = self.after_number() && signs::is_unit(&lower) && (long || self.measures(run))
             || self.after_degree() && matches!(run, "C" | "F");
         match lower.as_str() {

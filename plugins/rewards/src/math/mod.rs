@@ -50,9 +50,11 @@ impl Answer {
     pub fn of(text: &str, places: Places) -> Option<Self> {
         let text = extract::said(text);
         let candidates = extract::candidates(text, places);
-        let read = candidates.iter().map(|candidate| Self::whole(candidate)).find(|answer| answer.says.is_some());
+        let mut answers = candidates.iter().map(|candidate| Self::new(&candidate.text, &candidate.formula));
+        let first = answers.next()?;
         // An answer that cannot be parsed is compared as text.
-        let answer = read.or_else(|| candidates.first().map(|text| Self::whole(text)))?;
+        let answer =
+            if first.says.is_some() { first } else { answers.find(|answer| answer.says.is_some()).unwrap_or(first) };
         Some(Self { every: boxes::every(text).map(|list| Box::new(Self::whole(&list))), ..answer })
     }
 
@@ -68,7 +70,13 @@ impl Answer {
 
     /// The answer that a whole text is.
     fn whole(text: &str) -> Self {
-        let [says, other] = [Reading::First, Reading::Second].map(|reading| parse::parse(text, reading));
+        Self::new(text, text)
+    }
+
+    /// The answer that a text is by a formula in it; the whole text's meaning is its second one.
+    fn new(text: &str, formula: &str) -> Self {
+        let says = parse::parse(formula, Reading::First);
+        let other = parse::parse(text, if text == formula { Reading::Second } else { Reading::First });
         let other = other.filter(|other| Some(other) != says.as_ref());
         Self { says, other, text: text.trim().to_owned(), every: None }
     }
