@@ -54,6 +54,12 @@ impl Candidate {
     fn whole(text: &str) -> Self {
         Self::new(text, text)
     }
+
+    /// A text without delimiters, in which `42!` may be no factorial.
+    fn bare(text: &str) -> Self {
+        let is_number = |text: &&str| !text.contains(|c: char| !(c.is_ascii_digit() || ",.-$\\".contains(c)));
+        Self::new(text, text.strip_suffix('!').filter(is_number).unwrap_or(text))
+    }
 }
 
 /// Candidates for a completion's answer, best first.
@@ -79,7 +85,7 @@ pub(super) fn candidates(text: &str, places: Places) -> Vec<Candidate> {
             found.push(Candidate::new(if choice(rest).is_some() { rest } else { &formula }, &formula));
         }
         if places == Places::Any || begins_line(text, behind) {
-            found.extend([rest, rest.trim_matches(AROUND)].map(Candidate::whole));
+            found.extend([rest, rest.trim_matches(AROUND)].map(Candidate::bare));
         }
         let end = behind + text[behind..].find(rest).map_or(0, |at| at + rest.len());
         let line: Vec<Piece<'_>> =
@@ -92,7 +98,7 @@ pub(super) fn candidates(text: &str, places: Places) -> Vec<Candidate> {
     }
     if places == Places::Any {
         if fenced.is_empty() && is_answer(text.trim()) {
-            found.push(Candidate::whole(text.trim()));
+            found.push(Candidate::bare(text.trim()));
         }
         let last = pieces.last().filter(|last| !last.fenced).map(|last| last.inside);
         found.extend(last.into_iter().flat_map(|last| [last, last.trim_matches(AROUND)]).map(Candidate::whole));
@@ -102,9 +108,13 @@ pub(super) fn candidates(text: &str, places: Places) -> Vec<Candidate> {
     found
 }
 
-/// What a completion says behind its thoughts, if that is anything.
-pub(super) fn said(text: &str) -> &str {
-    text.rsplit_once("</think>").map(|(_, said)| said).filter(|said| !said.trim().is_empty()).unwrap_or(text)
+/// What a completion says behind its thoughts, if that is anything, without Markdown's signs for bold: `**42**` is 42, and `2**3` stays.
+pub(super) fn said(text: &str) -> Cow<'_, str> {
+    static BOLD: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"(^|[\s=:({])\*\*([^*\s](?:(?:\*?[^*\n])*[^*\s])?)\*\*\B").expect("the pattern is a constant")
+    });
+    let said = text.rsplit_once("</think>").map(|(_, said)| said).filter(|said| !said.trim().is_empty());
+    BOLD.replace_all(said.unwrap_or(text), "$1$2")
 }
 
 /// The text between the last tags `<answer>` and `</answer>`, if there is any.
@@ -257,7 +267,13 @@ fn runs<'t>(text: &'t str, (from, to): (usize, usize), found: &mut Vec<Piece<'t>
 fn is_answer(line: &str) -> bool {
     let between = RUN.replace_all(line, " ");
     let formula = between.split([' ', ',', ';', '.']).all(|word| matches!(word, "" | "and" | "or"));
-    formula || !line.contains(|c: char| c.is_ascii_digit() || c == '\n') && line.split_whitespace().count() <= 2
+    let words = match line.split_whitespace().collect::<Vec<_>>()[..] {
+        [] | [_] => true,
+        // `So \pi.`
+        [first, second] => !(second.contains('\\') && first.chars().all(char::is_alphabetic)),
+        _ => false,
+    };
+    formula || words && !line.contains(|c: char| c.is_ascii_digit() || c == '\n')
 }
 
 /// Positions behind the last phrases before an answer, and the rest of the line at each; the last comes first.

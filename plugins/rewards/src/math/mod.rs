@@ -48,7 +48,7 @@ impl Answer {
     /// The answer of a completion at the accepted `places`, or `None`.
     #[must_use]
     pub fn of(text: &str, places: Places) -> Option<Self> {
-        let text = extract::said(text);
+        let text = &*extract::said(text);
         let candidates = extract::candidates(text, places);
         let mut answers = candidates.iter().map(|candidate| Self::new(&candidate.text, &candidate.formula));
         let first = answers.next()?;
