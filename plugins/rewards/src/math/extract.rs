@@ -161,6 +161,7 @@ fn fenced(text: &str) -> Vec<Piece<'_>> {
         at += next;
         let rest = &text[at..];
         let fence = (0..FENCES.len()).find(|&fence| open[fence] && rest.starts_with(FENCES[fence].0));
+        let fence = fence.filter(|&fence| FENCES[fence].0 != "$" || !is_price(&rest[1..]));
         let Some(fence) = fence else {
             // An escaped sign is not a delimiter.
             at += 1 + rest[1..].chars().next().filter(|_| rest.starts_with('\\')).map_or(0, char::len_utf8);
@@ -191,6 +192,16 @@ fn end_of(inside: &str, end: &str) -> Option<usize> {
     // A dollar sign before a digit is a currency's.
     let is_currency = |at: usize| end == "$" && inside[at + 1..].starts_with(|c: char| c.is_ascii_digit());
     ends.find(|&at| !end.starts_with('$') || !inside[..at].ends_with('\\') && !is_currency(at))
+}
+
+/// True if the text behind a dollar sign is a sum of money, and words up to the next dollar sign: `$30. So $x$`, `$30. So $40$`.
+fn is_price(behind: &str) -> bool {
+    let next = behind.find('$').filter(|_| behind.starts_with(|c: char| c.is_ascii_digit()));
+    next.is_some_and(|next| {
+        let (inside, after) = (&behind[..next], &behind[next + 1..]);
+        let apart = inside.ends_with(char::is_whitespace) || after.starts_with(|c: char| c.is_ascii_digit());
+        apart && !inside.contains('\\') && words(inside).next().is_some()
+    })
 }
 
 /// The formula at `place`, with those next to it if only `,`, `and` or `or` is between them.
