@@ -33,7 +33,7 @@ pub(super) fn mark(command: &str) -> Option<char> {
 }
 
 /// Unicode signs with the LaTeX or plain text that each of them stands for.
-const PLAIN: &str = "− - – - ‑ - － - ′ ' × * · * ⋅ * ∗ * ⁄ / π \\pi √ \\sqrt ² ^2 ³ ^3 ½ \\frac12 ¼ \\frac14 ¾ \\frac34 ⅓ \\frac13 ⅔ \\frac23 \
+const PLAIN: &str = "− - – - ‑ - － - ′ ' × * · * ⋅ * ∗ * ⁄ / π \\pi √ \\sqrt ½ \\frac12 ¼ \\frac14 ¾ \\frac34 ⅓ \\frac13 ⅔ \\frac23 \
     \u{a0} ~ ℝ \\mathbb{R} ℤ \\mathbb{Z} ， , （ ( ） ) ℓ \\ell ℏ \\hbar ℃ ° ℉ ° α \\alpha β \\beta γ \\gamma δ \\delta ε \\epsilon ζ \\zeta \
     η \\eta θ \\theta κ \\kappa λ \\lambda μ \\mu ν \\nu ξ \\xi ρ \\rho σ \\sigma τ \\tau φ \\phi χ \\chi ψ \\psi ω \\omega \
     Γ \\Gamma Δ \\Delta Θ \\Theta Λ \\Lambda Σ \\Sigma Φ \\Phi Ψ \\Psi Ω \\Omega";
@@ -43,6 +43,19 @@ pub(super) fn plain(sign: char) -> Option<&'static str> {
     let mut words = PLAIN.split(' ');
     let mut pairs = std::iter::from_fn(|| words.next().zip(words.next()));
     pairs.find(|(known, _)| !sign.is_ascii() && known.starts_with(sign)).map(|(_, text)| text)
+}
+
+/// Superscripts and subscripts, and in the same order what each of them writes.
+const SCRIPTS: [(char, &str, &str); 2] =
+    [('^', "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n"), ('_', "₀₁₂₃₄₅₆₇₈₉₊₋ₙ", "0123456789+-n")];
+
+/// The place of a superscript or a subscript, `^` or `_`, and what stands there.
+pub(super) fn script(sign: char) -> Option<(char, char)> {
+    let written = |(place, signs, plain): &(char, &str, &str)| {
+        let (_, plain) = signs.chars().zip(plain.chars()).find(|(known, _)| *known == sign)?;
+        Some((*place, plain))
+    };
+    SCRIPTS.iter().find_map(written)
 }
 
 /// Units that are one capital letter; outside of `\text{...}` such a letter is a variable.
