@@ -116,7 +116,7 @@ impl<'t> Lexer<'t> {
         let pair = PAIRS.iter().find(|(pair, sign)| self.rest.starts_with(pair) && (*sign != '≠' || unequal));
         self.skip(pair.map_or(c.len_utf8(), |(pair, _)| pair.len()));
         // Dollar signs mark a currency here, or remain from a formula's delimiters.
-        if !c.is_whitespace() && !matches!(c, '$' | '~' | '€' | '£') {
+        if !c.is_whitespace() && !matches!(c, '$' | '~' | '€' | '£' | '¥' | '₹') {
             self.mark(pair.map_or(c, |(_, sign)| *sign));
         }
     }
@@ -298,6 +298,10 @@ impl<'t> Lexer<'t> {
         let token = match (name, signs::mark(name)) {
             (_, Some(mark)) => {
                 self.mark(mark);
+                return Some(());
+            }
+            ("color" | "textcolor", _) => {
+                self.argument()?;
                 return Some(());
             }
             ("mathbb", _) => Token::Command(format!("mathbb {}", self.argument()?.trim())),

@@ -16,7 +16,7 @@ pub(super) const GREEK: &str = "alpha beta gamma delta epsilon varepsilon zeta e
 
 /// Commands with the sign that each of them writes.
 const MARKS: &str = "cdot * times * ast * div ÷ le ≤ leq ≤ leqslant ≤ ge ≥ geq ≥ geqslant ≥ lt < gt > ne ≠ neq ≠ in ∈ cup ∪ cap ∩ \
-    setminus ∖ backslash ∖ pm ± mp ∓ infty ∞ mid | lvert | rvert | vert | lbrace ⦃ rbrace ⦄ circ ° degree ° approx ≈ equiv = \
+    setminus ∖ backslash ∖ pm ± mp ∓ infty ∞ mid | lvert | rvert | vert | lbrace ⦃ rbrace ⦄ langle ( rangle ) circ ° degree ° approx ≈ equiv = \
     emptyset ∅ varnothing ∅ prime ' colon : implies ,";
 
 /// True if `command` is in `list`.
@@ -34,7 +34,7 @@ pub(super) fn mark(command: &str) -> Option<char> {
 
 /// Unicode signs with the LaTeX or plain text that each of them stands for.
 const PLAIN: &str = "− - – - ‑ - － - ′ ' × * · * ⋅ * ∗ * ⁄ / π \\pi √ \\sqrt ½ \\frac12 ¼ \\frac14 ¾ \\frac34 ⅓ \\frac13 ⅔ \\frac23 \
-    \u{a0} ~ ℝ \\mathbb{R} ℤ \\mathbb{Z} ， , （ ( ） ) ℓ \\ell ℏ \\hbar ℃ ° ℉ ° α \\alpha β \\beta γ \\gamma δ \\delta ε \\epsilon ζ \\zeta \
+    \u{a0} ~ ℝ \\mathbb{R} ℤ \\mathbb{Z} ， , （ ( ） ) ℓ \\ell ℏ \\hbar ℃ ° ℉ ° º ° α \\alpha β \\beta γ \\gamma δ \\delta ε \\epsilon ζ \\zeta \
     η \\eta θ \\theta κ \\kappa λ \\lambda μ \\mu ν \\nu ξ \\xi ρ \\rho σ \\sigma τ \\tau φ \\phi χ \\chi ψ \\psi ω \\omega \
     Γ \\Gamma Δ \\Delta Θ \\Theta Λ \\Lambda Σ \\Sigma Φ \\Phi Ψ \\Psi Ω \\Omega";
 
