@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use ::regex::Regex;
 
 use super::boxes::{boxed, lists, says, words};
-use super::{choice, expression, signs};
+use super::{expression, signs};
 
 /// Positions at which an answer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -360,4 +360,30 @@ fn calculates(text: &str, behind: usize, piece: &Piece<'_>) -> bool {
 fn is_name(text: &str, piece: &Piece<'_>) -> bool {
     let behind = text[piece.end..].trim_start();
     behind.starts_with("is ") || behind.starts_with("= ") || piece.inside.ends_with('=')
+}
+
+/// The letter of a choice that its text follows: `\textbf{(D)} 12`, `D) 12`, `D. 12`, `D: 12`.
+pub(super) fn choice(text: &str) -> Option<String> {
+    let bare = text.trim_start_matches(['$', ' ']);
+    let bare = bare.strip_prefix("\\textbf").or(bare.strip_prefix("\\text")).unwrap_or(bare).trim_start_matches('{');
+    let (letter, behind) = match bare.strip_prefix('(') {
+        Some(bare) => bare.split_once(')')?,
+        None => bare.split_once([')', '.', ':'])?,
+    };
+    let is_choice = letter.len() == 1 && letter.contains(|c: char| c.is_ascii_uppercase());
+    let names_one = behind.starts_with([' ', '\\', '~', '}']) && !behind.trim_matches(['}', ' ', '$']).is_empty();
+    (is_choice && names_one && !is_taken_back(behind)).then(|| letter.to_lowercase())
+}
+
+/// True if the text behind a choice names another one or denies it: `(A) or (B)`, `(A) is wrong`.
+fn is_taken_back(behind: &str) -> bool {
+    static CHOICE: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"(?:^|[^\p{L}\p{N}])(?:\([A-Z]\)|[A-Z][).:](?:$|[^\p{L}\p{N}]))")
+            .expect("the pattern is a constant")
+    });
+    let words: Vec<String> = words(behind).take(2).collect();
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["and" | "or" | "nor" | "isn", ..] | ["is", "not" | "wrong" | "incorrect" | "false", ..] => true,
+        _ => CHOICE.is_match(behind),
+    }
 }

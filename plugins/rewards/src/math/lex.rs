@@ -54,24 +54,7 @@ fn within(text: &str, reading: Reading, depth: usize) -> Option<Vec<Token>> {
     if text.len() > MOST_BYTES || depth > MOST_TEXTS {
         return None;
     }
-    let mut plain = String::with_capacity(text.len());
-    let mut raised = None;
-    for c in text.replace("\\qquad", " ").replace("\\quad", " ").chars() {
-        // The digits of `10²³` are one number.
-        let script = signs::script(c);
-        if raised != script.map(|(place, _)| place) {
-            plain.push_str(if raised.is_some() { "}" } else { "" });
-            plain.extend(script.into_iter().flat_map(|(place, _)| [place, '{']));
-            raised = script.map(|(place, _)| place);
-        }
-        match signs::plain(c) {
-            _ if let Some((_, sign)) = script => plain.push(sign),
-            Some(command) if command.starts_with('\\') => plain.extend([command, " "]),
-            Some(sign) => plain.push_str(sign),
-            None => plain.push(c),
-        }
-    }
-    plain.push_str(if raised.is_some() { "}" } else { "" });
+    let plain = signs::spelled(&text.replace("\\qquad", " ").replace("\\quad", " "));
     let mut lexer = Lexer { rest: &plain, tokens: Vec::new(), reading, depth, spaced: false, brackets: 0 };
     while !lexer.rest.is_empty() {
         lexer.next()?;

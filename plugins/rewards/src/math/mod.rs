@@ -31,6 +31,7 @@ use ::regex::Regex;
 
 use evaluate::{Evaluator, Value};
 use expression::Expression;
+use extract::choice;
 use lex::Reading;
 
 /// An answer: its text, and its meaning if the text could be parsed.
@@ -184,32 +185,6 @@ fn letters(text: &str) -> String {
         () if choice.chars().count() == 1 && choice.chars().all(char::is_alphabetic) => choice.to_owned(),
         () if !words.contains(['\\', '^', '_']) => words.to_owned(),
         () => bare.to_owned(),
-    }
-}
-
-/// The letter of a choice that its text follows: `\textbf{(D)} 12`, `D) 12`, `D. 12`, `D: 12`.
-fn choice(text: &str) -> Option<String> {
-    let bare = text.trim_start_matches(['$', ' ']);
-    let bare = bare.strip_prefix("\\textbf").or(bare.strip_prefix("\\text")).unwrap_or(bare).trim_start_matches('{');
-    let (letter, behind) = match bare.strip_prefix('(') {
-        Some(bare) => bare.split_once(')')?,
-        None => bare.split_once([')', '.', ':'])?,
-    };
-    let is_choice = letter.len() == 1 && letter.contains(|c: char| c.is_ascii_uppercase());
-    let names_one = behind.starts_with([' ', '\\', '~', '}']) && !behind.trim_matches(['}', ' ', '$']).is_empty();
-    (is_choice && names_one && !is_taken_back(behind)).then(|| letter.to_lowercase())
-}
-
-/// True if the text behind a choice names another one or denies it: `(A) or (B)`, `(A) is wrong`.
-fn is_taken_back(behind: &str) -> bool {
-    static CHOICE: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"(?:^|[^\p{L}\p{N}])(?:\([A-Z]\)|[A-Z][).:](?:$|[^\p{L}\p{N}]))")
-            .expect("the pattern is a constant")
-    });
-    let words: Vec<String> = boxes::words(behind).take(2).collect();
-    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["and" | "or" | "nor" | "isn", ..] | ["is", "not" | "wrong" | "incorrect" | "false", ..] => true,
-        _ => CHOICE.is_match(behind),
     }
 }
 

@@ -39,7 +39,7 @@ const PLAIN: &str = "− - – - ‑ - － - ′ ' × * · * ⋅ * ∗ * ⁄ / �
     Γ \\Gamma Δ \\Delta Θ \\Theta Λ \\Lambda Σ \\Sigma Φ \\Phi Ψ \\Psi Ω \\Omega";
 
 /// The LaTeX or plain text for a Unicode sign.
-pub(super) fn plain(sign: char) -> Option<&'static str> {
+fn plain(sign: char) -> Option<&'static str> {
     let mut words = PLAIN.split(' ');
     let mut pairs = std::iter::from_fn(|| words.next().zip(words.next()));
     pairs.find(|(known, _)| !sign.is_ascii() && known.starts_with(sign)).map(|(_, text)| text)
@@ -50,12 +50,35 @@ const SCRIPTS: [(char, &str, &str); 2] =
     [('^', "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n"), ('_', "₀₁₂₃₄₅₆₇₈₉₊₋ₙ", "0123456789+-n")];
 
 /// The place of a superscript or a subscript, `^` or `_`, and what stands there.
-pub(super) fn script(sign: char) -> Option<(char, char)> {
+fn script(sign: char) -> Option<(char, char)> {
     let written = |(place, signs, plain): &(char, &str, &str)| {
         let (_, plain) = signs.chars().zip(plain.chars()).find(|(known, _)| *known == sign)?;
         Some((*place, plain))
     };
     SCRIPTS.iter().find_map(written)
+}
+
+/// The text with LaTeX or plain text for each Unicode sign.
+pub(super) fn spelled(text: &str) -> String {
+    let mut spelled = String::with_capacity(text.len());
+    let mut open = None;
+    for c in text.chars() {
+        // The digits of `10²³` are one number.
+        let script = script(c);
+        let place = script.map(|(place, _)| place);
+        if open != place {
+            spelled.push_str(if open.is_some() { "}" } else { "" });
+            spelled.extend(place.into_iter().flat_map(|place| [place, '{']));
+            open = place;
+        }
+        match plain(c) {
+            _ if let Some((_, sign)) = script => spelled.push(sign),
+            Some(command) if command.starts_with('\\') => spelled.extend([command, " "]),
+            Some(sign) => spelled.push_str(sign),
+            None => spelled.push(c),
+        }
+    }
+    spelled + if open.is_some() { "}" } else { "" }
 }
 
 /// Units that are one capital letter; outside of `\text{...}` such a letter is a variable.
