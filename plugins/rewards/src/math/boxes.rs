@@ -17,7 +17,8 @@ const BACK: &str =
     "no not wrong wait actually instead sorry but rather think hmm oops mistake incorrect correct correction should";
 
 /// Words that lead from a step to the next one.
-const THUS: &str = "so then thus hence therefore gives giving implies yields which because since if when";
+const THUS: &str =
+    "so then thus hence therefore gives giving implies yields which because since if when sum total final answer";
 
 /// Content of the last `\boxed{...}` or `\fbox{...}` of a text, with the boxes before it that belong to the same answer, as in
 /// `\boxed{1} \quad \text{and} \quad \boxed{2}`; `None` if it has no box.
@@ -49,13 +50,17 @@ fn joins(between: &str) -> bool {
         && (is_layout || !apart && (says(between, "and or") || between.contains([',', ';'])))
 }
 
-/// True if the text between two formulas is a comma, `and` or `or`.
+/// True if the text between two formulas of one paragraph is a comma, `and` or `or`.
 pub(super) fn lists(between: &str) -> bool {
+    if between.contains("\n\n") {
+        return false;
+    }
     let between = between.trim().trim_start_matches([',', ';']).trim();
     between.is_empty() || between == "and" || between == "or"
 }
 
-fn says(between: &str, list: &str) -> bool {
+/// True if a word of `list` is between two formulas.
+pub(super) fn says(between: &str, list: &str) -> bool {
     words(between).any(|word| list.split(' ').any(|known| known == word))
 }
 
@@ -104,8 +109,11 @@ fn boxes(text: &str) -> Vec<Boxed<'_>> {
             boxes.push(Boxed { start, end: open + word.len(), inside: word.trim_end_matches(['$', '.']) });
         }
     }
-    // `I put it in \boxed{}. \boxed{5}`
-    let is_filled = |one: &Boxed<'_>| !one.inside.trim().is_empty();
+    // `I put it in \boxed{}. \boxed{5}`; so does one that only says what belongs into it.
+    let is_filled = |one: &Boxed<'_>| {
+        !one.inside.trim_matches([' ', '\n', '.', '…']).is_empty()
+            && words(one.inside).last().is_none_or(|last| last != "answer")
+    };
     if boxes.iter().any(is_filled) {
         boxes.retain(is_filled);
     }

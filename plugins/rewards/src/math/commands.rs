@@ -25,7 +25,7 @@ impl Parser {
             "lceil" => self.fenced("rceil", "ceil"),
             "overline" | "bar" => Some(self.atom()?.marked("\u{305}")),
             "dot" | "ddot" => Some(self.atom()?.marked(name)),
-            "boxed" | "fbox" | "overrightarrow" | "widehat" => self.atom(),
+            "boxed" | "fbox" | "underline" | "overrightarrow" | "widehat" => self.atom(),
             _ => self.function(expression::function(name)?),
         }
     }

@@ -54,14 +54,7 @@ fn within(text: &str, reading: Reading, depth: usize) -> Option<Vec<Token>> {
     if text.len() > MOST_BYTES || depth > MOST_TEXTS {
         return None;
     }
-    let mut plain = String::with_capacity(text.len());
-    for c in text.replace("\\qquad", " ").replace("\\quad", " ").chars() {
-        match signs::plain(c) {
-            Some(command) if command.starts_with('\\') => plain.extend([command, " "]),
-            Some(sign) => plain.push_str(sign),
-            None => plain.push(c),
-        }
-    }
+    let plain = signs::spelled(&text.replace("\\qquad", " ").replace("\\quad", " "));
     let mut lexer = Lexer { rest: &plain, tokens: Vec::new(), reading, depth, spaced: false, brackets: 0 };
     while !lexer.rest.is_empty() {
         lexer.next()?;
@@ -106,7 +99,7 @@ impl<'t> Lexer<'t> {
         let pair = PAIRS.iter().find(|(pair, sign)| self.rest.starts_with(pair) && (*sign != '≠' || unequal));
         self.skip(pair.map_or(c.len_utf8(), |(pair, _)| pair.len()));
         // Dollar signs mark a currency here, or remain from a formula's delimiters.
-        if !c.is_whitespace() && !matches!(c, '$' | '~' | '€' | '£') {
+        if !c.is_whitespace() && !matches!(c, '$' | '~' | '€' | '£' | '¥' | '₹') {
             self.mark(pair.map_or(c, |(_, sign)| *sign));
         }
     }
@@ -186,7 +179,7 @@ impl<'t> Lexer<'t> {
     fn letters(&mut self) {
         let run = self.take(char::is_alphabetic);
         let lower = run.to_lowercase();
-        let long = run.chars().count() > 3;
+        let long = run.chars().count() > 3 || lower == "per";
         let measures = self.after_number() && signs::is_unit(&lower) && (long || self.measures(run))
             || self.after_degree() && matches!(run, "C" | "F");
         match lower.as_str() {
@@ -288,6 +281,10 @@ impl<'t> Lexer<'t> {
         let token = match (name, signs::mark(name)) {
             (_, Some(mark)) => {
                 self.mark(mark);
+                return Some(());
+            }
+            ("color" | "textcolor", _) => {
+                self.argument()?;
                 return Some(());
             }
             ("mathbb", _) => Token::Command(format!("mathbb {}", self.argument()?.trim())),

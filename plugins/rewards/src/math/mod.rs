@@ -32,6 +32,7 @@ use ::regex::Regex;
 
 use evaluate::{Evaluator, Value};
 use expression::Expression;
+use extract::choice;
 use lex::Reading;
 
 /// An answer: its text, and its meaning if the text could be parsed.
@@ -49,10 +50,13 @@ impl Answer {
     /// The answer of a completion at the accepted `places`, or `None`.
     #[must_use]
     pub fn of(text: &str, places: Places) -> Option<Self> {
+        let text = &*extract::said(text);
         let candidates = extract::candidates(text, places);
-        let read = candidates.iter().map(|candidate| Self::whole(candidate)).find(|answer| answer.says.is_some());
+        let mut answers = candidates.iter().map(|candidate| Self::new(&candidate.text, &candidate.formula));
+        let first = answers.next()?;
         // An answer that cannot be parsed is compared as text.
-        let answer = read.or_else(|| candidates.first().map(|text| Self::whole(text)))?;
+        let answer =
+            if first.says.is_some() { first } else { answers.find(|answer| answer.says.is_some()).unwrap_or(first) };
         Some(Self { every: boxes::every(text).map(|list| Box::new(Self::whole(&list))), ..answer })
     }
 
@@ -73,7 +77,13 @@ impl Answer {
 
     /// The answer that a whole text is.
     fn whole(text: &str) -> Self {
-        let [says, other] = [Reading::First, Reading::Second].map(|reading| parse::parse(text, reading));
+        Self::new(text, text)
+    }
+
+    /// The answer that a text is by a formula in it; the whole text's meaning is its second one.
+    fn new(text: &str, formula: &str) -> Self {
+        let says = parse::parse(formula, Reading::First);
+        let other = parse::parse(text, if text == formula { Reading::Second } else { Reading::First });
         let other = other.filter(|other| Some(other) != says.as_ref());
         Self { says, other, text: text.trim().to_owned(), every: None }
     }
@@ -198,32 +208,6 @@ fn bare(text: &str) -> String {
         () if choice.chars().count() == 1 && choice.chars().all(char::is_alphabetic) => choice.to_owned(),
         () if !words.contains(['\\', '^', '_']) => words.to_owned(),
         () => bare.to_owned(),
-    }
-}
-
-/// The letter of a choice that its text follows: `\textbf{(D)} 12`, `D) 12`, `D. 12`, `D: 12`.
-fn choice(text: &str) -> Option<String> {
-    let bare = text.trim_start_matches(['$', ' ']);
-    let bare = bare.strip_prefix("\\textbf").or(bare.strip_prefix("\\text")).unwrap_or(bare).trim_start_matches('{');
-    let (letter, behind) = match bare.strip_prefix('(') {
-        Some(bare) => bare.split_once(')')?,
-        None => bare.split_once([')', '.', ':'])?,
-    };
-    let is_choice = letter.len() == 1 && letter.contains(|c: char| c.is_ascii_uppercase());
-    let names_one = behind.starts_with([' ', '\\', '~', '}']) && !behind.trim_matches(['}', ' ', '$']).is_empty();
-    (is_choice && names_one && !is_taken_back(behind)).then(|| letter.to_lowercase())
-}
-
-/// True if the text behind a choice names another one or denies it: `(A) or (B)`, `(A) is wrong`.
-fn is_taken_back(behind: &str) -> bool {
-    static CHOICE: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"(?:^|[^\p{L}\p{N}])(?:\([A-Z]\)|[A-Z][).:](?:$|[^\p{L}\p{N}]))")
-            .expect("the pattern is a constant")
-    });
-    let words: Vec<String> = boxes::words(behind).take(2).collect();
-    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["and" | "or" | "nor" | "isn", ..] | ["is", "not" | "wrong" | "incorrect" | "false", ..] => true,
-        _ => CHOICE.is_match(behind),
     }
 }
 

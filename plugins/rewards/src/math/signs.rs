@@ -16,7 +16,7 @@ pub(super) const GREEK: &str = "alpha beta gamma delta epsilon varepsilon zeta e
 
 /// Commands with the sign that each of them writes.
 const MARKS: &str = "cdot * times * ast * div ÷ le ≤ leq ≤ leqslant ≤ ge ≥ geq ≥ geqslant ≥ lt < gt > ne ≠ neq ≠ in ∈ cup ∪ cap ∩ \
-    setminus ∖ backslash ∖ pm ± mp ∓ infty ∞ mid | lvert | rvert | vert | lbrace ⦃ rbrace ⦄ circ ° degree ° approx ≈ equiv = \
+    setminus ∖ backslash ∖ pm ± mp ∓ infty ∞ mid | lvert | rvert | vert | lbrace ⦃ rbrace ⦄ langle ( rangle ) circ ° degree ° approx ≈ equiv = \
     emptyset ∅ varnothing ∅ prime ' colon : implies , lor , vee ,";
 
 /// True if `command` is in `list`.
@@ -33,16 +33,52 @@ pub(super) fn mark(command: &str) -> Option<char> {
 }
 
 /// Unicode signs with the LaTeX or plain text that each of them stands for.
-const PLAIN: &str = "− - – - ‑ - － - ′ ' × * · * ⋅ * ∗ * ⁄ / π \\pi √ \\sqrt ² ^2 ³ ^3 ½ \\frac12 ¼ \\frac14 ¾ \\frac34 ⅓ \\frac13 ⅔ \\frac23 \
-    \u{a0} ~ ℝ \\mathbb{R} ℤ \\mathbb{Z} ， , （ ( ） ) ℓ \\ell ℏ \\hbar ℃ ° ℉ ° α \\alpha β \\beta γ \\gamma δ \\delta ε \\epsilon ζ \\zeta \
+const PLAIN: &str = "− - – - ‑ - － - ′ ' × * · * ⋅ * ∗ * ⁄ / π \\pi √ \\sqrt ½ \\frac12 ¼ \\frac14 ¾ \\frac34 ⅓ \\frac13 ⅔ \\frac23 \
+    \u{a0} ~ ℝ \\mathbb{R} ℤ \\mathbb{Z} ， , （ ( ） ) ℓ \\ell ℏ \\hbar ℃ ° ℉ ° º ° α \\alpha β \\beta γ \\gamma δ \\delta ε \\epsilon ζ \\zeta \
     η \\eta θ \\theta κ \\kappa λ \\lambda μ \\mu ν \\nu ξ \\xi ρ \\rho σ \\sigma τ \\tau φ \\phi χ \\chi ψ \\psi ω \\omega \
     Γ \\Gamma Δ \\Delta Θ \\Theta Λ \\Lambda Σ \\Sigma Φ \\Phi Ψ \\Psi Ω \\Omega";
 
 /// The LaTeX or plain text for a Unicode sign.
-pub(super) fn plain(sign: char) -> Option<&'static str> {
+fn plain(sign: char) -> Option<&'static str> {
     let mut words = PLAIN.split(' ');
     let mut pairs = std::iter::from_fn(|| words.next().zip(words.next()));
     pairs.find(|(known, _)| !sign.is_ascii() && known.starts_with(sign)).map(|(_, text)| text)
+}
+
+/// Superscripts and subscripts, and in the same order what each of them writes.
+const SCRIPTS: [(char, &str, &str); 2] =
+    [('^', "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n"), ('_', "₀₁₂₃₄₅₆₇₈₉₊₋ₙ", "0123456789+-n")];
+
+/// The place of a superscript or a subscript, `^` or `_`, and what stands there.
+fn script(sign: char) -> Option<(char, char)> {
+    let written = |(place, signs, plain): &(char, &str, &str)| {
+        let (_, plain) = signs.chars().zip(plain.chars()).find(|(known, _)| *known == sign)?;
+        Some((*place, plain))
+    };
+    SCRIPTS.iter().find_map(written)
+}
+
+/// The text with LaTeX or plain text for each Unicode sign.
+pub(super) fn spelled(text: &str) -> String {
+    let mut spelled = String::with_capacity(text.len());
+    let mut open = None;
+    for c in text.chars() {
+        // The digits of `10²³` are one number.
+        let script = script(c);
+        let place = script.map(|(place, _)| place);
+        if open != place {
+            spelled.push_str(if open.is_some() { "}" } else { "" });
+            spelled.extend(place.into_iter().flat_map(|place| [place, '{']));
+            open = place;
+        }
+        match plain(c) {
+            _ if let Some((_, sign)) = script => spelled.push(sign),
+            Some(command) if command.starts_with('\\') => spelled.extend([command, " "]),
+            Some(sign) => spelled.push_str(sign),
+            None => spelled.push(c),
+        }
+    }
+    spelled + if open.is_some() { "}" } else { "" }
 }
 
 /// Units that are one capital letter; outside of `\text{...}` such a letter is a variable.
