@@ -8,7 +8,6 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor};
 
 use super::backward::{Stored, Tape};
-use super::decoder::Decoder;
 use super::gradients::Gradients;
 use super::ops::{self, TokenCotangents, Truncation};
 use super::packed::Packed;
@@ -118,7 +117,7 @@ impl Part {
     pub(super) fn new(policy: &Policy, rows: &Sequences, loss_temperature: f64, with_tape: bool) -> Result<Self> {
         let (config, device) = (policy.config(), policy.device());
         let packed = policy.packed(rows);
-        let model = Decoder::for_rows(policy, packed.numbered(&rows.numbers))?;
+        let model = policy.decoder()?.for_rows(policy.drops(), &packed.numbered(&rows.numbers));
         let tokens = packed.on(config, device)?;
         let mut layers = Vec::new();
         let x = model.residual(&tokens, |_, saved| {

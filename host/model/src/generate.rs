@@ -12,6 +12,7 @@ use rayon::prelude::*;
 use super::captured::{Capture, Captured};
 use super::decoder::Decoder;
 use super::forward::host;
+use super::narrowed;
 use super::outputs::TokenOutputs;
 use super::parallel::side_by_side;
 use super::partner::{Partner, Reply, SampledTokens};
@@ -149,7 +150,7 @@ impl Policy {
 
     /// True if matrix products read f32 weights and round them.
     pub(super) fn is_rounded(&self) -> bool {
-        self.device().is_cpu() && self.dtype() == DType::BF16
+        narrowed::is_rounded(self.device(), self.dtype())
     }
 
     /// True if the sampler copies its matrices into another memory order.
@@ -158,7 +159,7 @@ impl Policy {
     }
 
     fn sampler(&self) -> Result<Decoder> {
-        let model = Decoder::new(self)?;
+        let model = self.decoder()?;
         if self.is_packed() { model.pack() } else { model.stream() }
     }
 
