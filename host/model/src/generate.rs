@@ -140,12 +140,13 @@ impl Policy {
 
     /// Memory that sampling of `shape` takes: purposes and bytes.
     pub fn sampling_bytes(&self, shape: Shape) -> [(&'static str, u128); 3] {
+        let weights = self.weights().element_count() as u128;
         let copied = match (self.is_packed(), self.is_rounded()) {
-            (true, _) => size::BYTES,
-            (false, true) => DType::BF16.size_in_bytes() as u128,
-            (false, false) => 0,
+            (true, _) => size::BYTES * weights,
+            (false, true) => DType::BF16.size_in_bytes() as u128 * weights,
+            (false, false) => self.copied_bytes().0,
         };
-        size::sampling(self.config(), shape, self.dtype(), copied * self.weights().element_count() as u128)
+        size::sampling(self.config(), shape, self.dtype(), copied)
     }
 
     /// True if matrix products read f32 weights and round them.
