@@ -60,11 +60,12 @@ impl Policy {
         }
     }
 
-    /// A policy that only counts its weights, for an estimate: they are zeros that are never read, and take no memory on the CPU.
-    pub fn counted(files: &ModelFiles) -> Result<Self> {
+    /// A policy that only counts its weights, for an estimate of a run on `device`: they are zeros on the CPU that are never read, and take no
+    /// memory.
+    pub fn counted(files: &ModelFiles, device: &Device) -> Result<Self> {
         let config = Config::load(files)?;
         let weights = Params::zeros(&config)?;
-        Ok(Self { counted: true, ..Self::of(config, weights, &Device::Cpu) })
+        Ok(Self { counted: true, ..Self::of(config, weights, device) })
     }
 
     /// True if only the sizes of the weights are known.
