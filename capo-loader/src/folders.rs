@@ -8,10 +8,11 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
 use crate::files::folder;
+use crate::memory;
 
 /// Prefix of the names of unfinished folders.
 pub const PARTIAL: &str = ".partial-capo-";
@@ -167,6 +168,27 @@ pub fn clean(dir: &Path) -> Result<()> {
     clean().with_context(|| format!("cannot clean up `{}`", dir.display()))
 }
 
+/// Refuses a disk without room for `count` checkpoints of `bytes` in `dir`, or in its nearest existing ancestor. A disk of unknown free space
+/// is accepted.
+///
+/// # Errors
+///
+/// The refusal.
+pub fn fits_disk(dir: &Path, bytes: u64, count: u64) -> Result<()> {
+    let there = dir.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
+    let Ok(disk) = rustix::fs::statvfs(there) else { return Ok(()) };
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    ensure!(
+        bytes.saturating_mul(count) <= free,
+        "a checkpoint of this run takes {}{}, and {} are free on the disk of `{}` (make room, or choose another `train.output_dir`)",
+        memory::text(bytes.into()),
+        if count > 1 { ", the last one as much" } else { "" },
+        memory::text(free.into()),
+        dir.display()
+    );
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,5 +288,17 @@ mod tests {
         assert_eq!(split(Path::new("a/run/")).unwrap(), ("a".into(), "run".into()));
         assert_eq!(split(Path::new("")).unwrap_err().to_string(), "`` names no folder");
         assert!(split(Path::new("a/..")).is_err());
+    }
+
+    #[test]
+    fn a_disk_without_room_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let absent = folder.path().join("absent/run");
+        fits_disk(&absent, 1, 2).unwrap();
+        for (count, expected) in [(1, ", and "), (2, ", the last one as much, and ")] {
+            let sentence = fits_disk(&absent, u64::MAX, count).unwrap_err().to_string();
+            let expected = format!("a checkpoint of this run takes 16777216.0 TiB{expected}");
+            assert!(sentence.starts_with(&expected), "{sentence}");
+        }
     }
 }

@@ -1,7 +1,10 @@
 //! Memory of this machine and process, so that an allocation that cannot succeed is refused in advance.
 
-use std::fs;
 use std::path::Path;
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+use std::{fs, thread};
 
 use rustix::process::{Resource, getrlimit};
 
@@ -87,6 +90,33 @@ fn left(folder: &Path, [limit, usage, given_up]: [&str; 3]) -> Option<u64> {
     Some(number(limit)?.saturating_sub(number(usage).unwrap_or(0).saturating_sub(cached)))
 }
 
+/// The other processes on the machine's GPUs, each with its name and its memory, as the rest of a sentence; empty where nobody lists them.
+pub fn gpu_processes() -> String {
+    others(&listed().unwrap_or_default(), std::process::id())
+}
+
+/// Output of `nvidia-smi` about the processes on the machine's GPUs; `None` if the program is missing or takes more than five seconds.
+fn listed() -> Option<String> {
+    let (said, heard) = mpsc::channel();
+    let ask = || {
+        Command::new("nvidia-smi")
+            .args(["--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader"])
+            .output()
+    };
+    thread::Builder::new().spawn(move || said.send(ask())).ok()?;
+    let output = heard.recv_timeout(Duration::from_secs(5)).ok()?.ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The processes of a listing besides `own`.
+fn others(listing: &str, own: u32) -> String {
+    let other = |line: &str| {
+        let [pid, name, memory] = line.split(", ").collect::<Vec<_>>().try_into().ok()?;
+        (pid != own.to_string()).then(|| format!("; process {pid} (`{name}`) has {memory} of a GPU here"))
+    };
+    listing.lines().filter_map(other).collect()
+}
+
 /// Formats a number of bytes for people.
 pub fn text(bytes: u128) -> String {
     let (unit, name) = [(1_u128 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")]
@@ -101,6 +131,13 @@ pub fn text(bytes: u128) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_processes_are_named() {
+        let listing = "17, /usr/bin/host, 900 MiB\n4242, /usr/bin/python3, 30123 MiB\nno line of it\n";
+        assert_eq!(others(listing, 17), "; process 4242 (`/usr/bin/python3`) has 30123 MiB of a GPU here");
+        assert_eq!(others("", 17), "");
+    }
 
     #[test]
     fn what_the_kernel_says() {

@@ -153,17 +153,14 @@ impl Sft {
         // A training that cannot be written at its end is lost: nothing of it is saved before.
         let (parent, _) = folders::split(output)?;
         NewFolder::in_folder(&parent).with_context(|| format!("cannot write `{}`", output.display()))?;
-        let draft = Draft::read(config, DEFAULT, sets)?;
+        let draft = Draft::read(config, DEFAULT, sets)?.on_device(device)?;
         draft.only(&["model", "data", "train", "eval"])?;
-        let mut settings = Sections {
+        let settings = Sections {
             model: draft.section("model")?,
             data: draft.section("data")?,
             train: draft.section("train")?,
             eval: draft.section("eval")?,
         };
-        if let Some(device) = device {
-            settings.train.device = device.to_owned();
-        }
         settings.check().map_err(|error| {
             let settings = draft.do_not_fit(&error.to_string());
             error.context(settings)

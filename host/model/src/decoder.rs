@@ -7,11 +7,11 @@ use candle_core::{DType, Tensor};
 
 use super::config::{Biases, Config};
 use super::linear::Linear;
-use super::lora::DropoutMask;
+use super::lora::{Adapter, Dropout, DropoutMask};
 use super::narrowed::Narrowed;
 use super::ops::{self, HeadSizes, Rope, Streamed};
 use super::packed::Tokens;
-use super::policy::Policy;
+use super::params::Params;
 use super::shapes::{EMBEDDING, FINAL_NORM, head_name};
 
 /// The weights in the form that the passes read. Tensors share storage with the policy's unless a conversion is needed.
@@ -132,10 +132,6 @@ impl Saved {
     }
 }
 
-fn stored(policy: &Policy, name: &str) -> Result<Tensor> {
-    Ok(policy.weights().get(name)?.as_detached_tensor())
-}
-
 impl Layer {
     /// Joins matrices that read the same input. They become parts of the joined ones. Adapters have no joined form.
     pub(super) fn join(&mut self, all: Option<&Tensor>) -> Result<()> {
@@ -148,17 +144,13 @@ impl Layer {
         Ok(())
     }
 
-    fn new(number: usize, policy: &Policy, converted: &Narrowed<'_>) -> Result<Self> {
-        let config = policy.config();
+    fn new(number: usize, config: &Config, converted: &Narrowed<'_>, adapter: Option<&Adapter>) -> Result<Self> {
         let named = |part: &str| converted.get(&format!("model.layers.{number}.{part}"));
         let linear = |part: &str, biased: bool| {
             let module = format!("model.layers.{number}.{part}");
-            // On the CPU, `ops::product` rounds the stored weight while it reads it.
             let bias = biased.then(|| named(&format!("{part}.bias"))).transpose()?;
-            let adapter = policy.adapter().map(|adapter| adapter.factors(&module, policy.dtype())).transpose()?;
-            let name = format!("{module}.weight");
-            let weight = if policy.is_rounded() { stored(policy, &name)? } else { converted.get(&name)? };
-            Linear::new(weight, bias, adapter.flatten())
+            let adapter = adapter.map(|adapter| adapter.factors(&module, converted.dtype)).transpose()?;
+            Linear::new(converted.matrix(&format!("{module}.weight"))?, bias, adapter.flatten())
         };
         let head_norms = || -> Result<QueriesAndKeys> {
             Ok(QueriesAndKeys { queries: named("self_attn.q_norm.weight")?, keys: named("self_attn.k_norm.weight")? })
@@ -247,27 +239,27 @@ fn norm_heads(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
 }
 
 impl Decoder {
-    /// The model over the policy's weights, without an autograd graph and without dropout. Later updates of the weights take effect
-    /// here if the policy's dtype is the weights' dtype.
-    pub(super) fn new(policy: &Policy) -> Result<Self> {
-        let (config, converted) = (policy.config(), Narrowed::of(policy)?);
+    /// The model over `weights`, with activations of `dtype`, without an autograd graph and without dropout. Later updates of the weights
+    /// take effect here if theirs is the same dtype.
+    pub(super) fn new(config: &Config, weights: &Params, adapter: Option<&Adapter>, dtype: DType) -> Result<Self> {
+        let converted = Narrowed::of(config, weights, dtype)?;
+        let layer = |number| Layer::new(number, config, &converted, adapter);
         Ok(Self {
-            embedding: stored(policy, EMBEDDING)?,
-            layers: (0..config.num_hidden_layers).map(|i| Layer::new(i, policy, &converted)).collect::<Result<_>>()?,
+            embedding: converted.stored(EMBEDDING)?,
+            layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_>>()?,
             final_norm: converted.get(FINAL_NORM)?,
-            head: Linear::new(ops::head_for_logits(&stored(policy, head_name(config))?, policy.dtype())?, None, None)?,
+            head: Linear::new(converted.head(head_name(config))?, None, None)?,
             eps: config.rms_norm_eps,
-            frozen: policy.adapter().is_some(),
+            frozen: adapter.is_some(),
             converted: converted.all,
         })
     }
 
-    /// The model with the policy's dropout before the adapter's first factors. `rows` are the numbers of the rows in their batch, each with
+    /// The model with `dropout` of a rate before the adapter's first factors. `rows` are the numbers of the rows in their batch, each with
     /// its number of tokens, which lie behind each other.
-    pub(super) fn for_rows(policy: &Policy, rows: Arc<[(u64, usize)]>) -> Result<Self> {
-        let mut model = Self::new(policy)?;
-        let Some((dropout, rate)) = policy.drops() else { return Ok(model) };
-        for (number, layer) in model.layers.iter_mut().enumerate() {
+    pub(super) fn for_rows(mut self, dropout: Option<(Dropout, f64)>, rows: &Arc<[(u64, usize)]>) -> Self {
+        let Some((dropout, rate)) = dropout else { return self };
+        for (number, layer) in self.layers.iter_mut().enumerate() {
             for (place, linear) in layer.linears().into_iter().enumerate() {
                 if let Some(adapter) = &mut linear.adapter {
                     let module = [number as u64, place as u64];
@@ -275,7 +267,7 @@ impl Decoder {
                 }
             }
         }
-        Ok(model)
+        self
     }
 
     /// The model for a subset of the batch's rows. Only the dropout masks differ.

@@ -56,23 +56,8 @@ impl Heads {
         }
     }
 
-    /// Sums the divergence that a change of `hidden`'s logits by `change` `by`ᵀ causes. Logits of few tokens are in memory at a time.
-    fn sum(&self, hidden: &Tensor, change: &Tensor, by: &Tensor) -> Result<f64> {
-        let (count, chunk) = (hidden.dim(0)?, (ops::chunk_rows(self.before.dim(0)?, self.before.device()) / 2).max(1));
-        let mut rows = Vec::new();
-        for from in (0..count).step_by(chunk) {
-            let len = chunk.min(count - from);
-            let logits = ops::matmul(&hidden.narrow(0, from, len)?, &self.before.t()?)?;
-            let change = ops::matmul(&change.narrow(0, from, len)?, &by.t()?)?;
-            rows.push(ops::divergence(&logits, &change, self.temperature)?);
-        }
-        if rows.is_empty() {
-            return Ok(0.0);
-        }
-        let rows = Tensor::cat(&rows, 0)?;
-        if !rows.device().is_cpu() {
-            return Ok(rows.sum_all()?.to_scalar()?);
-        }
-        Ok(rows.to_vec1::<f64>()?.iter().sum())
+    /// Sums the divergence that a change of `hidden`'s logits by `moved` `by`ᵀ causes.
+    fn sum(&self, hidden: &Tensor, moved: &Tensor, by: &Tensor) -> Result<f64> {
+        Ok(ops::divergence_of_products([hidden, &self.before], [moved, by], self.temperature)?)
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor};
 
 use super::backward::{Stored, Tape};
-use super::decoder::Decoder;
+use super::config::Config;
 use super::gradients::Gradients;
 use super::ops::{self, TokenCotangents, Truncation};
 use super::packed::Packed;
@@ -80,20 +80,37 @@ impl Policy {
 
     /// Memory of a training pass over a micro-batch of `shape`: purposes and bytes. `several`: the batch has several micro-batches.
     /// `rejected`: tokens that masks reject get gradients of their own.
-    pub fn training_bytes(&self, shape: Shape, several: bool, rejected: bool) -> [(&'static str, u128); 3] {
+    pub fn training_bytes(&self, shape: Shape, several: bool, rejected: bool) -> [(&'static str, u128); 4] {
         let parts = self.split(shape.rows, MOST_ROWS).len();
         // A single part adds its gradients to the sum; several parts first collect their own.
         let own = if parts > 1 { parts + usize::from(several) } else { 1 };
         let sets = own + usize::from(rejected);
         let activations = size::activations(self.config(), shape.counts(), self.dtype(), self.gradient_checkpointing);
+        let (copies, head) = self.copied_bytes();
+        // Matrices below the head that are copies have gradients in bf16, which several micro-batches add in f32.
+        let smaller = if several || self.adapter().is_some() { 0 } else { copies.saturating_sub(head) };
+        let gradients = self.params().element_count() as u128 * size::BYTES - smaller;
         [
-            ("gradients", (sets * self.params().element_count()) as u128 * size::BYTES),
+            ("gradients", sets as u128 * gradients),
             ("activations", activations),
             (
                 "a layer and its logits at work",
                 size::at_work(self.config(), shape, self.adapter().is_none(), parts, self.device()),
             ),
+            ("copies of the weights in bf16", copies),
         ]
+    }
+
+    /// Bytes of the copies in bf16 that passes on a GPU read, and those of the head among them. An embedding of its own has none.
+    pub(super) fn copied_bytes(&self) -> (u128, u128) {
+        if self.device().is_cpu() || self.dtype() != DType::BF16 {
+            return (0, 0);
+        }
+        let Config { vocab_size, hidden_size, tie_word_embeddings, .. } = *self.config();
+        let (table, factors) = (vocab_size * hidden_size, self.adapter().map_or(0, |one| one.params().element_count()));
+        let alone = if tie_word_embeddings { 0 } else { table };
+        let bytes = |count: usize| (count * DType::BF16.size_in_bytes()) as u128;
+        (bytes(self.weights().element_count() - alone + factors), bytes(table))
     }
 
     fn run(&self, rows: &Sequences, loss_temperature: f64, with_tape: bool) -> Result<Forward> {
@@ -118,7 +135,7 @@ impl Part {
     pub(super) fn new(policy: &Policy, rows: &Sequences, loss_temperature: f64, with_tape: bool) -> Result<Self> {
         let (config, device) = (policy.config(), policy.device());
         let packed = policy.packed(rows);
-        let model = Decoder::for_rows(policy, packed.numbered(&rows.numbers))?;
+        let model = policy.decoder()?.for_rows(policy.drops(), &packed.numbered(&rows.numbers));
         let tokens = packed.on(config, device)?;
         let mut layers = Vec::new();
         let x = model.residual(&tokens, |_, saved| {

@@ -12,6 +12,7 @@ use rayon::prelude::*;
 use super::captured::{Capture, Captured};
 use super::decoder::Decoder;
 use super::forward::host;
+use super::narrowed;
 use super::outputs::TokenOutputs;
 use super::parallel::side_by_side;
 use super::partner::{Partner, Reply, SampledTokens};
@@ -139,17 +140,18 @@ impl Policy {
 
     /// Memory that sampling of `shape` takes: purposes and bytes.
     pub fn sampling_bytes(&self, shape: Shape) -> [(&'static str, u128); 3] {
+        let weights = self.weights().element_count() as u128;
         let copied = match (self.is_packed(), self.is_rounded()) {
-            (true, _) => size::BYTES,
-            (false, true) => DType::BF16.size_in_bytes() as u128,
-            (false, false) => 0,
+            (true, _) => size::BYTES * weights,
+            (false, true) => DType::BF16.size_in_bytes() as u128 * weights,
+            (false, false) => self.copied_bytes().0,
         };
-        size::sampling(self.config(), shape, self.dtype(), copied * self.weights().element_count() as u128)
+        size::sampling(self.config(), shape, self.dtype(), copied)
     }
 
     /// True if matrix products read f32 weights and round them.
     pub(super) fn is_rounded(&self) -> bool {
-        self.device().is_cpu() && self.dtype() == DType::BF16
+        narrowed::is_rounded(self.device(), self.dtype())
     }
 
     /// True if the sampler copies its matrices into another memory order.
@@ -158,7 +160,7 @@ impl Policy {
     }
 
     fn sampler(&self) -> Result<Decoder> {
-        let model = Decoder::new(self)?;
+        let model = self.decoder()?;
         if self.is_packed() { model.pack() } else { model.stream() }
     }
 

@@ -61,7 +61,7 @@ pub use rotary::{Rotary, Scaling};
 pub use sampling::SamplingParams;
 pub use sequences::Sequences;
 pub use shapes::{EMBEDDING, FINAL_NORM, HEAD, head_name, shapes};
-pub use size::{Shape, fits_disk};
+pub use size::Shape;
 pub use tensors::TensorFile;
 
 #[cfg(test)]

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 
+use super::config::Config;
 use super::ops;
-use super::policy::Policy;
-use super::shapes::FINAL_NORM;
+use super::params::Params;
+use super::shapes::{FINAL_NORM, head_name};
 
 /// Weights of a layer. Those that read the same input follow each other, so that together they are one matrix.
 const PARTS: [&str; 18] = [
@@ -31,9 +32,15 @@ const PARTS: [&str; 18] = [
     "self_attn.k_norm.weight",
 ];
 
-/// Weights of a policy in its dtype.
+/// True if matrix products read f32 weights and round them, for activations of `dtype`.
+pub(super) fn is_rounded(device: &Device, dtype: DType) -> bool {
+    device.is_cpu() && dtype == DType::BF16
+}
+
+/// Weights in the dtype of the activations.
 pub(super) struct Narrowed<'a> {
-    policy: &'a Policy,
+    weights: &'a Params,
+    pub(super) dtype: DType,
     /// Copies by name, parts of `all`; none where no copy is needed, or where each is made on its own.
     copies: HashMap<String, Tensor>,
     /// The tensor of which the copies are parts.
@@ -41,15 +48,15 @@ pub(super) struct Narrowed<'a> {
 }
 
 impl<'a> Narrowed<'a> {
-    pub(super) fn of(policy: &'a Policy) -> Result<Self> {
-        let mut narrowed = Self { policy, copies: HashMap::new(), all: None };
-        if policy.dtype() != DType::BF16 {
+    pub(super) fn of(config: &Config, weights: &'a Params, dtype: DType) -> Result<Self> {
+        let mut narrowed = Self { weights, dtype, copies: HashMap::new(), all: None };
+        if dtype != DType::BF16 {
             return Ok(narrowed);
         }
         let named = |layer: usize| PARTS.map(|part| format!("model.layers.{layer}.{part}"));
-        let names = (0..policy.config().num_hidden_layers).flat_map(named).chain([FINAL_NORM.to_owned()]);
-        let there =
-            names.filter_map(|name| policy.weights().get(&name).ok().map(|var| (name, var.as_detached_tensor())));
+        let last = [FINAL_NORM, head_name(config)].map(str::to_owned);
+        let names = (0..config.num_hidden_layers).flat_map(named).chain(last);
+        let there = names.filter_map(|name| weights.get(&name).ok().map(|var| (name, var.as_detached_tensor())));
         // A reference in bf16 has weights in bf16.
         let there = there.filter(|(_, weight)| weight.dtype() == DType::F32);
         let (names, weights): (Vec<String>, Vec<Tensor>) = there.unzip();
@@ -60,12 +67,33 @@ impl<'a> Narrowed<'a> {
         Ok(narrowed)
     }
 
+    /// The weight `name` as it is stored.
+    pub(super) fn stored(&self, name: &str) -> Result<Tensor> {
+        Ok(self.weights.get(name)?.as_detached_tensor())
+    }
+
     /// The weight `name`.
     pub(super) fn get(&self, name: &str) -> Result<Tensor> {
-        if let Some(copy) = self.copies.get(name) {
-            return Ok(copy.clone());
+        self.get_or(name, |stored| stored.to_dtype(self.dtype))
+    }
+
+    /// The matrix `name` as products read it.
+    pub(super) fn matrix(&self, name: &str) -> Result<Tensor> {
+        let stored = self.stored(name)?;
+        if is_rounded(stored.device(), self.dtype) { Ok(stored) } else { self.get(name) }
+    }
+
+    /// The head `name`.
+    pub(super) fn head(&self, name: &str) -> Result<Tensor> {
+        self.get_or(name, |stored| ops::head_for_logits(stored, self.dtype))
+    }
+
+    /// The copy of the weight `name`, or what `f` makes of the stored one.
+    fn get_or(&self, name: &str, f: impl FnOnce(&Tensor) -> candle_core::Result<Tensor>) -> Result<Tensor> {
+        match self.copies.get(name) {
+            Some(copy) => Ok(copy.clone()),
+            None => Ok(f(&self.stored(name)?)?),
         }
-        Ok(self.policy.weights().get(name)?.as_detached_tensor().to_dtype(self.policy.dtype())?)
     }
 }
 

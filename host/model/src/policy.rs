@@ -1,12 +1,14 @@
 //! The policy: a configuration with its weights.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device};
 use host_ops::rng;
 
 use super::config::Config;
+use super::decoder::Decoder;
 use super::files::ModelFiles;
 use super::lora::{ADAPTER_CONFIG_FILE, Adapter, Base, Dropout, LoraConfig};
 use super::ops::Truncation;
@@ -14,13 +16,14 @@ use super::params::Params;
 use super::size;
 
 /// A language model whose weights or adapter can be trained.
-#[derive(Debug)]
 pub struct Policy {
     config: Config,
     weights: Params,
     adapter: Option<Adapter>,
     /// Dropout of this policy's passes.
     pub(super) dropout: Option<Dropout>,
+    /// What all passes read; `None` if each makes its own.
+    decoder: Option<Arc<Decoder>>,
     device: Device,
     dtype: DType,
     /// True if a training forward pass stores only the input of each layer.
@@ -48,6 +51,7 @@ impl Policy {
             weights,
             adapter: None,
             dropout: None,
+            decoder: None,
             device,
             dtype: DType::F32,
             gradient_checkpointing: false,
@@ -56,11 +60,12 @@ impl Policy {
         }
     }
 
-    /// A policy that only counts its weights, for an estimate: they are zeros that are never read, and take no memory on the CPU.
-    pub fn counted(files: &ModelFiles) -> Result<Self> {
+    /// A policy that only counts its weights, for an estimate of a run on `device`: they are zeros on the CPU that are never read, and take no
+    /// memory.
+    pub fn counted(files: &ModelFiles, device: &Device) -> Result<Self> {
         let config = Config::load(files)?;
         let weights = Params::zeros(&config)?;
-        Ok(Self { counted: true, ..Self::of(config, weights, &Device::Cpu) })
+        Ok(Self { counted: true, ..Self::of(config, weights, device) })
     }
 
     /// True if only the sizes of the weights are known.
@@ -92,11 +97,25 @@ impl Policy {
         Self { dropout: Some(dropout), ..self.share() }
     }
 
+    /// A policy that shares the weights for passes between two of their updates. The passes share conversions of the weights, such as a GPU's
+    /// copy in bf16.
+    pub fn prepared(&self) -> Result<Self> {
+        Ok(Self { decoder: Some(Arc::new(self.decoder()?)), ..self.share() })
+    }
+
+    /// What a pass reads.
+    pub(super) fn decoder(&self) -> Result<Decoder> {
+        match &self.decoder {
+            Some(decoder) => Ok(Decoder::clone(decoder)),
+            None => Decoder::new(&self.config, &self.weights, self.adapter.as_ref(), self.dtype),
+        }
+    }
+
     /// The policy with computation in `dtype`: activations, features, the KV cache, and the weights as inputs of products.
     ///
     /// The trained and saved weights stay f32, and so do logits and all results computed from them.
     pub fn with_dtype(self, dtype: DType) -> Self {
-        Self { dtype, ..self }
+        Self { dtype, decoder: None, ..self }
     }
 
     /// The policy with gradient checkpointing on or off. If on, a pass stores less, and the backward pass recomputes the layers one at a
@@ -116,7 +135,7 @@ impl Policy {
     pub fn share(&self) -> Self {
         let Self { config, weights, adapter, device, .. } = self;
         let (config, weights, adapter) = (config.clone(), weights.clone(), adapter.clone());
-        Self { config, weights, adapter, device: device.clone(), ..*self }
+        Self { config, weights, adapter, decoder: None, device: device.clone(), ..*self }
     }
 
     /// The configuration.

@@ -1,6 +1,4 @@
-//! Size of a model, compared with its files, the available memory and the disk before anything is allocated or written.
-
-use std::path::Path;
+//! Size of a model, compared with its files and the available memory before anything is allocated.
 
 use anyhow::{Result, bail, ensure};
 use candle_core::{DType, Device};
@@ -152,23 +150,6 @@ pub(super) fn fits_cache(config: &Config, rows: usize, tokens: usize, dtype: DTy
     Ok(())
 }
 
-/// Refuses a disk without room for `count` checkpoints of `bytes` in `dir`, or in its nearest existing ancestor. A disk of unknown free space
-/// is accepted.
-pub fn fits_disk(dir: &Path, bytes: u64, count: u64) -> Result<()> {
-    let there = dir.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
-    let Ok(disk) = rustix::fs::statvfs(there) else { return Ok(()) };
-    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-    ensure!(
-        bytes.saturating_mul(count) <= free,
-        "a checkpoint of this run takes {}{}, and {} are free on the disk of `{}` (make room, or choose another `train.output_dir`)",
-        memory::text(bytes.into()),
-        if count > 1 { ", the last one as much" } else { "" },
-        memory::text(free.into()),
-        dir.display()
-    );
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::config::LARGEST;
@@ -189,17 +170,5 @@ mod tests {
         assert!(error.starts_with("keys and values of 1048576 completions of 16777216 tokens take "), "{error}");
         let error = fits_memory(&config(LARGEST, LARGEST), &Device::Cpu).unwrap_err().to_string();
         assert!(error.starts_with("a model of ") && error.contains(" takes "), "{error}");
-    }
-
-    #[test]
-    fn a_disk_without_room_is_told() {
-        let folder = tempfile::tempdir().unwrap();
-        let absent = folder.path().join("absent/run");
-        fits_disk(&absent, 1, 2).unwrap();
-        for (count, expected) in [(1, ", and "), (2, ", the last one as much, and ")] {
-            let sentence = fits_disk(&absent, u64::MAX, count).unwrap_err().to_string();
-            let expected = format!("a checkpoint of this run takes 16777216.0 TiB{expected}");
-            assert!(sentence.starts_with(&expected), "{sentence}");
-        }
     }
 }

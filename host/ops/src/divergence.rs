@@ -4,7 +4,7 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
 use super::kernel::{dot, for_rows, layout_error, maximum, slice, sum};
 use super::number::Real;
-use super::{fused, generic};
+use super::{chunk_rows, fused, generic, matmul};
 
 /// Number of logits that are processed at a time.
 const BLOCK: usize = 256;
@@ -25,6 +25,31 @@ pub fn divergence(logits: &Tensor, change: &Tensor, temperature: f64) -> Result<
         return generic::divergence(logits, change, temperature);
     }
     logits.contiguous()?.apply_op2_no_bwd(&change.contiguous()?, &Divergence { temperature })
+}
+
+/// Sum of [`divergence`] over the rows of the logits `hidden` `head`ᵀ, under their change by `moved` `by`ᵀ. Logits of few rows are in memory
+/// at a time.
+pub fn divergence_of_products(
+    [hidden, head]: [&Tensor; 2],
+    [moved, by]: [&Tensor; 2],
+    temperature: f64,
+) -> Result<f64> {
+    let (count, chunk) = (hidden.dim(0)?, (chunk_rows(head.dim(0)?, head.device()) / 2).max(1));
+    let mut rows = Vec::new();
+    for from in (0..count).step_by(chunk) {
+        let len = chunk.min(count - from);
+        let logits = matmul(&hidden.narrow(0, from, len)?, &head.t()?)?;
+        let change = matmul(&moved.narrow(0, from, len)?, &by.t()?)?;
+        rows.push(divergence(&logits, &change, temperature)?);
+    }
+    if rows.is_empty() {
+        return Ok(0.0);
+    }
+    let rows = Tensor::cat(&rows, 0)?;
+    if !rows.device().is_cpu() {
+        return rows.sum_all()?.to_scalar();
+    }
+    Ok(rows.to_vec1::<f64>()?.iter().sum())
 }
 
 struct Divergence {

@@ -48,7 +48,7 @@ pub use bias::{add_bias, sum_rows};
 #[cfg(feature = "cuda")]
 pub use cuda::{are_kernels_kept, load_kernels};
 pub use decode::{append_to_cache, decode_attention, decode_heads};
-pub use divergence::divergence;
+pub use divergence::{divergence, divergence_of_products};
 pub use draw::{NOT_FINITE, argmax, draw, pick, weigh};
 pub use few_rows::{Streamed, products_of_few_rows};
 pub use kept::{DecodeRows, Starts};

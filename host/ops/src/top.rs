@@ -56,14 +56,16 @@ impl CustomOp1 for TopIds {
 
     #[cfg(feature = "cuda")]
     fn cuda_fwd(&self, a: &candle_core::CudaStorage, al: &Layout) -> Result<(candle_core::CudaStorage, Shape)> {
-        use candle_core::backend::{BackendDevice, BackendStorage};
+        use candle_core::backend::BackendDevice;
 
         self.rows(al)?;
         if (1..=super::cuda::MOST_TOP).contains(&self.k) {
             return super::cuda::top_ids((a, al), self.k);
         }
-        let device = a.device();
-        let (ids, shape) = self.cpu_fwd(&a.to_cpu_storage()?, al)?;
+        let device = &a.device;
+        // Only the view's rows: the storage may hold those of many views.
+        let logits = CpuStorage::F32(super::cuda::to_host((a, al), self.name())?);
+        let (ids, shape) = self.cpu_fwd(&logits, &Layout::contiguous(al.shape().clone()))?;
         Ok((device.storage_from_cpu_storage_owned(ids)?, shape))
     }
 }

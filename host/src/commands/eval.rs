@@ -73,7 +73,7 @@ fn open(args: &EvalArgs) -> Result<Open> {
     } else if !model.starts_with(EMBEDDED) && !names_embedded_task(&args.config.set) {
         draft = Draft::read(settings.as_deref(), &defaults(&named, args, &draft)?, &args.config.set)?;
     }
-    let mut config = config::resolve(&registry, draft)?.config;
+    let mut config = config::resolve(&registry, draft.on_device(args.device.as_deref())?)?.config;
     let starts = |(_, id): &(&str, &String)| *id == "command";
     let rewards = config.reward.iter().map(|reward| ("reward", &reward.id));
     let environment = config.environment.iter().map(|environment| ("environment", &environment.component.id));
@@ -97,9 +97,6 @@ fn open(args: &EvalArgs) -> Result<Open> {
         files::check_replaceable(path)?;
         let read: Vec<PathBuf> = config.paths().map(|(name, _)| name.as_str().into()).collect();
         output::check_not_read("--output", path, &named, read.into_iter().chain(programs(&config)).chain(settings))?;
-    }
-    if let Some(device) = &args.device {
-        config.train.device.clone_from(device);
     }
     let asks_benchmarks = args.num_prompts.is_none() && !config.eval.benchmark.is_empty();
     let count = args.num_prompts.unwrap_or(config.eval.num_prompts);

@@ -7,7 +7,7 @@ use capo_loader::registry::Registry;
 use capo_loader::trust::Trust;
 use clap::Args;
 
-use crate::config::{self, Appended, Draft, Resolved, TrainConfig};
+use crate::config::{self, Appended, Draft, TrainConfig};
 
 #[derive(Args)]
 pub(super) struct ConfigArgs {
@@ -65,10 +65,9 @@ impl ConfigArgs {
         plugins.open_within(config::component_timeout(self.config.as_deref(), &self.set))
     }
 
-    /// The settings, with what a recipe fills in and the components that are appended.
-    pub(super) fn resolve(&self, registry: &Registry, appended: Appended) -> Result<Resolved> {
-        let draft = Draft::read(self.config.as_deref(), config::DEFAULT, &self.set)?;
-        config::resolve(registry, draft.with_appended(appended))
+    /// The settings of the file and of `--set`.
+    pub(super) fn draft(&self) -> Result<Draft> {
+        Draft::read(self.config.as_deref(), config::DEFAULT, &self.set)
     }
 }
 

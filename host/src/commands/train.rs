@@ -117,14 +117,11 @@ fn new_run(args: &TrainArgs) -> Result<(Config, Registry, Vec<String>)> {
 /// What the settings of a command line say: the config, the plugins, and lines about their origin.
 pub(super) fn settings(args: &SettingsArgs) -> Result<(Config, Registry, Vec<String>)> {
     let registry = args.config.open(&args.plugins)?;
-    let resolved = args.config.resolve(&registry, args.appended())?;
+    let draft = args.config.draft()?.with_appended(args.appended()).on_device(args.device.as_deref())?;
+    let resolved = config::resolve(&registry, draft)?;
     resolved.check_aliases(&registry)?;
     let sources = sources(&resolved, &registry);
-    let mut config = resolved.config;
-    if let Some(device) = &args.device {
-        config.train.device.clone_from(device);
-    }
-    Ok((config, registry, sources))
+    Ok((resolved.config, registry, sources))
 }
 
 /// Lines of a run's header about the origin of its settings and about unused plugins. Warns of components that are named twice.

@@ -42,7 +42,7 @@ impl Estimate {
         let mut training = policy.training_bytes(shape(micro), several, rejected).to_vec();
         if several {
             // The log-probability pass stores activations of all micro-batches, up to the budget. The current micro-batch's are extra.
-            let [_, (_, activations), _] = &mut training[..] else { unreachable!("three parts") };
+            let [_, (_, activations), ..] = &mut training[..] else { unreachable!("four parts") };
             let all = *activations * (sizes.step / micro) as u128;
             *activations = all.min(*activations + (u128::from(train.activation_budget) << 20));
         }

@@ -99,7 +99,7 @@ pub fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<([(&'st
     let several = f64::from(u8::from(micro < sizes.step));
     let prompts = if policy.drops_out() { sizes.step } else { sizes.step.div_ceil(group) };
     let shape = Shape { rows: sizes.step, prompts, prompt, tokens };
-    let [_, (_, activations), _] = policy.training_bytes(shape, false, false);
+    let [_, (_, activations), ..] = policy.training_bytes(shape, false, false);
     let kept = train.activation_budget as f64 * f64::from(1 << 20) / activations as f64;
     let old = if sizes.steps_per_rollout > 1 { 1.0 / train.num_iterations as f64 } else { 0.0 };
     let passes = 1.0 + several * (1.0 - kept).max(0.0) + old + f64::from(u8::from(reference.is_some()));

@@ -206,7 +206,9 @@ impl ProgressLines {
         }
         self.times(run);
         if let Some(peak) = memory::peak() {
-            self.say(&format!("memory             {} at the fullest", memory::text(peak.into())));
+            let of_gpu = |bytes: u64| format!("{} of the GPU and, of the machine, ", memory::text(bytes.into()));
+            let gpu = device::memory::taken(&run.config().train.device).map_or_else(String::new, of_gpu);
+            self.say(&format!("memory             {gpu}{} at the fullest", memory::text(peak.into())));
         }
         let checkpoint = checkpoint::dir(run);
         self.say(&format!("run directory      {}", run.dir.display()));

@@ -149,7 +149,7 @@ fn sample(run: &mut Run) -> Result<SampledRollout> {
     if config.sizes.steps_per_rollout > 1 {
         // As in TRL, the training policy computes the log-probabilities of its completions.
         let dropout = Dropout::of_rollout(config.train.seed, progress.step);
-        let policy = policy.in_training(dropout).with_truncation(config.loss_truncation());
+        let policy = policy.in_training(dropout).with_truncation(config.loss_truncation()).prepared()?;
         rollout.batch.old_logps = Some(logps::detached(&policy, &rollout.batch, work)?);
     }
     rollout.record.recorded = recorder.recorded;
@@ -172,8 +172,10 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
     recorder.collects_arrays = observers.completions.takes_arrays(batch.sampled_at, iteration);
 
     let sampled = (batch, rollout.outputs.take());
-    let (batch, forwards) = recorder.timed("score", policy, || {
-        logps::of_batch(policy, reference.as_ref(), optimizer, sampled, (*inputs, &wants), work)
+    let (prepared, (batch, forwards)) = recorder.timed("score", policy, || {
+        let prepared = policy.prepared()?;
+        let scored = logps::of_batch(&prepared, reference.as_ref(), optimizer, sampled, (*inputs, &wants), work)?;
+        Ok((prepared, scored))
     })?;
     let Components { advantage, objective, .. } = components;
     let advantages = advantage::estimate(advantage, &mut recorder.at(Point::Advantage), &batch, &info)?;
@@ -196,12 +198,13 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
             reduced.add_entropy_bonus(&batch, &info, &decision, config.train.entropy_coef);
         }
         let is_empty = decision.tokens() == 0;
-        let gradients = (!is_empty).then(|| backward::accumulate(policy, forwards, batch.sampled(), &reduced, work));
+        let gradients = (!is_empty).then(|| backward::accumulate(&prepared, forwards, batch.sampled(), &reduced, work));
         Ok((reduced, gradients.transpose()?))
     })?;
 
-    // The weights are about to change, which invalidates the recovery point.
+    // The weights are about to change, which invalidates the recovery point and the copies.
     *recovery = None;
+    drop(prepared);
     let (before, outcome) = recorder.timed("step", policy, || {
         let kept = gradients.as_ref().map(|gradients| &gradients.kept);
         let before = control::remember(policy, optimizer, kept, &components.step_controls, measured)?;

@@ -8,8 +8,8 @@ use std::process::Command;
 
 use crate::Failure;
 
-const FLAGS: &str = "-O2 -g1 -std=c++17 -fPIC -ffp-contract=off -fvisibility=hidden -Wall -Wextra -Wno-unknown-pragmas \
-    -DCAPO_EMULATED";
+const FLAGS: &str = "-O2 -g1 -std=c++17 -fPIC -fno-strict-aliasing -ffp-contract=off -fvisibility=hidden -Wall -Wextra \
+    -Wno-unknown-pragmas -DCAPO_EMULATED";
 /// The kernels' own: an index, an address or a number that is wrong calls a function of `fault.cpp`; a stack that is too small meets its
 /// guard page.
 const CHECKS: &str = "-fsanitize=alignment,bounds,shift,signed-integer-overflow,integer-divide-by-zero \

@@ -1,7 +1,8 @@
 //! Messages for a user whose GPU lacks something, and the GPU in a run's header. The emulated one can be small, or not there.
 
 use insta::assert_snapshot;
-use tests::device;
+use tests::artifacts::workspace;
+use tests::{Folder, device};
 
 use crate::read_models::{SCORED, write_models};
 
@@ -35,6 +36,46 @@ fn a_gpu_without_memory_ends_a_run_that_goes_on_later() {
     // The model itself does not fit.
     let said = folder.env(MEMORY, "100000").attempt("none", &args).failed();
     assert!(said.starts_with("out of memory: device `cuda:0` has 97.7 KiB"), "{said}");
+}
+
+/// The estimate of a run, as a dry run says it and in bytes, rounded up.
+fn estimate(folder: &Folder, args: &str) -> (String, u64) {
+    let said = folder.said(&format!("train --dry-run {args}"));
+    let line = said.lines().find(|line| line.starts_with("memory")).expect("an estimate").to_owned();
+    let mebibytes = line.split("about ").nth(1).and_then(|rest| rest.split_once(" MiB")?.0.parse::<f64>().ok());
+    (line, (mebibytes.expect("a size") * f64::from(1 << 20)) as u64)
+}
+
+/// The copies of the weights are counted, and all micro-batches share them.
+#[test]
+#[ignore = "needs a host with CUDA"]
+fn in_bf16_a_gpu_with_the_estimated_memory_is_enough() {
+    if device::is_real() {
+        return;
+    }
+    for args in [
+        "--set model.use_peft=true --set model.lora_r=2 --set model.lora_target_modules=all-linear",
+        "--set train.per_device_train_batch_size=2 --set train.gradient_accumulation_steps=8",
+        "",
+    ] {
+        let Some(folder) = device::trainer() else { return };
+        let args = format!("{RUN} --set train.dtype=bf16 --device cuda:0 {args}");
+        let (_, bytes) = estimate(&folder, &args);
+        folder.env(MEMORY, bytes.to_string()).train("run", &args);
+    }
+}
+
+#[test]
+#[ignore = "needs a host with CUDA"]
+fn weights_do_not_change_an_estimate() {
+    let Some(folder) = device::trainer() else { return };
+    for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+        let file = workspace().join("host/assets/tiny-arithmetic").join(name);
+        folder.write(&format!("model/{name}"), std::fs::read_to_string(file).unwrap());
+    }
+    let args = format!("{RUN} --device cuda:0");
+    let counted = estimate(&folder, &format!("{args} --set model.model_name_or_path=model"));
+    assert_eq!(counted, estimate(&folder, &args));
 }
 
 #[test]

@@ -61,7 +61,8 @@ fn a_plugin_that_reads_host_memory_only() {
 #[test]
 fn the_flag_is_stronger_than_the_config() {
     let folder = Folder::new();
-    let run = folder.train("run", &format!("--set train.device=cuda:0 --device cpu {ONE_STEP}"));
+    let run = folder
+        .train("run", &format!("--set train.device=cuda:0 --set train.moments_dtype=bf16 --device cpu {ONE_STEP}"));
     let config = run.text("config.toml");
     assert!(config.contains("device = \"cpu\"\ndtype = \"f32\"\n"), "{config}");
     let resumed = folder.host("train --resume run --device cpu");

@@ -1,11 +1,8 @@
 //! Sentences for errors of the driver, which candle gives as the driver's own words.
 
-use std::process::Command;
-use std::sync::mpsc;
-use std::time::Duration;
-use std::{fmt, thread};
+use std::fmt;
 
-use capo_loader::memory::text;
+use capo_loader::memory::{gpu_processes, text};
 
 use super::memory;
 
@@ -53,13 +50,19 @@ const SENTENCES: [(&str, &str); 7] = [
 /// The driver's word for memory that it does not have; cuBLAS has one of its own.
 const OUT_OF_MEMORY: [&str; 2] = ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED"];
 
+/// What to do where it is out, in any command and in a run.
+const WAYS_OUT: [&str; 2] = [
+    "take fewer or shorter sequences at a time",
+    "lower `train.per_device_train_batch_size` or `rollout.max_completion_length`, set `train.gradient_checkpointing`, look at the parts with `--dry-run`",
+];
+
 /// Puts what a run was expected to take before an error that says that a GPU has no memory left.
 pub fn with_estimate(error: anyhow::Error, bytes: impl FnOnce() -> Option<u128>) -> anyhow::Error {
     match sentence(&format!("{error:#}")).filter(|_| is_out_of_memory(&error)).zip(bytes()) {
         Some((sentence, bytes)) => {
             let asked = format!("in a run that was expected to take about {}", text(bytes));
             let sentence = sentence.replacen("out of memory", &format!("out of memory {asked}"), 1);
-            error.context(Explained(sentence))
+            error.context(Explained(sentence.replacen(WAYS_OUT[0], WAYS_OUT[1], 1)))
         }
         None => explained(error),
     }
@@ -95,34 +98,13 @@ pub(super) fn sentence(said: &str) -> Option<String> {
     if OUT_OF_MEMORY.iter().any(|word| said.contains(word)) {
         let known = memory::now().join(", ");
         let known = if known.is_empty() { "the GPU has none left".to_owned() } else { format!("device {known}") };
-        let known = known + &others(&listed().unwrap_or_default(), std::process::id());
+        let known = known + &gpu_processes();
         return Some(format!(
-            "out of memory: {known} (lower `train.per_device_train_batch_size` or `rollout.max_completion_length`, set `train.gradient_checkpointing`, look at the parts with `--dry-run`, or end other processes on it, which `nvidia-smi` lists)"
+            "out of memory: {known} ({}, or end other processes on it, which `nvidia-smi` lists)",
+            WAYS_OUT[0]
         ));
     }
     SENTENCES.iter().find(|(word, _)| said.contains(word)).map(|(_, sentence)| (*sentence).to_owned())
-}
-
-/// Output of `nvidia-smi` about the processes on the machine's GPUs; `None` if the program is missing or takes more than five seconds.
-fn listed() -> Option<String> {
-    let (said, heard) = mpsc::channel();
-    let ask = || {
-        Command::new("nvidia-smi")
-            .args(["--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader"])
-            .output()
-    };
-    thread::Builder::new().spawn(move || said.send(ask())).ok()?;
-    let output = heard.recv_timeout(Duration::from_secs(5)).ok()?.ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// The processes of a listing besides `own`, each with its name and its memory.
-fn others(listing: &str, own: u32) -> String {
-    let other = |line: &str| {
-        let [pid, name, memory] = line.split(", ").collect::<Vec<_>>().try_into().ok()?;
-        (pid != own.to_string()).then(|| format!("; process {pid} (`{name}`) has {memory} of a GPU here"))
-    };
-    listing.lines().filter_map(other).collect()
 }
 
 #[cfg(test)]
@@ -144,13 +126,6 @@ mod tests {
     }
 
     #[test]
-    fn other_processes_are_named() {
-        let listing = "17, /usr/bin/host, 900 MiB\n4242, /usr/bin/python3, 30123 MiB\nno line of it\n";
-        assert_eq!(others(listing, 17), "; process 4242 (`/usr/bin/python3`) has 30123 MiB of a GPU here");
-        assert_eq!(others("", 17), "");
-    }
-
-    #[test]
     fn out_of_memory_says_what_is_free() {
         let calls = AtomicU64::new(12);
         let now = move || Some(Memory { free: calls.fetch_sub(11, Ordering::Relaxed) << 30, total: 16 << 30 });
@@ -159,10 +134,12 @@ mod tests {
         assert_eq!(memory::free_at_opening("cuda:7"), Some(12 << 30));
         let error = explained(anyhow!("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")"));
         assert!(is_out_of_memory(&error));
+        let of_run = format!("{:#}", with_estimate(anyhow!("{error:#}"), || Some(1 << 30)));
+        assert!(of_run.contains("take about 1.0 GiB: ") && of_run.contains(" (lower `train.per_device"), "{of_run}");
         let said = format!("{:#}", explained(error.context("the run stopped after step 2")));
-        let expected = "the run stopped after step 2: out of memory: device `cuda:7` has 16.0 GiB, of which 12.0 GiB were free at the start and 1.0 GiB are now (lower";
+        let expected = "the run stopped after step 2: out of memory: device `cuda:7` has 16.0 GiB, of which 12.0 GiB were free at the start and 1.0 GiB are now (take fewer";
         assert!(said.starts_with(expected), "{said}");
-        assert_eq!(said.matches("(lower").count(), 1, "{said}");
+        assert_eq!(said.matches("(take fewer").count(), 1, "{said}");
         assert_eq!(memory::described("cpu"), None);
     }
 }

@@ -40,6 +40,14 @@ pub fn free_at_opening(name: &str) -> Option<u64> {
     opened().get(name).map(|opened| opened.at_opening.free)
 }
 
+/// Bytes that device `name` had at opening and has no more. The driver keeps what a process frees, so at a run's end it is the run's most,
+/// unless other processes use the device. `None` for the CPU.
+pub fn taken(name: &str) -> Option<u64> {
+    let known = opened();
+    let Opened { at_opening, now, .. } = known.get(name)?;
+    Some(at_opening.free.saturating_sub(now()?.free))
+}
+
 /// The GPU and its memory, for a run's header; `None` for the CPU.
 pub fn described(name: &str) -> Option<String> {
     let known = opened();

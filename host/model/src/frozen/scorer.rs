@@ -1,7 +1,7 @@
 //! Decoders of the trained families that score texts, such as `Qwen2ForSequenceClassification`.
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use serde_json::{Map, Value};
 
 use super::super::config::{CONFIG_FILE, Config};
@@ -10,7 +10,6 @@ use super::super::family::{Family, shown};
 use super::super::files::ModelFiles;
 use super::super::packed::Packed;
 use super::super::params::Params;
-use super::super::policy::Policy;
 use super::labels;
 
 /// The weight that maps features to scores, `[outputs, D]`.
@@ -39,7 +38,7 @@ impl Scorer {
         let shape = vec![names.len(), config.hidden_size];
         let params = Params::load(files, &config, Some((SCORE, shape)), device)?;
         let score = params.get(SCORE)?.as_detached_tensor().narrow(0, label, 1)?.t()?.contiguous()?;
-        let model = Decoder::new(&Policy::of(config.clone(), params, device))?.pack()?;
+        let model = Decoder::new(&config, &params, None, DType::F32)?.pack()?;
         Ok(Self { config, model, score })
     }
 

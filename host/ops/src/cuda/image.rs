@@ -80,8 +80,12 @@ fn place(all: &mut Vec<Loaded>, device: &CudaDevice) -> Result<usize> {
     if let Some(place) = all.iter().position(|loaded| loaded.device == device.id()) {
         return Ok(place);
     }
-    let image = Ptx::from_binary(image(&architecture(device)?)?);
-    let module = device.cuda_stream().context().load_module(image).w()?;
+    let (architecture, context) = (architecture(device)?, device.cuda_stream().context().clone());
+    let file = file(&architecture);
+    let load = |image| context.load_module(Ptx::from_binary(image));
+    // A crash may have left a file that the driver refuses.
+    let kept = file.as_deref().and_then(kernels::kept).and_then(|image| load(image).ok());
+    let module = kept.map_or_else(|| load(compiled(&architecture, file)?).w(), Ok)?;
     all.push(Loaded { device: device.id(), module, functions: HashMap::new() });
     Ok(all.len() - 1)
 }
@@ -99,12 +103,8 @@ pub(super) fn kernel(device: &CudaDevice, name: &str) -> Result<CudaFunction> {
     Ok(function)
 }
 
-/// The kernels for an architecture, in a form that the driver takes.
-fn image(architecture: &str) -> Result<Vec<u8>> {
-    let file = file(architecture);
-    if let Some(kept) = file.as_deref().and_then(kernels::kept) {
-        return Ok(kept);
-    }
+/// The kernels for an architecture, in a form that the driver takes. Machine code is kept in `file`.
+fn compiled(architecture: &str, file: Option<PathBuf>) -> Result<Vec<u8>> {
     let Some(image) = machine_code(architecture) else {
         let options = OPTIONS.map(str::to_owned).to_vec();
         let options = CompileOptions { arch: Some(ANY_GPU), options, ..CompileOptions::default() };

@@ -58,6 +58,11 @@ fn view_of<'a, T: CudaDType>((storage, layout): Arg<'a>, op: &'static str) -> Re
     }
 }
 
+/// The elements of a contiguous layout, on the host.
+pub(super) fn to_host(arg: Arg<'_>, op: &'static str) -> Result<Vec<f32>> {
+    arg.0.device.clone_dtoh(&view_of::<f32>(arg, op)?)
+}
+
 fn check_len(op: &'static str, len: usize, expected: usize) -> Result<()> {
     if len == expected { Ok(()) } else { layout_error(op, format!("{len} numbers, expected {expected}")) }
 }

@@ -116,6 +116,12 @@ impl Draft {
         Self { appended, ..self }
     }
 
+    /// Sets `train.device` as a flag has it.
+    pub fn on_device(mut self, device: Option<&str>) -> Result<Self> {
+        device.map_or(Ok(()), |device| set(&mut self.table, "train.device", device.into()))?;
+        Ok(self)
+    }
+
     /// Sources of the settings in words: the file, the paths of overrides, appended components.
     pub fn sources(&self) -> String {
         let paths = self.sets().collect::<Vec<_>>().join(", ");

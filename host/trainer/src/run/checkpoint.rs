@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::Tensor;
-use capo_loader::folders::{self, NewFolder};
+use capo_loader::folders::{self, NewFolder, fits_disk};
 use capo_loader::manifest::SealedFolder;
 use capo_loader::{files, terminal};
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ use super::{Resources, Run, best, provenance, states};
 use crate::config::Config;
 use crate::data::{Tokenizer, fingerprint};
 use crate::folder;
-use crate::model::{CONFIG_FILE, ModelFiles, TensorFile, fits_disk, save_tensors};
+use crate::model::{CONFIG_FILE, ModelFiles, TensorFile, save_tensors};
 
 /// Folder of the checkpoints in a run's directory.
 pub const FOLDER: &str = "checkpoints";

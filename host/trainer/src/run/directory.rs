@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::files;
-use capo_loader::folders::{self, NewFolder};
+use capo_loader::folders::{self, NewFolder, fits_disk};
 use capo_loader::lock::{self, Lock};
 use capo_loader::terminal::word;
 use capo_loader::{LoadedPlugin, batch_file};
@@ -14,7 +14,6 @@ use capo_plugin::Inputs;
 
 use super::{CONFIG_FILE, METRICS_FILE, Run, checkpoint, provenance};
 use crate::metrics::completions::COMPLETIONS_FILE;
-use crate::model::fits_disk;
 
 /// Beginning of the names of TensorBoard's files.
 const EVENTS: &str = "events.out.tfevents";

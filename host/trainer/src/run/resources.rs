@@ -136,7 +136,7 @@ fn open_policy(config: &Config, files: &ModelFiles, absent: AbsentWeights) -> Re
         config.model.check_continued()?;
     }
     let mut policy = if absent == AbsentWeights::Counted && !Params::are_there(files) {
-        Policy::counted(files)?
+        Policy::counted(files, &device)?
     } else if config.model.fresh_weights {
         Policy::fresh(files, train.seed, &device)?
     } else {
