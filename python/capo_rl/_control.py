@@ -15,8 +15,9 @@ from torch import Tensor
 
 from . import Batch, CapoWarning, Optimizer, StepControl
 from ._decision import Decision
+from ._divergence import divergence
 from ._layer import step_info
-from ._proposal import Proposal, controlled, divergence, finite, groups_of
+from ._proposal import Proposal, controlled, finite, groups_of
 from ._step import ranks, received, whole
 from .components import Records
 

@@ -24,8 +24,6 @@ from .components import Records
 Number = TypeVar("Number", float, list[float])
 #: Sums run in 64 bits over so many weights at a time.
 WEIGHTS = 1 << 22
-#: As many entries of `[tokens, V]` exist at a time.
-LOGITS = 1 << 24
 BLOCK = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 EMBEDDING = re.compile(r"(?:^|\.)(?:\w*embed\w*|wte|wpe)\.")
 
@@ -368,40 +366,6 @@ def controlled(
         proposal.restore_moments()
         return records, False
     return records, True
-
-
-def kl_of_change(logits: Tensor, change: Tensor) -> Tensor:
-    """KL divergence of the policy with `logits` `[..., V]` to the one with `logits + change`.
-
-    Nats, `[...]` in 64 bits: near 0 nothing cancels.
-    """
-    logps, change = logits.double().log_softmax(-1), change.double()
-    change = change - (logps.exp() * change).sum(-1, keepdim=True)
-    return (logps.exp() * (change.expm1() - change)).sum(-1).log1p()
-
-
-@torch.no_grad()
-def divergence(old: Tensor, new: Tensor, head: Tensor, new_head: Tensor | None, temperature: float) -> Tensor:
-    """The sum over N tokens of the KL divergence between two policies, nats.
-
-    Args:
-        old: `[N, D]`: features under the one.
-        new: `[N, D]`: features under the other.
-        head: `[V, D]`: the last layer of the one, or of both.
-        new_head: `[V, D]`: that of the other, where it moved.
-        temperature: What logits are divided by.
-    """
-    total = torch.zeros((), dtype=torch.float64, device=old.device)
-    rows = max(1, LOGITS // head.shape[0])
-    after = head if new_head is None else new_head
-    by_head = None if new_head is None else new_head - head
-    for features, others in zip(old.to(head.dtype).split(rows), new.to(head.dtype).split(rows), strict=True):
-        # A product of differences keeps what a difference of products loses.
-        change = (others - features) @ after.T
-        if by_head is not None:
-            change = change + features @ by_head.T
-        total += kl_of_change((features @ head.T) / temperature, change / temperature).sum()
-    return total
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:

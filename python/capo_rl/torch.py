@@ -30,8 +30,9 @@ import torch
 from . import Batch, CapoWarning, Progress, StepControl
 from ._adamw import AdamW, evaluated
 from ._decision import load_states, states
+from ._divergence import kl_of_change
 from ._layer import optimizer_info, step_info
-from ._proposal import Proposal, controlled, finite, groups_of, kl_of_change
+from ._proposal import Proposal, controlled, finite, groups_of
 from ._step import ranks
 from .components import listed
 

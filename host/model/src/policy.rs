@@ -22,7 +22,7 @@ pub struct Policy {
     adapter: Option<Adapter>,
     /// Dropout of this policy's passes.
     pub(super) dropout: Option<Dropout>,
-    /// What all passes read; `None` if each makes its own.
+    /// The weights as all passes read them; `None` if each pass prepares them.
     decoder: Option<Arc<Decoder>>,
     device: Device,
     dtype: DType,
@@ -103,7 +103,7 @@ impl Policy {
         Ok(Self { decoder: Some(Arc::new(self.decoder()?)), ..self.share() })
     }
 
-    /// What a pass reads.
+    /// The weights as a pass reads them.
     pub(super) fn decoder(&self) -> Result<Decoder> {
         match &self.decoder {
             Some(decoder) => Ok(Decoder::clone(decoder)),

@@ -50,7 +50,7 @@ const SENTENCES: [(&str, &str); 7] = [
 /// The driver's word for memory that it does not have; cuBLAS has one of its own.
 const OUT_OF_MEMORY: [&str; 2] = ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED"];
 
-/// What to do where it is out, in any command and in a run.
+/// Advice for a GPU without memory: in any command, and in a run.
 const WAYS_OUT: [&str; 2] = [
     "take fewer or shorter sequences at a time",
     "lower `train.per_device_train_batch_size` or `rollout.max_completion_length`, set `train.gradient_checkpointing`, look at the parts with `--dry-run`",

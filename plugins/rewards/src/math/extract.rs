@@ -38,9 +38,9 @@ const AROUND: &[char] = &[
     '！', '？', '「', '」', '《', '》', '≈', '→', '⇒',
 ];
 
-/// What may be a completion's answer.
+/// A text that may be a completion's answer.
 pub(super) struct Candidate {
-    /// What is compared as text.
+    /// The words that are compared as text.
     pub text: String,
     /// The part of it that has its meaning.
     pub formula: String,
@@ -108,7 +108,7 @@ pub(super) fn candidates(text: &str, places: Places) -> Vec<Candidate> {
     found
 }
 
-/// What a completion says behind its thoughts, if that is anything, without Markdown's signs for bold: `**42**` is 42, and `2**3` stays.
+/// The text behind a completion's thoughts, if there is any, without Markdown's signs for bold: `**42**` is 42, and `2**3` stays.
 pub(super) fn said(text: &str) -> Cow<'_, str> {
     static BOLD: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r"(^|[\s=:({])\*\*([^*\s](?:(?:\*?[^*\n])*[^*\s])?)\*\*\B").expect("the pattern is a constant")

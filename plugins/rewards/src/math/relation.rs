@@ -1,4 +1,4 @@
-//! What relations say of names: `x = 1`, `y < 2`, and lists of these.
+//! The values and intervals that relations give to names: `x = 1`, `y < 2`, and lists of these.
 
 use std::collections::BTreeSet;
 
