@@ -186,6 +186,7 @@ fn metadata(batch: &Batch<'_>) -> Result<HashMap<String, String>> {
         ("denominator", batch.denominator.0.to_string()),
         ("optimizer", serde_json::to_string(&optimizer)?),
     ];
+    scalars.extend(batch.step_learning_rate.map(|rate| ("step_learning_rate", rate.to_string())));
     scalars.extend(batch.last_layer.map(|last| ("vocab_size", last.vocab_size.to_string())));
     Ok(scalars.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
@@ -268,6 +269,7 @@ fn optimizer_state(file: &TensorFile<'_>) -> Result<Option<RecordedState>> {
 fn scalars(file: &TensorFile<'_>, dims: Dims) -> Result<Batch<'static>> {
     let mut batch = Batch::new(dims, optimizer(file)?);
     batch.step = file.scalar("step")?;
+    batch.step_learning_rate = file.scalar_if_present("step_learning_rate")?;
     batch.max_steps = file.scalar_or("max_steps", 1)?;
     batch.iteration = file.scalar_or("iteration", 0)?;
     batch.seed = file.scalar("seed")?;

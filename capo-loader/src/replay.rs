@@ -64,7 +64,10 @@ impl OptimizerSettings {
             );
             *place = value.unwrap_or(*place);
         }
-        optimizer.learning_rate = self.learning_rate.unwrap_or(optimizer.learning_rate);
+        if let Some(learning_rate) = self.learning_rate {
+            optimizer.learning_rate = learning_rate;
+            batch.scalars.step_learning_rate = None;
+        }
         batch.check()
     }
 }

@@ -69,6 +69,9 @@ fn check_scalars(batch: &Batch<'_>) -> Result<()> {
         let limit = if high == 1.0 { "at most 1" } else { "finite" };
         ensure!(value > 0.0 && value <= high, "`{name}` is {value} (it must be above 0 and {limit})");
     }
+    if let Some(rate) = batch.step_learning_rate {
+        ensure!(rate >= 0.0 && rate.is_finite(), "`step_learning_rate` is {rate} (it must be 0 or more and finite)");
+    }
     let optimizer = &batch.optimizer;
     let from_zero = [
         ("learning_rate", optimizer.learning_rate, f64::MAX),

@@ -76,6 +76,11 @@ impl<'a> TensorFile<'a> {
 
     /// Returns a scalar of the metadata, or `default` for older files without it.
     pub(crate) fn scalar_or<T: std::str::FromStr>(&self, name: &str, default: T) -> Result<T> {
-        if self.scalars.contains_key(name) { self.scalar(name) } else { Ok(default) }
+        Ok(self.scalar_if_present(name)?.unwrap_or(default))
+    }
+
+    /// Returns a scalar of the metadata; `None` without it.
+    pub(crate) fn scalar_if_present<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>> {
+        self.scalars.contains_key(name).then(|| self.scalar(name)).transpose()
     }
 }

@@ -163,7 +163,9 @@ impl OptimizerKind {
 pub struct OptimizerInfo {
     /// Update rule.
     pub kind: OptimizerKind,
-    /// Learning rate of the coming step.
+    /// Learning rate of the coming step. Masks and weights find the largest rate here at which the step's gradient will move the
+    /// weights: Adam's first moment carries a gradient into later steps, and a warm-up gives them higher rates
+    /// ([`Batch::step_learning_rate`] is the step's own).
     pub learning_rate: f64,
     /// Decay rate of the first moment.
     pub beta1: f64,
@@ -259,6 +261,8 @@ pub struct Batch<'a> {
     pub loss_temperature: f32,
     /// The optimizer at the coming step.
     pub optimizer: OptimizerInfo,
+    /// Learning rate of the coming step by itself; `None` where it is `optimizer.learning_rate`.
+    pub step_learning_rate: Option<f64>,
     /// Rule that reduces the objective's losses to one number.
     pub reduction: Reduction,
     /// Tokens that the reduction counts.
@@ -313,6 +317,7 @@ impl<'a> Batch<'a> {
             sampling_top_p: 1.0,
             loss_temperature: 1.0,
             optimizer,
+            step_learning_rate: None,
             reduction: Reduction::COMPLETION_MEAN,
             denominator: Denominator::KEPT,
             max_completion_length: dims.tokens as usize,

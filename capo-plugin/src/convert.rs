@@ -3,7 +3,9 @@
 use abi_stable::std_types::{ROption, RSlice, RStr};
 
 use crate::error::{PluginError, shortened};
-use crate::wire::{WireBatch, WireCompletion, WireError, WireGroup, WireLastLayer, WireOptimizerState, WireRollout};
+use crate::wire::{
+    HostRef, WireBatch, WireCompletion, WireError, WireGroup, WireLastLayer, WireOptimizerState, WireRollout,
+};
 use crate::{
     Batch, Completion, Denominator, Dims, LastLayer, OptimizerInfo, OptimizerState, ParameterGroup, Reduction, Rollout,
     RolloutContext, SamplerTopK, Tensor,
@@ -87,16 +89,17 @@ impl<T: Cross<U>, U> Cross<Option<U>> for ROption<T> {
     }
 }
 
-/// Implements both directions between two structs with the same fields.
+/// Implements both directions between two structs with the same fields. A field behind `besides` is not on the wire; an id of the
+/// host answers it.
 macro_rules! alike {
-    ($($type:ident, $wire:ident: $($field:ident)*;)*) => {$(
-        alike!(@one $type => $wire: $($field)*);
-        alike!(@one $wire => $type: $($field)*);
+    ($($type:ident, $wire:ident: $($field:ident)* $(, besides $own:ident)?;)*) => {$(
+        alike!(@one $type => $wire: $($field)*,);
+        alike!(@one $wire => $type: $($field)*, $($own)?);
     )*};
-    (@one $from:ident => $to:ident: $($field:ident)*) => {
+    (@one $from:ident => $to:ident: $($field:ident)*, $($own:ident)?) => {
         impl<'a> Cross<$to<'a>> for $from<'a> {
             fn cross(self) -> $to<'a> {
-                $to { $($field: self.$field.cross()),* }
+                $to { $($field: self.$field.cross(),)* $($own: None)? }
             }
         }
 
@@ -111,11 +114,23 @@ macro_rules! alike {
 alike! {
     Batch, WireBatch: dims step max_steps iteration seed sampling_temperature sampling_top_p sampling_top_k loss_temperature optimizer reduction
         denominator max_completion_length completion_ids completion_mask truncated rewards advantages logps losses dloss_dlogp old_logps ref_logps
-        entropy last_layer optimizer_state rollout_context sampler_top_k;
+        entropy last_layer optimizer_state rollout_context sampler_top_k, besides step_learning_rate;
     LastLayer, WireLastLayer: hidden topk_ids topk_logits logsumexp action_logits vocab_size;
     OptimizerState, WireOptimizerState: weight exp_avg exp_avg_sq;
     ParameterGroup, WireGroup: name parameters;
     Completion, WireCompletion: prompt text messages environment_reward ids truncated answer columns;
+}
+
+/// Id of the host's answer, an `f64`, that masks and weights find in [`Batch::step_learning_rate`].
+pub(crate) const STEP_LEARNING_RATE: &str = "capo.batch.step-learning-rate/1";
+
+impl<'a> Batch<'a> {
+    /// The batch as a mask or a weight sees it: `wire`, and the fields that only an id of the host answers.
+    pub(crate) fn with_answers(wire: &WireBatch<'a>, host: &mut HostRef<'_>) -> Self {
+        let answer = host.extension(RStr::from_str(STEP_LEARNING_RATE)).into_option();
+        let step_learning_rate = answer.and_then(|answer| answer.get::<f64>().ok().copied());
+        Self { step_learning_rate, ..wire.into() }
+    }
 }
 
 impl Rollout<'_> {

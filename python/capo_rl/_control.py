@@ -120,7 +120,14 @@ class Controls:
         They judge the step that is taken, and of it the controls leave about as much as of the last one.
         """
         info = batch.optimizer
-        return batch if info is None else _with(batch, replace(info, learning_rate=self.share * info.learning_rate))
+        if info is None:
+            return batch
+        own = info.step_learning_rate
+        rates = {
+            "learning_rate": self.share * info.learning_rate,
+            "step_learning_rate": None if own is None else self.share * own,
+        }
+        return _with(batch, replace(info, **rates))
 
     def leaves_out(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the coming step is to be left out, because a gradient is no number."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ._moments import adam_moments, keeps_moments
+from ._schedule import Schedule
 from ._step import Arrays, whole
 from .batch import Optimizer, OptimizerKind
 from .components import Decider
@@ -91,11 +92,16 @@ def group_of(optimizer: torch.optim.Optimizer, head: Tensor | None) -> dict[str,
 
 
 def optimizer_info(
-    optimizer: torch.optim.Optimizer, steps_taken: int, max_grad_norm: float, head: Tensor | None = None
+    optimizer: torch.optim.Optimizer,
+    steps_taken: int,
+    max_grad_norm: float,
+    head: Tensor | None = None,
+    schedule: Schedule | None = None,
 ) -> Optimizer | None:
     """The optimizer of a `Batch`, as masks see it; `None` for one that components do not know.
 
-    Its numbers are those of the group that holds the last layer's weight `head`.
+    Its numbers are those of the group that holds the last layer's weight `head`. Its learning rate is the largest that
+    `schedule` gives while the first moment remembers the coming gradient; without a schedule, the step's own.
     """
     optimizer = bare(optimizer)
     kind, group = optimizer_kind(type(optimizer)), group_of(optimizer, head)
@@ -104,8 +110,12 @@ def optimizer_info(
     if getattr(optimizer, "second_moment", None) == "kept_and_rejected":
         kind = "adamw_kept_and_rejected"
     (beta1, beta2), eps = group.get("betas", (group.get("momentum", 0.0), None)), group.get("eps")
-    decay, rate = group["weight_decay"], float(group["lr"])
-    return Optimizer(kind, rate, beta1, beta2, eps, decay, max_grad_norm=max_grad_norm, steps_taken=steps_taken)
+    decay, own = group["weight_decay"], float(group["lr"])
+    info = Optimizer(kind, own, beta1, beta2, eps, decay, max_grad_norm=max_grad_norm, steps_taken=steps_taken)
+    if schedule is None:
+        return info
+    number = next(number for number, each in enumerate(optimizer.param_groups) if each is group)
+    return replace(info, learning_rate=schedule.acting_rate(own, beta1, number), step_learning_rate=own)
 
 
 def step_info(optimizer: torch.optim.Optimizer, known: Optimizer | None) -> Optimizer:
@@ -126,7 +136,7 @@ def step_info(optimizer: torch.optim.Optimizer, known: Optimizer | None) -> Opti
     rate = top * math.sqrt(sum(shares) / every) if shares else top
     if known is None:
         known = Optimizer("adamw" if keeps_moments(optimizer) else "sgd", rate)
-    return replace(known, learning_rate=rate)
+    return replace(known, learning_rate=rate, step_learning_rate=None)
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, head: Tensor) -> Arrays:

@@ -14,6 +14,7 @@ from trl import GRPOTrainer
 
 from . import Batch, Optimizer
 from ._layer import check_head, check_same, optimizer_info, optimizer_state
+from ._schedule import Schedule
 from ._step import Arrays, on_host, ranks, top_rows, whole
 from ._trl_settings import Settings
 from .batch import nested
@@ -304,7 +305,9 @@ class Seen:
     def _optimizer_info(self) -> Optimizer | None:
         # Steps of which nothing was left are none of the optimizer's.
         taken = self._optimizer().state.get(self._weight, {}).get("step", self.trainer.state.global_step)
-        return optimizer_info(self._optimizer(), int(taken), self.trainer.args.max_grad_norm or 0.0, self._weight)
+        limit, state = self.trainer.args.max_grad_norm or 0.0, self.trainer.state
+        schedule = Schedule(self.trainer.lr_scheduler, state.max_steps - state.global_step)
+        return optimizer_info(self._optimizer(), int(taken), limit, self._weight, schedule)
 
 
 def rows_of(inputs: Inputs, wanted: Tensor, count: int) -> tuple[Inputs, Tensor]:

@@ -101,13 +101,16 @@ class Optimizer:
 
     Attributes:
         kind: `sgd`, `adam`, `adamw` or `adamw_kept_and_rejected`.
-        learning_rate: That of the coming step.
+        learning_rate: The largest one at which the coming step's gradient moves the weights, by which masks and weights
+            judge it. Adam's first moment carries a gradient into later steps, so that in a warm-up it is above the
+            step's own: `capo_rl.torch.acting_rate` finds it. At a constant rate it is that rate.
         beta1: Decay of the first moment; of SGD the momentum. `None` is 0.9, and 0 for SGD.
         beta2: Decay of the second moment. `None` is 0.999.
         eps: Added to the second moment's root. `None` is 1e-8.
         weight_decay: AdamW's.
         max_grad_norm: What gradients are clipped to; 0 is off.
         steps_taken: Steps that the optimizer took before.
+        step_learning_rate: The learning rate of the coming step by itself; `None` where it is `learning_rate`.
     """
 
     kind: OptimizerKind
@@ -118,6 +121,7 @@ class Optimizer:
     weight_decay: float = 0.0
     max_grad_norm: float = 0.0
     steps_taken: int = 0
+    step_learning_rate: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,10 +33,11 @@ from ._decision import load_states, states
 from ._divergence import kl_of_change
 from ._layer import optimizer_info, step_info
 from ._proposal import Proposal, controlled, finite, groups_of
+from ._schedule import acting_rate
 from ._step import ranks
 from .components import listed
 
-__all__ = ["AdamW", "Governed", "kl_divergence"]
+__all__ = ["AdamW", "Governed", "acting_rate", "kl_divergence"]
 
 
 class Governed(torch.optim.Optimizer):

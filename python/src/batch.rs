@@ -305,6 +305,7 @@ fn scalars(fields: &Fields<'_, '_>, dims: Dims, optimizer: OptimizerInfo) -> PyR
     view.sampling_temperature = fields.number("sampling_temperature", view.sampling_temperature)?;
     view.sampling_top_k = fields.number("sampling_top_k", view.sampling_top_k)?;
     view.sampling_top_p = fields.number("sampling_top_p", view.sampling_top_p)?;
+    view.step_learning_rate = fields.step_learning_rate("optimizer")?;
     view.loss_temperature = fields.number("loss_temperature", view.loss_temperature)?;
     view.reduction = fields.named("reduction", &Reduction::NAMED, view.reduction)?;
     view.denominator = fields.named("denominator", &DENOMINATORS, view.denominator)?;

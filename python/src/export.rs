@@ -49,13 +49,15 @@ pub(crate) fn to_fields<'py>(py: Python<'py>, view: &View<'_>) -> PyResult<Bound
     set_fields!(fields of view => loss_temperature max_completion_length);
     fields.set_item("reduction", view.reduction.name())?;
     fields.set_item("denominator", DENOMINATORS.iter().find(|(_, d)| *d == view.denominator).map(|(name, _)| *name))?;
-    fields.set_item("optimizer", optimizer(py, &view.optimizer)?)?;
+    fields.set_item("optimizer", optimizer(py, view)?)?;
     Ok(fields)
 }
 
-fn optimizer<'py>(py: Python<'py>, info: &OptimizerInfo) -> PyResult<Bound<'py, PyDict>> {
+fn optimizer<'py>(py: Python<'py>, view: &View<'_>) -> PyResult<Bound<'py, PyDict>> {
+    let info = &view.optimizer;
     let dict = PyDict::new(py);
     dict.set_item("kind", OPTIMIZERS.iter().find(|(_, kind)| *kind == info.kind).map(|(name, _)| *name))?;
     set_fields!(dict of info => learning_rate beta1 beta2 eps weight_decay max_grad_norm steps_taken);
+    dict.set_item("step_learning_rate", view.step_learning_rate)?;
     Ok(dict)
 }

@@ -107,6 +107,14 @@ impl<'py> Fields<'_, 'py> {
         Large::<u32>::ids(name, lent, stream)
     }
 
+    /// The coming step's own learning rate, where the optimizer `name` gives it.
+    pub(crate) fn step_learning_rate(&self, name: &str) -> PyResult<Option<f64>> {
+        let Some(value) = self.get(name)? else { return Ok(None) };
+        let own = Fields(value.cast::<PyDict>()?);
+        let is_given = own.has("step_learning_rate")?;
+        is_given.then(|| own.number("step_learning_rate", 0.0)).transpose()
+    }
+
     /// The optimizer at the coming step.
     pub(crate) fn optimizer(&self, name: &str) -> PyResult<Option<OptimizerInfo>> {
         let Some(value) = self.get(name)? else { return Ok(None) };

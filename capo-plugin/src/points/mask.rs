@@ -66,7 +66,8 @@ impl<T: Mask> WireMask for Guarded<T> {
         batch: &WireBatch<'_>,
         token_mask: RSliceMut<'_, u8>,
     ) -> RResult<(), WireError> {
-        self.call("mask", |component| component.mask(&mut Ctx::new(host), &batch.into(), token_mask.into_mut_slice()))
+        let batch = Batch::with_answers(batch, host);
+        self.call("mask", |component| component.mask(&mut Ctx::new(host), &batch, token_mask.into_mut_slice()))
     }
 
     guarded_decision!(token_mask: u8);

@@ -38,8 +38,9 @@ macro_rules! guarded_decision {
             $decided: RSlice<'_, $entry>,
             taken: bool,
         ) -> RResult<(), WireError> {
+            let batch = Batch::with_answers(batch, host);
             self.call("step_end", |component| {
-                component.step_end(&mut Ctx::new(host), &batch.into(), $decided.as_slice(), taken)
+                component.step_end(&mut Ctx::new(host), &batch, $decided.as_slice(), taken)
             })
         }
     };

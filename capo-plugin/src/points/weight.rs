@@ -76,8 +76,9 @@ impl<T: Weight> WireWeight for Guarded<T> {
         token_mask: RSlice<'_, u8>,
         weights: RSliceMut<'_, f32>,
     ) -> RResult<(), WireError> {
+        let batch = Batch::with_answers(batch, host);
         self.call("weigh", |component| {
-            component.weigh(&mut Ctx::new(host), &batch.into(), token_mask.as_slice(), weights.into_mut_slice())
+            component.weigh(&mut Ctx::new(host), &batch, token_mask.as_slice(), weights.into_mut_slice())
         })
     }
 

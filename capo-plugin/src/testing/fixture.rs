@@ -21,6 +21,7 @@ const IDS: [u32; 12] = [3, 7, 7, 3, 7, 0, 6, 6, 6, 12, 9, 3];
 pub struct Fixture {
     pub(super) dims: Dims,
     pub(super) optimizer: OptimizerInfo,
+    pub(super) step_learning_rate: Option<f64>,
     pub(super) step: u64,
     pub(super) mask: Vec<u8>,
     pub(super) truncated: Vec<u8>,
@@ -71,6 +72,7 @@ impl Fixture {
                 max_grad_norm: 1.0,
                 steps_taken: 0,
             },
+            step_learning_rate: None,
             step: 0,
             mask: vec![1; n],
             truncated: vec![0; completions],
@@ -204,6 +206,13 @@ impl Fixture {
         self
     }
 
+    /// Sets the learning rate of the coming step by itself, which a warm-up has below the optimizer's. A mask or a weight sees it.
+    #[must_use]
+    pub fn step_learning_rate(mut self, rate: f64) -> Self {
+        self.step_learning_rate = Some(rate);
+        self
+    }
+
     /// Sets the step.
     #[must_use]
     pub fn step(mut self, step: u64) -> Self {
@@ -222,6 +231,7 @@ impl Fixture {
     pub fn batch(&self) -> Batch<'_> {
         let mut batch = Batch::new(self.dims, self.optimizer);
         batch.step = self.step;
+        batch.step_learning_rate = self.step_learning_rate;
         batch.completion_ids = &self.ids;
         batch.completion_mask = &self.mask;
         batch.truncated = &self.truncated;

@@ -46,6 +46,17 @@ impl Schedule {
         self.peak * self.factor(step)
     }
 
+    /// Largest learning rate at which the gradient of the update after `step` updates moves the weights. A first moment with the decay
+    /// rate `beta1` adds the gradient to later updates too, in shares that fall by `beta1` from one to the next: it remembers about
+    /// `1 / (1 − beta1)` updates. The largest rate of these bounds the sum of all that the gradient moves. A momentum of 0 has no memory.
+    pub fn acting_rate(&self, step: u64, beta1: f64) -> f64 {
+        // 1 / (1 − 0.9) is a little above 10 in f64.
+        let memory = (1.0 / (1.0 - beta1) - 1e-9).ceil().max(1.0);
+        let left = self.max_steps.saturating_sub(step).max(1);
+        let remembered = if memory < left as f64 { memory as u64 } else { left };
+        (step..step + remembered).map(|step| self.learning_rate(step)).fold(0.0, f64::max)
+    }
+
     fn factor(&self, step: u64) -> f64 {
         if self.kind == ScheduleKind::Constant {
             return 1.0;

@@ -162,7 +162,8 @@ fn sample(run: &mut Run) -> Result<SampledRollout> {
 /// Stages 2 to 6 for the batch of one optimizer step.
 fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows }: Part) -> Result<StepRecord> {
     let (info, work) = (run.step_info(iteration), run.work());
-    let Run { resources, observers, warned, dump, recovery, progress, .. } = run;
+    let judged = run.judged(&info);
+    let Run { resources, observers, warned, dump, recovery, .. } = run;
     let Resources { config, policy, reference, components, inputs, optimizer, watchdog, .. } = resources;
     let policy = &policy.in_training(Dropout::of_step(info.seed, info.step)).with_truncation(config.loss_truncation());
     let measured = effect::is_due(info.step, config.train.measure_step);
@@ -180,9 +181,6 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
     let Components { advantage, objective, .. } = components;
     let advantages = advantage::estimate(advantage, &mut recorder.at(Point::Advantage), &batch, &info)?;
     let batch = objective::evaluate(objective, &mut recorder.at(Point::Objective), batch, advantages, &info)?;
-    // Masks and weights judge the step that is taken: of it, step controls leave about as much as of the last one.
-    let mut judged = info;
-    judged.optimizer.learning_rate *= progress.applied.unwrap_or(1.0);
     if let Some(dir) = dump {
         let path = dir.join(batch_file::name(info.step));
         let context = batch.sampled().context.as_ref();

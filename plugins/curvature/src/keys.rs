@@ -18,6 +18,7 @@ macro_rules! documented {
             $($own)*
             granularity = "token" => "unit of acceptance: `token`, `completion`, `group`, `batch`",
             signal = $signal => "the advantage at which a token's step is predicted: its own, `advantage`, or `unit`, 1",
+            learning_rate = BY_SEMANTICS => "the rate at which a step is predicted: the largest at which its gradient `acting` in Adam's first moment moves the weights, or that of the `step` alone; as `semantics` says when absent",
             assign = "own" => "for comparisons: who gets the decisions: the tokens they were found for, `own`; `random` ones; the `least_probable`",
             optimizer = "host" => "whose step is proposed: the trainer's own, `host`, or `sgd`, `adam`, `adamw`",
             adam_beta1 = None::<f64> => "Adam's decay of the first moment in the model; the trainer's when absent",

@@ -14,6 +14,7 @@ pub(crate) struct Predictor {
     pub model: CurvatureModel,
     pub optimizer: Optimizer,
     pub signal: Signal,
+    pub rate: Rate,
     pub assign: Assign,
     /// True if the shifts of one step on the whole batch are also reported.
     pub batch_shifts: bool,
@@ -29,6 +30,27 @@ pub(crate) enum Signal {
     Unit,
 }
 
+/// The learning rate at which a step is predicted.
+#[derive(Deserialize, Clone, Copy, PartialEq, Debug)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Rate {
+    /// The largest rate at which the step's gradient acts. Adam's first moment carries the gradient into later steps, so in a warm-up
+    /// this is above the step's own rate. The paper has one rate α and says nothing of schedules.
+    Acting,
+    /// The step's own rate, as in the authors' code.
+    Step,
+}
+
+impl Rate {
+    fn of(self, batch: &Batch<'_>) -> f64 {
+        let acting = batch.optimizer.learning_rate;
+        match self {
+            Self::Acting => acting,
+            Self::Step => batch.step_learning_rate.unwrap_or(acting),
+        }
+    }
+}
+
 impl Predictor {
     /// Computes the shifts of the tokens with `token_mask[b * T + t] != 0` and the decisions under `thresholds`, and records all of them.
     pub fn assess(
@@ -40,7 +62,7 @@ impl Predictor {
     ) -> Result<Assessment, PluginError> {
         let assessment = self.shifts(batch, token_mask, thresholds)?;
         if self.batch_shifts {
-            let prepared = self.model.prepare(&step_of(&self.optimizer, batch)?, token_mask).map_err(failed)?;
+            let prepared = self.model.prepare(&self.step(batch)?, token_mask).map_err(failed)?;
             let shift = |token_mask: &[u8]| self.model.batch_shift(&prepared, token_mask).map_err(failed);
             let before = shift(token_mask)?;
             let after = if assessment.keep == *token_mask { before } else { shift(&assessment.keep)? };
@@ -58,7 +80,7 @@ impl Predictor {
         token_mask: &[u8],
         thresholds: &Acceptance,
     ) -> Result<Assessment, PluginError> {
-        let step = step_of(&self.optimizer, batch)?;
+        let step = self.step(batch)?;
         let (ones, minus_ones);
         let seen = match self.signal {
             Signal::Advantage => step,
@@ -105,13 +127,23 @@ impl Predictor {
 
     /// The data of the tokens that the moments may include.
     fn prepare<'a>(&self, batch: &Batch<'a>, weights: &[f32]) -> Result<Prepared<'a>, PluginError> {
-        let step = step_of(&self.optimizer, batch)?;
+        let step = self.step(batch)?;
         let token_mask: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
         let seen = match step.optimizer.second_moment {
             SecondMoment::Kept => &token_mask,
             SecondMoment::KeptAndRejected => batch.completion_mask,
         };
         self.model.prepare(&step, seen).map_err(failed)
+    }
+
+    /// The step that is predicted, in the core's types; without a copy.
+    fn step<'a>(&self, batch: &Batch<'a>) -> Result<Step<'a>, PluginError> {
+        step_of(&self.optimizer, batch, self.rate.of(batch))
+    }
+
+    /// True if the predicted step moves nothing, because its rate is 0.
+    pub fn stands_still(&self, batch: &Batch<'_>) -> bool {
+        self.rate.of(batch) == 0.0
     }
 
     pub fn inputs(&self) -> Inputs {
@@ -142,11 +174,11 @@ impl Predictor {
 
 /// The step that the trainer's optimizer takes on `batch`, in the core's types; without a copy. For components other than masks.
 pub fn trainer_step<'a>(batch: &Batch<'a>) -> Result<Step<'a>, PluginError> {
-    step_of(&Optimizer::default(), batch)
+    step_of(&Optimizer::default(), batch, batch.optimizer.learning_rate)
 }
 
-/// The step that `optimizer` takes on `batch`, in the core's types; without a copy.
-fn step_of<'a>(optimizer: &Optimizer, batch: &Batch<'a>) -> Result<Step<'a>, PluginError> {
+/// The step that `optimizer` takes on `batch` at `learning_rate`, in the core's types; without a copy.
+fn step_of<'a>(optimizer: &Optimizer, batch: &Batch<'a>, learning_rate: f64) -> Result<Step<'a>, PluginError> {
     let top_k = Some(batch.sampling_top_k as usize).filter(|&top_k| top_k > 0);
     Ok(Step {
         batch: layer(batch, batch.last_layer()?)?,
@@ -154,7 +186,7 @@ fn step_of<'a>(optimizer: &Optimizer, batch: &Batch<'a>) -> Result<Step<'a>, Plu
         policy: Policy { temperature: batch.sampling_temperature, top_k },
         loss: loss(batch)?,
         optimizer: optimizer.model(batch)?,
-        learning_rate: batch.optimizer.learning_rate,
+        learning_rate,
         moments: optimizer.moments(batch)?,
     })
 }

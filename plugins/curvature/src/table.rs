@@ -13,7 +13,7 @@ use serde::de::{Deserializer, Error};
 
 use crate::assign::Assign;
 use crate::optimizer::{Moments, Optimizer, OptimizerChoice};
-use crate::predictor::{Predictor, Signal};
+use crate::predictor::{Predictor, Rate, Signal};
 
 /// Defines a table: the keys that mask and weight share, with the `own` keys in between. `keys.rs` has their meanings.
 macro_rules! table {
@@ -28,6 +28,7 @@ macro_rules! table {
             granularity: Granularity,
             #[serde(default = $signal)]
             signal: Signal,
+            learning_rate: Option<Rate>,
             #[serde(default)]
             assign: Assign,
             #[serde(default)]
@@ -98,6 +99,8 @@ macro_rules! table {
                     eps: self.adam_epsilon,
                     moments: self.moments,
                 };
+                let by_preset = if self.semantics == Preset::Authors { Rate::Step } else { Rate::Acting };
+                let rate = self.learning_rate.unwrap_or(by_preset);
                 let mut model = CurvatureModel::new(acceptance, self.granularity, self.semantics())
                     .map_err(|error| error.to_string())?;
                 match self.threads {
@@ -109,7 +112,7 @@ macro_rules! table {
                     Some(threads) => model = model.with_threads(threads),
                     None => {}
                 }
-                Ok(Predictor { model, optimizer, signal: self.signal, assign: self.assign, batch_shifts: self.batch_shifts })
+                Ok(Predictor { model, optimizer, signal: self.signal, rate, assign: self.assign, batch_shifts: self.batch_shifts })
             }
         }
     };
@@ -154,7 +157,7 @@ fn yes() -> bool {
     true
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, Clone, Copy, PartialEq)]
 #[serde(rename_all = "snake_case")]
 enum Preset {
     #[default]

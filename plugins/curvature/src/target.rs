@@ -49,10 +49,10 @@ fn scaled(given: Acceptance, change: impl Fn(f64) -> f64) -> Acceptance {
     Acceptance { fisher_threshold: fisher_threshold.map(change), hessian_range, ..given }
 }
 
-/// Sketch of the batch's completion tokens, with 0 for tokens that were not tested. A step of rate 0 moves nothing and says
-/// nothing, so its sketch is empty.
+/// Sketch of the batch's completion tokens, with 0 for tokens that were not tested. A step that is predicted
+/// at rate 0 moves nothing and says nothing, so its sketch is empty.
 fn sketch(predictor: &Predictor, batch: &Batch<'_>) -> Result<Sketch, PluginError> {
-    if batch.optimizer.learning_rate == 0.0 {
+    if predictor.stands_still(batch) {
         return Ok(Sketch::default());
     }
     let given = predictor.model.acceptance();

@@ -40,9 +40,9 @@ impl CurvatureWeight {
 }
 
 /// Sketch of `m_F` of the completion tokens. A token's weight is its squared gradient by its own logit, `(dloss_dlogp (1 − p))²`.
-/// A step of rate 0 moves nothing and says nothing, so its sketch is empty.
+/// A step that is predicted at rate 0 moves nothing and says nothing, so its sketch is empty.
 fn sketch(predictor: &Predictor, batch: &Batch<'_>) -> Result<Sketch, PluginError> {
-    if batch.optimizer.learning_rate == 0.0 {
+    if predictor.stands_still(batch) {
         return Ok(Sketch::default());
     }
     let m_f = predictor.shifts(batch, batch.completion_mask, &Acceptance::default())?.m_f;
@@ -250,5 +250,33 @@ mod tests {
         faster.weighed_step_end(&mut other, &first.weights, false).unwrap();
         let times = faster.weigh(&mut other).unwrap().records.number("threshold").unwrap() / found;
         assert!((times / 100.0 - 1.0).abs() < 0.04, "m_F is in the square of the rate: {times}");
+    }
+
+    /// The first step of a warm-up moves nothing by itself, but its gradient acts in the steps behind it.
+    #[test]
+    fn a_step_is_judged_by_the_rate_at_which_its_gradient_acts() {
+        let warm = || fixture().step_learning_rate(0.0);
+        for (table, judged_by_its_own) in [
+            ("", false),
+            ("semantics = \"exact\"", false),
+            ("semantics = \"authors\"", true),
+            ("learning_rate = \"step\"", true),
+            ("semantics = \"authors\"\nlearning_rate = \"acting\"", false),
+        ] {
+            let table = format!("{table}\nfisher_threshold = 1e-9\nbatch_shifts = false");
+            let found = weighed(&table, &warm());
+            let expected = if judged_by_its_own {
+                let still = OptimizerInfo { learning_rate: 0.0, ..fixture().batch().optimizer };
+                weighed(&table, &fixture().optimizer(still))
+            } else {
+                weighed(&table, &fixture())
+            };
+            assert_eq!((&found.weights, &found.records), (&expected.weights, &expected.records), "{table}");
+            assert_eq!(found.weights.contains(&1.0), judged_by_its_own, "{table}");
+        }
+        let mut auto = testing::weight::<CurvatureWeight>("fisher_threshold = \"auto\"").unwrap();
+        let before = auto.save().unwrap();
+        warm().weighed_step_end(&mut auto, &[1.0; 24], false).unwrap();
+        assert_ne!(auto.save().unwrap(), before, "the bound follows such a step");
     }
 }

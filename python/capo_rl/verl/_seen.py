@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.distributed.fsdp import FullyShardedDataParallel
 from verl.utils import tensordict_utils as tu
 
-from .. import Batch
+from .. import Batch, Optimizer
 from .._decision import Decision
 from .._layer import bare, check_head, check_optimizer, check_same, optimizer_info, optimizer_state
+from .._schedule import Schedule
 from .._step import Arrays, over_ranks, received, reshard, top_rows, whole
 from ..batch import nested
 from . import _rows as rows
@@ -295,7 +296,7 @@ class Seen:
             "reduction": self.settings.reduction,
             "denominator": self.settings.denominator,
             "max_completion_length": self.settings.loss_scale_factor or longest,
-            "optimizer": optimizer_info(self.engine.optimizer, self.taken, self.engine.optimizer_config.clip_grad),
+            "optimizer": self._optimizer_info(),
         }
         if "hidden" in arrays:
             fields["vocab_size"] = self._vocabulary
@@ -303,6 +304,13 @@ class Seen:
         if arrays["logps"].is_cuda:
             fields["stream"] = torch.cuda.current_stream().cuda_stream
         return nested(fields)
+
+    def _optimizer_info(self) -> Optimizer | None:
+        config, scheduler = self.engine.optimizer_config, self.engine.lr_scheduler
+        # verl's schedule moves once a rollout, in which the optimizer may step several times. Each of these steps counts
+        # as one of the schedule here, so that no rate at which a gradient acts is left out.
+        left = config.total_training_steps - scheduler.last_epoch
+        return optimizer_info(self.engine.optimizer, self.taken, config.clip_grad, schedule=Schedule(scheduler, left))
 
 
 def _given(micro: TensorDict, name: str, what: str, setting: str) -> Tensor:

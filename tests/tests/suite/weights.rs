@@ -1,6 +1,8 @@
 //! Weights in a run: 1 is no weight, 0 is a mask, several multiply, and the rest is theirs as it is a mask's.
 
-use tests::Folder;
+use capo_loader::batch_file;
+use tests::run_dir::tensors;
+use tests::{Folder, RunDir};
 
 use crate::{FOUR_STEPS, FROM_THE_FIRST_STEP};
 
@@ -17,6 +19,32 @@ fn told(weights: &[&str], masks: &[&str], extra: &str) -> String {
 
 /// A run with curvature weights and no mask.
 const CURVATURE: &str = "--plugin libcapo.so --set mask=[] --weight capo.curvature-weight";
+
+/// The first step of a warm-up has a rate of 0, but its gradient acts in the steps after it, so it is weighed as one of those.
+#[test]
+fn a_warm_up_is_weighed_by_the_rates_to_come() {
+    let folder = Folder::new();
+    let warm = "--set train.lr_scheduler_type=linear --set train.warmup_ratio=0.5 --set train.learning_rate=1e-3";
+    let run = |name: &str, more: &str| folder.train(name, &format!("{CURVATURE} {FOUR_STEPS} {warm} {more}"));
+    let mean = |run: &RunDir| run.metric("capo.curvature-weight/weight/mean");
+    let judged = run("judged", "--dump-batches dump");
+    let own = run("own", "--set weight.0.learning_rate=step");
+    assert!(mean(&judged)[0] < 0.9, "{:?}", mean(&judged));
+    assert_eq!(mean(&own)[0], 1.0);
+    assert!(judged.metric("grad_norm")[0] < 0.5 * own.metric("grad_norm")[0]);
+    let rates: Vec<_> = (0..4)
+        .map(|step| batch_file::read(&folder.path().join("dump").join(batch_file::name(step))).unwrap().scalars)
+        .map(|scalars| (scalars.optimizer.learning_rate, scalars.step_learning_rate))
+        .collect();
+    assert_eq!(rates, [(1e-3, Some(0.0)), (1e-3, Some(5e-4)), (1e-3, Some(1e-3)), (5e-4, Some(5e-4))]);
+    // A recorded batch is decided as in its run.
+    let replay = "replay --plugin libcapo.so --weight capo.curvature-weight --set mask=[] --out out";
+    folder.host(&format!("{replay} dump/{}", batch_file::name(0))).succeeded();
+    let mut replayed = tensors(&folder.path().join("out").join(batch_file::name(0)))["weights"].clone();
+    replayed.retain(|&weight| weight != 0.0);
+    let replayed = replayed.iter().map(|&weight| f64::from(weight)).sum::<f64>() / replayed.len() as f64;
+    assert!((replayed - mean(&judged)[0]).abs() < 1e-6, "{replayed}");
+}
 
 #[test]
 fn weight_one_is_no_weight() {

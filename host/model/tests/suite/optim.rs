@@ -234,3 +234,26 @@ fn schedules_match_transformers() {
     let of = |ratio: f64| Schedule::new(ScheduleKind::Linear, 1e-3, ratio, 1000);
     assert!(of(1.5).is_err() && (0..=1000).all(|steps| of(steps as f64 / 1e3).unwrap().warmup_steps == steps));
 }
+
+#[test]
+fn a_gradient_acts_at_the_largest_rate_that_its_moment_remembers() {
+    let of = |kind, ratio| Schedule::new(kind, 1.0, ratio, 100).unwrap();
+    let (warm, falling) = (of(ScheduleKind::Cosine, 0.2), of(ScheduleKind::Linear, 0.0));
+    // The warm-up rises by 0.05 a step; the memory of 0.9 has ten steps, that of 0.95 has twenty.
+    assert_eq!([0, 5, 11, 15, 19].map(|step| warm.acting_rate(step, 0.9)), [0.45, 0.7, 1.0, 1.0, 1.0]);
+    assert_eq!([0, 1].map(|step| warm.acting_rate(step, 0.95)), [0.95, 1.0]);
+    for step in [0, 1, 19, 60, 98, 99] {
+        assert_eq!(falling.acting_rate(step, 0.9), falling.learning_rate(step), "a rate that falls is the largest now");
+        assert_eq!(warm.acting_rate(step, 0.0), warm.learning_rate(step), "without a moment there is no memory");
+        assert_eq!(of(ScheduleKind::Constant, 0.0).acting_rate(step, 0.9), 1.0);
+        assert_eq!(warm.acting_rate(step, 1.0 - 1e-15), if step < 20 { 1.0 } else { warm.learning_rate(step) });
+    }
+    // What a gradient moves within the memory is at most the acting rate: its shares of the first moment add up to less than 1.
+    for (beta1, step) in [(0.9_f64, 0), (0.9, 7), (0.5, 3), (0.95, 12)] {
+        let memory = (1.0 / (1.0 - beta1)).round() as i32;
+        let share = |later: i32| (1.0 - beta1) * beta1.powi(later);
+        let moved: f64 = (0..memory).map(|later| share(later) * warm.learning_rate(step + later as u64)).sum();
+        let acting = warm.acting_rate(step, beta1);
+        assert!(moved <= acting && moved > 0.2 * acting, "{beta1}, {step}: {moved} of {acting}");
+    }
+}

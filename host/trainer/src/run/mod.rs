@@ -63,6 +63,16 @@ impl Run {
         step_info(config, self.progress.step, iteration, components.objective.reduction(), optimizer)
     }
 
+    /// The coming step `info` as masks and weights see it. They judge a gradient by the largest rate at which it will act, of which step
+    /// controls leave about as much as of the last step.
+    pub fn judged(&self, info: &StepInfo) -> StepInfo {
+        let share = self.progress.applied.unwrap_or(1.0);
+        let mut judged = *info;
+        judged.optimizer.learning_rate = share * self.resources.schedule.acting_rate(info.step, info.optimizer.beta1);
+        judged.step_learning_rate = Some(share * info.optimizer.learning_rate);
+        judged
+    }
+
     /// True if `train.max_completions` completions have been sampled.
     pub fn has_its_completions(&self) -> bool {
         let most = self.config().train.max_completions;
