@@ -2,7 +2,8 @@
 
     python as_host.py RUN BATCHES HOW
 
-HOW is a `second_moment`, with a mask, or `governed`, with a step control. Prints, as JSON: the largest difference between its weights and those of RUN's last
+HOW is a `second_moment`, with a mask, `governed`, with a step control, or `warm`, with a weight under a linear schedule whose first half is a
+warm-up. Prints, as JSON: the largest difference between its weights and those of RUN's last
 checkpoint, how far they moved at most, and of each step the share of rejected tokens, the norm of their gradient, and what the step control reported.
 """
 
@@ -27,7 +28,16 @@ from conftest import ROOT
 
 MODEL = ROOT / "host/assets/tiny-arithmetic"
 GENERATIONS = 8
-NUMBERS = ("rejection_rate", "rejected_grad_norm", "governor.kl/kl", "governor.kl/scale")
+NUMBERS = ("rejection_rate", "rejected_grad_norm", "governor.kl/kl", "governor.kl/scale", "capo.curvature-weight/weight/mean")
+
+
+def components(how):
+    """The trainer's components."""
+    if how == "governed":
+        return {"step_controls": [capo_rl.StepControl("governor.kl", fraction=1.0)]}
+    if how == "warm":
+        return {"weights": ["capo.curvature-weight"], "second_moment": "kept_and_rejected"}
+    return {"masks": ["capo.curvature"], "second_moment": how}
 
 
 def rollout(path):
@@ -45,7 +55,7 @@ def main():
     torch.set_num_threads(1)
     recorded = [rollout(path) for path in batches]
     rewards = iter([rewards for _, rewards in recorded])
-    # Later batches have the rate of the step that a governor is expected to leave.
+    # Later batches have the rate of the step that a governor is expected to leave. In a warm-up the first has the rate of its end.
     optimizer = capo_rl.load_batch(batches[0]).optimizer
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(MODEL / "tokenizer.json"), pad_token="<pad>", eos_token="<eos>")
     before = Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
@@ -61,7 +71,8 @@ def main():
             num_generations=GENERATIONS,
             max_completion_length=24,
             learning_rate=optimizer.learning_rate,
-            lr_scheduler_type="constant",
+            lr_scheduler_type="linear" if how == "warm" else "constant",
+            warmup_steps=len(recorded) // 2 if how == "warm" else 0,
             adam_beta2=optimizer.beta2,
             adam_epsilon=optimizer.eps,
             weight_decay=0.0,
@@ -75,7 +86,7 @@ def main():
             bf16=False,
             disable_tqdm=True,
         ),
-        **({"step_controls": [capo_rl.StepControl("governor.kl", fraction=1.0)]} if how == "governed" else {"masks": ["capo.curvature"], "second_moment": how}),
+        **components(how),
         component_metrics="all",
         last_layer_top_k=before.config.vocab_size,
     )

@@ -3,10 +3,9 @@
 import pytest
 
 torch = pytest.importorskip("torch")
-from torch.optim import lr_scheduler as torch_schedulers  # noqa: E402
-
 import capo_rl  # noqa: E402
 from capo_rl.torch import acting_rate  # noqa: E402
+from torch.optim import lr_scheduler as torch_schedulers  # noqa: E402
 
 PEAK, STEPS = 1e-3, 40
 
@@ -37,9 +36,7 @@ SCHEDULERS = {
     "constant": lambda: transformers_scheduler("constant", STEPS, 0),
     "one cycle": lambda: torch_schedulers.OneCycleLR(optimizer(), PEAK, total_steps=STEPS + 1),
     "sequence": lambda: (
-        lambda of: torch_schedulers.SequentialLR(
-            of, [torch_schedulers.LinearLR(of, 0.1, total_iters=9), torch_schedulers.ExponentialLR(of, 0.9)], [9]
-        )
+        lambda of: torch_schedulers.SequentialLR(of, [torch_schedulers.LinearLR(of, 0.1, total_iters=9), torch_schedulers.ExponentialLR(of, 0.9)], [9])
     )(optimizer()),
 }
 

@@ -356,6 +356,16 @@ def test_the_numbers_are_those_of_host(folder, host):
             assert found["rejected_grad_norm"] == pytest.approx([line["rejected_grad_norm"] for line in told], rel=1e-4)
 
 
+def test_a_warm_up_is_weighed_by_the_rates_to_come_as_in_host(folder, host):
+    schedule = {"lr_scheduler_type": "linear", "warmup_ratio": 0.5}
+    found, told = host_run(host, folder, "warm", "--plugin", PLUGINS / "libcapo.so", "--set", "recipe=capo-soft", **schedule)
+    name = "capo.curvature-weight/weight/mean"
+    weights = [line[name] for line in told if name in line]
+    assert len(weights) == 6 and weights[0] < 0.9, "the first step has a rate of 0"
+    assert found[name] == pytest.approx(weights, rel=1e-4)
+    assert found["apart"] < 2e-5 and found["moved"] > 1e-3
+
+
 def test_steps_are_measured_and_shortened_as_in_host(folder, host):
     control = ["--plugin", PLUGINS / "libgovernor.so", "--set", 'step_control=[{use="governor.kl",fraction=1.0}]']
     found, told = host_run(host, folder, "governed", *control)

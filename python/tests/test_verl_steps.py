@@ -30,6 +30,14 @@ def test_a_resumed_run_is_the_uninterrupted_one(folder):
             assert rates(one) == rates(other)[2:] and scales(one) == scales(other)[2:], name
 
 
+def test_a_warm_up_is_weighed_by_the_rates_to_come(folder):
+    weighed = ("masks=none", "weights=capo.curvature-weight", "steps=1", "lr=1e-1")
+    runs = {"at-once": weighed, "warm": (*weighed, f"{ACTOR}.optim.lr_warmup_steps=3")}
+    launch(folder, *in_one(runs))
+    at_once, warm = (saved(folder, name)["numbers"][0]["capo/capo.curvature-weight/weight/mean"] for name in runs)
+    assert warm == at_once and warm[0] < 0.9
+
+
 FLIGHT = {
     "capo": (),
     "micro": ("micro=2",),

@@ -307,8 +307,8 @@ class Seen:
 
     def _optimizer_info(self) -> Optimizer | None:
         config, scheduler = self.engine.optimizer_config, self.engine.lr_scheduler
-        # verl's schedule moves once a rollout, in which the optimizer may step several times. Each of these steps counts
-        # as one of the schedule here, so that no rate at which a gradient acts is left out.
+        # verl's schedule moves once a rollout, in which the optimizer may step several times. Here each of these steps
+        # counts as one of the schedule, so that no rate at which a gradient acts is left out.
         left = config.total_training_steps - scheduler.last_epoch
         return optimizer_info(self.engine.optimizer, self.taken, config.clip_grad, schedule=Schedule(scheduler, left))
 
