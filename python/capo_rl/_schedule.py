@@ -19,11 +19,11 @@ class Schedule:
 
     Attributes:
         scheduler: The one that sets the optimizer's rates, or a wrapper of accelerate around it.
-        steps_left: Steps of the run that are still to come, the coming one included.
+        steps_left: Steps of the run that are still to come, the coming one included; `None` where it is not known.
     """
 
     scheduler: Any
-    steps_left: int
+    steps_left: int | None
 
     def acting_rate(self, own: float, beta1: float, group: int = 0) -> float:
         """The largest learning rate at which the coming step's gradient moves the weights.
@@ -38,7 +38,9 @@ class Schedule:
         """
         # 1 / (1 - 0.9) is a little above 10 in floating point.
         memory = max(1, math.ceil(1 / (1 - beta1) - 1e-9))
-        return max([own, *self._coming(min(memory, max(self.steps_left, 1)) - 1, group)])
+        if self.steps_left is not None:
+            memory = min(memory, max(1, self.steps_left))
+        return max([own, *self._coming(memory - 1, group)])
 
     def _coming(self, count: int, group: int) -> list[float]:
         """The rates of the `count` steps behind the coming one; fewer where the schedule ends or cannot be foretold."""
@@ -90,7 +92,7 @@ class _Groups:
         return self
 
 
-def acting_rate(scheduler: Any, steps_left: int, *, beta1: float = 0.9, group: int = 0) -> float:
+def acting_rate(scheduler: Any, steps_left: int | None = None, *, beta1: float = 0.9, group: int = 0) -> float:
     """The learning rate by which masks and weights judge the coming step, for `Optimizer(learning_rate=...)`.
 
     It is the largest one at which the step's gradient moves the weights: Adam's first moment carries it into about
@@ -99,7 +101,8 @@ def acting_rate(scheduler: Any, steps_left: int, *, beta1: float = 0.9, group: i
 
     Args:
         scheduler: A scheduler of `torch.optim.lr_scheduler` or `transformers`, before the step.
-        steps_left: Steps of the run that are still to come, the coming one included.
+        steps_left: Steps of the run that are still to come, the coming one included; some schedules rise again behind
+            their end.
         beta1: Decay of the first moment; of SGD the momentum.
         group: Which of the optimizer's groups of parameters.
     """

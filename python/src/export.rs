@@ -1,7 +1,7 @@
 //! A recorded batch as numpy arrays and numbers: the arguments that rebuild it.
 
 use capo_loader::batch_file::OPTIMIZERS;
-use capo_plugin::{Batch as View, Dims, OptimizerInfo};
+use capo_plugin::{Batch as View, Dims};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 

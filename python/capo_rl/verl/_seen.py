@@ -309,7 +309,8 @@ class Seen:
         config, scheduler = self.engine.optimizer_config, self.engine.lr_scheduler
         # verl's schedule moves once a rollout, in which the optimizer may step several times. Here each of these steps
         # counts as one of the schedule, so that no rate at which a gradient acts is left out.
-        left = config.total_training_steps - scheduler.last_epoch
+        total = config.total_training_steps
+        left = total - scheduler.last_epoch if total > 0 else None
         return optimizer_info(self.engine.optimizer, self.taken, config.clip_grad, schedule=Schedule(scheduler, left))
 
 
