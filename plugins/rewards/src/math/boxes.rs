@@ -9,6 +9,9 @@ use super::lex::closing;
 /// Number of boxes that are read, from the end of a text. Unclosed boxes each search the rest of it.
 const MOST_BOXES: usize = 32;
 
+/// Commands that draw a box.
+const BOXES: [&str; 3] = ["\\boxed", "\\fbox", "\\framebox"];
+
 /// Longest text between two parts of one answer, bytes.
 const MOST_BETWEEN: usize = 70;
 
@@ -85,9 +88,19 @@ fn listed(boxes: &[Boxed<'_>]) -> String {
     insides.join(", ")
 }
 
+/// The length of a command without braces around it, with its arguments: `\frac{1}{2}`, `\sqrt2`.
+fn command(text: &str) -> Option<usize> {
+    static COMMAND: LazyLock<Regex> = LazyLock::new(|| {
+        let argument = r"(?:\s*\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}|\d)";
+        Regex::new(&format!(r"^\\(?:[dtc]?frac{argument}{argument}|[a-zA-Z]+{argument}?)"))
+            .expect("the pattern is a constant")
+    });
+    COMMAND.find(text).map(|found| found.end())
+}
+
 fn boxes(text: &str) -> Vec<Boxed<'_>> {
     let mut boxes: Vec<Boxed<'_>> = Vec::new();
-    let starts = text.match_indices("\\boxed").chain(text.match_indices("\\fbox"));
+    let starts = BOXES.iter().flat_map(|command| text.match_indices(command));
     let mut starts: Vec<(usize, usize)> = starts.map(|(at, command)| (at, at + command.len())).collect();
     starts.sort_unstable();
     for &(start, behind) in &starts[starts.len().saturating_sub(MOST_BOXES)..] {
@@ -104,6 +117,11 @@ fn boxes(text: &str) -> Vec<Boxed<'_>> {
             let length = closed.or(stray).unwrap_or(line.len());
             let end = open + 1 + length + usize::from(closed.is_some());
             boxes.push(Boxed { start, end, inside: &inside[..length] });
+        } else if let Some(length) = command(rest) {
+            boxes.push(Boxed { start, end: open + length, inside: &rest[..length] });
+        } else if rest.starts_with(|c: char| c.is_ascii_digit()) && rest.len() == text[behind..].len() {
+            // TeX reads one sign.
+            boxes.push(Boxed { start, end: open + 1, inside: &rest[..1] });
         } else if let Some(word) = rest.split_whitespace().next().filter(|_| rest.len() < text[behind..].len()) {
             // `\boxed 5`
             boxes.push(Boxed { start, end: open + word.len(), inside: word.trim_end_matches(['$', '.']) });

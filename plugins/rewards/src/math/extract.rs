@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use ::regex::Regex;
 
 use super::boxes::{boxed, lists, says, words};
-use super::{expression, signs};
+use super::{environments, expression, signs};
 
 /// Positions at which an answer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,15 +151,27 @@ struct Piece<'t> {
     fenced: bool,
 }
 
-/// Formulas between `$`, `$$`, `\(`, `\[`, in order.
+/// Formulas between `$`, `$$`, `\(`, `\[`, and lines in `\begin{align}`, in order.
 fn fenced(text: &str) -> Vec<Piece<'_>> {
     const FENCES: [(&str, &str); 4] = [("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")];
     let (mut found, mut at) = (Vec::new(), 0);
     // If a delimiter is unclosed once, it is unclosed everywhere after that.
-    let mut open = FENCES.map(|_| true);
+    let (mut open, mut whole) = (FENCES.map(|_| true), true);
     while let Some(next) = text[at..].find(['$', '\\']) {
         at += next;
         let rest = &text[at..];
+        if let Some(lines) = lines(rest).filter(|_| whole) {
+            whole = lines.is_some();
+            let length = lines.unwrap_or("\\begin".len());
+            found.extend(lines.map(|length| Piece {
+                start: at,
+                end: at + length,
+                inside: &rest[..length],
+                fenced: true,
+            }));
+            at += length;
+            continue;
+        }
         let fence = (0..FENCES.len()).find(|&fence| open[fence] && rest.starts_with(FENCES[fence].0));
         let fence = fence.filter(|&fence| FENCES[fence].0 != "$" || !is_price(&rest[1..]));
         let Some(fence) = fence else {
@@ -184,6 +196,16 @@ fn fenced(text: &str) -> Vec<Piece<'_>> {
         }
     }
     found
+}
+
+/// The length of the environment of lines that a text begins with: `None` if it begins with none, `Some(None)` if its end is missing.
+fn lines(text: &str) -> Option<Option<usize>> {
+    let (name, rest) = text.strip_prefix("\\begin{")?.split_once('}')?;
+    if !environments::is_lines(name.trim_end_matches('*')) {
+        return None;
+    }
+    let end = format!("\\end{{{name}}}");
+    Some(rest.find(&end).map(|at| text.len() - rest.len() + at + end.len()))
 }
 
 /// First position of `end` without a backslash before it.
