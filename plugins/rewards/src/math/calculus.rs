@@ -38,6 +38,7 @@ impl Evaluator {
         let count = to.checked_sub(from)?.checked_add(1).filter(|count| (0..=MOST_TERMS).contains(count))?;
         let start = Rational::whole(i64::from(function == "prod"));
         (0..count).try_fold(start, |all, step| {
+            self.pay(COST);
             let at = Value::Exact(Rational::whole(from + step));
             let term = self.with(bound.name, at, |evaluator| evaluator.exact(bound.body))?;
             let next = if function == "prod" { all.times(&term) } else { all.add(&term) };

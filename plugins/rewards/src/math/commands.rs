@@ -1,8 +1,8 @@
 //! LaTeX commands: fractions, roots, functions, matrices.
 
 use super::expression::{self, Constant, Expression, Function};
-use super::lex::Token;
 use super::parse::{Parser, named};
+use super::token::Token;
 
 impl Parser {
     pub(super) fn command(&mut self, name: &str) -> Option<Expression> {

@@ -122,6 +122,13 @@ impl Comparison {
                 vector(rows).is_some_and(|row| self.in_order(&row, parts))
             }
             (Tuple('(', parts, ')'), Matrix(rows)) => vector(rows).is_some_and(|row| self.in_order(parts, &row)),
+            // `2\mathbf{i} - 3\mathbf{j}`
+            (Matrix(_) | Tuple('(', ..), other) if other.is_scalar() && is_combination(other) => {
+                entries(gold).is_some_and(|row| self.combines(&row, other))
+            }
+            (other, Matrix(_) | Tuple('(', ..)) if other.is_scalar() && is_combination(other) => {
+                entries(answer).is_some_and(|row| self.combines(&row, other))
+            }
             (Matrix(rows), Matrix(others)) => {
                 rows.len() == others.len() && rows.iter().zip(others).all(|(row, other)| self.in_order(row, other))
             }
@@ -184,6 +191,23 @@ impl Comparison {
         let units = difference / unit - ROUNDING * (1.0 + exact.abs() / unit);
         let units = if zeros > 0 { 2.0 * units } else { units };
         exact.is_finite().then_some(units)
+    }
+
+    /// True if a sum of multiples of the unit vectors has these entries.
+    fn combines(&mut self, entries: &[Expression], sum: &Expression) -> bool {
+        let units = [Expression::Constant(Constant::I), Expression::Symbol("j".into()), Expression::Symbol("k".into())];
+        let at = |values: &[i64]| {
+            let set =
+                |sum: Expression, (unit, value): (&Expression, &i64)| sum.replaced(unit, &Expression::whole(*value));
+            units.iter().zip(values).fold(sum.clone(), set)
+        };
+        let whole = |sum: Expression, (entry, times): (&Expression, i64)| {
+            Expression::Sum(vec![sum, Expression::Product(vec![entry.clone(), Expression::whole(times)])])
+        };
+        let mixed = entries.iter().zip([2, 3, 5]).fold(Expression::whole(0), whole);
+        let third = entries.get(2).cloned().unwrap_or(Expression::whole(0));
+        let each = [(&entries[0], [1, 0, 0]), (&entries[1], [0, 1, 0]), (&third, [0, 0, 1])];
+        self.same(&mixed, &at(&[2, 3, 5])) && each.iter().all(|(entry, values)| self.same(entry, &at(values)))
     }
 
     fn in_order(&mut self, parts: &[Expression], others: &[Expression]) -> bool {
@@ -431,6 +455,22 @@ fn names_value(formula: &Expression) -> bool {
 /// True for a condition that leaves out single values.
 fn is_hole(condition: &Expression) -> bool {
     matches!(condition, Expression::Relation(_, signs) if *signs == ['≠'])
+}
+
+/// True for a formula with the unit vectors j or k and no variables.
+fn is_combination(sum: &Expression) -> bool {
+    let symbols = sum.symbols();
+    !symbols.is_empty() && symbols.iter().all(|name| matches!(*name, "j" | "k"))
+}
+
+/// The two or three entries of a vector.
+fn entries(vector: &Expression) -> Option<Vec<Expression>> {
+    let entries = match vector {
+        Expression::Matrix(rows) => self::vector(rows)?,
+        Expression::Tuple('(', parts, ')') => parts.clone(),
+        _ => return None,
+    };
+    (2..=3).contains(&entries.len()).then_some(entries)
 }
 
 /// The entries of a matrix of one row or one column.

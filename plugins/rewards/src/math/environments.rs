@@ -1,8 +1,8 @@
 //! Environments: matrices, cases, and aligned lines.
 
 use super::expression::Expression;
-use super::lex::Token;
-use super::parse::{Parser, RELATIONS};
+use super::parse::Parser;
+use super::token::{RELATIONS, Token};
 use super::{relation, tails};
 
 /// Environments whose rows are lines of formulas.

@@ -5,8 +5,7 @@ use std::sync::LazyLock;
 use ::regex::Regex;
 
 use super::label;
-use super::lex::Token;
-use super::parse::RELATIONS;
+use super::token::{RELATIONS, Token};
 
 /// True if a relation sign of the text has a space beside it.
 pub(super) fn has_spaced_relation(text: &str) -> bool {

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use ::regex::Regex;
 
+use super::token::Token;
 use super::{expression, joints, label, signs, tails};
 
 /// Longest text that is read, bytes; no answer is longer.
@@ -20,33 +21,6 @@ const MOST_TOKENS: usize = 1000;
 pub(super) enum Reading {
     First,
     Second,
-}
-
-/// A piece of a formula.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Token {
-    /// Digits with at most one point, and optionally an exponent.
-    Number(String),
-    /// A variable: a letter, or the command of a Greek letter.
-    Name(String),
-    /// Text in `\text{...}`: lower-case letters.
-    Words(String),
-    /// A command with a meaning, without its backslash.
-    Command(String),
-    /// Any other single character; relations and similar signs in Unicode.
-    Mark(char),
-    /// Words behind a value that are no unit, because they change it or say more of it: `or more`, `is wrong`.
-    Remark(String),
-    /// A wide space or a line break, which may part two answers.
-    Gap,
-    /// A space before what may be the next of two relations: `x=2 y=3`.
-    Seam,
-    /// Start of an environment with this name, without its star.
-    Begin(String),
-    /// End of a row of an environment.
-    Row,
-    /// End of an environment.
-    End,
 }
 
 /// The tokens of a formula; `None` if it is too long, or if a command's brace is unclosed.
@@ -400,7 +374,10 @@ impl<'t> Lexer<'t> {
             }
             ("dfrac" | "tfrac" | "cfrac" | "frac", _) => Token::Command("frac".into()),
             ("dbinom" | "tbinom" | "binom", _) => Token::Command("binom".into()),
-            ("ldots" | "dots" | "cdots" | "dotsc" | "dotsb", _) if self.repeats() => return Some(()),
+            ("ldots" | "dots" | "cdots" | "dotsc" | "dotsb", _) if self.ends_decimal() => {
+                self.repeat();
+                return Some(());
+            }
             _ if signs::is_in(signs::GREEK, name) => {
                 self.name(name);
                 return Some(());
@@ -445,9 +422,32 @@ impl<'t> Lexer<'t> {
     }
 
     /// True where dots behind a decimal say only that more digits follow.
-    fn repeats(&self) -> bool {
+    fn ends_decimal(&self) -> bool {
         let ends = self.rest.trim_matches(['$', ' ', '.', '~']).is_empty();
         ends && matches!(self.tokens.last(), Some(Token::Number(digits)) if digits.contains('.'))
+    }
+
+    /// In the second reading, the last digits of a decimal are a period if they stand there three times: `0.333\ldots`, `0.181818\ldots`.
+    fn repeat(&mut self) {
+        let Some(Token::Number(digits)) = self.tokens.last_mut().filter(|_| self.reading == Reading::Second) else {
+            return;
+        };
+        let places = digits.len() - digits.find('.').map_or(digits.len(), |point| point + 1);
+        let times = |length: usize| {
+            let period = &digits[digits.len() - length..];
+            digits.ends_with(&period.repeat(3))
+        };
+        let Some(length) = (1..=places / 3).find(|length| times(*length)) else { return };
+        let period = digits.split_off(digits.len() - length);
+        while digits.ends_with(&period) {
+            digits.truncate(digits.len() - length);
+        }
+        self.tokens.extend([
+            Token::Command("overline".into()),
+            Token::Mark('{'),
+            Token::Number(period),
+            Token::Mark('}'),
+        ]);
     }
 
     /// Reads a non-letter after a backslash.
@@ -552,7 +552,7 @@ impl<'t> Lexer<'t> {
             if !is_word(run[0]) {
                 let tokens = std::mem::take(&mut self.tokens);
                 self.tokens = within(bare, tokens, self.reading, self.depth + 1)?;
-            } else if bare == "base" && self.behind_value() {
+            } else if matches!(bare, "base" | "in base") && self.behind_value() {
                 self.tokens.push(Token::Command("base".into()));
             } else if let Some(core) = bare.strip_suffix(" and") {
                 self.said(core)?;

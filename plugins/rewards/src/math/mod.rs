@@ -28,6 +28,7 @@ mod signs;
 mod tails;
 #[cfg(test)]
 mod tests;
+mod token;
 
 pub use boxes::boxed;
 pub use extract::Places;

@@ -3,15 +3,13 @@
 use std::borrow::Cow;
 
 use super::expression::{Constant, Expression};
-use super::lex::{MOST_BYTES, Reading, Token, lex};
+use super::lex::{MOST_BYTES, Reading, lex};
 use super::rational::Rational;
+use super::token::{RELATIONS, Token};
 use super::{label, relation, signs, tails};
 
 /// Deepest nesting of brackets, fractions, roots and powers.
 const MOST_DEPTH: usize = 80;
-
-/// Signs of relations.
-pub(super) const RELATIONS: [char; 8] = ['=', '<', '>', '≤', '≥', '≠', '∈', '≈'];
 
 /// Signs between the members of a list. The last two say that all hold, and that one of them holds.
 const SEPARATORS: [char; 4] = [';', ',', '∧', '∨'];
@@ -27,7 +25,10 @@ pub(super) fn parse(text: &str, reading: Reading) -> Option<Expression> {
     }
     let text = single(text);
     let text = LEADS.iter().find_map(|lead| text.strip_prefix(lead)).unwrap_or(&text);
-    let text = text.trim_end_matches(['.', ':', '\\', ' ', '\n']);
+    // `0.333...`
+    let dots = text.strip_suffix("...").filter(|number| number.ends_with(|c: char| c.is_ascii_digit()));
+    let dotted = dots.map(|number| format!("{number}\\ldots"));
+    let text = dotted.as_deref().unwrap_or(text).trim_end_matches(['.', ':', '\\', ' ', '\n']);
     formula(text, reading).or_else(|| labelled(text, reading))
 }
 
@@ -282,6 +283,11 @@ impl Parser {
             } else if self.eat('∖') {
                 // An interval without a point is two intervals.
                 let Expression::Set(holes) = self.ratio()? else { return None };
+                // `\{1,2\} \setminus \{2\}`
+                if let Some(Expression::Set(members)) = parts.last_mut() {
+                    members.retain(|member| !holes.contains(member));
+                    continue;
+                }
                 for hole in holes {
                     let Expression::Tuple(open, mut ends, close) = parts.pop()? else { return None };
                     let upper = vec![hole.clone(), ends.pop()?];

@@ -1,8 +1,8 @@
 //! What stands behind a value: powers, indices, units, primes and other signs.
 
 use super::expression::{Constant, Expression};
-use super::lex::Token;
 use super::parse::Parser;
+use super::token::Token;
 use super::{canonical, signs, tails};
 
 /// Largest number of signs after a number or bracket: `!`, `%`, `°` and similar signs.

@@ -1,9 +1,12 @@
 //! Words behind a value: number words multiply it, units say what it measures, and other words may change it.
 
-use super::lex::Token;
+use super::token::Token;
 
 /// Number words behind a value, with the factor that each of them is.
-const SCALES: [(&str, &str); 14] = [
+const SCALES: [(&str, &str); 17] = [
+    ("mn", "1000000"),
+    ("mln", "1000000"),
+    ("bn", "1000000000"),
     ("dozen", "12"),
     ("hundred", "100"),
     ("thousand", "1000"),
