@@ -23,6 +23,7 @@ mod signs;
 mod tests;
 
 pub use boxes::boxed;
+pub(crate) use boxes::last as last_box;
 pub use extract::Places;
 pub(crate) use rational::Rational;
 
