@@ -304,7 +304,13 @@ pub(crate) fn chosen(text: &str) -> Option<Chosen> {
     });
     let found = FORMS.iter().flat_map(|form| form.captures_iter(text)).filter_map(|found| {
         let letter = found.get(1)?;
-        Some(Chosen { start: found.get(0)?.start(), letter: letter.as_str().chars().next()?, end: letter.end() })
+        // `Option B is correct?`
+        let stands = !text[found.get_match().end()..].starts_with('?');
+        stands.then_some(Chosen {
+            start: found.get(0)?.start(),
+            letter: letter.as_str().chars().next()?,
+            end: letter.end(),
+        })
     });
     let last = found.max_by_key(|chosen| chosen.end)?;
     let (before, behind) = (&text[..last.start], &text[last.end..]);

@@ -27,29 +27,30 @@ pub(crate) fn outside(text: &str) -> String {
 fn without(text: &str, open: &str, close: &str) -> String {
     let mut said = String::new();
     let mut rest = text;
+    // A tag that is not found once is not in the rest either.
+    let mut has_open = true;
     loop {
+        let begins = if has_open { rest.find(open) } else { None };
+        has_open = begins.is_some();
         let ends = rest.find(close);
-        match rest.find(open) {
-            Some(begins) if ends.is_none_or(|ends| begins < ends) => {
+        match (begins, ends) {
+            (None, None) => return said + rest,
+            (Some(begins), ends) if ends.is_none_or(|ends| begins < ends) => {
                 let (before, inside) = (&rest[..begins], &rest[begins + open.len()..]);
-                match inside.find(close) {
-                    Some(length) => {
-                        said.push_str(before);
-                        rest = &inside[length + close.len()..];
-                    }
-                    None => {
-                        let is_quoted = !before.rsplit('\n').next().unwrap_or_default().trim().is_empty();
-                        return said + if is_quoted { rest } else { before };
-                    }
-                }
+                let Some(length) = inside.find(close) else {
+                    let is_quoted = !before.rsplit('\n').next().unwrap_or_default().trim().is_empty();
+                    return said + if is_quoted { rest } else { before };
+                };
+                said.push_str(before);
+                rest = &inside[length + close.len()..];
             }
-            _ => match ends {
-                Some(ends) => {
-                    said.clear();
-                    rest = &rest[ends + close.len()..];
-                }
-                None => return said + rest,
-            },
+            // All ends before the next beginning are without one.
+            (begins, _) => {
+                said.clear();
+                let before = begins.unwrap_or(rest.len());
+                let last = rest[..before].rfind(close).unwrap_or_default();
+                rest = &rest[last + close.len()..];
+            }
         }
     }
 }
