@@ -31,6 +31,7 @@ mod tests;
 mod token;
 
 pub use boxes::boxed;
+pub(crate) use boxes::last as last_box;
 pub use extract::Places;
 pub(crate) use rational::Rational;
 

@@ -124,6 +124,32 @@ fn answers_are_graded_as_a_teacher_would() {
     }
 }
 
+/// Completions of one dataset's answer, whose answer a reward must find first.
+#[derive(serde::Deserialize)]
+struct Completions {
+    reward: String,
+    kind: String,
+    gold: String,
+    anchored: Option<bool>,
+    right: Vec<String>,
+    wrong: Vec<String>,
+}
+
+#[test]
+fn an_answer_is_found_where_a_reader_would_look() {
+    for line in include_str!("../../golden/found.jsonl").lines() {
+        let Completions { reward, kind, gold, anchored, right, wrong } = serde_json::from_str(line).unwrap();
+        let keys = anchored.map_or("{}".into(), |anchored| format!("{{\"anchored\": {anchored}}}"));
+        let mut reward = capo_plugin::Image::own().reward(&reward, &keys).unwrap();
+        for (texts, expected) in [(right, 1.0), (wrong, 0.0)] {
+            for text in texts {
+                let scored = RolloutFixture::new(&[&text]).answers(&[&gold]).score(&mut reward).unwrap();
+                assert_eq!(scored.rewards, [expected], "{kind}: {gold} | {text} | {anchored:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn one_answer_however_it_is_written() {
     let alike = [
