@@ -107,13 +107,15 @@ pub(super) struct Parser {
     barred: bool,
     /// Place behind the last unit; no factor begins there.
     pub(super) measured: usize,
+    /// True if the tokens can be read in no way.
+    pub(super) failed: bool,
     /// True within the argument of a sine or the like, where degrees count.
     pub(super) is_angle: bool,
 }
 
 impl Parser {
     pub(super) fn new(tokens: Vec<Token>) -> Self {
-        Self { tokens, at: 0, depth: 0, barred: false, measured: 0, is_angle: false }
+        Self { tokens, at: 0, depth: 0, barred: false, measured: 0, failed: false, is_angle: false }
     }
 
     /// The expression of other tokens at this depth.
@@ -131,7 +133,7 @@ impl Parser {
             (*open, *close) = ('(', ')');
         }
         let list = self.list()?;
-        (self.at == self.tokens.len()).then_some(list)
+        (self.at == self.tokens.len() && !self.failed).then_some(list)
     }
 
     pub(super) fn peek(&self) -> Option<&Token> {
@@ -157,7 +159,7 @@ impl Parser {
     /// Runs `parse` one level deeper.
     pub(super) fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         self.depth += 1;
-        let found = if self.depth > MOST_DEPTH { None } else { parse(self) };
+        let found = if self.depth > MOST_DEPTH || self.failed { None } else { parse(self) };
         self.depth -= 1;
         found
     }
@@ -383,7 +385,8 @@ impl Parser {
         }
         let place = self.at;
         let fraction = match self.peek()? {
-            Token::Command(name) if name == "frac" => self.atom(),
+            // Only numbers make a proper fraction.
+            Token::Command(name) if name == "frac" && self.is_plain() => self.atom(),
             Token::Number(_) => self.plain_fraction(),
             _ => return None,
         };
@@ -392,6 +395,19 @@ impl Parser {
             self.at = place;
         }
         sum.map(|sum| Expression::Number(sum, false))
+    }
+
+    /// True if the fraction that comes next is one of two numbers.
+    fn is_plain(&self) -> bool {
+        use Token::{Mark, Number};
+        match &self.tokens[self.at + 1..] {
+            [Mark('{'), Number(_), Mark('}'), Mark('{'), Number(_), Mark('}'), ..]
+            | [Mark('{'), Number(_), Mark('}'), Number(_), ..]
+            | [Number(_), Mark('{'), Number(_), Mark('}'), ..] => true,
+            // `\frac12`
+            [Number(digits), ..] => digits.len() > 1,
+            _ => false,
+        }
     }
 
     fn plain_fraction(&mut self) -> Option<Expression> {

@@ -196,45 +196,76 @@ impl Parser {
         }
     }
 
-    /// Parses a binomial coefficient behind the letter `C`: `C(10,3)`, `C_{10}^3`, `C^3_{10}`; also `10C3`.
+    /// Parses a binomial coefficient behind the letter `C`: `C(10,3)`; also `10C3`.
     pub(super) fn choices(&mut self, last: &Expression) -> Option<Expression> {
-        let place = self.at;
         let is_c = |token: &Token| *token == Token::Name("C".into());
-        let found = match (last, self.tokens.get(self.at..)?) {
-            (Expression::Symbol(name), [Token::Mark('('), ..]) if name == "C" => match self.deeper(Self::atom) {
-                Some(Expression::Tuple('(', parts, ')')) if parts.len() == 2 => {
-                    Some(Expression::Call("binomial", parts))
-                }
-                _ => None,
-            },
+        match (last, self.tokens.get(self.at..)?) {
+            (Expression::Symbol(name), [Token::Mark('('), ..]) if name == "C" && self.is_pair() => {
+                self.committed(|parser| match parser.deeper(Self::atom)? {
+                    Expression::Tuple('(', parts, ')') if parts.len() == 2 => Some(Expression::Call("binomial", parts)),
+                    _ => None,
+                })
+            }
             (Expression::Number(..), [letter, Token::Number(_), ..]) if is_c(letter) && self.behind_number() => {
                 self.at += 1;
-                self.atom().map(|below| Expression::Call("binomial", vec![last.clone(), below]))
+                self.committed(Self::atom).map(|below| Expression::Call("binomial", vec![last.clone(), below]))
             }
             _ => None,
-        };
-        if found.is_none() {
-            self.at = place;
         }
-        found
     }
 
-    /// Parses both scripts of the letter `C`, of which the lower one is the number to choose from.
-    fn scripts(&mut self) -> Option<Expression> {
-        let place = self.at;
-        let first = self.mark().filter(|mark| matches!(mark, '^' | '_'))?;
-        let both = (|| {
-            self.at += 1;
-            let one = self.deeper(Self::atom)?;
-            let second = if first == '_' { '^' } else { '_' };
-            let other = if self.eat(second) { self.deeper(Self::atom)? } else { return None };
-            let parts = if first == '_' { vec![one, other] } else { vec![other, one] };
-            Some(Expression::Call("binomial", parts))
-        })();
-        if both.is_none() {
-            self.at = place;
+    /// True if the bracket that comes next has one comma between its two parts.
+    fn is_pair(&self) -> bool {
+        let (mut depth, mut commas) = (0usize, 0);
+        for token in &self.tokens[self.at..] {
+            match token {
+                Token::Mark('(' | '[' | '{' | '⦃') => depth += 1,
+                Token::Mark(')' | ']' | '}' | '⦄') if depth <= 1 => return commas == 1 && *token == Token::Mark(')'),
+                Token::Mark(')' | ']' | '}' | '⦄') => depth -= 1,
+                Token::Mark(',') if depth == 1 => commas += 1,
+                _ => {}
+            }
         }
-        both
+        false
+    }
+
+    /// Parses both scripts of the letter `C`, of which the lower one is the number to choose from: `C_{10}^3`, `C^3_{10}`.
+    fn scripts(&mut self) -> Option<Expression> {
+        let first = self.mark().filter(|mark| matches!(mark, '^' | '_'))?;
+        let second = if first == '_' { '^' } else { '_' };
+        if self.tokens.get(self.behind_script()?) != Some(&Token::Mark(second)) {
+            return None;
+        }
+        self.at += 1;
+        let parts = self.committed(|parser| {
+            let one = parser.deeper(Self::atom)?;
+            let other = if parser.eat(second) { parser.deeper(Self::atom)? } else { return None };
+            Some(if first == '_' { vec![one, other] } else { vec![other, one] })
+        })?;
+        Some(Expression::Call("binomial", parts))
+    }
+
+    /// The place behind the script that comes next.
+    fn behind_script(&self) -> Option<usize> {
+        let mut depth = 0usize;
+        for (at, token) in self.tokens.iter().enumerate().skip(self.at + 1) {
+            match token {
+                Token::Mark('{') => depth += 1,
+                Token::Mark('}') => depth = depth.checked_sub(1)?,
+                _ => {}
+            }
+            if depth == 0 {
+                return Some(at + 1);
+            }
+        }
+        None
+    }
+
+    /// What `parse` finds. If it finds nothing, no other way to read the tokens is tried, because such ways would multiply.
+    fn committed<T>(&mut self, parse: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        let found = parse(self);
+        self.failed |= found.is_none();
+        found
     }
 
     /// Parses a binomial coefficient from the script before its letter: `{}^{10}C_3`.

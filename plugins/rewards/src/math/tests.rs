@@ -47,6 +47,11 @@ fn hostile() -> Vec<String> {
         "\\max(".to_owned() + &(1..60).map(|n| format!("x+{n},")).collect::<String>() + "x)",
         "\\text{a ".repeat(50) + "1",
         "5\\text{ million}".repeat(60),
+        "C(".repeat(39) + "1" + &",2)".repeat(39),
+        "C(".repeat(39) + "1" + &")".repeat(39),
+        "C(".repeat(300),
+        "C_{".repeat(39) + "1" + &"}".repeat(39),
+        "C_{".repeat(39) + "1" + &"}^2".repeat(39),
         "\\boxed{1$é".into(),
         "1} and \\boxed{é$ \\boxed{2}".into(),
     ];
