@@ -3,6 +3,8 @@
 use capo_plugin::Completion;
 use capo_plugin::prelude::*;
 
+use crate::thoughts;
+
 /// Compares the answer at the end of a completion with the dataset's.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -25,10 +27,10 @@ impl Reward for ExactMatch {
 impl ExactMatch {
     /// 1.0 if the completion ended by itself and its answer equals the dataset's, else 0.0.
     ///
-    /// The answer of a text is the trimmed text after its last separator, or the whole text if it has no separator. The
+    /// The answer of a completion is looked for outside of its thoughts. The answer of a text is the trimmed text after its last separator, or the whole text if it has no separator. The
     /// dataset's answer is read in the same way, so a whole worked solution (as in GSM8K, separator `####`) works too.
     fn reward(&self, completion: &Completion<'_>) -> f32 {
-        let right = self.answer(completion.text) == self.answer(completion.answer);
+        let right = self.answer(&thoughts::outside(completion.text)) == self.answer(completion.answer);
         f32::from(u8::from(right && !completion.truncated))
     }
 
@@ -71,6 +73,10 @@ mod tests {
             ("=", "10 12 14 1420", "1420", 0.0),
             ("", "14=20", "14=20", 1.0),
             ("", "x=1420", "1420", 0.0),
+            // What stands in thoughts is not the answer.
+            ("=", "<think>so x=1421</think>1420", "1420", 1.0),
+            ("=", "<think>so x=1420</think>\n1421", "1420", 0.0),
+            ("####", "so #### 1421</think>\n1420", "#### 1420", 1.0),
             // The dataset's answer may be a worked solution.
             ("####", "so 2\n#### 2", worked, 1.0),
             ("####", "so 3\n#### 3", worked, 0.0),

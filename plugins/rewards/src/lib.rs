@@ -12,9 +12,11 @@ mod exact_match;
 mod format;
 pub mod math;
 mod number;
+mod phrases;
 pub mod program;
 mod regex;
 mod soft_overlong;
+mod thoughts;
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
 //! LaTeX commands: fractions, roots, functions, matrices.
 
 use super::expression::{self, Constant, Expression, Function};
-use super::lex::Token;
-use super::parse::Parser;
+use super::parse::{Parser, named};
+use super::token::Token;
 
 impl Parser {
     pub(super) fn command(&mut self, name: &str) -> Option<Expression> {
@@ -25,6 +25,9 @@ impl Parser {
             "lceil" => self.fenced("rceil", "ceil"),
             "overline" | "bar" => Some(self.atom()?.marked("\u{305}")),
             "dot" | "ddot" => Some(self.atom()?.marked(name)),
+            "sum" | "prod" => self.series(if name == "sum" { "sum" } else { "prod" }),
+            "int" => self.integral(),
+            "lim" => self.limit(),
             "boxed" | "fbox" | "underline" | "overrightarrow" | "widehat" => self.atom(),
             _ => self.function(expression::function(name)?),
         }
@@ -56,6 +59,7 @@ impl Parser {
         let is_angle = matches!(function, "sin" | "cos" | "tan" | "cot" | "sec" | "csc");
         let outer = std::mem::replace(&mut self.is_angle, is_angle);
         let argument = self.applied();
+        let argument = argument.and_then(|argument| self.turned(argument));
         self.is_angle = outer;
         let arguments = match argument? {
             Expression::Tuple(_, parts, _) | Expression::Set(parts) => parts,
@@ -77,19 +81,101 @@ impl Parser {
         Expression::product(vec![value, Expression::Constant(Constant::Pi), Expression::whole(180).inverse()])
     }
 
-    /// Argument of a function without brackets: all factors up to the next function.
+    /// The argument of a function in brackets, with a sign of degrees behind these: `\sin(30)^\circ`.
+    fn turned(&mut self, argument: Expression) -> Option<Expression> {
+        let is_degree = match self.tokens.get(self.at..) {
+            Some([Token::Mark('°'), ..]) => 1,
+            Some([Token::Mark('^'), Token::Mark('°'), ..]) => 2,
+            Some([Token::Mark('^'), Token::Mark('{'), Token::Mark('°'), Token::Mark('}'), ..]) => 4,
+            _ => return Some(argument),
+        };
+        self.at += is_degree;
+        Some(self.degrees(argument))
+    }
+
+    /// Argument of a function. In brackets these are all of it: `\sin(x)^2` is the square of a sine. Without brackets it is all factors
+    /// up to the next function.
     fn applied(&mut self) -> Option<Expression> {
-        let bracket = self.mark() == Some('(');
+        let bracket = matches!(self.mark(), Some('(' | '['));
+        if bracket {
+            return self.deeper(Self::atom);
+        }
         let mut factors = vec![self.factor()?];
         let plain = |token: Option<&Token>| match token {
             Some(Token::Number(_) | Token::Name(_)) => true,
             Some(Token::Command(name)) => matches!(name.as_str(), "pi" | "frac" | "sqrt"),
             _ => false,
         };
-        while !bracket && plain(self.peek()) {
+        while plain(self.peek()) {
             factors.push(self.factor()?);
         }
         Some(Expression::product(factors))
+    }
+
+    /// Parses a sum or a product over a variable: `\sum_{k=1}^{10} k`. It goes up to the next `+` or `-`.
+    fn series(&mut self, function: Function) -> Option<Expression> {
+        if !(self.eat('_') && self.eat('{')) {
+            return None;
+        }
+        let Token::Name(variable) = self.next()? else { return None };
+        let from = if self.eat('=') { self.sum()? } else { return None };
+        let to = if self.eat('}') && self.eat('^') { self.deeper(Self::atom)? } else { return None };
+        let body = self.deeper(Self::product)?;
+        Some(over(function, &variable, body, [from, to]))
+    }
+
+    /// Parses an integral from one end to another.
+    fn integral(&mut self) -> Option<Expression> {
+        let from = if self.eat('_') { self.signed_atom()? } else { return None };
+        let to = if self.eat('^') { self.signed_atom()? } else { return None };
+        let rest = self.tokens.get(self.at..)?;
+        let (mut depth, mut end) = (0i64, None);
+        for (at, pair) in rest.windows(2).enumerate() {
+            match pair {
+                [Token::Mark('(' | '[' | '{'), _] => depth += 1,
+                [Token::Mark(')' | ']' | '}'), _] => depth -= 1,
+                [Token::Name(d), Token::Name(variable)] if d == "d" && depth == 0 => {
+                    end = Some((at, variable.clone()));
+                    break;
+                }
+                _ => {}
+            }
+        }
+        let (end, variable) = end?;
+        let body = if end == 0 { Expression::whole(1) } else { self.within(rest[..end].to_vec())? };
+        self.at += end + 2;
+        body.is_scalar().then(|| over("integral", &variable, body, [from, to]))
+    }
+
+    /// The end of an integral, which may have a sign: `^{-1}`.
+    fn signed_atom(&mut self) -> Option<Expression> {
+        let minus = self.eat('-');
+        let end = self.deeper(Self::atom)?;
+        Some(if minus { end.negated() } else { end })
+    }
+
+    /// Parses a limit: `\lim_{x \to 0^+} f(x)`. It goes up to the next `+` or `-`.
+    fn limit(&mut self) -> Option<Expression> {
+        if !(self.eat('_') && self.eat('{')) {
+            return None;
+        }
+        let Token::Name(variable) = self.next()? else { return None };
+        let minus = if self.eat('→') { self.eat('-') } else { return None };
+        let place = self.deeper(Self::atom)?;
+        let place = if minus { place.negated() } else { place };
+        let mut side = 0;
+        if self.eat('^') {
+            let grouped = self.eat('{');
+            side = if self.eat('+') { 1 } else { -i64::from(self.eat('-')) };
+            if side == 0 || grouped && !self.eat('}') {
+                return None;
+            }
+        }
+        if !self.eat('}') {
+            return None;
+        }
+        let body = self.deeper(Self::product)?;
+        Some(over("limit", &variable, body, [place, Expression::whole(side)]))
     }
 
     /// The members in `\{1, 2\}`, or the condition in `\{x \mid x > 1\}`.
@@ -117,22 +203,13 @@ impl Parser {
             }
         })
     }
+}
 
-    pub(super) fn matrix(&mut self) -> Option<Expression> {
-        let mut rows = vec![Vec::new()];
-        loop {
-            rows.last_mut()?.push(self.relation()?);
-            match self.next()? {
-                Token::Mark('&') => {}
-                Token::End => break,
-                Token::Row if self.peek() == Some(&Token::End) => {
-                    self.at += 1;
-                    break;
-                }
-                Token::Row => rows.push(Vec::new()),
-                _ => return None,
-            }
-        }
-        Some(Expression::Matrix(rows))
-    }
+/// A function of a formula, its variable, which is bound by it, and two values.
+fn over(function: Function, variable: &str, body: Expression, ends: [Expression; 2]) -> Expression {
+    let bound = Expression::Symbol(expression::bound(variable));
+    // `i` may number the terms of a sum.
+    let body = body.replaced(&named(variable.into()), &bound);
+    let [from, to] = ends;
+    Expression::Call(function, vec![body, bound, from, to])
 }

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use super::canonical;
 use super::complex::Complex;
-use super::evaluate::{Evaluator, POSITIVE, Value};
+use super::evaluate::{Evaluator, LARGE, POSITIVE, SMALL, Value};
 use super::expression::{Constant, Expression};
+use super::label;
 use super::rational::Rational;
 use super::relation::{between, by_name, is_system, said};
 
@@ -15,7 +16,13 @@ const MOST_MEMBERS: usize = 64;
 /// Points at which formulas with variables are compared, and how many of them must have a value.
 const POINTS: Range<u64> = 0..POSITIVE;
 const POSITIVE_POINTS: Range<u64> = POSITIVE..POSITIVE + 6;
+const SMALL_POINTS: Range<u64> = SMALL..SMALL + 6;
+const LARGE_POINTS: Range<u64> = LARGE..LARGE + 6;
 const LEAST_POINTS: usize = 3;
+
+/// Largest logarithm of a value that `f64` cannot hold, and largest difference of two that counts as rounding.
+const MOST_LOGARITHM: f64 = 1e6;
+const SAME_LOGARITHM: f64 = 1e-9;
 
 /// Largest relative difference of `f64` that counts as rounding.
 const ROUNDING: f64 = 1e-9;
@@ -55,6 +62,7 @@ impl Comparison {
             }
             (Relation(parts, signs), Relation(others, other_signs)) => {
                 self.relations((parts, signs), (others, other_signs))
+                    || self.functions(gold, answer)
                     || said(gold).zip(said(answer)).is_some_and(|((name, value), (other_name, other))| {
                         // `P(X=0)` has no value of its own.
                         (self.same(name, other_name) || self.alike(name, other_name)) && self.same(&value, &other)
@@ -67,7 +75,8 @@ impl Comparison {
             }
             (Relation(..), _) => self.value(gold).is_some_and(|value| self.same(&value, answer)),
             (_, Relation(..)) => {
-                let value = self.value(answer).or_else(|| self.total(answer).filter(|_| gold.is_constant()));
+                let value =
+                    self.value(answer).or_else(|| self.total(answer).filter(|_| gold.is_constant() || derives(answer)));
                 value.is_some_and(|value| self.same(gold, &value))
             }
             // The values of `x=1, y=2` alone are in their order.
@@ -80,6 +89,15 @@ impl Comparison {
                 let region = |other: &Expression| said(other).map_or_else(|| other.clone(), |(_, region)| region);
                 self.as_sets(parts, &others.iter().map(region).collect::<Vec<_>>())
             }
+            // What a function is where it has no value, as in `\frac{1}{x} \text{ for } x \ne 0`, may be left out.
+            (Tuple('?', parts, _), other) if !matches!(other, Tuple('?', ..)) => {
+                is_hole(&parts[1]) && self.same(&parts[0], other)
+            }
+            (other, Tuple('?', parts, _)) if !matches!(other, Tuple('?', ..)) => {
+                is_hole(&parts[1]) && self.same(other, &parts[0])
+            }
+            (Tuple('∧', parts, _), Tuple('∧', others, _)) => self.as_sets(parts, others),
+            (Tuple('∧', ..), _) | (_, Tuple('∧', ..)) => false,
             // A base may be left out.
             (Tuple('_', parts, _), other) if !matches!(other, Tuple('_', ..)) => self.same(&parts[0], other),
             (other, Tuple('_', parts, _)) if !matches!(other, Tuple('_', ..)) => self.same(other, &parts[0]),
@@ -99,6 +117,18 @@ impl Comparison {
             // One answer in several forms.
             (Set(parts) | List(parts), other) if !parts.is_empty() => parts.iter().all(|part| self.same(part, other)),
             (other, Set(parts) | List(parts)) if !parts.is_empty() => parts.iter().all(|part| self.same(other, part)),
+            // A column or a row is also written as a point: `\langle 2, -3 \rangle`.
+            (Matrix(rows), Tuple('(' | '[', parts, ')' | ']')) => {
+                vector(rows).is_some_and(|row| self.in_order(&row, parts))
+            }
+            (Tuple('(', parts, ')'), Matrix(rows)) => vector(rows).is_some_and(|row| self.in_order(parts, &row)),
+            // `2\mathbf{i} - 3\mathbf{j}`
+            (Matrix(_) | Tuple('(', ..), other) if other.is_scalar() && is_combination(other) => {
+                entries(gold).is_some_and(|row| self.combines(&row, other))
+            }
+            (other, Matrix(_) | Tuple('(', ..)) if other.is_scalar() && is_combination(other) => {
+                entries(answer).is_some_and(|row| self.combines(&row, other))
+            }
             (Matrix(rows), Matrix(others)) => {
                 rows.len() == others.len() && rows.iter().zip(others).all(|(row, other)| self.in_order(row, other))
             }
@@ -110,22 +140,74 @@ impl Comparison {
         }
     }
 
-    /// The exact part of an approximation, and the last part if it is the exact value to as many places as it has.
+    /// The exact part of an approximation, and the last part if it is the exact value to as many places as it has. A part that is no
+    /// rounding of the exact one contradicts it, so that the approximation says nothing.
     fn approximated(&mut self, parts: &[Expression], signs: &[char]) -> Vec<Expression> {
         let place = signs.iter().position(|sign| *sign == '≈').unwrap_or_default();
-        let mut values = vec![match place {
+        let exact = match place {
             0 => parts[0].clone(),
             _ => Expression::Relation(parts[..=place].to_vec(), signs[..place].to_vec()),
-        }];
-        if let Some(rounded @ Expression::Number(number, _)) = parts.last()
-            && let Some((_, below)) = number.parts()
-            && let Some(places) = (0..19).find(|places| 10i64.pow(*places) % below == 0)
-        {
-            let difference = self.0.at(0).value(&parts[place]).near().re - number.to_f64();
-            let unit = 10f64.powi(-(places as i32));
-            values.extend((difference.abs() <= 0.5 * unit + ROUNDING).then(|| rounded.clone()));
+        };
+        let differences: Vec<f64> =
+            parts[place + 1..].iter().filter_map(|part| self.missed(&parts[place], part)).collect();
+        if differences.iter().any(|difference| *difference > 1.0) {
+            return Vec::new();
+        }
+        let mut values = vec![exact];
+        if let (Some(rounded @ Expression::Number(..)), Some(difference)) = (parts.last(), differences.last()) {
+            values.extend((*difference <= 0.5).then(|| rounded.clone()));
         }
         values
+    }
+
+    /// By how many units of its last digit a rounded number misses an exact value; `None` if one of them is no such number.
+    fn missed(&mut self, exact: &Expression, rounded: &Expression) -> Option<f64> {
+        let (Expression::Number(number, _), scale) = (match rounded {
+            Expression::Percent(part) => (part.as_ref(), 0.01),
+            other => (other, 1.0),
+        }) else {
+            return None;
+        };
+        // Nothing is known of `\zeta(3)`.
+        if exact.any(&|part| matches!(part, Expression::Call("of", _))) {
+            return None;
+        }
+        let (above, below) = number.parts()?;
+        let places = (0..19).find(|places| 10i64.pow(*places) % below == 0)?;
+        let zeros = if places > 0 || above == 0 {
+            0
+        } else {
+            (1..19).take_while(|zeros| above % 10i64.pow(*zeros) == 0).count()
+        };
+        let unit = 10f64.powi(zeros as i32 - places as i32);
+        let exact = self.0.at(0).value(exact).near().re;
+        let difference = (exact / scale - number.to_f64()).abs();
+        // What needs no more digits is not rounded.
+        let digits = exact / scale / unit;
+        if difference > ROUNDING * number.to_f64().abs() && (digits - digits.round()).abs() <= ROUNDING * digits.abs() {
+            return Some(f64::INFINITY);
+        }
+        // Of a round number the zeros may be digits.
+        let units = difference / unit - ROUNDING * (1.0 + exact.abs() / unit);
+        let units = if zeros > 0 { 2.0 * units } else { units };
+        exact.is_finite().then_some(units)
+    }
+
+    /// True if a sum of multiples of the unit vectors has these entries.
+    fn combines(&mut self, entries: &[Expression], sum: &Expression) -> bool {
+        let units = [Expression::Constant(Constant::I), Expression::Symbol("j".into()), Expression::Symbol("k".into())];
+        let at = |values: &[i64]| {
+            let set =
+                |sum: Expression, (unit, value): (&Expression, &i64)| sum.replaced(unit, &Expression::whole(*value));
+            units.iter().zip(values).fold(sum.clone(), set)
+        };
+        let whole = |sum: Expression, (entry, times): (&Expression, i64)| {
+            Expression::Sum(vec![sum, Expression::Product(vec![entry.clone(), Expression::whole(times)])])
+        };
+        let mixed = entries.iter().zip([2, 3, 5]).fold(Expression::whole(0), whole);
+        let third = entries.get(2).cloned().unwrap_or(Expression::whole(0));
+        let each = [(&entries[0], [1, 0, 0]), (&entries[1], [0, 1, 0]), (&third, [0, 0, 1])];
+        self.same(&mixed, &at(&[2, 3, 5])) && each.iter().all(|(entry, values)| self.same(entry, &at(values)))
     }
 
     fn in_order(&mut self, parts: &[Expression], others: &[Expression]) -> bool {
@@ -141,11 +223,12 @@ impl Comparison {
             && others.iter().all(|other| parts.iter().any(|part| self.same(part, other)))
     }
 
-    /// True if the list has a member twice.
+    /// True if the list has a member twice, be it in another form.
     fn repeats(&mut self, parts: &[Expression]) -> bool {
-        let mut texts: Vec<String> = parts.iter().map(|part| canonical::write(part, &mut self.0)).collect();
-        texts.sort_unstable();
-        texts.windows(2).any(|pair| pair[0] == pair[1])
+        if parts.len() > MOST_MEMBERS {
+            return false;
+        }
+        parts.iter().enumerate().any(|(at, part)| parts[at + 1..].iter().any(|other| self.same(part, other)))
     }
 
     /// True if the two lists have the same members equally often.
@@ -164,7 +247,7 @@ impl Comparison {
         if gold.is_constant() && answer.is_constant() {
             let (left, right) = (self.0.at(0).value(gold), self.0.value(answer));
             return if left.is_nan() || right.is_nan() {
-                self.alike(gold, answer)
+                self.alike(gold, answer) || self.as_large(gold, answer)
             } else {
                 equal(&left, &right)
                     || cancels(&mut self.0, [&left, &right], [gold, answer])
@@ -177,6 +260,12 @@ impl Comparison {
         alike.unwrap_or_else(|| self.alike(gold, answer))
     }
 
+    /// True if two constants that `f64` cannot hold have the same logarithm.
+    fn as_large(&mut self, gold: &Expression, answer: &Expression) -> bool {
+        let logarithms = self.0.logarithm(gold).zip(self.0.logarithm(answer));
+        logarithms.is_some_and(|(one, other)| one.abs() <= MOST_LOGARITHM && (one - other).abs() <= SAME_LOGARITHM)
+    }
+
     /// True if both have the same canonical text; for expressions without a value.
     fn alike(&mut self, gold: &Expression, answer: &Expression) -> bool {
         canonical::write(gold, &mut self.0) == canonical::write(answer, &mut self.0)
@@ -184,7 +273,8 @@ impl Comparison {
 
     /// True if the values of two expressions fit at all points where both have one; `None` if they have one at too few points. Where neither
     /// has `i`, every part must be real, because `\sqrt{ab}` and `\sqrt{a}\sqrt{b}` differ beyond that. If that leaves too few points, all
-    /// variables are positive, and if it still does, as for `\sqrt{x-5}`, parts need not be real.
+    /// variables are positive, then small, as for `\arcsin x`, then large, as for `\sqrt{x-50}`, and then parts need not be real. Two formulas
+    /// that fit must also fit on both sides of each place where one of them changes.
     fn at_points(
         &mut self,
         one: &Expression,
@@ -195,7 +285,8 @@ impl Comparison {
         let real = !has_i(one) && !has_i(other);
         let evaluator = &mut self.0;
         let mut fits = None;
-        for (real, points) in [(real, POINTS), (real, POSITIVE_POINTS), (false, POINTS)] {
+        let families = [POINTS, POSITIVE_POINTS, SMALL_POINTS, LARGE_POINTS].map(|points| (real, points));
+        for (real, points) in families.into_iter().chain([(false, POINTS)]) {
             evaluator.real = real;
             let mut found = 0;
             for point in points {
@@ -213,8 +304,35 @@ impl Comparison {
                 break;
             }
         }
+        if fits == Some(true) && !evaluator.fit_at_breaks([one, other], &mut fit) {
+            fits = Some(false);
+        }
         evaluator.real = false;
         fits
+    }
+
+    /// True if both give a function the same value, under another name of its variable: `f(x) = x^2` and `f(t) = t^2`.
+    fn functions(&mut self, gold: &Expression, answer: &Expression) -> bool {
+        let arguments = |relation: &Expression| match relation {
+            Expression::Relation(parts, signs) if *signs == ['='] => match &parts[0] {
+                Expression::Call("of", called) => {
+                    let names = called[1..].iter().all(|part| matches!(part, Expression::Symbol(_)));
+                    (names && called.len() > 1).then(|| called[1..].to_vec())
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        let Some((ours, theirs)) = arguments(gold).zip(arguments(answer)) else { return false };
+        if ours == theirs || ours.len() != theirs.len() {
+            return false;
+        }
+        let renamed = |relation: &Expression, arguments: &[Expression]| {
+            arguments.iter().enumerate().fold(relation.clone(), |relation, (at, argument)| {
+                relation.replaced(argument, &Expression::Symbol(format!("\u{2}{at}")))
+            })
+        };
+        self.same(&renamed(gold, &ours), &renamed(answer, &theirs))
     }
 
     fn relations(&mut self, gold: (&[Expression], &[char]), answer: (&[Expression], &[char])) -> bool {
@@ -262,20 +380,105 @@ impl Comparison {
     fn value(&mut self, relation: &Expression) -> Option<Expression> {
         let Expression::Relation(parts, signs) = relation else { return None };
         let last = parts.last().filter(|_| signs.iter().all(|sign| *sign == '='));
-        said(relation).map(|(_, value)| value).or_else(|| {
-            let last = last?;
-            parts.iter().all(|part| part.is_scalar() && self.same(last, part)).then(|| last.clone())
-        })
+        if let Some((name, value)) = said(relation) {
+            if matches!(name, Expression::Words(letters) if label::is_denied(letters)) {
+                return None;
+            }
+            // `x = 2 = 3` gives no value.
+            let agrees = last.is_none_or(|last| parts[1..].iter().all(|part| self.agrees(part, last)));
+            return agrees.then_some(value);
+        }
+        let last = last?;
+        parts.iter().all(|part| part.is_scalar() && self.same(last, part)).then(|| last.clone())
     }
 
-    /// The number that an answer such as `m+n = 100+13 = 113` gives to a formula of several variables. `x^2+y^2-25 = 0` is about a curve.
+    /// True unless two constants differ by more than a rounding.
+    fn agrees(&mut self, part: &Expression, last: &Expression) -> bool {
+        let are_constants = [part, last].iter().all(|one| one.is_scalar() && one.is_constant());
+        !are_constants || self.same(last, part) || self.missed(part, last).is_some_and(|missed| missed <= 1.0)
+    }
+
+    /// The number that an answer such as `m+n = 100+13 = 113` or `|z|^2 = 1` gives to a formula. `x^2+y^2-25 = 0` is about a curve, and
+    /// `2x = 4` is an equation to solve.
     fn total(&mut self, relation: &Expression) -> Option<Expression> {
         let Expression::Relation(parts, signs) = relation else { return None };
         let (formula, values) = parts.split_first()?;
-        let chain = signs.iter().all(|sign| *sign == '=') && values.last() != Some(&Expression::whole(0));
-        let computes = chain && formula.is_scalar() && formula.symbols().len() > 1;
-        let mut are_one = || values.iter().all(|value| value.is_constant() && self.same(&values[0], value));
-        (computes && are_one()).then(|| values[0].clone())
+        let last = values.last()?;
+        let names = names_value(formula);
+        let chain = signs.iter().all(|sign| *sign == '=') && (names || *last != Expression::whole(0));
+        let computes =
+            chain && (names || formula.is_scalar() && (formula.symbols().len() > 1 || self.has_no_value(formula)));
+        let constant = |value: &Expression| value.is_constant() || derives(relation);
+        let mut are_one = || values.iter().all(|value| constant(value) && self.same(last, value));
+        (computes && are_one()).then(|| last.clone())
+    }
+
+    /// True for a formula of numbers without a value that is known here, such as a hard integral.
+    fn has_no_value(&mut self, formula: &Expression) -> bool {
+        formula.is_constant()
+            && formula.any(&|part| matches!(part, Expression::Call("sum" | "prod" | "integral" | "limit", _)))
+            && self.0.value(formula).is_nan()
+    }
+}
+
+/// True for a relation that says what a derivative is: `\frac{d}{dx} x^2 = 2x`.
+fn derives(relation: &Expression) -> bool {
+    let Expression::Relation(parts, _) = relation else { return false };
+    let is_d = |part: &Expression| *part == Expression::Symbol("d".into());
+    let is_below = |part: &Expression| match part {
+        Expression::Power(base, exponent) if **exponent == Expression::whole(-1) => {
+            matches!(base.as_ref(), Expression::Product(factors) if factors.len() == 2 && is_d(&factors[0]))
+        }
+        _ => false,
+    };
+    matches!(parts[0], Expression::Product(_)) && parts[0].any(&is_below)
+}
+
+/// True for a formula that names a value and is no equation's side to solve: `|z|^2`, `\max f`, `\sigma^2`, `P(2)`.
+fn names_value(formula: &Expression) -> bool {
+    let names = |part: &Expression| match part {
+        Expression::Call("abs", parts) => parts.iter().all(Expression::is_name),
+        Expression::Call("of" | "max" | "min" | "gcd" | "lcm" | "sum" | "prod" | "integral" | "limit", _) => {
+            !part.is_constant()
+        }
+        _ => false,
+    };
+    let is_unknown = |name: &&str| name.len() == 1 && name.bytes().all(|b| b.is_ascii_lowercase());
+    let symbols = formula.symbols();
+    let is_formula = formula.any(&|part| matches!(part, Expression::Call(..)))
+        || matches!(formula, Expression::Power(base, _) if base.is_name());
+    // `P(X=2)`
+    let has_condition = matches!(formula, Expression::Product(factors) if factors.iter().any(|part| matches!(part, Expression::Relation(..))));
+    has_condition || formula.any(&names) || is_formula && !symbols.is_empty() && !symbols.iter().any(is_unknown)
+}
+
+/// True for a condition that leaves out single values.
+fn is_hole(condition: &Expression) -> bool {
+    matches!(condition, Expression::Relation(_, signs) if *signs == ['≠'])
+}
+
+/// True for a formula with the unit vectors j or k and no variables.
+fn is_combination(sum: &Expression) -> bool {
+    let symbols = sum.symbols();
+    !symbols.is_empty() && symbols.iter().all(|name| matches!(*name, "j" | "k"))
+}
+
+/// The two or three entries of a vector.
+fn entries(vector: &Expression) -> Option<Vec<Expression>> {
+    let entries = match vector {
+        Expression::Matrix(rows) => self::vector(rows)?,
+        Expression::Tuple('(', parts, ')') => parts.clone(),
+        _ => return None,
+    };
+    (2..=3).contains(&entries.len()).then_some(entries)
+}
+
+/// The entries of a matrix of one row or one column.
+fn vector(rows: &[Vec<Expression>]) -> Option<Vec<Expression>> {
+    match rows {
+        [row] if row.len() > 1 => Some(row.clone()),
+        rows if rows.len() > 1 && rows.iter().all(|row| row.len() == 1) => Some(rows.concat()),
+        _ => None,
     }
 }
 

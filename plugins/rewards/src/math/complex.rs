@@ -1,6 +1,6 @@
 //! The operations on complex numbers in `f64` that answers need.
 
-/// A complex number. A result that is not a number, or that overflows from finite numbers, is NaN in both parts.
+/// A complex number. A result that is not a number, or for which finite numbers are too large or too small, is NaN in both parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Complex {
     pub(super) re: f64,
@@ -37,6 +37,15 @@ impl Complex {
         if self.is_nan() || (finite && !self.is_finite()) { Self::NAN } else { self }
     }
 
+    /// A result that is only 0 because it is too small for `f64` has no value.
+    fn above_zero(self, nonzero: bool) -> Self {
+        if nonzero && self.re.abs().max(self.im.abs()) < f64::MIN_POSITIVE { Self::NAN } else { self }
+    }
+
+    fn is_zero(self) -> bool {
+        self.re == 0.0 && self.im == 0.0
+    }
+
     pub(super) fn plus(self, other: Self) -> Self {
         let sum = Self { re: self.re + other.re, im: self.im + other.im };
         sum.checked(self.is_finite() && other.is_finite())
@@ -44,16 +53,17 @@ impl Complex {
 
     pub(super) fn times(self, other: Self) -> Self {
         let finite = self.is_finite() && other.is_finite();
+        let nonzero = !self.is_zero() && !other.is_zero();
         if self.im == 0.0 && other.im == 0.0 {
-            return Self::real(self.re * other.re).checked(finite);
+            return Self::real(self.re * other.re).checked(finite).above_zero(nonzero);
         }
         let re = self.re * other.re - self.im * other.im;
-        Self { re, im: self.re * other.im + self.im * other.re }.checked(finite)
+        Self { re, im: self.re * other.im + self.im * other.re }.checked(finite).above_zero(nonzero)
     }
 
     pub(super) fn inverse(self) -> Self {
         if self.im == 0.0 {
-            return Self::real(1.0 / self.re).checked(self.is_finite());
+            return Self::real(1.0 / self.re).checked(self.is_finite()).above_zero(self.is_finite());
         }
         let square = self.re * self.re + self.im * self.im;
         Self { re: self.re / square, im: -self.im / square }.checked(self.is_finite())
@@ -67,16 +77,17 @@ impl Complex {
     fn exp(self) -> Self {
         let size = self.re.exp();
         if self.im == 0.0 {
-            return Self::real(size).checked(self.is_finite());
+            return Self::real(size).checked(self.is_finite()).above_zero(self.is_finite());
         }
-        Self { re: size * self.im.cos(), im: size * self.im.sin() }.checked(self.is_finite())
+        let finite = self.is_finite();
+        Self { re: size * self.im.cos(), im: size * self.im.sin() }.checked(finite).above_zero(finite)
     }
 
     /// The principal value of a power.
     pub(super) fn power(self, exponent: Self) -> Self {
         let finite = self.is_finite() && exponent.is_finite();
         if exponent.im == 0.0 && self.im == 0.0 && (self.re >= 0.0 || exponent.re.fract() == 0.0) {
-            return Self::real(self.re.powf(exponent.re)).checked(finite);
+            return Self::real(self.re.powf(exponent.re)).checked(finite).above_zero(finite && self.re != 0.0);
         }
         if exponent.im == 0.0 && exponent.re == 0.5 {
             return self.square_root();

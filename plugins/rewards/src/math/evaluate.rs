@@ -5,11 +5,15 @@ use std::f64::consts::{FRAC_PI_2, PI};
 use super::complex::Complex;
 use super::expression::{Constant, Expression, Function, folded};
 use super::rational::Rational;
+use super::{expression, factorials};
 use num_integer::Integer;
 
 /// Limit on the work of one comparison. Each visited part of an expression costs one step, and so does each product
 /// of two 64-bit words. Beyond the limit no expression has a value.
 const MOST_WORK: u64 = 2_000_000;
+
+/// Largest term, relative to the largest one of its sum, that a comparison in `f64` may miss.
+const HIDDEN: f64 = 1e-9;
 
 /// Largest number whose factorial is computed.
 const MOST_FACTORIAL: i64 = 300;
@@ -24,9 +28,10 @@ pub(super) enum Value {
 impl Value {
     pub(super) fn near(&self) -> Complex {
         match self {
-            // A number too large for `f64` is not infinite, so it has no value.
+            // A number too large for `f64` is not infinite, and one too small is not 0, so it has no value.
             Self::Exact(value) => {
-                Some(value.to_f64()).filter(|near| near.is_finite()).map_or(Complex::NAN, Complex::real)
+                let fits = |near: &f64| near.is_finite() && (near.abs() >= f64::MIN_POSITIVE || value.is_zero());
+                Some(value.to_f64()).filter(fits).map_or(Complex::NAN, Complex::real)
             }
             Self::Near(value) => *value,
         }
@@ -45,12 +50,19 @@ pub(super) struct Evaluator {
     pub(super) real: bool,
     /// True if `R` and `r` are two variables.
     cased: bool,
+    /// True where a sum may hide a term, because many of them are added or compared with others.
+    pub(super) hides: bool,
+    /// Values of bound variables, and of those that are moved.
+    fixed: Vec<(String, Value)>,
+    /// Sums, integrals and limits without a free variable, and what each of them is.
+    known: Vec<(Vec<Expression>, Complex)>,
 }
 
 impl Evaluator {
     /// An evaluator of these expressions. Variables are told apart by case if one of them needs it.
     pub(super) fn of(expressions: &[&Expression]) -> Self {
-        Self { work: MOST_WORK, point: 0, real: false, cased: expressions.iter().any(|one| one.is_cased()) }
+        let cased = expressions.iter().any(|one| one.is_cased());
+        Self { work: MOST_WORK, point: 0, real: false, cased, hides: false, fixed: Vec::new(), known: Vec::new() }
     }
 
     /// The name under which a variable is known.
@@ -63,6 +75,45 @@ impl Evaluator {
     pub(super) fn at(&mut self, point: u64) -> &mut Self {
         self.point = point;
         self
+    }
+
+    /// What `find` finds where the variable of this name has a value.
+    pub(super) fn with<T>(&mut self, name: &str, value: Value, find: impl FnOnce(&mut Self) -> T) -> T {
+        self.fixed.push((name.to_owned(), value));
+        let found = find(self);
+        self.fixed.pop();
+        found
+    }
+
+    /// Counts many steps.
+    pub(super) fn pay(&mut self, steps: u64) {
+        self.work = self.work.saturating_sub(steps);
+    }
+
+    /// The value of a sum, an integral or a limit, which is found once if no variable is free in it.
+    fn once(&mut self, function: Function, parts: &[Expression]) -> Complex {
+        let closed =
+            self.fixed.iter().all(|(name, _)| !expression::is_bound(name)) && parts.iter().all(Expression::is_constant);
+        if !closed {
+            return self.near_bound(function, parts);
+        }
+        if let Some((_, value)) = self.known.iter().find(|(known, _)| known == parts) {
+            return *value;
+        }
+        let value = self.near_bound(function, parts);
+        self.known.push((parts.to_vec(), value));
+        value
+    }
+
+    /// The value of the variable of this name.
+    fn variable(&self, name: &str) -> Value {
+        if expression::is_bound(name) {
+            let fixed = self.fixed.iter().rev().find(|(known, _)| known == name);
+            return fixed.map_or(Value::Near(Complex::NAN), |(_, value)| value.clone());
+        }
+        let name = self.name(name);
+        let fixed = self.fixed.iter().rev().find(|(known, _)| *known == name);
+        fixed.map_or_else(|| Value::Exact(variable(&name, self.point)), |(_, value)| value.clone())
     }
 
     /// The value of `expression`; NaN if it has none.
@@ -105,27 +156,33 @@ impl Evaluator {
     }
 
     /// Counts the cost of a result.
-    fn spent(&mut self, result: Option<Rational>) -> Option<Rational> {
+    pub(super) fn spent(&mut self, result: Option<Rational>) -> Option<Rational> {
         let words = result.as_ref().map_or(64, |value| value.bits() / 64 + 1);
         self.work = self.work.saturating_sub(words * words);
         result.filter(|_| self.work > 0)
     }
 
-    fn exact(&mut self, expression: &Expression) -> Option<Rational> {
+    pub(super) fn exact(&mut self, expression: &Expression) -> Option<Rational> {
         if !self.step() {
             return None;
         }
         match expression {
             Expression::Number(value, _) => Some(value.clone()),
-            Expression::Symbol(name) => Some(variable(&self.name(name), self.point)),
+            Expression::Symbol(name) => match self.variable(name) {
+                Value::Exact(value) => Some(value),
+                Value::Near(_) => None,
+            },
             Expression::Sum(terms) => terms.iter().try_fold(Rational::whole(0), |sum, term| {
                 let term = self.exact(term)?;
                 self.spent(sum.add(&term))
             }),
-            Expression::Product(factors) => factors.iter().try_fold(Rational::whole(1), |product, factor| {
-                let factor = self.exact(factor)?;
-                self.spent(product.times(&factor))
-            }),
+            Expression::Product(factors) => {
+                let factors = factorials::cancelled(factors);
+                factors.iter().try_fold(Rational::whole(1), |product, factor| {
+                    let factor = self.exact(factor)?;
+                    self.spent(product.times(&factor))
+                })
+            }
             Expression::Power(base, exponent) => {
                 let (base, exponent) = (self.exact(base)?, self.exact(exponent)?);
                 let (times, degree) = exponent.parts()?;
@@ -137,6 +194,8 @@ impl Evaluator {
                 let part = self.exact(part)?;
                 self.spent(part.times(&Rational::decimal("0.01")?))
             }
+            Expression::Call(function @ ("sum" | "prod"), parts) => self.exact_series(function, parts),
+            Expression::Call("integral" | "limit", _) => None,
             Expression::Call(function, arguments) => {
                 let arguments = arguments.iter().map(|part| self.exact(part)).collect::<Option<Vec<_>>>()?;
                 let result = match *function {
@@ -159,18 +218,17 @@ impl Evaluator {
             return Complex::NAN;
         }
         match expression {
-            Expression::Number(value, _) => Complex::real(value.to_f64()),
-            Expression::Symbol(name) => Complex::real(variable(&self.name(name), self.point).to_f64()),
+            Expression::Number(value, _) => Value::Exact(value.clone()).near(),
+            Expression::Symbol(name) => self.variable(name).near(),
             Expression::Constant(constant) => match constant {
                 Constant::Pi => Complex::real(PI),
                 Constant::E => Complex::real(std::f64::consts::E),
                 Constant::I => Complex::I,
                 Constant::Infinity => Complex::real(f64::INFINITY),
             },
-            Expression::Sum(terms) => {
-                terms.iter().fold(Complex::real(0.0), |sum, term| sum.plus(self.value(term).near()))
-            }
+            Expression::Sum(terms) => self.near_sum(terms),
             Expression::Product(factors) => {
+                let factors = factorials::cancelled(factors);
                 factors.iter().fold(Complex::real(1.0), |product, factor| product.times(self.value(factor).near()))
             }
             Expression::Power(base, exponent) => {
@@ -187,6 +245,7 @@ impl Evaluator {
                 }
             }
             Expression::Percent(part) => self.value(part).near().times(Complex::real(0.01)),
+            Expression::Call(function @ ("sum" | "prod" | "integral" | "limit"), parts) => self.once(function, parts),
             Expression::Call(function, arguments) => {
                 let arguments: Vec<Complex> = arguments.iter().map(|part| self.value(part).near()).collect();
                 match *function {
@@ -204,10 +263,51 @@ impl Evaluator {
     }
 }
 
+impl Evaluator {
+    /// The sum in `f64`. A term that the sum does not show has no value: `1 + e^{-50}` is not 1. What rounding leaves, as in `\sin\pi`, may
+    /// vanish.
+    fn near_sum(&mut self, terms: &[Expression]) -> Complex {
+        let values: Vec<Complex> = terms.iter().map(|term| self.value(term).near()).collect();
+        let sum = values.iter().fold(Complex::real(0.0), |sum, value| sum.plus(*value));
+        let least = HIDDEN * values.iter().map(|value| value.abs()).fold(0.0, f64::max);
+        let is_hidden = |value: &Complex| value.abs() > 0.0 && value.abs() < least;
+        let hides = !self.hides
+            && sum.is_finite()
+            && terms.iter().zip(&values).any(|(term, value)| is_hidden(value) && self.size(term) < least);
+        if hides { Complex::NAN } else { sum }
+    }
+
+    /// The natural logarithm of a positive constant, which may be too large or too small for `f64`.
+    pub(super) fn logarithm(&mut self, expression: &Expression) -> Option<f64> {
+        if !self.step() {
+            return None;
+        }
+        let near = self.value(expression).near();
+        if near.im == 0.0 && near.re > 0.0 && near.is_finite() {
+            return Some(near.re.ln());
+        }
+        match expression {
+            Expression::Product(factors) => {
+                factors.iter().try_fold(0.0, |sum, factor| Some(sum + self.logarithm(factor)?))
+            }
+            Expression::Power(base, exponent) => {
+                let exponent = self.value(exponent).near();
+                let exponent = Some(exponent.as_real()).filter(|exponent| exponent.is_finite())?;
+                Some(exponent * self.logarithm(base)?)
+            }
+            _ => None,
+        }
+    }
+}
+
 /// The first point at which all variables are positive.
 pub(super) const POSITIVE: u64 = 8;
 
-/// A fraction with an absolute value between 1/4 and 4. Point 1 has the sign that point 0 has not.
+/// The first point at which variables are small, and the first at which they are large.
+pub(super) const SMALL: u64 = 16;
+pub(super) const LARGE: u64 = 24;
+
+/// A fraction with an absolute value between 1/4 and 4, or an eighth or 64 times that. Point 1 has the sign that point 0 has not.
 fn variable(name: &str, point: u64) -> Rational {
     let mix = |hash: u64, byte: u64| {
         let mixed = (hash ^ byte).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -216,8 +316,13 @@ fn variable(name: &str, point: u64) -> Rational {
     let hash = |point| name.bytes().map(u64::from).chain([point, 0]).fold(0xcbf2_9ce4_8422_2325, mix);
     let (above, below) = ((hash(point) >> 8) % 61 + 29, (hash(point) >> 32) % 53 + 23);
     let is_negative = if point == 1 { hash(0) >> 50 & 1 == 0 } else { hash(point) >> 50 & 1 == 1 };
-    let sign = if is_negative && point < POSITIVE { -1 } else { 1 };
-    Rational::new((sign * above as i64).into(), below.into()).unwrap_or(Rational::whole(2))
+    let sign = if is_negative && !(POSITIVE..SMALL).contains(&point) { -1 } else { 1 };
+    let (times, parts) = match point {
+        LARGE.. => (64, 1),
+        SMALL.. => (1, 8),
+        _ => (1, 1),
+    };
+    Rational::new((sign * times * above as i64).into(), (parts * below).into()).unwrap_or(Rational::whole(2))
 }
 
 fn exact_call(function: Function, arguments: &[Rational]) -> Option<Rational> {

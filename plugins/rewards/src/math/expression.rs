@@ -47,10 +47,29 @@ pub(super) type Function = &'static str;
 const COMMANDS: &str = "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth sech csch \
     arcsinh arccosh arctanh arccoth arcsech arccsch ln gcd lcm max min";
 
-/// The function with this command; `arsinh` is `arcsinh`.
+/// The function with this command; `arsinh` and `asinh` are `arcsinh`.
 pub(super) fn function(command: &str) -> Option<Function> {
-    let is_inverse = |known: &str| known.strip_prefix("arc").is_some_and(|of| command.strip_prefix("ar") == Some(of));
+    let command = match command {
+        "tg" => "tan",
+        "ctg" | "cotg" => "cot",
+        "cosec" => "csc",
+        "arctg" => "arctan",
+        "arcctg" => "arccot",
+        other => other,
+    };
+    let is_inverse = |known: &str| {
+        let of = known.strip_prefix("arc").filter(|of| !of.is_empty());
+        of.is_some_and(|of| command.strip_prefix("ar") == Some(of) || command.strip_prefix('a') == Some(of))
+    };
     COMMANDS.split(' ').find(|known| *known == command || is_inverse(known))
+}
+
+/// What begins the name of a variable that a sum, a product, an integral or a limit binds.
+const BOUND: char = '\u{1}';
+
+/// The name of a bound variable.
+pub(super) fn bound(name: &str) -> String {
+    format!("{BOUND}{name}")
 }
 
 /// The name of a variable in lower case. `E` and `I` stay, because `e` and `i` are constants, and `\Delta`, because `\delta` is another letter.
@@ -58,6 +77,11 @@ pub(super) fn folded(name: &str) -> String {
     let (head, index) = name.split_at(name.find(|c: char| !c.is_alphabetic()).unwrap_or(name.len()));
     let stays = matches!(head, "E" | "I") || signs::is_in(signs::GREEK, head);
     if stays { head.to_owned() + &index.to_lowercase() } else { name.to_lowercase() }
+}
+
+/// True for the name of a bound variable.
+pub(super) fn is_bound(name: &str) -> bool {
+    name.starts_with(BOUND)
 }
 
 impl Expression {
@@ -115,14 +139,26 @@ impl Expression {
                 matches!(factors.as_slice(), [Self::Symbol(f), _] if is_function(f))
                     || factors.iter().all(Self::is_name)
             }
-            Self::Call("of", parts) => matches!(&parts[0], Self::Symbol(f) if is_function(f)),
+            Self::Call("of", parts) => {
+                matches!(&parts[0], Self::Symbol(f) if !matches!(f.as_str(), "zeta" | "Gamma"))
+            }
             Self::Power(base, exponent) => base.is_name() && **exponent == Self::whole(-1),
-            Self::Call("abs" | "sin" | "cos" | "tan", parts) => parts.iter().all(Self::is_name),
+            Self::Call("abs" | "sin" | "cos" | "tan" | "max" | "min", parts) => parts.iter().all(Self::is_name),
             Self::Tuple('(', parts, ')') | Self::Tuple(':', parts, _) => {
                 parts.iter().all(|part| matches!(part, Self::Symbol(_) | Self::Constant(Constant::E | Constant::I)))
             }
             _ => false,
         }
+    }
+
+    /// A matrix with its rows as columns. A point is a row and a column.
+    pub(super) fn transposed(self) -> Self {
+        let Self::Matrix(rows) = &self else { return self };
+        let width = rows.first().map_or(0, Vec::len);
+        if rows.iter().any(|row| row.len() != width) {
+            return self;
+        }
+        Self::Matrix((0..width).map(|column| rows.iter().map(|row| row[column].clone()).collect()).collect())
     }
 
     /// Direct parts of the expression.
@@ -146,9 +182,32 @@ impl Expression {
         holds(self) || self.parts().into_iter().any(|part| part.any(holds))
     }
 
-    /// Names of the variables.
+    /// The expression with another one in place of each part that equals `what`.
+    pub(super) fn replaced(&self, what: &Self, by: &Self) -> Self {
+        let all = |parts: &[Self]| parts.iter().map(|part| part.replaced(what, by)).collect::<Vec<_>>();
+        match self {
+            one if one == what => by.clone(),
+            Self::Number(..) | Self::Symbol(_) | Self::Words(_) | Self::Constant(_) => self.clone(),
+            Self::Sum(parts) => Self::Sum(all(parts)),
+            Self::Product(parts) => Self::Product(all(parts)),
+            Self::Power(base, exponent) => {
+                Self::Power(Box::new(base.replaced(what, by)), Box::new(exponent.replaced(what, by)))
+            }
+            Self::Call(function, parts) => Self::Call(function, all(parts)),
+            Self::Percent(part) => Self::Percent(Box::new(part.replaced(what, by))),
+            Self::List(parts) => Self::List(all(parts)),
+            Self::Tuple(open, parts, close) => Self::Tuple(*open, all(parts), *close),
+            Self::Set(parts) => Self::Set(all(parts)),
+            Self::Union(parts) => Self::Union(all(parts)),
+            Self::Matrix(rows) => Self::Matrix(rows.iter().map(|row| all(row)).collect()),
+            Self::Relation(parts, signs) => Self::Relation(all(parts), signs.clone()),
+        }
+    }
+
+    /// Names of the free variables.
     pub(super) fn symbols(&self) -> BTreeSet<&str> {
         match self {
+            Self::Symbol(name) if is_bound(name) => BTreeSet::new(),
             Self::Symbol(name) => BTreeSet::from([name.as_str()]),
             _ => self.parts().into_iter().flat_map(Self::symbols).collect(),
         }
@@ -162,7 +221,7 @@ impl Expression {
 
     /// True if the expression has a value without variables.
     pub(super) fn is_constant(&self) -> bool {
-        !self.any(&|part| matches!(part, Self::Symbol(_)))
+        !self.any(&|part| matches!(part, Self::Symbol(name) if !is_bound(name)))
     }
 
     /// True if any number in the expression was written with a decimal point.

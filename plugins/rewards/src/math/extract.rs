@@ -5,8 +5,10 @@ use std::sync::LazyLock;
 
 use ::regex::Regex;
 
-use super::boxes::{boxed, lists, says, words};
-use super::{expression, signs};
+use super::boxes::{self, lists};
+use super::{environments, expression, signs};
+use crate::phrases::{self, Anchor, says, words};
+use crate::thoughts;
 
 /// Positions at which an answer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,12 +18,6 @@ pub enum Places {
     /// Also the last formula or number, and a text that is nothing but an answer.
     Any,
 }
-
-/// Phrases before an answer, in lower case.
-const ANCHORS: [&str; 5] = ["final answer is", "answer is", "answer:", "answer :", "answer**:"];
-
-/// Largest number of such phrases that are read, from the end of a text.
-const MOST_ANCHORS: usize = 8;
 
 /// Largest number of kinds of tags that are taken out of a text.
 const MOST_TAGS: usize = 8;
@@ -62,59 +58,243 @@ impl Candidate {
     }
 }
 
-/// Candidates for a completion's answer, best first.
+/// Candidates for a completion's answer, best first. A text that takes its answer back has only what it says behind that.
 pub(super) fn candidates(text: &str, places: Places) -> Vec<Candidate> {
-    if let Some(boxed) = boxed(text) {
-        return if boxed.trim().is_empty() { Vec::new() } else { vec![Candidate::whole(&boxed)] };
+    let mut text = text;
+    let mut follows_answer = false;
+    if let Some(last) = boxes::last(text) {
+        let behind = &text[last.end..];
+        if phrases::taken_back(behind).is_none() {
+            let stands = !last.inside.trim().is_empty() && !phrases::is_negated(&text[..last.start]);
+            return if stands { vec![Candidate::whole(&last.inside)] } else { Vec::new() };
+        }
+        follows_answer = true;
+        text = behind.trim_start_matches(['$', ' ', '}']);
+        text = text.strip_prefix("\\)").or(text.strip_prefix("\\]")).unwrap_or(text);
     }
-    let text = &without_tags(tagged(text).filter(|_| places == Places::Any).unwrap_or(text));
+    let text = &*without_tags(tagged(text).filter(|_| places == Places::Any).unwrap_or(text));
+    let text = if places == Places::Any { phrases::without_courtesy(text) } else { text };
     let fenced = fenced(text);
     let pieces = if places == Places::Any { with_runs(text, &fenced) } else { Vec::new() };
-    let mut found = Vec::new();
-    // A last line as in GSM8K, and no heading.
-    if let Some((_, last)) = text.trim_end().rsplit_once("####").filter(|(_, last)| !last.contains('\n')) {
-        found.push(Candidate::whole(last.trim_matches(['*', ' '])));
+    Page { text, follows_answer, places, fenced, pieces }.candidates()
+}
+
+/// A text without a box, and the formulas in it.
+struct Page<'t> {
+    text: &'t str,
+    /// True if the text takes back an answer before it.
+    follows_answer: bool,
+    places: Places,
+    fenced: Vec<Piece<'t>>,
+    /// Those between delimiters and those without, if both count.
+    pieces: Vec<Piece<'t>>,
+}
+
+impl Page<'_> {
+    fn candidates(&self) -> Vec<Candidate> {
+        let mut found = self.last_line();
+        let anchor = self.anchor();
+        if self.places == Places::Any
+            && let Some(chosen) = self.chosen(anchor.as_ref())
+        {
+            found.push(chosen);
+        }
+        // Formulas count behind what takes an answer back.
+        let mut from = 0;
+        if let Some(anchor) = &anchor {
+            let end = self.end_of_value(anchor);
+            if let Some(behind) = phrases::taken_back(&self.text[end..]) {
+                from = end + behind;
+            } else if self.is_changed(anchor) {
+                return found;
+            } else {
+                found.extend(self.named(anchor));
+            }
+        }
+        if self.places == Places::Any {
+            found.extend(self.last(from));
+        }
+        found.retain(|candidate| !candidate.text.trim().is_empty());
+        found
     }
-    let anchors = anchors(text);
-    let near = |anchor| named(text, anchor, &fenced, MOST_BEFORE);
-    // A later sentence such as `This answer is correct` names no other answer.
-    let names = |anchor: &&_| near(**anchor).is_some() || begins_line(text, anchor.0) && !anchor.1.is_empty();
-    let anchor = anchors.iter().find(names).or(anchors.first()).copied();
-    if let Some((behind, rest)) = anchor {
-        if let Some(formula) = near((behind, rest)) {
+
+    /// The last line behind `####` as in GSM8K, which is no heading.
+    fn last_line(&self) -> Vec<Candidate> {
+        let line = self.text.trim_end().rsplit_once("####").map(|(_, last)| last).filter(|last| !last.contains('\n'));
+        let stands = |line: &&str| phrases::taken_back(line).is_none() && !is_changed_line(line);
+        line.filter(stands)
+            .map(|line| Candidate::whole(&without_remarks(line.trim_matches(['*', ' ']))))
+            .into_iter()
+            .collect()
+    }
+
+    /// The last phrase that names an answer. A later sentence such as `This answer is correct` names none.
+    fn anchor(&self) -> Option<Anchor<'_>> {
+        let anchors = phrases::anchors(self.text, self.follows_answer);
+        let names = |anchor: &&Anchor<'_>| {
+            let corrects = self.places == Places::Any && anchor.corrects;
+            self.near(anchor).is_some()
+                || (corrects || begins_line(self.text, anchor.behind)) && !anchor.rest.is_empty()
+        };
+        anchors.iter().find(names).or(anchors.iter().find(|anchor| !anchor.corrects)).copied()
+    }
+
+    /// The formula right behind a phrase.
+    fn near(&self, anchor: &Anchor<'_>) -> Option<String> {
+        named(self.text, (anchor.behind, anchor.rest), &self.fenced, MOST_BEFORE)
+    }
+
+    /// Formulas and numbers in the rest of a phrase's line.
+    fn line(&self, anchor: &Anchor<'_>) -> Vec<Piece<'_>> {
+        let end = anchor.start + anchor.rest.len();
+        self.pieces.iter().filter(|piece| (anchor.behind..end).contains(&piece.start)).copied().collect()
+    }
+
+    /// End of the first value behind a phrase.
+    fn end_of_value(&self, anchor: &Anchor<'_>) -> usize {
+        let mut values = Vec::new();
+        runs(self.text, (anchor.start, anchor.start + anchor.rest.len()), &mut values);
+        let fenced = self.fenced.iter().find(|piece| piece.start >= anchor.behind);
+        let first = values.first().into_iter().chain(fenced).min_by_key(|piece| piece.start);
+        first
+            .filter(|first| first.start <= anchor.start + MOST_BEFORE)
+            .map_or(anchor.start, |first| first.end.max(anchor.start))
+    }
+
+    /// True if the words behind the value that a phrase names make another value of it.
+    fn is_changed(&self, anchor: &Anchor<'_>) -> bool {
+        let pieces = if self.places == Places::Any { &self.pieces } else { &self.fenced };
+        let first = pieces.iter().find(|piece| piece.start >= anchor.behind && !is_name(self.text, piece));
+        first.is_some_and(|first| phrases::is_changed(&self.text[first.end..])) || is_changed_line(anchor.rest)
+    }
+
+    /// What a phrase names.
+    fn named(&self, anchor: &Anchor<'_>) -> Vec<Candidate> {
+        let mut found = Vec::new();
+        let rest = anchor.rest;
+        if let Some(formula) = self.near(anchor) {
             found.push(Candidate::new(if choice(rest).is_some() { rest } else { &formula }, &formula));
         }
-        if places == Places::Any || begins_line(text, behind) {
+        if self.places == Places::Any || begins_line(self.text, anchor.behind) {
+            let rest = without_option(rest);
             found.extend([rest, rest.trim_matches(AROUND)].map(Candidate::bare));
         }
-        let end = behind + text[behind..].find(rest).map_or(0, |at| at + rest.len());
-        let line: Vec<Piece<'_>> =
-            pieces.iter().filter(|piece| (behind..end).contains(&piece.start)).copied().collect();
-        if let Some(formula) = named(text, (behind, rest), &line, usize::MAX) {
+        if let Some(formula) = named(self.text, (anchor.behind, rest), &self.line(anchor), usize::MAX) {
             // Words beside a formula would be its factors.
             let place = if is_prose(rest) { found.len() - 2 } else { found.len() };
             found.insert(place, Candidate::new(if formula.contains("\\text") { &formula } else { rest }, &formula));
         }
+        found
     }
-    if places == Places::Any {
-        if fenced.is_empty() && is_answer(text.trim()) {
-            found.push(Candidate::bare(text.trim()));
+
+    /// The option that the text calls right behind `anchor` and behind every formula of another sentence.
+    fn chosen(&self, anchor: Option<&Anchor<'_>>) -> Option<Candidate> {
+        let chosen = phrases::chosen(self.text)?;
+        let behind = &self.text[chosen.end..];
+        let sentence = behind.find(['\n']).or(behind.find(". ")).unwrap_or(behind.len());
+        let is_last = self.pieces.last().is_none_or(|last| last.start < chosen.end + sentence)
+            && anchor.is_none_or(|anchor| anchor.behind <= chosen.end);
+        let letter = chosen.letter.to_string();
+        // `B: 12`
+        let named = behind.trim_start_matches([')', '*', ':', '.', ' ']).lines().next().unwrap_or_default();
+        let named = self
+            .pieces
+            .iter()
+            .find(|piece| piece.start >= chosen.end && named.starts_with(&self.text[piece.start..piece.end]));
+        is_last.then(|| match named {
+            Some(piece) => Candidate::new(&format!("({letter}) {}", piece.inside), piece.inside),
+            None => Candidate::whole(&letter),
+        })
+    }
+
+    /// The text if it is nothing but an answer, the words that there is no solution, or the last formula at `from` or behind it.
+    fn last(&self, from: usize) -> Vec<Candidate> {
+        let mut found = Vec::new();
+        if from == 0 && self.fenced.is_empty() && is_answer(self.text.trim()) {
+            found.push(Candidate::bare(self.text.trim()));
         }
-        let last = pieces.last().filter(|last| !last.fenced).map(|last| last.inside);
-        found.extend(last.into_iter().flat_map(|last| [last, last.trim_matches(AROUND)]).map(Candidate::whole));
-        found.extend(fenced.len().checked_sub(1).map(|last| Candidate::whole(&with_neighbours(text, &fenced, last))));
+        if let Some((end, phrase)) = phrases::none(self.text)
+            && end >= from
+            && self.pieces.last().is_none_or(|last| last.start < end || phrases::explains(&self.text[end..]))
+        {
+            found.push(Candidate::whole(&format!("\\text{{{}}}", phrase.trim_end_matches('s'))));
+            return found;
+        }
+        let Some(last) = self.stands(from) else { return found };
+        let inside = Some(last.inside).filter(|_| !last.fenced);
+        found.extend(inside.into_iter().flat_map(|last| [last, last.trim_matches(AROUND)]).map(Candidate::whole));
+        let fenced = self.fenced.iter().rposition(|piece| (from..=last.start).contains(&piece.start));
+        found.extend(fenced.map(|place| {
+            Candidate::whole(&scaled(self.text, with_neighbours(self.text, &self.fenced, place), &self.fenced[place]))
+        }));
+        found
     }
-    found.retain(|candidate| !candidate.text.trim().is_empty());
-    found
+
+    /// The last formula that no words around it deny, compare with another value, or take back.
+    fn stands(&self, from: usize) -> Option<&Piece<'_>> {
+        let mut end = self.text.len();
+        for piece in self.pieces.iter().rev().take_while(|piece| piece.start >= from) {
+            let (before, behind) = (&self.text[..piece.start], &self.text[piece.end..]);
+            // `42, not 7`
+            if phrases::is_negated(before) {
+                end = piece.start;
+                continue;
+            }
+            let between = self.text.get(piece.end..end).unwrap_or_default();
+            let is_apart = end < self.text.len() && (between.contains('\n') || between.contains(". "));
+            let is_compared =
+                !piece.inside.contains('=') && phrases::is_compared(before) || phrases::is_supposed(before);
+            let taken_back = phrases::taken_back(behind).is_some();
+            return (!is_apart && !is_compared && !taken_back && !phrases::is_changed(behind)).then_some(piece);
+        }
+        None
+    }
 }
 
-/// The text behind a completion's thoughts, if there is any, without Markdown's signs for bold: `**42**` is 42, and `2**3` stays.
-pub(super) fn said(text: &str) -> Cow<'_, str> {
-    static BOLD: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"(^|[\s=:({])\*\*([^*\s](?:(?:\*?[^*\n])*[^*\s])?)\*\*\B").expect("the pattern is a constant")
+/// A formula with the number word behind it: `$5$ million`.
+fn scaled(text: &str, formula: String, piece: &Piece<'_>) -> String {
+    match phrases::scale(&text[piece.end..]) {
+        Some((word, _)) => format!("{formula}\\text{{ {word}}}"),
+        None => formula,
+    }
+}
+
+/// True if the words behind the first number of a line make another value of it.
+fn is_changed_line(line: &str) -> bool {
+    let mut numbers = Vec::new();
+    runs(line, (0, line.len()), &mut numbers);
+    numbers.first().is_some_and(|first| phrases::is_changed(&line[first.end..]))
+}
+
+/// A line without words in brackets at its end, and with a space between a number and its unit: `42 (forty-two)`, `42pens`.
+fn without_remarks(line: &str) -> Cow<'_, str> {
+    static REMARK: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"^(.*\S)\s*\(([^()\d\\$]*)\)\.?$").expect("the pattern is a constant"));
+    static GLUED: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"^([^\p{L}\\]*\d)(\p{L}{4,})").expect("the pattern is a constant"));
+    let remark = REMARK.captures(line).filter(|found| {
+        words(&found[2]).next().is_some()
+            && !says(
+                &found[2],
+                "no not wrong incorrect or hundred thousand million billion hundreds thousands millions billions dozen",
+            )
     });
-    let said = text.rsplit_once("</think>").map(|(_, said)| said).filter(|said| !said.trim().is_empty());
-    BOLD.replace_all(said.unwrap_or(text), "$1$2")
+    let line = remark.and_then(|found| found.get(1)).map_or(line, |before| before.as_str());
+    GLUED.replace(line, "$1 $2")
+}
+
+/// The letter of `option B` alone.
+fn without_option(rest: &str) -> &str {
+    static OPTION: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"^(?i:the )?(?i:option|choice|letter)\s+[*(]*([A-HJ])[*)]*[.!]?$")
+            .expect("the pattern is a constant")
+    });
+    OPTION.captures(rest).and_then(|found| found.get(1)).map_or(rest, |letter| letter.as_str())
+}
+
+/// What a completion says outside of its thoughts, without Markdown's signs for bold.
+pub(super) fn said(text: &str) -> String {
+    phrases::without_bold(&thoughts::outside(text))
 }
 
 /// The text between the last tags `<answer>` and `</answer>`, if there is any.
@@ -138,7 +318,7 @@ fn without_tags(text: &str) -> Cow<'_, str> {
 
 /// The rest of the line behind the words by which a dataset's text names its answer.
 pub(super) fn stated(text: &str) -> Option<&str> {
-    anchors(text).first().map(|(_, rest)| *rest)
+    phrases::stated(text)
 }
 
 /// A formula, with its delimiters from `start` to `end`.
@@ -151,15 +331,27 @@ struct Piece<'t> {
     fenced: bool,
 }
 
-/// Formulas between `$`, `$$`, `\(`, `\[`, in order.
+/// Formulas between `$`, `$$`, `\(`, `\[`, and lines in `\begin{align}`, in order.
 fn fenced(text: &str) -> Vec<Piece<'_>> {
     const FENCES: [(&str, &str); 4] = [("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")];
     let (mut found, mut at) = (Vec::new(), 0);
     // If a delimiter is unclosed once, it is unclosed everywhere after that.
-    let mut open = FENCES.map(|_| true);
+    let (mut open, mut whole) = (FENCES.map(|_| true), true);
     while let Some(next) = text[at..].find(['$', '\\']) {
         at += next;
         let rest = &text[at..];
+        if let Some(lines) = lines(rest).filter(|_| whole) {
+            whole = lines.is_some();
+            let length = lines.unwrap_or("\\begin".len());
+            found.extend(lines.map(|length| Piece {
+                start: at,
+                end: at + length,
+                inside: &rest[..length],
+                fenced: true,
+            }));
+            at += length;
+            continue;
+        }
         let fence = (0..FENCES.len()).find(|&fence| open[fence] && rest.starts_with(FENCES[fence].0));
         let fence = fence.filter(|&fence| FENCES[fence].0 != "$" || !is_price(&rest[1..]));
         let Some(fence) = fence else {
@@ -184,6 +376,16 @@ fn fenced(text: &str) -> Vec<Piece<'_>> {
         }
     }
     found
+}
+
+/// The length of the environment of lines that a text begins with: `None` if it begins with none, `Some(None)` if its end is missing.
+fn lines(text: &str) -> Option<Option<usize>> {
+    let (name, rest) = text.strip_prefix("\\begin{")?.split_once('}')?;
+    if !environments::is_lines(name.trim_end_matches('*')) {
+        return None;
+    }
+    let end = format!("\\end{{{name}}}");
+    Some(rest.find(&end).map(|at| text.len() - rest.len() + at + end.len()))
 }
 
 /// First position of `end` without a backslash before it.
@@ -287,22 +489,6 @@ fn is_answer(line: &str) -> bool {
     formula || words && !line.contains(|c: char| c.is_ascii_digit() || c == '\n')
 }
 
-/// Positions behind the last phrases before an answer, and the rest of the line at each; the last comes first.
-fn anchors(text: &str) -> Vec<(usize, &str)> {
-    let lower = text.to_ascii_lowercase();
-    let mut ends = Vec::new();
-    for anchor in ANCHORS {
-        ends.extend(lower.rmatch_indices(anchor).take(MOST_ANCHORS).map(|(at, _)| at + anchor.len()));
-    }
-    ends.sort_unstable_by(|one, other| other.cmp(one));
-    ends.dedup();
-    let rest = |behind: usize| {
-        let rest = text[behind..].trim_start_matches([':', ' ', '\n', '*']);
-        rest.lines().next().unwrap_or_default().trim_end_matches([' ', '*'])
-    };
-    ends.into_iter().take(MOST_ANCHORS).map(|behind| (behind, rest(behind))).collect()
-}
-
 /// True if the phrase before an answer that ends at `behind` is `Answer:` at the beginning of a line.
 fn begins_line(text: &str, behind: usize) -> bool {
     let line = text[..behind].rsplit('\n').next().unwrap_or_default().to_ascii_lowercase();
@@ -315,7 +501,8 @@ fn named(text: &str, (behind, rest): (usize, &str), pieces: &[Piece<'_>], most: 
     let place = pieces.iter().position(|piece| piece.start >= behind && !is_name(text, piece))?;
     let piece = &pieces[place];
     let before = &text[behind..piece.start];
-    if before.len() > most || before.trim().contains('\n') || says(before, APART) {
+    let is_apart = says(before, APART) || phrases::is_negated(before) || phrases::is_compared(before);
+    if before.len() > most || before.trim().contains('\n') || is_apart {
         return None;
     }
     if calculates(text, behind, piece) {
@@ -328,7 +515,8 @@ fn named(text: &str, (behind, rest): (usize, &str), pieces: &[Piece<'_>], most: 
     runs(text, (behind, piece.start), &mut numbers);
     // That of `(C) $12$` is both.
     let leads = before.trim_end().ends_with('=') || !CHOICE.is_match(before) || choice(rest).is_some();
-    (leads && numbers.iter().all(|number| is_name(text, number))).then(|| with_neighbours(text, pieces, place))
+    (leads && numbers.iter().all(|number| is_name(text, number)))
+        .then(|| scaled(text, with_neighbours(text, pieces, place), piece))
 }
 
 /// True if a text has words that are neither units nor functions.

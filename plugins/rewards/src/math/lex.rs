@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 
 use ::regex::Regex;
 
-use super::expression;
-use super::signs;
+use super::token::Token;
+use super::{expression, joints, label, signs, tails};
 
 /// Longest text that is read, bytes; no answer is longer.
 pub(super) const MOST_BYTES: usize = 4096;
@@ -23,39 +23,19 @@ pub(super) enum Reading {
     Second,
 }
 
-/// A piece of a formula.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Token {
-    /// Digits with at most one point, and optionally an exponent.
-    Number(String),
-    /// A variable: a letter, or the command of a Greek letter.
-    Name(String),
-    /// Text in `\text{...}`: lower-case letters.
-    Words(String),
-    /// A command with a meaning, without its backslash.
-    Command(String),
-    /// Any other single character; relations and similar signs in Unicode.
-    Mark(char),
-    /// Start of a matrix.
-    Begin,
-    /// End of a row of a matrix.
-    Row,
-    /// End of a matrix.
-    End,
-}
-
 /// The tokens of a formula; `None` if it is too long, or if a command's brace is unclosed.
 pub(super) fn lex(text: &str, reading: Reading) -> Option<Vec<Token>> {
-    within(text, reading, 0)
+    within(text, Vec::new(), reading, 0).map(joints::joined)
 }
 
-/// The tokens of a text nested `depth` deep; `None` as for [`lex`].
-fn within(text: &str, reading: Reading, depth: usize) -> Option<Vec<Token>> {
+/// The tokens of a text nested `depth` deep, behind `tokens`; `None` as for [`lex`].
+fn within(text: &str, tokens: Vec<Token>, reading: Reading, depth: usize) -> Option<Vec<Token>> {
     if text.len() > MOST_BYTES || depth > MOST_TEXTS {
         return None;
     }
-    let plain = signs::spelled(&text.replace("\\qquad", " ").replace("\\quad", " "));
-    let mut lexer = Lexer { rest: &plain, tokens: Vec::new(), reading, depth, spaced: false, brackets: 0 };
+    let plain = signs::spelled(text);
+    let tight = !joints::has_spaced_relation(&plain);
+    let mut lexer = Lexer { rest: &plain, tokens, reading, depth, spaced: false, tight, brackets: 0 };
     while !lexer.rest.is_empty() {
         lexer.next()?;
         if lexer.tokens.len() > MOST_TOKENS {
@@ -72,6 +52,8 @@ struct Lexer<'t> {
     depth: usize,
     /// True behind white space.
     spaced: bool,
+    /// True if no relation of the text has spaces around it, so that a space parts two of them.
+    tight: bool,
     /// Number of open brackets, in which a comma separates members and not thousands.
     brackets: usize,
 }
@@ -87,7 +69,9 @@ impl<'t> Lexer<'t> {
             _ => self.sign(c),
         }
         let read = &before[..before.len() - self.rest.len()];
-        self.spaced = c.is_whitespace() || matches!(read, "~" | "\\ " | "\\," | "\\:" | "\\;");
+        self.spaced = c.is_whitespace()
+            || matches!(read, "~" | "\\ " | "\\," | "\\:" | "\\;" | "\\quad" | "\\qquad")
+            || read.ends_with("{ }");
         Some(())
     }
 
@@ -96,12 +80,43 @@ impl<'t> Lexer<'t> {
         const PAIRS: [(&str, char); 5] = [("<=", '≤'), (">=", '≥'), ("==", '='), ("**", '^'), ("!=", '≠')];
         // `5!=120` is about a factorial.
         let unequal = self.spaced || matches!(self.tokens.last(), Some(Token::Name(_)));
+        // `$x=1$ $n=2$` are two formulas, and two lines may be two.
+        if c == '\n' || c == '$' && joints::parts_formulas(self.rest) {
+            self.gap(if c == '\n' { Token::Seam } else { Token::Gap });
+        }
         let pair = PAIRS.iter().find(|(pair, sign)| self.rest.starts_with(pair) && (*sign != '≠' || unequal));
         self.skip(pair.map_or(c.len_utf8(), |(pair, _)| pair.len()));
         // Dollar signs mark a currency here, or remain from a formula's delimiters.
         if !c.is_whitespace() && !matches!(c, '$' | '~' | '€' | '£' | '¥' | '₹') {
             self.mark(pair.map_or(c, |(_, sign)| *sign));
         }
+    }
+
+    /// Adds a gap behind a token.
+    fn gap(&mut self, gap: Token) {
+        if !self.tokens.is_empty() {
+            self.tokens.push(gap);
+        }
+    }
+
+    /// The last token that is no gap.
+    fn last(&self) -> Option<&Token> {
+        self.tokens.iter().rfind(|token| !matches!(token, Token::Gap | Token::Seam))
+    }
+
+    /// Adds a name, behind a seam if a relation begins with it behind a space.
+    fn name(&mut self, name: &str) {
+        let behind = match self.tokens.last() {
+            Some(Token::Number(_)) => true,
+            // The space behind `\pi` ends the command, and that in `a = b c = d` may mean nothing.
+            Some(Token::Name(before)) => self.tight && before.chars().count() == 1,
+            Some(Token::Mark(')' | '}')) => self.tight,
+            _ => false,
+        };
+        if self.spaced && behind && joints::begins_relation(self.rest) {
+            self.tokens.push(Token::Seam);
+        }
+        self.tokens.push(Token::Name(name.into()));
     }
 
     fn mark(&mut self, mark: char) {
@@ -154,7 +169,7 @@ impl<'t> Lexer<'t> {
 
     /// Length of a thousands separator, and the three digits after it.
     fn thousands(&self) -> Option<(usize, &'t str)> {
-        let length = self.rest.find(|c| !matches!(c, '\\' | '!' | '{' | '}' | ',' | '~' | ' '))?;
+        let length = self.rest.find(|c| !matches!(c, '\\' | '!' | '{' | '}' | ',' | '~' | ' ' | ';' | ':' | '\''))?;
         let (separator, rest) = self.rest.split_at(length);
         let group = rest.as_bytes();
         let is_group = group.len() >= 3
@@ -165,7 +180,8 @@ impl<'t> Lexer<'t> {
         let fits = match separator.replace(' ', "").as_str() {
             "\\!" | "{,}" | ",\\!" | "\\!,\\!" | "{,}\\!" => true,
             "," => separator == "," && (self.brackets == 0 || group.starts_with(b"0")),
-            "\\," | "~" => !attached,
+            "\\," | "\\;" | "\\:" | "~" => !attached,
+            "'" => separator == "'",
             _ => separator == " " && !attached,
         };
         // `2 113/225` is a mixed number.
@@ -177,18 +193,62 @@ impl<'t> Lexer<'t> {
 
     /// Reads a run of letters: a unit after a number, a function, a conjunction, or variables.
     fn letters(&mut self) {
-        let run = self.take(char::is_alphabetic);
+        const CHINESE: char = '\u{2e80}';
+        let chinese = self.take(|c| c.is_alphabetic() && c >= CHINESE);
+        if !chinese.is_empty() {
+            self.tokens.extend(if self.behind_value() {
+                tails::chinese(chinese)
+            } else {
+                vec![Token::Words(chinese.into())]
+            });
+            return;
+        }
+        let run = self.take(|c| c.is_alphabetic() && c < CHINESE);
         let lower = run.to_lowercase();
         let long = run.chars().count() > 3 || lower == "per";
         let measures = self.after_number() && signs::is_unit(&lower) && (long || self.measures(run))
             || self.after_degree() && matches!(run, "C" | "F");
+        let stands_alone = (self.spaced || self.tokens.is_empty())
+            && (self.rest.is_empty() || self.rest.starts_with(|c: char| c.is_whitespace() || ",.:$~".contains(c)));
+        let is_word = long && !self.calculates() || stands_alone && signs::is_in(signs::SHORT_WORDS, &lower);
+        let calls = self.rest.trim_start().starts_with(['(', '{']) || self.rest.starts_with("\\left(");
         match lower.as_str() {
-            "and" | "or" => self.mark(','),
+            "and" => self.mark('∧'),
+            "or" => self.mark('∨'),
+            "dne" => self.tokens.push(Token::Words(lower)),
             "inf" | "infinity" => self.mark('∞'),
             "percent" | "percentage" | "pct" => self.mark('%'),
             function if signs::is_in(signs::FUNCTIONS, function) => self.tokens.push(Token::Command(lower)),
-            _ if measures || long && !self.calculates() => self.tokens.push(Token::Words(lower)),
-            _ => self.tokens.extend(run.chars().map(|c| Token::Name(c.into()))),
+            function if calls && !measures && expression::function(function).is_some() => {
+                self.tokens.push(Token::Command(lower));
+            }
+            _ if measures => self.tokens.push(Token::Words(lower)),
+            greek if signs::is_in(signs::GREEK, greek) && run == lower => self.name(&lower),
+            "is" | "equals" if stands_alone && matches!(self.last(), Some(Token::Name(_) | Token::Words(_))) => {
+                self.mark('=');
+            }
+            _ if is_word && self.behind_value() => {
+                let behind_unit = matches!(self.last(), Some(Token::Words(_)));
+                self.tokens.extend(tails::tokens(&lower, behind_unit));
+            }
+            _ if is_word => self.tokens.push(Token::Words(lower)),
+            _ => {
+                if run.chars().count() == 1 {
+                    self.name(run);
+                } else {
+                    self.tokens.extend(run.chars().map(|c| Token::Name(c.into())));
+                }
+            }
+        }
+    }
+
+    /// True behind a value, which words may follow.
+    fn behind_value(&self) -> bool {
+        match self.last() {
+            Some(Token::Number(_) | Token::Name(_) | Token::Words(_) | Token::End) => true,
+            Some(Token::Mark(mark)) => matches!(mark, ')' | ']' | '}' | '⦄' | '%' | '°' | '!' | '\'' | '∞' | '|'),
+            Some(Token::Command(name)) => name == "pi",
+            _ => false,
         }
     }
 
@@ -198,7 +258,7 @@ impl<'t> Lexer<'t> {
         // Its power, a unit below a stroke, and what may follow an answer: nothing, another one, or words.
         static END: LazyLock<Regex> = LazyLock::new(|| {
             let power = r"(?:\s*\^(?:\d|\{-?\d+\}))?";
-            let follows = r"$|[,;≈]|\s\d|\\(?:text|approx)|(?:and|or|per|[a-zA-Z]{4,})\b";
+            let follows = r"$|[,;≈]|\s\d|\\(?:text|approx|q?quad)|(?:and|or|per|[a-zA-Z]{4,})\b";
             let end = format!(r"^{power}(?:\s*/\s*([a-zA-Z]+){power})?(?:[\s$.~]|\\[^a-zA-Z\\])*?(?:{follows})");
             Regex::new(&end).expect("the pattern is a constant")
         });
@@ -216,7 +276,7 @@ impl<'t> Lexer<'t> {
             match token {
                 Token::Mark('(' | '[' | '{' | '⦃') => depth += 1,
                 Token::Mark(')' | ']' | '}' | '⦄') => depth -= 1,
-                Token::Mark(',' | ';' | '=' | '<' | '>' | '≤' | '≥' | '≠' | '≈') => {
+                Token::Mark(',' | ';' | '∧' | '∨' | '=' | '<' | '>' | '≤' | '≥' | '≠' | '≈') => {
                     (named, adds) = (false, false)
                 }
                 Token::Mark('+' | '-') if depth == 0 => {
@@ -253,11 +313,13 @@ impl<'t> Lexer<'t> {
     }
 
     fn after_number(&self) -> bool {
-        match self.tokens.as_slice() {
-            [.., Token::Words(_), Token::Mark('/')] => true,
-            [.., Token::Command(name)] => name == "pi",
-            [.., last] => matches!(last, Token::Number(_) | Token::Words(_) | Token::Mark('}' | ')' | '°')),
-            [] => false,
+        if let [.., Token::Words(_), Token::Mark('/')] = self.tokens.as_slice() {
+            return true;
+        }
+        match self.last() {
+            Some(Token::Command(name)) => name == "pi",
+            Some(last) => matches!(last, Token::Number(_) | Token::Words(_) | Token::Mark('}' | ')' | '°')),
+            None => false,
         }
     }
 
@@ -266,6 +328,19 @@ impl<'t> Lexer<'t> {
         let name = self.take(|c| c.is_ascii_alphabetic());
         if name.is_empty() {
             self.escaped();
+            return Some(());
+        }
+        if matches!(name, "quad" | "qquad") {
+            self.gap(Token::Gap);
+            return Some(());
+        }
+        if matches!(name, "hspace" | "newline" | "hskip") {
+            self.argument();
+            self.gap(Token::Gap);
+            return Some(());
+        }
+        if self.measured(name) {
+            self.tokens.push(Token::Words(name.to_lowercase()));
             return Some(());
         }
         if signs::is_in(signs::SILENT, name) {
@@ -291,18 +366,88 @@ impl<'t> Lexer<'t> {
             ("begin" | "end", _) => {
                 // A determinant is compared as text.
                 let environment = self.argument().filter(|name| !matches!(*name, "vmatrix" | "Vmatrix"))?;
-                if environment == "array" && name == "begin" {
+                let environment = environment.trim_end_matches('*');
+                if matches!(environment, "array" | "alignat" | "alignedat") && name == "begin" {
                     self.argument();
                 }
-                if name == "begin" { Token::Begin } else { Token::End }
+                if name == "begin" { Token::Begin(environment.into()) } else { Token::End }
             }
             ("dfrac" | "tfrac" | "cfrac" | "frac", _) => Token::Command("frac".into()),
-            ("dbinom" | "tbinom" | "binom" | "choose", _) => Token::Command("binom".into()),
-            _ if signs::is_in(signs::GREEK, name) => Token::Name(name.into()),
+            ("dbinom" | "tbinom" | "binom", _) => Token::Command("binom".into()),
+            ("ldots" | "dots" | "cdots" | "dotsc" | "dotsb", _) if self.ends_decimal() => {
+                self.repeat();
+                return Some(());
+            }
+            _ if signs::is_in(signs::GREEK, name) => {
+                self.name(name);
+                return Some(());
+            }
             _ => Token::Command(name.into()),
         };
         self.tokens.push(token);
         Some(())
+    }
+
+    /// True for the name of a command that writes a unit behind a number, of which the rest may follow: `5\ \Omega`, `5\,\mu\text{m}`.
+    fn measured(&mut self, name: &str) -> bool {
+        static MICRO: LazyLock<Regex> = LazyLock::new(|| {
+            let text = r"\\(?:text|mathrm|textrm)\s*\{\s*(?:m|s|g|F|A|C|V|W|H|L|l|M|mol)\s*\}";
+            Regex::new(&format!(r"^\s*{text}")).expect("the pattern is a constant")
+        });
+        static END: LazyLock<Regex> =
+            LazyLock::new(|| Regex::new(r"^[\s$.~]*(?:$|[,;])").expect("the pattern is a constant"));
+        static RATIO: LazyLock<Regex> = LazyLock::new(|| {
+            let unit = r"\{\s*(?:\\(?:text|mathrm|textrm)\s*\{)?\s*([a-zA-Z]+)\s*\}?(?:\^(?:\d|\{-?\d\}))?\s*\}";
+            Regex::new(&format!(r"^\s*{unit}\s*{unit}[\s$.~]*(?:$|[,;])")).expect("the pattern is a constant")
+        });
+        let is_value = matches!(self.last(), Some(Token::Number(_) | Token::Mark('}' | ')')));
+        match name {
+            _ if !is_value => false,
+            "Omega" => END.is_match(self.rest),
+            "mu" => MICRO.find(self.rest).is_some_and(|unit| {
+                self.rest = &self.rest[unit.end()..];
+                true
+            }),
+            "frac" | "dfrac" | "tfrac" => RATIO.captures(self.rest).is_some_and(|units| {
+                let text = units[0].contains("\\text") || units[0].contains("\\mathrm");
+                let known = [1, 2].iter().all(|&part| signs::is_unit(&units[part].to_lowercase()));
+                if text && known {
+                    let length = units[0].trim_end_matches([',', ';']).len();
+                    self.rest = &self.rest[length..];
+                }
+                text && known
+            }),
+            _ => false,
+        }
+    }
+
+    /// True where dots behind a decimal say only that more digits follow.
+    fn ends_decimal(&self) -> bool {
+        let ends = self.rest.trim_matches(['$', ' ', '.', '~']).is_empty();
+        ends && matches!(self.tokens.last(), Some(Token::Number(digits)) if digits.contains('.'))
+    }
+
+    /// In the second reading, the last digits of a decimal are a period if they stand there three times: `0.333\ldots`, `0.181818\ldots`.
+    fn repeat(&mut self) {
+        let Some(Token::Number(digits)) = self.tokens.last_mut().filter(|_| self.reading == Reading::Second) else {
+            return;
+        };
+        let places = digits.len() - digits.find('.').map_or(digits.len(), |point| point + 1);
+        let times = |length: usize| {
+            let period = &digits[digits.len() - length..];
+            digits.ends_with(&period.repeat(3))
+        };
+        let Some(length) = (1..=places / 3).find(|length| times(*length)) else { return };
+        let period = digits.split_off(digits.len() - length);
+        while digits.ends_with(&period) {
+            digits.truncate(digits.len() - length);
+        }
+        self.tokens.extend([
+            Token::Command("overline".into()),
+            Token::Mark('{'),
+            Token::Number(period),
+            Token::Mark('}'),
+        ]);
     }
 
     /// Reads a non-letter after a backslash.
@@ -332,38 +477,119 @@ impl<'t> Lexer<'t> {
         let text = self.argument()?.trim().trim_matches(['.', '~', ',']).trim();
         let bare = text.trim_start_matches('(').trim_end_matches(')');
         // `5 \text{ cm and } 6 \text{ cm}`
-        if let Some(core) = bare.strip_suffix(" and").or(bare.strip_suffix(" or")) {
-            self.said(core)?;
-            self.mark(',');
-            return Some(());
+        for (word, mark) in [(" and", '∧'), (" or", '∨')] {
+            if let Some(core) = bare.strip_suffix(word) {
+                self.said(core)?;
+                self.mark(mark);
+                return Some(());
+            }
         }
         self.said(bare)
     }
 
     /// Reads what stands in `\text{...}`.
     fn said(&mut self, bare: &str) -> Option<()> {
-        match bare.to_lowercase().as_str() {
+        let lower = bare.to_lowercase();
+        match lower.as_str() {
             "" => {}
             unit if self.after_number() && signs::is_unit(unit) => self.tokens.push(Token::Words(unit.into())),
-            "and" | "or" | ", and" => self.mark(','),
+            "and" | ", and" => self.mark('∧'),
+            "or" | ", or" => self.mark('∨'),
             "percent" => self.mark('%'),
-            "all real numbers" => self.tokens.push(Token::Command("mathbb R".into())),
+            "all real numbers" | "all reals" => self.tokens.push(Token::Command("mathbb R".into())),
+            "infinity" => self.mark('∞'),
+            "negative infinity" => self.tokens.extend([Token::Mark('-'), Token::Mark('∞')]),
+            "the empty set" | "empty set" => self.mark('∅'),
+            "is" | "equals" | "is equal to" if matches!(self.last(), Some(Token::Name(_) | Token::Words(_))) => {
+                self.mark('=');
+            }
+            "mod" if self.behind_value() || self.tokens.ends_with(&[Token::Mark('(')]) => {
+                self.tokens.push(Token::Command("pmod".into()));
+            }
             function if expression::function(function).is_some() => self.tokens.push(Token::Command(function.into())),
             _ if self.after_number() && signs::is_in(signs::LETTERS, bare)
                 || self.after_degree() && matches!(bare, "C" | "F") =>
             {
-                self.tokens.push(Token::Words(bare.to_lowercase()))
+                self.tokens.push(Token::Words(lower))
             }
-            one if one.chars().count() == 1 && one.chars().all(char::is_alphabetic) => {
+            _ if let Some(letter) = chosen(bare) => self.tokens.push(Token::Name(letter.into())),
+            one if one.chars().count() == 1 && one.chars().all(|c| c.is_alphabetic() && c < '\u{2e80}') => {
                 self.tokens.extend(bare.chars().map(|c| Token::Name(c.into())))
             }
             _ if bare.starts_with(|c: char| c.is_ascii_digit() || "-+.$\\".contains(c)) => {
-                self.tokens.extend(within(bare, self.reading, self.depth + 1)?)
+                let tokens = std::mem::take(&mut self.tokens);
+                self.tokens = within(bare, tokens, self.reading, self.depth + 1)?;
             }
-            words => self.tokens.push(Token::Words(words.chars().filter(|c| c.is_alphanumeric()).collect())),
+            unit if self.after_number() && is_compound(unit) => self.tokens.push(Token::Words(tails::letters(unit))),
+            _ if bare.contains(|c: char| c.is_ascii_digit()) => self.mixed(bare)?,
+            _ if bare.starts_with(|c: char| c >= '\u{2e80}') && self.behind_value() => {
+                self.tokens.extend(tails::chinese(bare));
+            }
+            words if self.behind_value() => {
+                let behind_unit = matches!(self.last(), Some(Token::Words(_)));
+                self.tokens.extend(tails::tokens(words, behind_unit));
+            }
+            text if text.ends_with(':') && self.begins() && !label::denies(text) => {}
+            words => {
+                // `\text{The minimum is }5`
+                let name = words.strip_suffix(" is").or(words.strip_suffix(" equals")).filter(|_| self.begins());
+                self.tokens.push(Token::Words(tails::letters(name.unwrap_or(words))));
+                if name.is_some() {
+                    self.mark('=');
+                }
+            }
         }
         Some(())
     }
+
+    /// Reads words and numbers in `\text{...}`, as in `hours 30 minutes`.
+    fn mixed(&mut self, text: &str) -> Option<()> {
+        let is_word = |part: &str| part.chars().all(|c| c.is_alphabetic() || "-'’,:;.()".contains(c));
+        let parts: Vec<&str> = text.split_whitespace().collect();
+        for run in parts.chunk_by(|one, next| is_word(one) && is_word(next)) {
+            let joined = run.join(" ");
+            let bare = joined.trim_matches(['.', ',', ';', '(', ')']);
+            if !is_word(run[0]) {
+                let tokens = std::mem::take(&mut self.tokens);
+                self.tokens = within(bare, tokens, self.reading, self.depth + 1)?;
+            } else if matches!(bare, "base" | "in base") && self.behind_value() {
+                self.tokens.push(Token::Command("base".into()));
+            } else if let Some(core) = bare.strip_suffix(" and") {
+                self.said(core)?;
+                self.mark('∧');
+            } else {
+                self.said(bare)?;
+            }
+            if joined.ends_with([',', ';']) {
+                self.mark(',');
+            }
+        }
+        Some(())
+    }
+
+    /// True where an answer or a member of a list begins.
+    fn begins(&self) -> bool {
+        matches!(self.last(), None | Some(Token::Mark(',' | ';' | '∧' | '∨')))
+    }
+}
+
+/// True for a unit with powers: `m/s^2`, `kg m2`.
+fn is_compound(text: &str) -> bool {
+    static UNIT: LazyLock<Regex> = LazyLock::new(|| {
+        let one = r"[a-zµ]+(?:\^?\{?-?\d\}?)";
+        let more = r"(?:\s*[/·*]?\s*[a-zµ]+(?:\^?\{?-?\d\}?)?)*";
+        Regex::new(&format!(r"^(?:{one}|[a-zµ]+\s*/\s*[a-zµ]+(?:\^?\{{?-?\d\}}?)?){more}$"))
+            .expect("the pattern is a constant")
+    });
+    UNIT.is_match(text)
+}
+
+/// The letter of a choice that its text only names: `Option B`, `choice (C)`.
+fn chosen(text: &str) -> Option<&str> {
+    static CHOICE: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"^(?i:option|choice|answer)\s*:?\s*\(?([A-Z])\)?$").expect("the pattern is a constant")
+    });
+    CHOICE.captures(text)?.get(1).map(|letter| letter.as_str())
 }
 
 /// Number of bytes before the brace that closes the one before `text`.

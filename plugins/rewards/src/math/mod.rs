@@ -5,13 +5,19 @@
 //! text: lengths, depths, sizes of numbers and the work of a comparison have limits.
 
 mod boxes;
+mod breaks;
+mod calculus;
 mod canonical;
 mod commands;
 mod compare;
 mod complex;
+mod environments;
 mod evaluate;
 mod expression;
 mod extract;
+mod factorials;
+mod joints;
+mod label;
 mod lex;
 mod parse;
 mod postfix;
@@ -19,10 +25,13 @@ mod rational;
 mod relation;
 mod reward;
 mod signs;
+mod tails;
 #[cfg(test)]
 mod tests;
+mod token;
 
 pub use boxes::boxed;
+pub(crate) use boxes::last as last_box;
 pub use extract::Places;
 pub(crate) use rational::Rational;
 

@@ -3,14 +3,16 @@
 use std::borrow::Cow;
 
 use super::expression::{Constant, Expression};
-use super::lex::{MOST_BYTES, Reading, Token, lex};
+use super::lex::{MOST_BYTES, Reading, lex};
 use super::rational::Rational;
-use super::relation;
+use super::token::{RELATIONS, Token};
+use super::{label, relation, signs, tails};
 
 /// Deepest nesting of brackets, fractions, roots and powers.
 const MOST_DEPTH: usize = 80;
 
-const RELATIONS: [char; 8] = ['=', '<', '>', '≤', '≥', '≠', '∈', '≈'];
+/// Signs between the members of a list. The last two say that all hold, and that one of them holds.
+const SEPARATORS: [char; 4] = [';', ',', '∧', '∨'];
 
 /// Commands that lead to an answer.
 const LEADS: [&str; 4] = ["\\therefore", "\\implies", "\\Rightarrow", "\\Longrightarrow"];
@@ -23,7 +25,16 @@ pub(super) fn parse(text: &str, reading: Reading) -> Option<Expression> {
     }
     let text = single(text);
     let text = LEADS.iter().find_map(|lead| text.strip_prefix(lead)).unwrap_or(&text);
-    let tokens = lex(text.trim_end_matches(['.', ':', '\\', ' ', '\n']), reading)?;
+    // `0.333...`
+    let dots = text.strip_suffix("...").filter(|number| number.ends_with(|c: char| c.is_ascii_digit()));
+    let dotted = dots.map(|number| format!("{number}\\ldots"));
+    let text = dotted.as_deref().unwrap_or(text).trim_end_matches(['.', ':', '\\', ' ', '\n']);
+    formula(text, reading).or_else(|| labelled(text, reading))
+}
+
+/// The expression of a text without the words and signs around a formula.
+fn formula(text: &str, reading: Reading) -> Option<Expression> {
+    let tokens = lex(text, reading)?;
     if let Some(quantity) = quantity(&tokens) {
         return Some(quantity);
     }
@@ -46,19 +57,35 @@ pub(super) fn parse(text: &str, reading: Reading) -> Option<Expression> {
     Some(Expression::List(both.collect()))
 }
 
+/// The value behind a left side that is no formula that is known here, as in `\det A = 1`. That side is a name of the value.
+fn labelled(text: &str, reading: Reading) -> Option<Expression> {
+    let equals = label::equals(text)?;
+    let (name, behind) = (&text[..*equals.first()?], &text[equals.first()? + 1..]);
+    let value = formula(behind, reading)?;
+    let (values, signs) = match value {
+        Expression::Relation(parts, signs) if signs.iter().all(|sign| *sign == '=') => (parts, signs),
+        Expression::List(_) | Expression::Relation(..) => return None,
+        one => (vec![one], Vec::new()),
+    };
+    let parts = [vec![Expression::Words(label::name(name)?)], values].concat();
+    Some(Expression::Relation(parts, [vec!['='], signs].concat()))
+}
+
 /// The text with single backslashes, if a program has doubled all of them: `\\frac{1}{2}`.
 fn single(text: &str) -> Cow<'_, str> {
     let mut runs = text.split(|c: char| c != '\\').map(str::len);
     let doubled = text.match_indices("\\\\").any(|(at, pair)| {
         let behind = &text[at + pair.len()..];
-        behind.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '{' | '%' | '$' | '!'))
+        // `x=2 \\ y=3` has a line break.
+        let letters = behind.bytes().take_while(u8::is_ascii_alphabetic).count();
+        letters > 1 || behind.starts_with(['{', '%', '$', '!'])
     });
     if doubled && runs.all(|run| run % 2 == 0) { text.replace("\\\\", "\\").into() } else { text.into() }
 }
 
 /// A quantity in several units, as `4 hours 15 minutes`.
 fn quantity(tokens: &[Token]) -> Option<Expression> {
-    let tokens: Vec<&Token> = tokens.iter().filter(|token| **token != Token::Mark(',')).collect();
+    let tokens: Vec<&Token> = tokens.iter().filter(|token| !matches!(token, Token::Mark(',' | '∧'))).collect();
     let mut parts = Vec::new();
     for pair in tokens.chunks(2) {
         let [Token::Number(digits), Token::Words(unit)] = pair else { return None };
@@ -80,20 +107,33 @@ pub(super) struct Parser {
     barred: bool,
     /// Place behind the last unit; no factor begins there.
     pub(super) measured: usize,
+    /// True if the tokens can be read in no way.
+    pub(super) failed: bool,
     /// True within the argument of a sine or the like, where degrees count.
     pub(super) is_angle: bool,
 }
 
 impl Parser {
-    fn new(tokens: Vec<Token>) -> Self {
-        Self { tokens, at: 0, depth: 0, barred: false, measured: 0, is_angle: false }
+    pub(super) fn new(tokens: Vec<Token>) -> Self {
+        Self { tokens, at: 0, depth: 0, barred: false, measured: 0, failed: false, is_angle: false }
+    }
+
+    /// The expression of other tokens at this depth.
+    pub(super) fn within(&self, tokens: Vec<Token>) -> Option<Expression> {
+        let mut parser = Self::new(tokens);
+        parser.depth = self.depth + 1;
+        if parser.depth > MOST_DEPTH { None } else { parser.whole() }
     }
 
     fn whole(mut self) -> Option<Expression> {
         // `≈ 3.14`
         self.at += usize::from(matches!(self.mark(), Some('=' | '≈')));
+        // `<2, -3>`
+        if let [Token::Mark(open @ '<'), .., Token::Mark(close @ '>')] = self.tokens.as_mut_slice() {
+            (*open, *close) = ('(', ')');
+        }
         let list = self.list()?;
-        (self.at == self.tokens.len()).then_some(list)
+        (self.at == self.tokens.len() && !self.failed).then_some(list)
     }
 
     pub(super) fn peek(&self) -> Option<&Token> {
@@ -119,39 +159,66 @@ impl Parser {
     /// Runs `parse` one level deeper.
     pub(super) fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         self.depth += 1;
-        let found = if self.depth > MOST_DEPTH { None } else { parse(self) };
+        let found = if self.depth > MOST_DEPTH || self.failed { None } else { parse(self) };
         self.depth -= 1;
         found
     }
 
     /// Parses relations between commas: a single one, or a list.
     fn list(&mut self) -> Option<Expression> {
-        let mut items = self.items()?;
-        if items.len() == 1 { items.pop() } else { Some(Expression::List(relation::unnumbered(items))) }
+        let (mut items, signs) = self.separated()?;
+        let all = |sign: char| signs.iter().all(|known| *known == sign);
+        if items.len() == 1 {
+            items.pop()
+        } else if all('∧') && relation::are_bounds(&items) {
+            Some(relation::between(&items).unwrap_or(Expression::Tuple('∧', items, '∧')))
+        } else if all('∨') && relation::are_bounds(&items) {
+            Some(Expression::Union(items))
+        } else {
+            Some(Expression::List(relation::unnumbered(items)))
+        }
     }
 
     pub(super) fn items(&mut self) -> Option<Vec<Expression>> {
-        let mut items = vec![self.relation()?];
-        while self.eat(',') || self.eat(';') {
+        self.separated().map(|(items, _)| items)
+    }
+
+    /// Parses relations and the signs that separate them.
+    fn separated(&mut self) -> Option<(Vec<Expression>, Vec<char>)> {
+        let (mut items, mut signs) = (vec![self.relation()?], Vec::new());
+        while let Some(sign) = self.mark().filter(|mark| SEPARATORS.contains(mark)) {
+            self.at += 1;
+            signs.push(sign);
             // Accepts `1, and 2`.
-            while self.eat(',') {}
+            while let Some(next) = self.mark().filter(|mark| SEPARATORS[1..].contains(mark)) {
+                self.at += 1;
+                *signs.last_mut()? = next;
+            }
             items.push(self.relation()?);
         }
-        Some(items)
+        Some((items, signs))
     }
 
     pub(super) fn relation(&mut self) -> Option<Expression> {
+        let begin = self.at;
         let mut parts = vec![self.side()?];
         let mut signs = Vec::new();
         while let Some(sign) = self.mark().filter(|mark| RELATIONS.contains(mark)) {
+            let unit = self.words(begin);
             self.at += 1;
+            let behind = self.at;
+            let part = self.side()?;
+            // `5 km ≈ 3.1 mi` is no rounding.
+            if sign == '≈' && !unit.is_empty() && !self.words(behind).is_empty() && unit != self.words(behind) {
+                continue;
+            }
             // `x ≈ 11` gives x its only value.
             signs.push(if sign == '≈' && signs.is_empty() && parts[0].is_name() && !parts[0].is_constant() {
                 '='
             } else {
                 sign
             });
-            parts.push(self.side()?);
+            parts.push(part);
         }
         // `5 > x` is kept as `x < 5`.
         if !signs.is_empty() && signs.iter().all(|sign| matches!(sign, '>' | '≥')) {
@@ -159,17 +226,55 @@ impl Parser {
             signs.reverse();
             signs.iter_mut().for_each(|sign| *sign = if *sign == '>' { '<' } else { '≤' });
         }
-        if signs.is_empty() { parts.pop() } else { Some(Expression::Relation(parts, signs)) }
+        let relation = if signs.is_empty() { parts.pop()? } else { Expression::Relation(parts, signs) };
+        self.conditioned(relation)
+    }
+
+    /// The words among the tokens from a place on.
+    fn words(&self, from: usize) -> Vec<String> {
+        let words = self.tokens[from..self.at].iter().filter_map(|token| match token {
+            Token::Words(words) => Some(words.clone()),
+            _ => None,
+        });
+        words.collect()
+    }
+
+    /// Parses a condition on what stands before it, as in `x = 1 \text{ if } n = 2`. `for all x` is none.
+    fn conditioned(&mut self, value: Expression) -> Option<Expression> {
+        let Some(Token::Words(words)) = self.peek() else { return Some(value) };
+        if tails::is_for_all(words) {
+            self.at += 1;
+            if matches!(self.peek(), Some(Token::Name(_))) {
+                self.at += 1;
+                if self.eat('∈') {
+                    self.atom()?;
+                }
+            }
+            return Some(value);
+        }
+        if !tails::is_condition(words) {
+            return Some(value);
+        }
+        self.at += 1;
+        let condition = self.deeper(Self::relation)?;
+        Some(Expression::Tuple('?', vec![value, condition], '?'))
     }
 
     /// Parses a side of a relation. Its modulus may be left out, as may the base of a number.
     fn side(&mut self) -> Option<Expression> {
         let side = self.sets()?;
-        if !matches!(self.peek(), Some(Token::Command(name)) if name == "pmod") {
+        let is_modulus =
+            |token: Option<&Token>| matches!(token, Some(Token::Command(name)) if name == "pmod" || name == "base");
+        let grouped = self.mark() == Some('(') && is_modulus(self.tokens.get(self.at + 1));
+        if !grouped && !is_modulus(self.peek()) {
             return Some(side);
         }
-        self.at += 1;
-        Some(Expression::Tuple('_', vec![side, self.atom()?], '_'))
+        self.at += 1 + usize::from(grouped);
+        let modulus = self.atom()?;
+        if grouped && !self.eat(')') {
+            return None;
+        }
+        Some(Expression::Tuple('_', vec![side, modulus], '_'))
     }
 
     fn sets(&mut self) -> Option<Expression> {
@@ -180,6 +285,11 @@ impl Parser {
             } else if self.eat('∖') {
                 // An interval without a point is two intervals.
                 let Expression::Set(holes) = self.ratio()? else { return None };
+                // `\{1,2\} \setminus \{2\}`
+                if let Some(Expression::Set(members)) = parts.last_mut() {
+                    members.retain(|member| !holes.contains(member));
+                    continue;
+                }
                 for hole in holes {
                     let Expression::Tuple(open, mut ends, close) = parts.pop()? else { return None };
                     let upper = vec![hole.clone(), ends.pop()?];
@@ -190,7 +300,14 @@ impl Parser {
                 break;
             }
         }
-        if parts.len() == 1 { parts.pop() } else { Some(Expression::Union(parts)) }
+        if parts.len() == 1 {
+            return parts.pop();
+        }
+        // `\{1\} \cup \{2\}`
+        let members =
+            |part: &Expression| if let Expression::Set(members) = part { Some(members.clone()) } else { None };
+        let all: Option<Vec<_>> = parts.iter().map(members).collect();
+        Some(all.map_or(Expression::Union(parts), |sets| Expression::Set(sets.concat())))
     }
 
     /// Parses a ratio. One of two parts, `3:5`, is their fraction.
@@ -213,10 +330,23 @@ impl Parser {
             let term = self.product()?;
             terms.push(if sign == '-' { term.negated() } else { term });
         }
-        if terms.len() == 1 { terms.pop() } else { Some(Expression::Sum(terms)) }
+        let sum = if terms.len() == 1 { terms.pop()? } else { Expression::Sum(terms) };
+        self.stacked(sum)
     }
 
-    fn product(&mut self) -> Option<Expression> {
+    /// Parses what stands below in `{17 \over 12}` or `{10 \choose 3}`.
+    fn stacked(&mut self, above: Expression) -> Option<Expression> {
+        let Some(Token::Command(name)) = self.peek() else { return Some(above) };
+        let is_fraction = name == "over";
+        if !is_fraction && name != "choose" {
+            return Some(above);
+        }
+        self.at += 1;
+        let below = self.deeper(Self::sum)?;
+        Some(if is_fraction { above.over(below) } else { Expression::Call("binomial", vec![above, below]) })
+    }
+
+    pub(super) fn product(&mut self) -> Option<Expression> {
         let mut minus = false;
         while let Some(sign) = self.mark().filter(|mark| matches!(mark, '+' | '-')) {
             self.at += 1;
@@ -224,7 +354,9 @@ impl Parser {
         }
         let mut factors = vec![self.factor()?];
         loop {
-            if self.eat('*') {
+            if let Some(choices) = self.choices(factors.last()?) {
+                *factors.last_mut()? = self.signed(choices)?;
+            } else if self.eat('*') {
                 let minus = self.eat('-');
                 let factor = self.factor()?;
                 factors.push(if minus { factor.negated() } else { factor });
@@ -253,7 +385,8 @@ impl Parser {
         }
         let place = self.at;
         let fraction = match self.peek()? {
-            Token::Command(name) if name == "frac" => self.atom(),
+            // Only numbers make a proper fraction.
+            Token::Command(name) if name == "frac" && self.is_plain() => self.atom(),
             Token::Number(_) => self.plain_fraction(),
             _ => return None,
         };
@@ -262,6 +395,19 @@ impl Parser {
             self.at = place;
         }
         sum.map(|sum| Expression::Number(sum, false))
+    }
+
+    /// True if the fraction that comes next is one of two numbers.
+    fn is_plain(&self) -> bool {
+        use Token::{Mark, Number};
+        match &self.tokens[self.at + 1..] {
+            [Mark('{'), Number(_), Mark('}'), Mark('{'), Number(_), Mark('}'), ..]
+            | [Mark('{'), Number(_), Mark('}'), Number(_), ..]
+            | [Number(_), Mark('{'), Number(_), Mark('}'), ..] => true,
+            // `\frac12`
+            [Number(digits), ..] => digits.len() > 1,
+            _ => false,
+        }
     }
 
     fn plain_fraction(&mut self) -> Option<Expression> {
@@ -277,7 +423,7 @@ impl Parser {
         self.tokens.get(self.at.wrapping_sub(1))
     }
 
-    fn behind_number(&self) -> bool {
+    pub(super) fn behind_number(&self) -> bool {
         matches!(self.before(), Some(Token::Number(_)))
     }
 
@@ -287,8 +433,10 @@ impl Parser {
             Some(Token::Mark(mark)) => matches!(mark, '(' | '{' | '⦃' | '∞' | '∅'),
             // Neither `1 2` nor `17 % 5` is a product.
             Some(Token::Number(_)) => !self.behind_number() && self.before() != Some(&Token::Mark('%')),
-            Some(Token::Name(_) | Token::Begin) => true,
-            Some(Token::Command(name)) => !matches!(name.as_str(), "rfloor" | "rceil" | "rangle" | "pmod"),
+            Some(Token::Name(_) | Token::Begin(_)) => true,
+            Some(Token::Command(name)) => {
+                !matches!(name.as_str(), "rfloor" | "rceil" | "rangle" | "pmod" | "base" | "over" | "choose" | "to")
+            }
             _ => false,
         }
     }
@@ -309,11 +457,11 @@ impl Parser {
         self.deeper(|parser| match parser.next()? {
             Token::Number(digits) => parser.number(&digits),
             Token::Name(name) => Some(named(name)),
-            Token::Words(words) => Some(Expression::Words(words)),
+            Token::Words(words) => Some(Expression::Words(signs::synonym(&words))),
             Token::Command(name) => parser.command(&name),
-            Token::Begin => parser.matrix(),
+            Token::Begin(name) => parser.environment(&name),
             Token::Mark(mark) => parser.bracket(mark),
-            Token::Row | Token::End => None,
+            Token::Remark(_) | Token::Gap | Token::Seam | Token::Row | Token::End => None,
         })
     }
 
@@ -335,6 +483,22 @@ impl Parser {
             '∞' => Some(Expression::Constant(Constant::Infinity)),
             '∅' => Some(Expression::Set(Vec::new())),
             '⦃' if self.eat('⦄') => Some(Expression::Set(Vec::new())),
+            // `{}^{10}C_3`
+            '{' if self.mark() == Some('}') => {
+                self.at += 1;
+                self.before_c()
+            }
+            '^' | '_' => {
+                self.at -= 1;
+                self.before_c()
+            }
+            '⦃' if matches!(self.peek(), Some(Token::Begin(name)) if matches!(name.as_str(), "array" | "aligned" | "matrix")) =>
+            {
+                self.at += 1;
+                let cases = self.cases()?;
+                self.eat('⦄');
+                Some(cases)
+            }
             '⦃' => self.set(),
             '{' => {
                 let inner = self.list()?;
@@ -362,7 +526,8 @@ impl Parser {
     }
 }
 
-fn named(name: String) -> Expression {
+/// The constant or the variable of this name.
+pub(super) fn named(name: String) -> Expression {
     match name.as_str() {
         "e" => Expression::Constant(Constant::E),
         "i" => Expression::Constant(Constant::I),

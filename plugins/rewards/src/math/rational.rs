@@ -125,6 +125,10 @@ impl Rational {
         self.numerator.sign() == Sign::Minus
     }
 
+    pub(crate) fn is_zero(&self) -> bool {
+        self.numerator.sign() == Sign::NoSign
+    }
+
     pub(crate) fn magnitude(&self) -> Self {
         if self.is_negative() { self.negated() } else { self.clone() }
     }

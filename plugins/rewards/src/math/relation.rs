@@ -37,6 +37,14 @@ pub(super) fn is_system(parts: &[Expression]) -> bool {
     parts.iter().all(|part| name(part).is_some()) && parts.windows(2).all(|pair| name(&pair[0]) != name(&pair[1]))
 }
 
+/// True for inequalities that bound one name.
+pub(super) fn are_bounds(parts: &[Expression]) -> bool {
+    let is_bound = |part: &Expression| matches!(part, Expression::Relation(_, signs) if signs.iter().all(|sign| matches!(sign, '<' | '≤')));
+    let name = |part: &Expression| said(part).map(|(name, _)| name.clone());
+    parts.iter().all(|part| is_bound(part) && name(part).is_some())
+        && parts.windows(2).all(|pair| name(&pair[0]) == name(&pair[1]))
+}
+
 /// The parts, by name if their names are letters that follow each other, as in `y=2, x=1`.
 pub(super) fn by_name(parts: &[Expression]) -> Vec<Expression> {
     let letter = |part: &Expression| match said(part)?.0 {

@@ -2,13 +2,18 @@
 
 /// Commands that change only the layout of what follows.
 pub(super) const SILENT: &str = "left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr middle displaystyle textstyle scriptstyle \
-    limits nolimits angle triangle enspace thinspace mathbf mathit boldsymbol bm bf rm it mathsf mathcal vec hat hfill";
+    limits nolimits angle triangle enspace thinspace mathbf mathit boldsymbol bm bf rm it mathsf mathcal vec hat hfill tiny \
+    scriptsize footnotesize small normalsize large Large LARGE huge Huge mathtt mathscr ensuremath displaylines";
 
 /// Commands whose argument is text.
-pub(super) const TEXT: &str = "text textbf textit textrm textsf texttt textnormal mbox hbox mathrm operatorname";
+pub(super) const TEXT: &str = "text textbf textit textrm textsf texttt textnormal textup textsl textmd textsc emph mbox hbox \
+    mathrm operatorname";
 
 /// Functions that plain text names without a backslash.
 pub(super) const FUNCTIONS: &str = "sqrt pi sin cos tan log ln exp inf infinity";
+
+/// Words of two or three letters that are no product of variables where they stand alone.
+pub(super) const SHORT_WORDS: &str = "if iff for the of is at as on so but not nor are was all any its it an no has";
 
 /// Commands that are variables.
 pub(super) const GREEK: &str = "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau phi \
@@ -17,7 +22,8 @@ pub(super) const GREEK: &str = "alpha beta gamma delta epsilon varepsilon zeta e
 /// Commands with the sign that each of them writes.
 const MARKS: &str = "cdot * times * ast * div ÷ le ≤ leq ≤ leqslant ≤ ge ≥ geq ≥ geqslant ≥ lt < gt > ne ≠ neq ≠ in ∈ cup ∪ cap ∩ \
     setminus ∖ backslash ∖ pm ± mp ∓ infty ∞ mid | lvert | rvert | vert | lbrace ⦃ rbrace ⦄ langle ( rangle ) circ ° degree ° approx ≈ equiv = \
-    emptyset ∅ varnothing ∅ prime ' colon : implies , lor , vee ,";
+    top ⊤ intercal ⊤ \
+    emptyset ∅ varnothing ∅ prime ' colon : implies , lor ∨ vee ∨ land ∧ wedge ∧ rightarrow → longrightarrow → to →";
 
 /// True if `command` is in `list`.
 pub(super) fn is_in(list: &str, command: &str) -> bool {
@@ -33,7 +39,7 @@ pub(super) fn mark(command: &str) -> Option<char> {
 }
 
 /// Unicode signs with the LaTeX or plain text that each of them stands for.
-const PLAIN: &str = "− - – - ‑ - － - ′ ' × * · * ⋅ * ∗ * ⁄ / π \\pi √ \\sqrt ½ \\frac12 ¼ \\frac14 ¾ \\frac34 ⅓ \\frac13 ⅔ \\frac23 \
+const PLAIN: &str = "\u{2009} ~ \u{202f} ~ \u{2002} ~ \u{2003} ~ \u{2005} ~ \u{3000} ~ ’ ' → \\to … \\ldots ⟨ \\langle ⟩ \\rangle ∫ \\int ∑ \\sum − - – - ‑ - － - ′ ' × * · * ⋅ * ∗ * ⁄ / π \\pi √ \\sqrt ½ \\frac12 ¼ \\frac14 ¾ \\frac34 ⅓ \\frac13 ⅔ \\frac23 \
     \u{a0} ~ ℝ \\mathbb{R} ℤ \\mathbb{Z} ， , （ ( ） ) ℓ \\ell ℏ \\hbar ℃ ° ℉ ° º ° α \\alpha β \\beta γ \\gamma δ \\delta ε \\epsilon ζ \\zeta \
     η \\eta θ \\theta κ \\kappa λ \\lambda μ \\mu ν \\nu ξ \\xi ρ \\rho σ \\sigma τ \\tau φ \\phi χ \\chi ψ \\psi ω \\omega \
     Γ \\Gamma Δ \\Delta Θ \\Theta Λ \\Lambda Σ \\Sigma Φ \\Phi Ψ \\Psi Ω \\Omega";
@@ -71,6 +77,13 @@ pub(super) fn spelled(text: &str) -> String {
             spelled.extend(place.into_iter().flat_map(|place| [place, '{']));
             open = place;
         }
+        // A full-width sign of ASCII.
+        let c = if ('０'..='９').contains(&c) || matches!(c, '：' | '；' | '．' | '＝' | '＋' | '％' | '＜' | '＞')
+        {
+            u8::try_from(u32::from(c) - 0xfee0).map_or(c, char::from)
+        } else {
+            c
+        };
         match plain(c) {
             _ if let Some((_, sign)) = script => spelled.push(sign),
             Some(command) if command.starts_with('\\') => spelled.extend([command, " "]),
@@ -89,7 +102,21 @@ const UNITS: &str = "mm cm dm m km in inch inche ft foot feet yd yard mi mile me
     kilometre unit squareunit cubicunit mg g kg gram kilogram ton tonne lb pound oz ounce ml l liter litre gallon \
     quart pint cup s sec second min minute h hr hour day week month year ms am pm mph kph degree deg radian rad \
     dollar cent euro usd eur point people person student way time apple piece page book mole mol volt watt \
-    joule newton hz square cubic per coin ball marble child children men women car ticket hectare acre gb mb";
+    joule newton hz square cubic per coin ball marble child children men women car ticket hectare acre gb mb gbp cny rmb jpy inr cad \
+    aud chf yuan yen rupee peso franc";
+
+/// One text for the ways to say that there is no answer.
+pub(super) fn synonym(words: &str) -> String {
+    match words {
+        "dne" | "doesnotexist" | "itdoesnotexist" | "thelimitdoesnotexist" | "limitdoesnotexist" => "doesnotexist",
+        "nosolutions" | "thereisnosolution" | "therearenosolutions" | "nosolutionexists" | "nosolutionsexist" => {
+            "nosolution"
+        }
+        "norealsolutions" | "therearenorealsolutions" | "thereisnorealsolution" => "norealsolution",
+        other => other,
+    }
+    .to_owned()
+}
 
 /// True if a lower-case word is a unit, in the singular or the plural.
 pub(super) fn is_unit(word: &str) -> bool {

@@ -37,6 +37,21 @@ fn hostile() -> Vec<String> {
         "\\begin{pmatrix}".repeat(30),
         "&\\\\".repeat(300),
         "é½√∞≤ππ".repeat(20),
+        "\\int_0^1 ".repeat(30) + "x" + &" dx".repeat(30),
+        "\\sum_{k=1}^{1000} ".repeat(30) + "k",
+        "\\sum_{k=1}^{\\infty} ".repeat(30) + "\\frac{1}{k^2}",
+        "\\lim_{x\\to 0} ".repeat(30) + "x",
+        "\\begin{aligned}".repeat(60) + "1" + &"\\end{aligned}".repeat(60),
+        "\\begin{align}".repeat(200),
+        "x=1\\quad ".repeat(200) + "y=2",
+        "\\max(".to_owned() + &(1..60).map(|n| format!("x+{n},")).collect::<String>() + "x)",
+        "\\text{a ".repeat(50) + "1",
+        "5\\text{ million}".repeat(60),
+        "C(".repeat(39) + "1" + &",2)".repeat(39),
+        "C(".repeat(39) + "1" + &")".repeat(39),
+        "C(".repeat(300),
+        "C_{".repeat(39) + "1" + &"}".repeat(39),
+        "C_{".repeat(39) + "1" + &"}^2".repeat(39),
         "\\boxed{1$é".into(),
         "1} and \\boxed{é$ \\boxed{2}".into(),
     ];
@@ -109,6 +124,32 @@ fn answers_are_graded_as_a_teacher_would() {
                 let text = if boxed { format!("The answer is $\\boxed{{{answer}}}$.") } else { answer };
                 let scored = RolloutFixture::new(&[&text]).answers(&[&gold]).score(&mut reward).unwrap();
                 assert_eq!(scored.rewards, [expected], "{kind}: {gold} | {text}");
+            }
+        }
+    }
+}
+
+/// Completions of one dataset's answer, whose answer a reward must find first.
+#[derive(serde::Deserialize)]
+struct Completions {
+    reward: String,
+    kind: String,
+    gold: String,
+    anchored: Option<bool>,
+    right: Vec<String>,
+    wrong: Vec<String>,
+}
+
+#[test]
+fn an_answer_is_found_where_a_reader_would_look() {
+    for line in include_str!("../../golden/found.jsonl").lines() {
+        let Completions { reward, kind, gold, anchored, right, wrong } = serde_json::from_str(line).unwrap();
+        let keys = anchored.map_or("{}".into(), |anchored| format!("{{\"anchored\": {anchored}}}"));
+        let mut reward = capo_plugin::Image::own().reward(&reward, &keys).unwrap();
+        for (texts, expected) in [(right, 1.0), (wrong, 0.0)] {
+            for text in texts {
+                let scored = RolloutFixture::new(&[&text]).answers(&[&gold]).score(&mut reward).unwrap();
+                assert_eq!(scored.rewards, [expected], "{kind}: {gold} | {text} | {anchored:?}");
             }
         }
     }
