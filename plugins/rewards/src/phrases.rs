@@ -203,7 +203,7 @@ const BETWEEN: &str = r"(?:\s+(?:be|equal to|equals?|exactly|just|simply|a|an|th
 pub(crate) fn is_negated(before: &str) -> bool {
     static NEGATES: LazyLock<Regex> = LazyLock::new(|| {
         let words =
-            r"(?:\b(?:not|never|cannot|nor|neither|instead of|rather than|other than|except|unlike)\b|n['’]t\b)";
+            r"(?:\b(?:not|never|hardly|cannot|nor|neither|instead of|rather than|other than|except|unlike)\b|n['’]t\b)";
         Regex::new(&format!("(?i){words}{BETWEEN}")).expect("the pattern is a constant")
     });
     NEGATES.is_match(tail(before))
@@ -298,6 +298,7 @@ pub(crate) fn chosen(text: &str) -> Option<Chosen> {
                 r"(?i:\b(?:option|choice|answer|letter)) {letter} (?i:(?:is|must be){surely}(?: the)? (?:correct|right|best|true|answer|one))\b"
             ),
             format!(r"(?-u:\b|\()\**{letter} (?i:is{surely}(?: the)? (?:correct|right|best|answer))\b"),
+            format!(r"(?i:\b(?:must be|should be|so|thus|hence|therefore),? (?:option|choice|letter)) {letter}{end}"),
             format!(r"(?i:\b(?:choose|select|pick|go with)(?: option| choice| answer| letter)?) {letter}{end}"),
         ];
         forms.iter().map(|form| Regex::new(form).expect("the pattern is a constant")).collect()
