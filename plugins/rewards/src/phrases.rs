@@ -119,7 +119,7 @@ const TAKES_BACK: &str = concat!(
     r"(?:",
     r"wait(?:\s*[,.:;!…—–-]|\s+(?:a|no|that|i|let|is|it|the|but|actually|what)\b)|",
     r"no(?:pe)?(?:\s*[,.:;!…—–]|\s+(?:wait|sorry|actually|that|it|this|i)\b)|",
-    r"oops|whoops|scratch that|strike that|never ?mind|my (?:mistake|bad|error|apologies)|",
+    r"oops|whoops|(?:hold|hang) on|ignore that|not quite|i stand corrected|scratch that|strike that|never ?mind|my (?:mistake|bad|error|apologies)|",
     r"correction\s*:|(?:on|upon) (?:second thoughts?|(?:further |closer )?(?:reflection|inspection))|",
     r"(?:sorry|apologies|i apologi[sz]e)\s*[,.:;!…—–-]|",
     r"i (?:made an? \w*\s?(?:mistake|error)|was wrong|take (?:that|it) back|mis(?:read|calculated|counted|took)|forgot)|",
@@ -146,7 +146,7 @@ fn corrections(text: &str) -> Vec<usize> {
             r"(?:(?:it|that|this|the (?:\w+ )?(?:answer|result|value|number|total|solution|option|choice|one))",
             r"(?:['’]s| is| was| should be| should have been| must be| equals)(?: really| actually| in fact| instead)?|make (?:that|it)|i (?:mean|meant)|should be|should have been)",
         );
-        Regex::new(&format!(r"(?i)(?:{TAKES_BACK}|{CORRECTS}){fill}[\s,.:;!…—–-]*(?:{leads}\b)?|[,.;](?:\s*\$)?\s*(?:but|yet|instead|otherwise)[\s,]+{leads}\b"))
+        Regex::new(&format!(r"(?i)(?:{TAKES_BACK}|{CORRECTS}){fill}[\s,.:;!…—–-]*(?:{leads}\b)?|[,.;](?:\s*\$)?\s*(?:but|yet|instead|otherwise)[\s,]+{leads}\b|\blet me [^.!?:\n]{{0,40}}[.:,…\s]+(?:so )?{leads}\b"))
             .expect("the pattern is a constant")
     });
     // No correction stands before another answer's words: `Wait, no. Then` names none.
@@ -203,7 +203,7 @@ const BETWEEN: &str = r"(?:\s+(?:be|equal to|equals?|exactly|just|simply|a|an|th
 pub(crate) fn is_negated(before: &str) -> bool {
     static NEGATES: LazyLock<Regex> = LazyLock::new(|| {
         let words =
-            r"(?:\b(?:not|never|cannot|nor|neither|instead of|rather than|other than|except|unlike)\b|n['’]t\b)";
+            r"(?:\b(?:not|never|hardly|cannot|nor|neither|instead of|rather than|other than|except|unlike)\b|n['’]t\b)";
         Regex::new(&format!("(?i){words}{BETWEEN}")).expect("the pattern is a constant")
     });
     NEGATES.is_match(tail(before))
@@ -297,7 +297,8 @@ pub(crate) fn chosen(text: &str) -> Option<Chosen> {
             format!(
                 r"(?i:\b(?:option|choice|answer|letter)) {letter} (?i:(?:is|must be){surely}(?: the)? (?:correct|right|best|true|answer|one))\b"
             ),
-            format!(r"(?-u:\b|\()\**{letter} (?i:is{surely}(?: the)? (?:correct|right|best))\b"),
+            format!(r"(?-u:\b|\()\**{letter} (?i:is{surely}(?: the)? (?:correct|right|best|answer))\b"),
+            format!(r"(?i:\b(?:must be|should be|so|thus|hence|therefore),? (?:option|choice|letter)) {letter}{end}"),
             format!(r"(?i:\b(?:choose|select|pick|go with)(?: option| choice| answer| letter)?) {letter}{end}"),
         ];
         forms.iter().map(|form| Regex::new(form).expect("the pattern is a constant")).collect()

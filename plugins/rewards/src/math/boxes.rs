@@ -18,7 +18,7 @@ const MOST_BETWEEN: usize = 70;
 
 /// Words that take back what was said before.
 const BACK: &str = "no not wrong wait actually instead sorry but rather think thought hmm oops mistake incorrect correct correction should reflection guess \
-    guessed earlier previous previously initial initially originally again recheck checking corrected better meant mean now error however scratch";
+    guessed earlier before previous previously initial initially originally again recheck checking corrected better meant mean now error however scratch";
 
 /// Words that lead from a step to the next one.
 const THUS: &str = "so then thus hence therefore gives giving implies yields which because since if when sum total final answer finally consequently";
