@@ -29,6 +29,7 @@ def main():
     words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     shape = {
         "hidden_size": 64,
