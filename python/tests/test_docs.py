@@ -68,7 +68,7 @@ def test_the_example_in_trl(tmp_path):
     assert run.returncode == 0, run.stderr[-3000:]
     lines = re.findall(r"^step +\d+  reward (\S+)  taken (\S+)$", run.stdout, re.MULTILINE)
     rewards, taken = [float(reward) for reward, _ in lines], [float(share) for _, share in lines]
-    assert len(lines) == 8 and rewards[-1] > 2 * rewards[0] and max(taken[2:]) < 1, run.stdout
+    assert len(lines) == 8 and rewards[-1] > rewards[0] + 0.2 and max(taken) < 1, run.stdout
 
 
 def test_pip_waits_for_no_other_build():
