@@ -52,4 +52,10 @@ impl Factors {
         let each = self.factors.iter().zip(&self.token_mask).enumerate();
         each.filter(|(_, (_, token))| **token == 1).map(|(i, (factor, _))| (i, *factor))
     }
+
+    /// The mean factor of the tokens that reached the weight; 0 if none did.
+    pub fn mean(&self) -> f64 {
+        let count = self.of_tokens().count().max(1) as f64;
+        self.of_tokens().map(|(_, factor)| f64::from(factor)).sum::<f64>() / count
+    }
 }

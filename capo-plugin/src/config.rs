@@ -3,7 +3,7 @@
 use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::{PluginError, Reduction};
+use crate::{PluginError, Reduction, plain};
 
 /// Keys that `T` reads from its table, or `None` when `T` is not a plain struct.
 pub fn known_keys<T: DeserializeOwned>() -> Option<&'static [&'static str]> {
@@ -32,7 +32,7 @@ pub(crate) fn parse<T: DeserializeOwned>(json: &str) -> Result<T, PluginError> {
     {
         return Err(PluginError::config(unknown_key(unknown, known)));
     }
-    T::deserialize(Table(table)).map_err(|error| PluginError::config(error.to_string()))
+    T::deserialize(Table(table)).map_err(|error| PluginError::config(plain::toml(&error)))
 }
 
 /// Error message about an unknown key.
@@ -197,8 +197,8 @@ mod tests {
         let say = |json| parse::<Checked>(json).unwrap_err().to_string();
         assert_eq!(say(r#"{"max_nat": 1}"#), "unknown key `max_nat` (did you mean `max_nats`?)");
         assert_eq!(say(r#"{"zz": 1}"#), "unknown key `zz` (known: `max_nats`)");
-        assert_eq!(say("{}"), "missing field `max_nats`");
-        assert_eq!(say(r#"{"max_nats": "x"}"#), "invalid type: string \"x\", expected f32, in `max_nats`");
+        assert_eq!(say("{}"), "key `max_nats` is missing");
+        assert_eq!(say(r#"{"max_nats": "x"}"#), "`max_nats` is \"x\" (give a number)");
         assert_eq!(say(r#"{"max_nats": -1}"#), "`max_nats` is -1");
         assert!(parse::<Checked>(r#"{"max_nats": 3}"#).is_ok_and(|checked| checked.0 == 3.0));
     }

@@ -106,6 +106,7 @@ mod extension;
 mod guard;
 mod image;
 mod keys;
+pub mod plain;
 mod points;
 mod register;
 mod rollout;

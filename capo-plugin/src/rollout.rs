@@ -3,7 +3,7 @@
 use abi_stable::StableAbi;
 use serde::de::DeserializeOwned;
 
-use crate::{PluginError, nearest};
+use crate::{PluginError, nearest, plain};
 
 /// Purpose of the sampled completions. The set of values may grow, so this is an integer.
 #[repr(transparent)]
@@ -60,8 +60,10 @@ impl<'a> Completion<'a> {
     ///
     /// When the row has no such column, or another type in it.
     pub fn column<T: DeserializeOwned>(&self, name: &str) -> Result<T, PluginError> {
-        let mut row: serde_json::Map<String, serde_json::Value> = serde_json::from_str(self.columns)
-            .map_err(|error| PluginError::failed(format!("the prompt's row is not a JSON object: {error}")))?;
+        let mut row: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_str(self.columns).map_err(|error| {
+                PluginError::failed(format!("the prompt's row is not a JSON object: {}", plain::json(&error)))
+            })?;
         let Some(value) = row.remove(name) else {
             let columns = || row.keys().map(String::as_str);
             let hint = match nearest(name, columns()) {
@@ -72,7 +74,7 @@ impl<'a> Completion<'a> {
             return Err(PluginError::failed(format!("a prompt's row has no column `{name}` ({hint})")));
         };
         serde_json::from_value(value)
-            .map_err(|error| PluginError::failed(format!("column `{name}` of a prompt's row: {error}")))
+            .map_err(|error| PluginError::failed(format!("column `{name}` of a prompt's row: {}", plain::json(&error))))
     }
 }
 

@@ -215,8 +215,8 @@ fn a_reward_hears_what_is_wrong_with_a_row() {
     let say = |sin: &str| said(Point::Reward, sin);
     assert_eq!(say("score"), (ErrorKind::PANIC, "panicked in `score`: as told".into()));
     assert_eq!(say("column"), failed("a prompt's row has no column `levle` (did you mean `level`?)"));
-    assert_eq!(say("type"), failed("column `level` of a prompt's row: invalid type: string \"easy\", expected f32"));
-    assert!(say("row").1.starts_with("the prompt's row is not a JSON object: invalid type: sequence"));
+    assert_eq!(say("type"), failed("column `level` of a prompt's row: expected a number, found \"easy\""));
+    assert!(say("row").1.starts_with("the prompt's row is not a JSON object: expected an object, found a list"));
     let mut reward = testing::reward::<Sinner>(&sinner("none")).unwrap();
     assert_eq!(rollout().score(&mut reward).unwrap().rewards, [2.5, 2.5]);
     assert!(reward.load(&[1]).unwrap_err().to_string().ends_with("(it was saved by another one)"));

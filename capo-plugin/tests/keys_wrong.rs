@@ -25,5 +25,5 @@ fn it_is_told_which() {
     let all = testing::conform(&[("test.score", "price = 1.0")]).unwrap_err();
     assert_eq!(all, format!("reward `test.score`: key-docs: {why}"));
     let all = testing::conform(&[]).unwrap_err();
-    assert!(all.contains("reward `test.score`: creation: it refuses its table: missing field `price`"), "{all}");
+    assert!(all.contains("reward `test.score`: creation: it refuses its table: key `price` is missing"), "{all}");
 }

@@ -1,6 +1,7 @@
 """Plugins of capo inside trainers that are written in Python.
 
 `Mask` and its siblings are components of plugins, `Batch` is what they read: the whole batch of one optimizer step.
+`decide` applies masks and weights to it in order.
 `replay` runs masks over recorded batches. Arrays come from torch, numpy, cupy or jax, and numpy arrays come back.
 """
 
@@ -25,6 +26,7 @@ from .batch import (  # noqa: E402
     save_batch,
 )
 from .components import Advantage, Collective, Mask, Measurements, Objective, Reward, StepControl, Weight  # noqa: E402
+from .deciding import decide  # noqa: E402
 from .plugins import Plugins  # noqa: E402
 from .recorded import replay  # noqa: E402
 
@@ -48,6 +50,7 @@ __all__ = [
     "Sampling",
     "StepControl",
     "Weight",
+    "decide",
     "load_batch",
     "metrics",
     "replay",

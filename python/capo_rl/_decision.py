@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import Batch, Mask, Weight
-from ._metrics import named, reports
+from . import Batch, Mask, Weight, deciding
 from .components import Collective, Component, Records
 
 
@@ -38,31 +37,17 @@ class Decision:
 
 
 def decide(batch: Batch, mask: Tensor, masks: Sequence[Mask], weights: Sequence[Weight]) -> Decision:
-    """Shows `batch` to the masks, in their order, and then to the weights, which multiply.
+    """What `capo_rl.decide` says of `batch`, where the trainer's arrays are.
 
     Args:
         batch: What they see.
         mask: `[B, T]`: the tokens of completions, its `completion_mask`.
-        masks: They go on from what those before them left.
-        weights: They see what all masks left.
+        masks: As for `capo_rl.decide`.
+        weights: As for `capo_rl.decide`.
     """
-    records: Records = {}
-    # The batch may have it in host memory already, without another wait for the device.
-    keep = torch.as_tensor(batch.completion_mask).cpu()
-    tokens = max(int(keep.sum()), 1)
-    for name, each in named(masks):
-        before = int(keep.sum())
-        kept, told = each(batch, keep=keep)
-        keep = torch.as_tensor(kept)
-        records |= reports(name, each, told, {"rejection_rate": (before - int(keep.sum())) / tokens})
-    given = keep.float()
-    for name, weight in named(weights):
-        one, told = weight(batch, keep)
-        records |= reports(name, weight, told, {"mean": float(one.sum()) / max(int(keep.sum()), 1)})
-        given = given * torch.as_tensor(one)
-    keep = keep * (given > 0).to(keep.dtype)
-    there = keep.to(mask.device)
-    return Decision(batch, mask, there, given.to(mask.device) if weights else there.float(), records)
+    keep, product, records = deciding.decide(batch, masks, weights)
+    there = torch.from_numpy(keep).to(mask.device), torch.from_numpy(product).to(mask.device)
+    return Decision(batch, mask, *there, records)
 
 
 def step_end(

@@ -2,7 +2,7 @@
 
     from capo_rl.trl import CapoGRPOTrainer
 
-    trainer = CapoGRPOTrainer(model=..., reward_funcs=..., args=..., train_dataset=..., masks=["capo.curvature"])
+    trainer = CapoGRPOTrainer(model=..., reward_funcs=..., args=..., train_dataset=..., step_controls=["governor.kl"])
 
 Nothing of TRL's loss is repeated here. What was decided reaches it as a factor of each token's gradient: 0 for a
 dropped token, its weight for another. The loss's value and TRL's own metrics are of all tokens. A step control sees the

@@ -89,8 +89,7 @@ def main(steps):
             optimizer=capo_rl.Optimizer("adamw", RATE, max_grad_norm=1.0, steps_taken=step),
             progress=capo_rl.Progress(step=step, max_steps=steps),
         )
-        keep, told = mask(batch)
-        weights, more = weight(batch, keep)
+        keep, weights, _ = capo_rl.decide(batch, mask, weight)
 
         # GRPO's loss on policy: what was dropped is left out of a completion's mean, and the others count as they
         # weigh.

@@ -210,6 +210,11 @@ impl Batch {
         self.scalars.0.dims
     }
 
+    /// B and T: the shape of an array with a number per token.
+    pub(crate) fn extents(&self) -> [usize; 2] {
+        [self.dims().completions as usize, self.dims().tokens as usize]
+    }
+
     /// `[B, T]`: 1 for tokens, 0 for padding.
     pub(crate) fn completion_mask(&self) -> &[u8] {
         self.completion_mask.get()

@@ -6,8 +6,6 @@ use capo_plugin::{Measurements, PluginError};
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::error::broken;
-
 /// A Python object for callbacks. Each call takes Python's lock again.
 pub(crate) struct Callback {
     name: &'static str,
@@ -31,13 +29,12 @@ impl Callback {
         Ok(Self { name, object: object.clone().unbind(), raised: OnceLock::new() })
     }
 
-    /// A component's error. If the object raised an exception, that is the error's cause. An exception that should
-    /// end the program, such as `KeyboardInterrupt`, is returned itself.
-    pub(crate) fn broken(&self, py: Python<'_>, error: &PluginError) -> PyErr {
+    /// The error of a call in which this object was used. If the object raised an exception, that is the error's cause. An exception that
+    /// should end the program, such as `KeyboardInterrupt`, is returned itself.
+    pub(crate) fn caused(&self, py: Python<'_>, error: PyErr) -> PyErr {
         match self.raised.get().map(|raised| raised.clone_ref(py)) {
             Some(raised) if !raised.is_instance_of::<PyException>(py) => raised,
             cause => {
-                let error = broken(error);
                 error.set_cause(py, cause);
                 error
             }

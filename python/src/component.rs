@@ -1,7 +1,7 @@
 //! A live component: the methods of every point, with Python's lock released during a call.
 
 use capo_plugin::{
-    AdvantageHandle, Completion, Dims, Inputs, MaskHandle, ObjectiveHandle, ParameterGroup, PluginError, Purpose,
+    AdvantageHandle, Completion, Inputs, MaskHandle, ObjectiveHandle, ParameterGroup, PluginError, Purpose,
     RewardHandle, Rollout, Sink, StepControlHandle, Traits, WeightHandle,
 };
 use pyo3::exceptions::PyValueError;
@@ -135,7 +135,7 @@ impl Component {
             Handle::Mask(mask) => mask.mask(sink, &batch.view(), &mut keep),
             _ => Ok(()),
         })?;
-        Ok((numpy::array(py, &extents(batch.dims()), &keep)?, records))
+        Ok((numpy::array(py, &batch.extents(), &keep)?, records))
     }
 
     /// Weights of the tokens in `keep`, and the reports.
@@ -153,7 +153,7 @@ impl Component {
             Handle::Weight(weight) => weight.weigh(sink, &batch.view(), &keep, &mut weights),
             _ => Ok(()),
         })?;
-        Ok((numpy::array(py, &extents(batch.dims()), &weights)?, records))
+        Ok((numpy::array(py, &batch.extents(), &weights)?, records))
     }
 
     /// Passes the final `keep` to a mask, or the product of all weights to a weight; returns the reports.
@@ -210,7 +210,7 @@ impl Component {
             Handle::Advantage(advantage) => advantage.estimate(sink, &batch.view(), &mut advantages),
             _ => Ok(()),
         })?;
-        Ok((numpy::array(py, &extents(batch.dims()), &advantages)?, records))
+        Ok((numpy::array(py, &batch.extents(), &advantages)?, records))
     }
 
     /// Losses, their derivatives, and the reports.
@@ -225,7 +225,7 @@ impl Component {
             Handle::Objective(objective) => objective.evaluate(sink, &batch.view(), &mut losses, &mut slopes),
             _ => Ok(()),
         })?;
-        let array = |values: &[f32]| numpy::array(py, &extents(batch.dims()), values);
+        let array = |values: &[f32]| numpy::array(py, &batch.extents(), values);
         Ok((array(&losses)?, array(&slopes)?, records))
     }
 
@@ -270,11 +270,12 @@ impl Component {
     }
 
     /// Result of `work` with the component, after the calls that run.
-    fn with<R: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut Handle) -> R + Send) -> PyResult<R> {
+    pub(crate) fn with<R: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut Handle) -> R + Send) -> PyResult<R> {
         self.handle.with(py, &format!("component `{}`", self.id), work)
     }
 
-    fn check(&self, batch: &Batch) -> PyResult<()> {
+    /// Refuses a batch that lacks what the component reads.
+    pub(crate) fn check(&self, batch: &Batch) -> PyResult<()> {
         batch.must_hold(&self.id, self.inputs)?;
         if self.reads_optimizer { batch.must_know_optimizer(&format!("component `{}`", self.id)) } else { Ok(()) }
     }
@@ -303,8 +304,11 @@ impl Component {
     ) -> PyResult<Bound<'py, PyDict>> {
         let mut records = Records::on(collective);
         let outcome = self.with(py, |handle| call(handle, &mut records))?;
-        let records = records.to_dict(py, &extents(batch.dims()));
-        outcome.map_err(|error| back.map_or_else(|| broken(&error), |back| back.broken(py, &error)))?;
+        let records = records.to_dict(py, &batch.extents());
+        outcome.map_err(|error| match back {
+            None => broken(&error),
+            Some(back) => back.caused(py, broken(&error)),
+        })?;
         records
     }
 
@@ -334,10 +338,6 @@ impl Component {
         }
         Ok(lent)
     }
-}
-
-fn extents(dims: Dims) -> [usize; 2] {
-    [dims.completions as usize, dims.tokens as usize]
 }
 
 /// Completions for a reward; the fields have the names of `capo_rl.Reward`'s arguments.

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 
+use capo_loader::terminal;
 use capo_plugin::PluginError;
 use pyo3::exceptions::{PyException, PyFileNotFoundError, PyUserWarning};
 use pyo3::{PyErr, create_exception};
@@ -16,7 +17,7 @@ create_exception!(capo_rl, CapoWarning, PyUserWarning, "What a component has to 
 
 /// A failure of the loader, with its causes.
 pub(crate) fn failed(error: &anyhow::Error) -> PyErr {
-    let sentence = format!("{error:#}");
+    let sentence = error.chain().map(terminal::cause).collect::<Vec<_>>().join(": ");
     let missing = error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>());
     if missing.into_iter().any(|error| error.kind() == ErrorKind::NotFound) {
         return PyFileNotFoundError::new_err(sentence);

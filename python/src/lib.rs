@@ -7,6 +7,7 @@ mod batch;
 mod callback;
 mod collective;
 mod component;
+mod decide;
 mod dlpack;
 mod error;
 mod export;
@@ -28,6 +29,8 @@ mod _native {
     use crate::batch::Batch;
     #[pymodule_export]
     use crate::component::Component;
+    #[pymodule_export]
+    use crate::decide::decide;
     #[pymodule_export]
     use crate::error::{CapoError, CapoWarning};
     #[pymodule_export]

@@ -10,6 +10,7 @@ use capo_loader::terminal::escape;
 use capo_loader::trust::Trust;
 use capo_loader::watchdog::Watchdog;
 use capo_loader::{ComponentConfig, find};
+use capo_plugin::plain;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -59,8 +60,9 @@ impl Registry {
 
 /// The component `id` with its keys as JSON.
 fn config(id: &str, keys: &str) -> PyResult<ComponentConfig> {
-    let table = serde_json::from_str(keys)
-        .map_err(|error| PyValueError::new_err(format!("the keys of `{id}` are no table of TOML: {error}")))?;
+    let table = serde_json::from_str(keys).map_err(|error| {
+        PyValueError::new_err(format!("the keys of `{id}` are no table of TOML: {}", plain::toml(&error)))
+    })?;
     Ok(ComponentConfig { id: id.to_owned(), table })
 }
 

@@ -18,6 +18,8 @@ REPLAY = ROOT / "tests/data/replay"
 CASES = sorted(path.name for path in REPLAY.iterdir())
 TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
 PLUGINS = Path(capo_rl.__file__).parent / "plugins"
+#: Keys of two weights `masks.tis`: the first gives 0 to some tokens, and the second divides by its mean over those that are left.
+WEIGHTS = [{"rollout_is_threshold": 1.05, "rollout_is_threshold_lower": 0.95, "mode": "mask"}, {"rollout_is_batch_normalize": True}]
 DTYPES = {"F32": np.float32, "U8": np.uint8, "U32": np.uint32, "I64": np.int64, "F64": np.float64}
 
 
@@ -50,6 +52,16 @@ def table(case: str) -> dict:
     """The keys of a case's one mask: lines of ``key = value`` whose values are JSON too."""
     lines = [line.split(" = ") for line in (REPLAY / case / "mask.toml").read_text().splitlines() if " = " in line]
     return {key: json.loads(value) for key, value in lines}
+
+
+def replayed_weights(host: Path, folder: Path, file: Path, each: list[dict]) -> tuple[subprocess.CompletedProcess, dict[str, np.ndarray]]:
+    """The run of ``host replay`` over a batch file with weights `masks.tis` of these keys and without masks, and what it wrote."""
+    tables = [{"use": "masks.tis", **keys} for keys in each]
+    config = folder / "weights.toml"
+    config.write_text("".join("[[weight]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items()) for table in tables))
+    arguments = ["--plugin", PLUGINS / "libmasks.so", "--config", config, "--out", folder / "out", file]
+    ended = subprocess.run([host, "replay", *arguments], capture_output=True, text=True)
+    return ended, tensors(folder / "out" / file.name) if ended.returncode == 0 else {}
 
 
 def mask_of(case: str) -> capo_rl.Mask:

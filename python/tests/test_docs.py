@@ -1,7 +1,9 @@
 """The code of docs/python.md and of the example, run as it is."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -34,6 +36,13 @@ def test_the_reward_of_trls_example_reads_a_conversation():
     assert eval(reward)(prompts=[], completions=completions) == [0.0, 1.0]
 
 
+def test_the_first_examples_are_of_the_governor_alone():
+    """README's advice: begin with the governor, because a mask on its own does not replace it."""
+    docstring = (ROOT / "python/capo_rl/trl.py").read_text().split('"""')[1]
+    for example in (BLOCKS[0], docstring, (ROOT / "python/examples/train_trl.py").read_text()):
+        assert 'step_controls=["governor.kl"]' in example and not re.search(r"\b(masks|weights)=", example), example
+
+
 def test_there_are_blocks():
     assert len(BLOCKS) >= 3
 
@@ -51,3 +60,23 @@ def test_the_loop_of_plain_torch():
     assert run.returncode == 0, run.stderr
     (taken,) = re.findall(r"step  12 .* KL of the whole step .* taken (0\.\d+)", run.stdout)
     assert 0 < float(taken) < 0.5 and run.stdout.count("step ") >= 2
+
+
+def test_the_example_in_trl(tmp_path):
+    pytest.importorskip("trl", reason="trl is not installed here")
+    run = subprocess.run([sys.executable, ROOT / "python/examples/train_trl.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-3000:]
+    lines = re.findall(r"^step +\d+  reward (\S+)  taken (\S+)$", run.stdout, re.MULTILINE)
+    rewards, taken = [float(reward) for reward, _ in lines], [float(share) for _, share in lines]
+    assert len(lines) == 8 and rewards[-1] > rewards[0] + 0.2 and max(taken) < 1, run.stdout
+
+
+def test_pip_waits_for_no_other_build():
+    """pip shows nothing of cargo's, so a wait for the lock of the workspace's target folder would look like a hang."""
+    if shutil.which("cargo") is None:
+        pytest.skip("there is no cargo")
+    environment = {name: value for name, value in os.environ.items() if name != "CARGO_TARGET_DIR"}
+    command = ["cargo", "metadata", "--offline", "--no-deps", "--format-version", "1"]
+    targets = [subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout for folder in (ROOT, ROOT / "python")]
+    whole, pips = (os.path.normpath(json.loads(target)["target_directory"]) for target in targets)
+    assert pips not in (whole, f"{whole}/wheel"), "the second is where the build script builds the plugins"

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import capo_rl
 import pytest
 
+from conftest import WEIGHTS, replayed_weights
 from verl_runs import ACTOR, AHEAD, CASES, DYNAMIC, MODEL, PACKED, TINY, difference, in_one, kept, launch, rates, saved, torch
 
 RECIPE = Path(__file__).parents[1] / "examples/verl/qwen2.5-7b-gsm8k.sh"
@@ -298,3 +300,19 @@ def test_an_objective_is_one_of_verls_losses(in_verl):
         get_policy_loss_fn("capo.objective")(old, logps, advantages, mask, loss_agg_mode="seq-mean-token-mean", config=config)
     with pytest.raises(ValueError, match="`reincapo.objective` reads REF_LOGPS, which verl keeps from policy losses"):
         in_verl.register_objective("reincapo.objective", beta=0.1)
+
+
+def test_verl_weighs_as_host_does(folder, host):
+    """A weight sees the tokens that the weight before it left."""
+    keys = [each | {"policies": "trainer/old"} for each in WEIGHTS]
+    weights = ",".join(f"{{use: masks.tis, {', '.join(f'{name}: {value}' for name, value in each.items())}}}" for each in keys)
+    run = launch(folder, "left", "masks=none", f"weights={weights}", "steps=2", f"batches={folder / 'left-batch'}", AHEAD)
+    dropped = 0
+    for step, found in enumerate(kept(run)):
+        file = folder / f"left-batch.{step}.safetensors"
+        ended, expected = replayed_weights(host, folder, file, keys)
+        assert ended.returncode == 0, ended.stderr
+        mask = capo_rl.load_batch(file).completion_mask == 1
+        assert found == sorted(tuple(row[there].tolist()) for row, there in zip(expected["weights"], mask, strict=True)), step
+        dropped += int(mask.sum() - expected["keep"].sum())
+    assert dropped > 0, "else it shows nothing"

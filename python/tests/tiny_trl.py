@@ -22,6 +22,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig
 
+from conftest import WEIGHTS
+
 VOCABULARY, EOS, OTHER_EOS = 32, 1, 5
 MASK = {"fisher_threshold": 7e-4, "hessian_threshold": False, "threads": 1}
 
@@ -48,11 +50,24 @@ def options(words):
         "find": 0,
         "iterations": 1,
         "quantile": 1.0,
+        "batches": "",
     }
     for word in words:
         name, _, value = word.partition("=")
         chosen[name] = type(chosen[name])(value)
     return chosen
+
+
+def recorded(decide, batches, decisions):
+    """`decide`, which writes each batch to a file and its decision to `decisions`."""
+
+    def told(batch, *args):
+        decision = decide(batch, *args)
+        capo_rl.save_batch(f"{batches}.{len(decisions)}.safetensors", batch)
+        decisions.append((decision.keep, decision.weights))
+        return decision
+
+    return told
 
 
 class Loose(capo_rl.StepControl):
@@ -157,7 +172,12 @@ def main():
         "truncated": [capo_rl.Mask("masks.truncated")],
         "all": [capo_rl.Mask("masks.probability-floor", min_probability=1.0)],
     }[chosen["masks"]]
-    weights = {"": [], "capo": ["capo.curvature-weight"], "tis": ["masks.tis"]}[chosen["weights"]]
+    weights = {
+        "": [],
+        "capo": ["capo.curvature-weight"],
+        "tis": ["masks.tis"],
+        "left": [capo_rl.Weight("masks.tis", policies="trainer/old", **keys) for keys in WEIGHTS],
+    }[chosen["weights"]]
     half = {"target": 1e-5, "fraction": 0.5}
     controls = {
         "": [],
@@ -191,6 +211,9 @@ def main():
         component_metrics=chosen["metrics"],
         **more,
     )
+    decisions = []
+    if chosen["batches"]:
+        capo_rl.trl.decide = recorded(capo_rl.trl.decide, chosen["batches"], decisions)
     found = find_rate(trainer) if chosen["find"] else None
     if not chosen["find"]:
         trainer.train(resume_from_checkpoint=chosen["resume"] or None)
@@ -205,6 +228,7 @@ def main():
         "states": [each.state_dict()["state"] for each in trainer._components()],
         "found": found,
         "iterations": Loose.told,
+        "decisions": decisions,
         "losses": [line.get("loss") for line in trainer.state.log_history],
     }
     torch.save(saved, f"{out}.{trainer.accelerator.process_index}")

@@ -36,6 +36,10 @@ pub struct Fixture {
     pub(super) old_logps: Vec<f32>,
     /// Where `None`, values near `old_logps` are used.
     pub(super) sampler_logps: Option<Vec<f32>>,
+    /// `[B]`: ids of each completion's prompt. Where `None`, three ids for each group.
+    pub(super) prompts: Option<Vec<Vec<u32>>>,
+    /// `[B, T]`: text that each token adds to its completion. Where `None`, a text for each id.
+    pub(super) texts: Option<Vec<String>>,
     pub(super) ref_logps: Vec<f32>,
     pub(super) entropy: Vec<f32>,
     pub(super) layer: LayerData,
@@ -83,6 +87,8 @@ impl Fixture {
             slopes: fill(3, -2.0, 1.0),
             old_logps: logps.clone(),
             sampler_logps: None,
+            prompts: None,
+            texts: None,
             ref_logps: fill(4, -3.0, -0.01),
             entropy: fill(5, 2.0, 0.0),
             logps,
@@ -172,6 +178,46 @@ impl Fixture {
     pub fn sampler_logps(mut self, sampler_logps: &[f32]) -> Self {
         assert_eq!(sampler_logps.len(), self.dims.len(), "`sampler_logps` is [B, T]");
         self.sampler_logps = Some(sampler_logps.to_vec());
+        self
+    }
+
+    /// Sets the texts that the completions' tokens add, for [`RolloutContext::text`](crate::RolloutContext::text) and
+    /// [`span`](crate::RolloutContext::span): one list per completion, with a text per token. A list of fewer than T texts ends its
+    /// completion there, as in [`lengths`](Self::lengths). Without it, a token's text depends on its id alone; there are letters,
+    /// words, digits, signs and line breaks among them.
+    ///
+    /// ```
+    /// use capo_plugin::testing::Fixture;
+    ///
+    /// let fixture = Fixture::new(2, 3).texts(&[&["1", "+", "1"], &["two", "."]]);
+    /// let context = fixture.context();
+    /// assert_eq!(context.lend(0).text(0), "1+1");
+    /// assert_eq!(fixture.batch().completion_mask, [1, 1, 1, 1, 1, 0]);
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// When there is not one list per completion, or one has more than T texts.
+    #[must_use]
+    pub fn texts(mut self, texts: &[&[&str]]) -> Self {
+        let lengths: Vec<usize> = texts.iter().map(|texts| texts.len()).collect();
+        let tokens = self.dims.tokens as usize;
+        let text = |texts: &[&str], t: usize| texts.get(t).copied().unwrap_or_default().to_owned();
+        self.texts = Some(texts.iter().flat_map(|texts| (0..tokens).map(|t| text(texts, t))).collect());
+        self.lengths(&lengths)
+    }
+
+    /// Sets the ids of the prompts, one list per group, for [`RolloutContext::prompt_ids`](crate::RolloutContext::prompt_ids). Call it
+    /// after [`groups_of`](Self::groups_of).
+    ///
+    /// # Panics
+    ///
+    /// When there is not one list per group.
+    #[must_use]
+    pub fn prompt_ids(mut self, prompts: &[&[u32]]) -> Self {
+        assert_eq!(prompts.len(), self.dims.groups().count(), "one list per group");
+        let of_groups = self.dims.groups().zip(prompts);
+        self.prompts = Some(of_groups.flat_map(|(group, ids)| group.map(|_| ids.to_vec())).collect());
         self
     }
 

@@ -23,6 +23,38 @@
 //! assert_eq!(fixture.mask(&mut mask).unwrap().token_mask, [1, 1, 0, 1, 0, 1]);
 //! ```
 //!
+//! A component that reads texts is tested on texts of your own, one for each token:
+//!
+//! ```
+//! use capo_plugin::prelude::*;
+//! use capo_plugin::testing::{self, Fixture};
+//!
+//! /// Drops tokens that hold a digit.
+//! #[derive(Deserialize)]
+//! struct Wordy {}
+//!
+//! impl Mask for Wordy {
+//!     fn inputs(&self) -> Inputs {
+//!         Inputs::ROLLOUT_CONTEXT
+//!     }
+//!
+//!     fn mask(&mut self, _ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+//!         let context = batch.rollout_context()?;
+//!         for b in 0..batch.dims.completions as usize {
+//!             for (t, i) in batch.dims.row(b).enumerate() {
+//!                 let text = &context.text(b)[context.span(b, t)];
+//!                 token_mask[i] &= u8::from(!text.contains(|c: char| c.is_ascii_digit()));
+//!             }
+//!         }
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let fixture = Fixture::new(2, 3).texts(&[&["four", " is ", "4"], &["no"]]);
+//! let mut mask = testing::mask::<Wordy>("").unwrap();
+//! assert_eq!(fixture.mask(&mut mask).unwrap().token_mask, [1, 1, 0, 1, 0, 0]);
+//! ```
+//!
 //! [`conform`] runs the checks of `host check LIB` on every component of a plugin. [`check_key_docs`] compares the keys described in
 //! [`register!`](crate::register) with the existing keys. [`Fixture::derivative`] measures the derivative that an objective should return.
 

@@ -188,14 +188,14 @@ impl Observed for EnvironmentHandle {
     fn scored(&mut self, rollout: &RolloutFixture, said: &mut Vec<String>) -> Result<Scored, PluginError> {
         const TURNS: usize = 3;
         const PATIENCE: Duration = Duration::from_secs(30);
-        let (mut records, rollout) = (Records::default(), rollout.rollout());
+        let (mut records, seeds, rollout) = (Records::default(), rollout.seeds(), rollout.rollout());
         let mut episodes = Episodes::new(Vec::new());
         for (number, completion) in rollout.completions.iter().enumerate() {
             let mut episode = Episode::new(number as u64, completion.prompt);
             (episode.answer, episode.columns) = (completion.answer, completion.columns);
             (episode.group, episode.place) =
                 ((number / rollout.group_size) as u64, (number % rollout.group_size) as u64);
-            episode.seed = episode.group;
+            episode.seed = seeds[number];
             episodes.episodes.push(episode);
         }
         (episodes.purpose, episodes.step, episodes.max_turns) = (rollout.purpose, rollout.step, TURNS);
@@ -366,5 +366,45 @@ impl Answer {
             (name.as_str(), real.map(|(value, _)| u64::from(value.to_bits())).collect())
         });
         numbers.chain(tokens).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Observed, Scored};
+    use crate::prelude::*;
+    use crate::testing::{self, RolloutFixture};
+
+    /// Pays each episode its seed.
+    #[derive(Deserialize)]
+    struct Seeded {
+        #[serde(skip)]
+        seeds: Vec<u64>,
+    }
+
+    impl Environment for Seeded {
+        fn begin(&mut self, _: &mut Ctx, episodes: &Episodes) -> Result<Vec<String>, PluginError> {
+            self.seeds = episodes.episodes.iter().map(|episode| episode.seed).collect();
+            Ok(vec![String::new(); self.seeds.len()])
+        }
+
+        fn respond(&mut self, _: &mut Ctx, turns: &[Turn]) -> Result<Vec<Observation>, PluginError> {
+            let pay = |turn: &Turn| Observation::of(turn).reward(self.seeds[turn.episode as usize] as f32).end();
+            Ok(turns.iter().map(pay).collect())
+        }
+    }
+
+    #[test]
+    fn the_seed_of_an_episode_moves_with_its_group() {
+        let paid = |rollout: &RolloutFixture| {
+            let Scored { rewards, .. } =
+                testing::environment::<Seeded>("").unwrap().scored(rollout, &mut Vec::new()).unwrap();
+            rewards
+        };
+        let rollout = RolloutFixture::new(&["a", "b", "c", "d", "e", "f"]).groups_of(2);
+        assert_eq!(paid(&rollout), [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]);
+        let moved = rollout.regrouped(&[2, 0, 1]);
+        assert_eq!(paid(&moved), [2.0, 2.0, 0.0, 0.0, 1.0, 1.0]);
+        assert_eq!(paid(&moved.regrouped(&[1, 2, 0])), paid(&rollout));
     }
 }

@@ -52,6 +52,8 @@ struct OwnedCompletion {
     text: String,
     ids: Vec<u32>,
     truncated: bool,
+    /// Seed of the group's episodes; `None` for the group's number. It moves with the group, as a prompt's own random stream does.
+    seed: Option<u64>,
 }
 
 impl OwnedCompletion {
@@ -86,7 +88,7 @@ impl RolloutFixture {
     pub(super) fn of<'r>(group_size: usize, completions: impl Iterator<Item = (&'r Row, String, bool)>) -> Self {
         let row = |(row, text, truncated): (&Row, String, bool)| {
             let ids = tokens(&text);
-            OwnedCompletion { row: row.clone(), text, ids, truncated }
+            OwnedCompletion { row: row.clone(), text, ids, truncated, seed: None }
         };
         Self { purpose: Purpose::TRAINING, step: 0, group_size, rows: completions.map(row).collect() }
     }
@@ -155,7 +157,19 @@ impl RolloutFixture {
     pub fn regrouped(&self, order: &[usize]) -> Self {
         let groups: Vec<&[OwnedCompletion]> = self.rows.chunks(self.group_size).collect();
         assert_permutation(order, groups.len());
-        Self { rows: order.iter().flat_map(|&group| groups[group].iter().cloned()).collect(), ..self.clone() }
+        let seeds = self.seeds();
+        let mut rows = Vec::with_capacity(self.rows.len());
+        for &group in order {
+            let seed = Some(seeds[group * self.group_size]);
+            rows.extend(groups[group].iter().map(|row| OwnedCompletion { seed, ..row.clone() }));
+        }
+        Self { rows, ..self.clone() }
+    }
+
+    /// `[B]`: seed of each completion's episode, the same for all of a group.
+    pub(super) fn seeds(&self) -> Vec<u64> {
+        let seed = |(place, row): (usize, &OwnedCompletion)| row.seed.unwrap_or((place / self.group_size) as u64);
+        self.rows.iter().enumerate().map(seed).collect()
     }
 
     fn each<T>(mut self, values: &[T], set: impl Fn(&mut OwnedCompletion, &T)) -> Self {

@@ -43,6 +43,12 @@ impl Fixture {
         if let Some(array) = &mut other.sampler_logps {
             reorder(count, rows, array);
         }
+        if let Some(prompts) = &mut other.prompts {
+            reorder(count, rows, prompts);
+        }
+        if let Some(texts) = &mut other.texts {
+            reorder(count, rows, texts);
+        }
         other
     }
 
@@ -85,9 +91,9 @@ impl Fixture {
 }
 
 /// Reorders an array with `count` rows, one per completion: row `rows[b]` moves to index `b`.
-fn reorder<T: Copy>(count: usize, rows: &[usize], array: &mut Vec<T>) {
+fn reorder<T: Clone>(count: usize, rows: &[usize], array: &mut Vec<T>) {
     let width = array.len() / count;
-    *array = rows.iter().flat_map(|&row| array[row * width..(row + 1) * width].iter().copied()).collect();
+    *array = rows.iter().flat_map(|&row| array[row * width..(row + 1) * width].iter().cloned()).collect();
 }
 
 #[cfg(test)]

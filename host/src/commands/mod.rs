@@ -33,6 +33,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use capo_loader::memory;
 use capo_loader::watchdog::End;
+use capo_plugin::plain;
 use clap::Parser;
 use clap::error::ErrorKind as CommandLine;
 
@@ -126,7 +127,7 @@ fn start_threads() -> Result<()> {
 /// Prints the help or the version, or the error in the command line.
 fn not_run(error: &clap::Error) -> i32 {
     if error.use_stderr() {
-        terminal::note(error.to_string().trim_end());
+        terminal::note(plain::argument(&error.to_string()).trim_end());
         if error.kind() == CommandLine::InvalidSubcommand && error.to_string().contains("'sweep'") {
             terminal::note("\n  tip: a sweep of thresholds over recorded batches is `host replay --sweep`");
         }

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, Write};
 use std::sync::OnceLock;
 
 use anyhow::{Result, bail};
-use capo_loader::terminal::escape;
+use capo_loader::terminal::{self, escape};
 pub use capo_loader::terminal::{error, note, warn, word};
 
 pub use live::Answered;
@@ -60,7 +60,7 @@ pub fn grouped(number: u64) -> String {
 /// comparison of layouts. With `verbose`, all lines.
 pub fn sentence(error: &anyhow::Error, verbose: bool) -> String {
     let mut causes = Vec::new();
-    for cause in error.chain().map(|cause| cause.to_string().trim().to_owned()) {
+    for cause in error.chain().map(|cause| terminal::cause(cause).trim().to_owned()) {
         let first = cause.lines().next().unwrap_or_default();
         if verbose {
             causes.push(cause);

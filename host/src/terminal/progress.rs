@@ -139,6 +139,20 @@ impl ProgressLines {
         }
     }
 
+    /// Prints how many tokens there were: of prompts and completions, as `num_tokens` and a report have it, and of completions alone.
+    fn tokens(&self, run: &Run) {
+        let progress = &run.progress;
+        let all = grouped(progress.num_tokens);
+        let completions = grouped(progress.completion_tokens);
+        let skipped = progress.skipped_steps;
+        self.say(&format!("tokens             {all}, of which {completions} in completions; steps skipped {skipped}"));
+        if !run.resources.components.masks.is_empty() {
+            let rejected = grouped(progress.rejected_tokens);
+            let share = percent(progress.rejected_share());
+            self.say(&format!("tokens rejected    {rejected} of {completions} in completions ({share})"));
+        }
+    }
+
     /// Prints how long the rest of the run takes at the pace of its steps so far in this process.
     fn pace(&self, run: &Run) {
         let config = run.config();
@@ -194,13 +208,7 @@ impl ProgressLines {
         } else {
             self.say(&format!("stopped after step {} of {}", progress.step, run.config().train.max_steps));
         }
-        let (tokens, skipped) = (grouped(progress.completion_tokens), progress.skipped_steps);
-        if run.resources.components.masks.is_empty() {
-            self.say(&format!("tokens             {tokens}; steps skipped {skipped}"));
-        } else {
-            let (rejected, share) = (grouped(progress.rejected_tokens), percent(progress.rejected_share()));
-            self.say(&format!("tokens rejected    {rejected} of {tokens} ({share}); steps skipped {skipped}"));
-        }
+        self.tokens(run);
         if let Some(line) = run.observers.watch.closing().filter(|_| finished) {
             self.say(&line);
         }

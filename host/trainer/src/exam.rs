@@ -103,7 +103,11 @@ impl fmt::Display for RightAnswer {
         match self {
             Self::By(name) => write!(f, "`{name}` above 0"),
             Self::Only(name) => {
-                write!(f, "`{name}` above 0, as long as it gives -1, 0 and 1 alone (else name it with `eval.reward`)")
+                write!(
+                    f,
+                    "answers to which `{name}` gives 1 (if it gives anything but -1, 0 and 1, there is no accuracy; \
+                     with `--set eval.reward={name}` every answer above 0 is right)"
+                )
             }
             Self::Undecided => f.write_str("no reward says it (name one with `eval.reward`)"),
         }

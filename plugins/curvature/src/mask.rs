@@ -145,8 +145,7 @@ mod tests {
             "`hessian_range` is [1, 1] (its low end must be below its high end; `hessian_threshold = false` in its place switches the test off)"
         );
         assert!(
-            say("granularity = \"sentence\"")
-                .contains("unknown variant `sentence`, expected one of `token`, `completion`, `group`, `batch`")
+            say("granularity = \"sentence\"").contains("is `sentence` (use `token`, `completion`, `group` or `batch`)")
         );
     }
 
@@ -229,7 +228,7 @@ mod tests {
     #[test]
     fn semantics_that_do_not_fit_are_refused() {
         let say = |table: &str| testing::mask::<CurvatureMask<Wide>>(table).err().unwrap().to_string();
-        assert!(say("feature = \"nxt\"").contains("unknown variant `nxt`, expected `aligned` or `next`"));
+        assert!(say("feature = \"nxt\"").contains("`feature` is `nxt` (use `aligned` or `next`)"));
         let saved = testing::mask::<CurvatureMask<Wide>>("").unwrap().save().unwrap();
         let mut other = testing::mask::<CurvatureMask<Wide>>("semantics = \"authors\"").unwrap();
         assert!(other.load(&saved).unwrap_err().to_string().contains("made with `feature` = `aligned`"));

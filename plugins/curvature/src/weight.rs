@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(say("fisher_threshold = 0"), "`fisher_threshold` is 0 (it must be finite and above 0, or \"auto\")");
         assert!(say("fisher_threshold = \"atuo\"").contains("give a number above 0, or \"auto\""));
         assert!(say("hessian_threshold = 1").starts_with("unknown key `hessian_threshold`"));
-        assert!(say("signal = \"two\"").contains("unknown variant `two`, expected `advantage` or `unit`"));
+        assert!(say("signal = \"two\"").contains("`signal` is `two` (use `advantage` or `unit`)"));
     }
 
     /// The bound leaves the intended fraction and follows the learning rate. The plugins that offer the weight run `conform` on it,

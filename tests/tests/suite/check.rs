@@ -42,7 +42,7 @@ fn what_is_built_in_is_green() {
         ("reward_model", "model_name_or_path"),
         ("soft_overlong", "soft_punish_cache"),
     ] {
-        let lacks = format!("it refuses its table: missing field `{key}` (give its keys as `--set {id}.KEY=VALUE`)");
+        let lacks = format!("it refuses its table: key `{key}` is missing (give its keys as `--set {id}.KEY=VALUE`)");
         assert!(report.contains(&format!("\nreward {id}\n  creation            skipped  {lacks}\n")), "{report}");
     }
     let lines: Vec<&str> = report.lines().rev().take(3).collect();

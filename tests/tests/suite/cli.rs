@@ -42,7 +42,9 @@ fn version_and_wrong_words() {
     assert!(folder.refused("trian").starts_with("unrecognized subcommand 'trian'"));
     assert!(folder.refused("sweep x").contains("`host replay --sweep`"));
     assert!(folder.refused("train --pluggin x").contains("a similar argument exists: '--plugin'"));
-    assert!(folder.refused("train --stop-after soon").contains("invalid value 'soon' for '--stop-after <STEP>'"));
+    let soon = folder.refused("train --stop-after soon");
+    assert!(soon.contains("invalid value 'soon' for '--stop-after <STEP>': give a whole number from 0 up"), "{soon}");
+    assert!(folder.refused("generate --temperature hot x").contains("for '--temperature <T>': give a number"));
     assert_eq!(folder.host("").code, Some(2));
 }
 

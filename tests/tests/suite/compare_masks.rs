@@ -37,7 +37,7 @@ fn without_names_every_mask_that_can_run_does() {
     assert_snapshot!(compared);
     let left_out = portable(left_out);
     let of = |mask: &str| left_out.lines().find(|line| line.contains(mask)).unwrap();
-    assert_snapshot!(of("surprise-cap"), @r#"`example.surprise-cap`: `[[mask]]` with `use = "example.surprise-cap"`: missing field `max_nats`"#);
+    assert_snapshot!(of("surprise-cap"), @r#"`example.surprise-cap`: `[[mask]]` with `use = "example.surprise-cap"`: key `max_nats` is missing"#);
     assert_snapshot!(of("entropy"), @"left out `masks.entropy-quantile`: batch file `tests/data/replay/paper-token-adam/batch-0000.safetensors`: component `masks.entropy-quantile` asks for `entropy`, which it does not hold (record batches in a run with this component)");
 }
 

@@ -176,6 +176,6 @@ fn a_config_of_components_alone_lies_over_the_default() {
     for text in ["[train]\nseed = 1\n\n[[mask]]\nuse = \"capo.curvature\"\n", ""] {
         folder.write("more.toml", text);
         let sentence = folder.refused("train --plugin libcapo.so --config more.toml");
-        assert!(sentence.starts_with("`[model]` of `more.toml`: missing field `model_name_or_path`"), "{sentence}");
+        assert!(sentence.starts_with("`[model]` of `more.toml`: key `model_name_or_path` is missing"), "{sentence}");
     }
 }

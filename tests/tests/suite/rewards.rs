@@ -44,7 +44,7 @@ fn columns_reach_training_and_evaluation() {
     assert_eq!(run.metric("rewards/rewarding.levelled/step"), [0.0, 1.0, 2.0]);
     let eval = folder.host(&format!("eval --config run.toml {PLUGIN} --output graded.jsonl")).succeeded();
     assert_snapshot!(eval.stdout, @"
-    right      `rewarding.levelled` above 0, as long as it gives -1, 0 and 1 alone (else name it with `eval.reward`)
+    right      answers to which `rewarding.levelled` gives 1 (if it gives anything but -1, 0 and 1, there is no accuracy; with `--set eval.reward=rewarding.levelled` every answer above 0 is right)
     held-out accuracy 50.0%  reward 0.500  (20 prompts, greedy)
     ");
     let graded = folder.json_lines("graded.jsonl");
@@ -106,7 +106,7 @@ fn a_share_of_a_point_is_no_right_answer() {
         said.lines().filter(|line| from.iter().any(|from| line.starts_with(from))).map(str::to_owned).collect()
     };
     assert_snapshot!(lines(&["right", "held-out", "no signal", "never rejected"]).join("\n"), @"
-    right      `command` above 0, as long as it gives -1, 0 and 1 alone (else name it with `eval.reward`)
+    right      answers to which `command` gives 1 (if it gives anything but -1, 0 and 1, there is no accuracy; with `--set eval.reward=command` every answer above 0 is right)
     held-out reward 0.250 before training
     held-out reward    0.250 -> 0.250  (20 prompts, greedy)
     no signal          the completions of each prompt earned alike in all 2 steps, so that nothing was learned from rewards (try easier or harder prompts, or more answers to each: `--set rollout.num_generations=16`)

@@ -100,3 +100,27 @@ fn control_characters_are_shown() {
     let output = folder.command("train").arg("--\u{1b}[31m").output().unwrap();
     assert!(!output.stderr.contains(&0x1b), "{output:?}");
 }
+
+/// `tokens` are those of prompts and completions wherever the word stands alone.
+#[test]
+fn tokens_at_the_end_of_a_run_are_those_of_its_report() {
+    let folder = Folder::new();
+    let steps = "--set train.max_steps=2 --set eval.num_prompts=0 --set logging.logging_steps=1";
+    let said = folder.said(&format!("train --plugin libcapo.so --output-dir run {steps}"));
+    let run = folder.run_dir("run");
+    let grouped = |number: f64| {
+        let (thousands, rest) = (number as u64 / 1000, number as u64 % 1000);
+        if thousands == 0 { rest.to_string() } else { format!("{thousands},{rest:03}") }
+    };
+    let all = grouped(*run.metric("num_tokens").last().unwrap());
+    let completions = grouped(run.metric("completions/mean_length").iter().sum::<f64>().mul_add(48.0, 0.5));
+    assert_ne!(all, completions);
+    assert!(
+        said.contains(&format!("tokens             {all}, of which {completions} in completions; steps skipped 0\n")),
+        "{said}"
+    );
+    let rejected = said.lines().find(|line| line.starts_with("tokens rejected ")).unwrap();
+    assert!(rejected.contains(&format!(" of {completions} in completions (")), "{rejected}");
+    folder.said("report run --out report.html");
+    assert!(tests::text(&folder.path().join("report.html")).contains(&format!("<td>{all}</td>")), "{all}");
+}

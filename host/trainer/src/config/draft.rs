@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use capo_loader::{ComponentConfig, files, tables};
+use capo_plugin::plain;
 use toml::{Table, Value};
 
 use super::check::{check, reward_weights};
@@ -299,10 +300,11 @@ pub(super) fn read_section<T: Settings>(name: &str, value: Value, origin: impl F
         bail!("`[{name}]` of {}: {}", origin(&unknown), hints::unknown_key(name, &unknown, &known));
     }
     value.try_into().map_err(|error: toml::de::Error| {
-        let sentence = error.to_string().trim().replace('\n', ", ");
-        let hint = if sentence.starts_with("missing field") { " (configs/README.md lists every key)" } else { "" };
+        let parsers = error.to_string();
         // The parser's message ends with the key.
-        let key = sentence.rsplit_once("in `").map_or("", |(_, key)| key.trim_end_matches('`'));
+        let key = parsers.trim().rsplit_once("in `").map_or("", |(_, key)| key.trim_end_matches('`'));
+        let sentence = plain::toml(&parsers);
+        let hint = if sentence.ends_with(" is missing") { " (configs/README.md lists every key)" } else { "" };
         anyhow::anyhow!("`[{name}]` of {}: {sentence}{hint}", origin(key))
     })
 }

@@ -58,7 +58,7 @@ pub fn step(record: &StepRecord, rejected_so_far: f64) -> Values {
         let name = |name: &str| metric_name(Point::Weight, &weight.by, name);
         let factors = || weight.of_tokens().map(|(_, factor)| factor);
         let count = factors().count().max(1) as f64;
-        values.push((name(MEAN_WEIGHT), factors().map(f64::from).sum::<f64>() / count));
+        values.push((name(MEAN_WEIGHT), weight.mean()));
         values.push((name("below_one"), factors().filter(|factor| *factor < 1.0).count() as f64 / count));
         values.push((name(names::WEIGHTED_AWAY), *away));
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use capo_plugin::{Episode, Episodes, Message, Observation, Purpose, Turn};
+use capo_plugin::{Episode, Episodes, Message, Observation, Purpose, Turn, plain};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -77,13 +77,14 @@ fn line(value: &Value) -> Vec<u8> {
 
 /// The schemas in an answer about tools.
 pub(super) fn tools(line: &str) -> Result<Vec<String>, String> {
-    let Tools { tools } = serde_json::from_str(line).map_err(|error| format!("is {}: {error}", shown(line)))?;
+    let Tools { tools } =
+        serde_json::from_str(line).map_err(|error| format!("is {}: {}", shown(line), plain::json(&error)))?;
     Ok(tools.iter().map(|schema| schema.get().to_owned()).collect())
 }
 
 /// The answer in `line`.
 pub(super) fn answer(line: &str) -> Result<Answer, String> {
-    serde_json::from_str(line).map_err(|error| format!("is {}: {error}", shown(line)))
+    serde_json::from_str(line).map_err(|error| format!("is {}: {}", shown(line), plain::json(&error)))
 }
 
 /// The beginning of a line, in backticks.

@@ -163,5 +163,5 @@ fn bad_keys_are_refused() {
     assert_snapshot!(refused("command = [\"no-such-program\"]"), @"`command` names `no-such-program`, which is no file that can be run (give its path, or a name in `PATH`)");
     assert_snapshot!(refused("command = [\"sh\"]\ntimeout = 0"), @"`timeout` is 0 (it must be 0.001 to 1000000 seconds)");
     assert_snapshot!(refused("command = [\"sh\"]\nconcurrency = 0"), @"`concurrency` is 0 (it must be 1 to 256)");
-    assert_snapshot!(refused("command = \"sh\""), @r#"invalid type: string "sh", expected a sequence, in `command`"#);
+    assert_snapshot!(refused("command = \"sh\""), @r#"`command` is "sh" (give a list)"#);
 }
