@@ -16,6 +16,9 @@ const OTHERS: [(&[u8], &str, &str); 6] = [
     (b"\x1f\x8b", "a gzip archive", "unpack it, and give the library"),
 ];
 
+/// Number of bytes at a file's beginning by which [`check_beginning`] judges it, the length of a 64-bit header.
+pub const BEGINNING: u64 = 64;
+
 /// Refuses bytes that are no library for this machine. It also refuses bytes that end before their segments do: mapping such a
 /// file would end this process with a bus error.
 ///
@@ -23,6 +26,21 @@ const OTHERS: [(&[u8], &str, &str); 6] = [
 ///
 /// When the bytes are no such library. The message says what they are instead; `shown` is their name.
 pub fn check(bytes: &[u8], shown: &str) -> Result<()> {
+    check_beginning(bytes, shown)?;
+    let (have, want) = (bytes.len() as u64, end_of_segments(bytes).unwrap_or(0));
+    if have < want {
+        bail!("`{shown}` is cut short: {have} bytes of at least {want} (build or copy it again)");
+    }
+    Ok(())
+}
+
+/// Refuses a file that begins with `bytes`, if it cannot be a library for this machine. It is asked before the rest of a file is read, which
+/// may be large.
+///
+/// # Errors
+///
+/// As [`check`].
+pub fn check_beginning(bytes: &[u8], shown: &str) -> Result<()> {
     if bytes.is_empty() {
         bail!("`{shown}` is empty (build or copy it again)");
     }
@@ -41,10 +59,6 @@ pub fn check(bytes: &[u8], shown: &str) -> Result<()> {
         && of != here
     {
         bail!("`{shown}` was built for {}, this host runs on {} (build it for this machine)", cpu(of), cpu(here));
-    }
-    let (have, want) = (bytes.len() as u64, end_of_segments(bytes).unwrap_or(0));
-    if have < want {
-        bail!("`{shown}` is cut short: {have} bytes of at least {want} (build or copy it again)");
     }
     Ok(())
 }

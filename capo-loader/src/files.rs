@@ -1,8 +1,8 @@
 //! Writing files so that an interruption leaves them whole or absent, and reading regular files only.
 
-use std::fs::{self, FileType, OpenOptions};
+use std::fs::{self, FileType, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind, IntoInnerError, Read, Write};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -10,6 +10,10 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use crate::memory;
+
+/// Prefix of the names of files and folders that are not whole. Their process holds a lock on them; [`crate::folders::sweep`] removes those
+/// of dead processes.
+pub const PARTIAL: &str = ".partial-capo-";
 
 /// Replaces the file at `path` by `bytes` in one step: after an interruption it holds either the old bytes or the new bytes.
 ///
@@ -42,12 +46,7 @@ impl NewFile {
     /// Creates a temporary file beside `path`. Fails as [`check_replaceable`] does, and when the directory cannot be written to.
     pub fn create(path: &Path) -> Result<Self> {
         check_replaceable(path)?;
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".partial-");
-        // The process's umask applies, as for any new file; the default mode would let only the owner read it.
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        let file = BufWriter::new(builder.tempfile_in(folder(path))?);
-        Ok(Self { path: path.to_owned(), file })
+        Ok(Self { path: path.to_owned(), file: BufWriter::new(partial_file(folder(path))?) })
     }
 
     /// Path of the temporary file, valid until [`Self::finish`].
@@ -76,18 +75,69 @@ impl Write for NewFile {
     }
 }
 
+/// A new temporary file in `folder`. This process holds its lock, unless the file system has none: then nothing is swept there.
+fn partial_file(folder: &Path) -> io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(PARTIAL);
+    // The process's umask applies, as for any new file; the default mode would let only the owner read it.
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    loop {
+        let file = builder.tempfile_in(folder)?;
+        // Until this process holds the lock, another process that sweeps the folder takes this file for an abandoned one.
+        let is_swept = match file.as_file().try_lock() {
+            Err(TryLockError::WouldBlock) => true,
+            Err(TryLockError::Error(_)) | Ok(()) => file.path().symlink_metadata().is_err(),
+        };
+        if !is_swept {
+            return Ok(file);
+        }
+    }
+}
+
 /// The directory that a file is in.
 pub(crate) fn folder(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// Sizes of a file to which a line was appended, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appended {
+    /// Its size before; 0 if it was absent.
+    pub before: u64,
+    /// Its size afterwards.
+    pub after: u64,
+}
+
 /// Appends `line` and a line break to the file at `path` with one write call. The file is created if absent.
 ///
-/// A line that contains a line break is an error, as is any failure to write; both messages name `path`.
-pub fn append_line(path: &Path, line: &str) -> Result<()> {
+/// A line that contains a line break is an error, as is any failure to write, and a `path` that [`open_plain`] refuses; all messages name
+/// `path`.
+pub fn append_line(path: &Path, line: &str) -> Result<Appended> {
     ensure!(!line.contains('\n'), "a line for `{}` contains a line break", path.display());
-    let append = || OpenOptions::new().create(true).append(true).open(path)?.write_all(format!("{line}\n").as_bytes());
+    let append = || {
+        let mut file = open_plain(path, OpenOptions::new().create(true).append(true))?;
+        let (before, line) = (file.metadata()?.len(), format!("{line}\n"));
+        file.write_all(line.as_bytes())?;
+        io::Result::Ok(Appended { before, after: before + line.len() as u64 })
+    };
     append().with_context(|| format!("cannot append to `{}`", path.display()))
+}
+
+/// Opens the regular file at `path`, never what a link leads to. All files that are changed in place are opened by this function: through a
+/// link, a file elsewhere would change.
+///
+/// A link, a pipe, a device or a folder is an error. It is not opened, because opening a pipe would wait for another process.
+pub fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<fs::File> {
+    let check = |kind: FileType| {
+        let sentence =
+            || format!("it is {}, not a regular file (remove it, or put a file in its place)", self::kind(kind));
+        if kind.is_file() { Ok(()) } else { Err(io::Error::new(ErrorKind::InvalidInput, sentence())) }
+    };
+    path.symlink_metadata().map_or(Ok(()), |found| check(found.file_type()))?;
+    // The entry may be replaced after this look: then the system refuses a link, and does not wait at a pipe.
+    let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    check(file.metadata()?.file_type())?;
+    Ok(file)
 }
 
 /// Reads the whole regular file at `path`, as [`bytes`] does; an error names it.
@@ -97,13 +147,16 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
 
 /// Returns the bytes of the regular file at `path`. Fails as [`size`] does, and when the file is larger than the available memory.
 pub fn bytes(path: &Path) -> io::Result<Vec<u8>> {
-    let size = size(path)?;
-    if let Some(free) = memory::available().filter(|free| size > *free) {
-        let (size, free) = (memory::text(size.into()), memory::text(free.into()));
-        let sentence = format!("it takes {size}, and {free} of memory are free (use a larger machine)");
-        return Err(io::Error::new(ErrorKind::OutOfMemory, sentence));
-    }
+    fits_memory(size(path)?)?;
     fs::read(path)
+}
+
+/// Refuses a file of `size` bytes that is larger than the available memory.
+pub(crate) fn fits_memory(size: u64) -> io::Result<()> {
+    let Some(free) = memory::available().filter(|free| size > *free) else { return Ok(()) };
+    let (size, free) = (memory::text(size.into()), memory::text(free.into()));
+    let sentence = format!("it takes {size}, and {free} of memory are free (use a larger machine)");
+    Err(io::Error::new(ErrorKind::OutOfMemory, sentence))
 }
 
 /// Returns the size of the regular file at `path`, in bytes.
@@ -131,6 +184,7 @@ fn kind(kind: FileType) -> &'static str {
         _ if kind.is_socket() => "a socket",
         _ if kind.is_block_device() || kind.is_char_device() => "a device",
         _ if kind.is_dir() => "a directory",
+        _ if kind.is_symlink() => "a symbolic link",
         _ => "something else",
     }
 }
@@ -220,12 +274,36 @@ mod tests {
     fn append_line_adds_whole_lines_and_refuses_line_breaks() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log.jsonl");
-        append_line(&path, "{}").unwrap();
-        append_line(&path, "[]").unwrap();
+        assert_eq!(append_line(&path, "{}").unwrap(), Appended { before: 0, after: 3 });
+        assert_eq!(append_line(&path, "[]").unwrap(), Appended { before: 3, after: 6 });
         assert!(append_line(&path, "a\nb").unwrap_err().to_string().contains("line break"));
         assert_eq!(fs::read(&path).unwrap(), b"{}\n[]\n");
         let error = append_line(directory.path(), "{}").unwrap_err().to_string();
         assert_eq!(error, format!("cannot append to `{}`", directory.path().display()));
+    }
+
+    #[test]
+    fn what_is_no_plain_file_is_neither_opened_nor_changed() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::write(at("thesis"), "twenty pages").unwrap();
+        fs::create_dir(at("folder")).unwrap();
+        std::os::unix::fs::symlink("thesis", at("link")).unwrap();
+        std::os::unix::fs::symlink("absent", at("dangling")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        for (name, kind) in [
+            ("link", "a symbolic link"),
+            ("dangling", "a symbolic link"),
+            ("pipe", "a named pipe"),
+            ("folder", "a directory"),
+        ] {
+            let sentence = format!("{:#}", append_line(&at(name), "line").unwrap_err());
+            let expected = format!("it is {kind}, not a regular file (remove it, or put a file in its place)");
+            assert!(sentence.ends_with(&expected), "{sentence}");
+            assert!(open_plain(&at(name), OpenOptions::new().read(true)).is_err(), "{name}");
+        }
+        assert_eq!(fs::read(at("thesis")).unwrap(), b"twenty pages");
+        assert!(!at("absent").exists());
     }
 
     #[test]

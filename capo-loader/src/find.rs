@@ -96,16 +96,26 @@ fn libraries(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Finds the file of `--plugin name` and returns its absolute path.
+/// The file of a plugin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Path by which it was found; links may be on its way.
+    pub named: PathBuf,
+    /// Absolute path of the file, without links.
+    pub path: PathBuf,
+}
+
+/// Finds the file of `--plugin name`.
 ///
 /// # Errors
 ///
 /// When there is no such file. The message lists every path that was tried, or says what is there instead.
-pub fn find(name: &Path) -> Result<PathBuf> {
+pub fn find(name: &Path) -> Result<Found> {
     let candidates = candidates(name);
     let cannot = |path: &Path| format!("plugin `{}` cannot be opened", path.display());
     if let Some(found) = candidates.iter().find(|path| path.is_file()) {
-        return found.canonicalize().with_context(|| cannot(found));
+        let path = found.canonicalize().with_context(|| cannot(found))?;
+        return Ok(Found { named: found.clone(), path });
     }
     for path in &candidates {
         let kind = match std::fs::metadata(path) {

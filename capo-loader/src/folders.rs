@@ -1,8 +1,8 @@
 //! Folders that survive interruptions: one rename makes a whole folder appear, and one rename removes it.
 //!
 //! A folder that is not whole has a name that begins with [`PARTIAL`] or [`DELETED`]. The next process removes such folders of dead
-//! processes. Several processes may work in one parent folder, so each holds a lock on its own folder. The kernel releases
-//! the lock when the process ends.
+//! processes, and such files ([`files::NewFile`]). Several processes may work in one parent folder, so each holds a lock on its own
+//! folder or file. The kernel releases the lock when the process ends.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -11,11 +11,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
-use crate::files::folder;
+use crate::files::{self, PARTIAL, folder};
 use crate::memory;
 
-/// Prefix of the names of unfinished folders.
-pub const PARTIAL: &str = ".partial-capo-";
 /// Prefix of the names of folders that are being deleted.
 pub const DELETED: &str = ".deleted-capo-";
 
@@ -29,9 +27,45 @@ const WHOLE: &str = "whole";
 pub struct NewFolder {
     parent: PathBuf,
     whole: PathBuf,
+    _workshop: Workshop,
+}
+
+/// A temporary folder that other processes leave alone, because this process holds its lock.
+#[derive(Debug)]
+struct Workshop {
     // Fields are dropped in order: the lock file is closed before the folder that contains it is removed.
-    _lock: File,
-    _workshop: TempDir,
+    lock: File,
+    folder: TempDir,
+}
+
+impl Workshop {
+    /// Makes one in the folder `parent`, with a name that begins with `prefix`.
+    fn in_folder(parent: &Path, prefix: &str) -> io::Result<Self> {
+        loop {
+            let folder = tempfile::Builder::new().prefix(prefix).tempdir_in(parent)?;
+            // Until this process holds the lock, another process that sweeps the parent takes this folder for an abandoned one.
+            match lock(folder.path()) {
+                Ok(lock) => return Ok(Self { lock, folder }),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Path of the folder that is made or deleted here.
+    fn whole(&self) -> PathBuf {
+        self.folder.path().join(WHOLE)
+    }
+
+    /// Removes the folder and its contents.
+    fn close(self) -> io::Result<()> {
+        drop(self.lock);
+        match self.folder.close() {
+            // Another process has swept it since.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            closed => closed,
+        }
+    }
 }
 
 impl NewFolder {
@@ -46,18 +80,10 @@ impl NewFolder {
             _ => error,
         })?;
         sweep(parent);
-        loop {
-            let workshop = tempfile::Builder::new().prefix(PARTIAL).tempdir_in(parent)?;
-            // Until this process holds the lock, another process that sweeps the parent takes this folder for an abandoned one.
-            let lock = match lock(workshop.path()) {
-                Ok(lock) => lock,
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotFound) => continue,
-                Err(error) => return Err(error),
-            };
-            let whole = workshop.path().join(WHOLE);
-            fs::create_dir(&whole)?;
-            return Ok(Self { parent: parent.to_owned(), whole, _lock: lock, _workshop: workshop });
-        }
+        let workshop = Workshop::in_folder(parent, PARTIAL)?;
+        let whole = workshop.whole();
+        fs::create_dir(&whole)?;
+        Ok(Self { parent: parent.to_owned(), whole, _workshop: workshop })
     }
 
     /// Path of the folder in which the caller puts its files.
@@ -111,23 +137,24 @@ fn lock(workshop: &Path) -> io::Result<File> {
 }
 
 fn lock_file(workshop: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).truncate(false).write(true).open(workshop.join(LOCK))
+    files::open_plain(&workshop.join(LOCK), OpenOptions::new().create(true).truncate(false).write(true))
 }
 
-/// Removes unfinished folders that dead processes left in the folder `parent`. Folders that cannot be removed, such as another user's,
-/// stay.
+/// Removes unfinished and half-deleted files and folders that dead processes left in the folder `parent`. What cannot be removed, such as
+/// another user's, stays.
 pub fn sweep(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
-    for entry in entries.flatten() {
-        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PARTIAL));
-        let folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if named
-            && folder
-            && let Ok(lock) = lock_file(&entry.path())
-            && lock.try_lock().is_ok()
-        {
-            // Another process may be removing this folder at the same time.
-            let _ = fs::remove_dir_all(entry.path());
+    let is_left = |name: &str| name.starts_with(PARTIAL) || name.starts_with(DELETED);
+    for entry in entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_left)) {
+        let (path, is_folder) = (entry.path(), entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let lock = if is_folder {
+            lock_file(&path)
+        } else {
+            files::open_plain(&path, OpenOptions::new().read(true).write(true))
+        };
+        if lock.is_ok_and(|lock| lock.try_lock().is_ok()) {
+            // Another process may be removing it at the same time.
+            let _ = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         }
     }
 }
@@ -139,8 +166,8 @@ pub fn sweep(parent: &Path) {
 /// When the disk reports an error.
 pub fn delete(path: &Path) -> Result<()> {
     let delete = || -> io::Result<()> {
-        let grave = tempfile::Builder::new().prefix(DELETED).tempdir_in(folder(path))?;
-        fs::rename(path, grave.path().join(WHOLE))?;
+        let grave = Workshop::in_folder(folder(path), DELETED)?;
+        fs::rename(path, grave.whole())?;
         grave.close()
     };
     delete().with_context(|| format!("cannot delete `{}`", path.display()))
@@ -259,12 +286,30 @@ mod tests {
             files.iter().for_each(|file| fs::write(dead.join(file), "").unwrap());
         }
         fs::create_dir(parent.path().join(".partial-of-another-program")).unwrap();
+        fs::create_dir_all(parent.path().join(format!("{DELETED}x/whole/file"))).unwrap();
         let other = filled(parent.path());
         assert_eq!(names(parent.path()).len(), 3);
         other.appear_as(Path::new("b")).unwrap();
         living.appear_as(Path::new("a")).unwrap();
         drop((living, other));
         assert_eq!(names(parent.path()), [".partial-of-another-program", "a", "b"]);
+    }
+
+    #[test]
+    fn files_of_the_dead_are_swept_and_those_of_the_living_get_their_name() {
+        let parent = tempfile::tempdir().unwrap();
+        let at = |name: &str| parent.path().join(name);
+        let living = files::NewFile::create(&at("whole")).unwrap();
+        fs::write(at(".partial-capo-dead"), "half").unwrap();
+        // A link and a pipe are no such files, and are not opened.
+        std::os::unix::fs::symlink("whole", at(".partial-capo-link")).unwrap();
+        fs::create_dir(at(".partial-capo-pipe")).unwrap();
+        let pipe = at(".partial-capo-pipe/lock");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        sweep(parent.path());
+        assert_eq!(names(parent.path()).len(), 3, "{:?}", names(parent.path()));
+        living.finish().unwrap();
+        assert_eq!(names(parent.path()), [".partial-capo-link", ".partial-capo-pipe", "whole"]);
     }
 
     #[test]

@@ -1,16 +1,17 @@
 //! The lock of a run's directory: only one process at a time works in it.
 //!
-//! It is a kernel lock, taken through the standard library, so it ends with the process however that ends. The file's text only informs
-//! a second process. The lock is on a file instead of the directory, because network file systems lock only files.
+//! It is a kernel lock, taken through the standard library, so it ends with the process however that ends. It is taken on the directory itself,
+//! which stays the same when somebody deletes or replaces a file in it, and on a file in it, because network file systems lock only files. The
+//! file's text only informs a second process.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 
-use crate::terminal;
+use crate::{files, terminal};
 
 /// Name of the lock's file in the run's directory.
 pub const FILE: &str = "lock";
@@ -20,25 +21,36 @@ const LOOKS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(2);
 /// Number of attempts to take a lock that is held.
 const LOOKS_BESIDE: u32 = 5;
+/// Most bytes of the holder's text that are read.
+const LONGEST: u64 = 1 << 10;
 
 /// Held while a process works in a run's directory.
 #[derive(Debug)]
-pub struct Lock(#[expect(dead_code, reason = "held until it is dropped")] File);
+#[expect(dead_code, reason = "both are held until the lock is dropped")]
+pub struct Lock {
+    dir: File,
+    file: File,
+}
 
 impl Lock {
     /// Takes the lock of the current or future run in `dir`.
+    ///
+    /// # Errors
+    ///
+    /// When another process holds it, or the lock's file is a link or no regular file.
     pub fn take(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
-        let open = || OpenOptions::new().create(true).truncate(false).write(true).open(&path);
         let cannot = || format!("cannot lock the run directory `{}`", dir.display());
-        let mut file = open().with_context(cannot)?;
+        let folder = File::open(dir).with_context(cannot)?;
+        // A file system that cannot lock a directory may lock a file.
+        if let Err(TryLockError::WouldBlock) = try_lock(&folder) {
+            return Err(in_use(dir));
+        }
+        let opened = files::open_plain(&path, OpenOptions::new().create(true).truncate(false).write(true));
+        let mut file = opened.with_context(|| format!("cannot open `{}`", path.display())).with_context(cannot)?;
         match try_lock(&file) {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let holder = holder(&path);
-                let holder = if holder.is_empty() { "another process" } else { holder.trim_end() };
-                bail!("`{}` is in use by {holder} (wait until it has ended, or stop it)", dir.display());
-            }
+            Err(TryLockError::WouldBlock) => return Err(in_use(dir)),
             Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {
                 terminal::warn(&format!(
                     "the file system of `{}` has no locks: see to it that no other process works in it",
@@ -52,7 +64,7 @@ impl Lock {
             file.write_all(format!("process {} on {}\n", std::process::id(), machine()).as_bytes())
         };
         sign().with_context(|| format!("cannot write `{}`", path.display()))?;
-        Ok(Self(file))
+        Ok(Self { dir: folder, file })
     }
 }
 
@@ -68,16 +80,42 @@ fn try_lock(file: &File) -> std::result::Result<(), TryLockError> {
 }
 
 /// True if a process works in the run's directory `dir`; false if this is unknown, for example without support for locks.
-pub fn is_at_work(dir: &Path) -> bool {
-    let look = || File::open(dir.join(FILE)).ok().map(|file| file.try_lock_shared());
-    matches!(look(), Some(Err(TryLockError::WouldBlock)))
+///
+/// # Errors
+///
+/// When the lock's file is a link or no regular file.
+pub fn is_at_work(dir: &Path) -> io::Result<bool> {
+    let is_locked = |file: &File| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+    if File::open(dir).is_ok_and(|folder| is_locked(&folder)) {
+        return Ok(true);
+    }
+    match open_file(dir) {
+        Err(error) if error.kind() == ErrorKind::InvalidInput => Err(error),
+        opened => Ok(opened.is_ok_and(|file| is_locked(&file))),
+    }
 }
 
-/// The text that the lock's holder wrote into its file at `path`; empty if none appears in time.
-fn holder(path: &Path) -> String {
+fn open_file(dir: &Path) -> io::Result<File> {
+    files::open_plain(&dir.join(FILE), OpenOptions::new().read(true))
+}
+
+/// The error for a second process in `dir`.
+fn in_use(dir: &Path) -> anyhow::Error {
+    let (shown, holder) = (dir.display(), holder(dir));
+    match holder.trim_end() {
+        "" => anyhow!(
+            "`{shown}` is in use by another process, which its file `{FILE}` does not name (wait until it has ended, or stop it)"
+        ),
+        holder => anyhow!("`{shown}` is in use by {holder} (wait until it has ended, or stop it)"),
+    }
+}
+
+/// The text that the lock's holder wrote into its file in `dir`; empty if none appears in time.
+fn holder(dir: &Path) -> String {
     for _ in 0..LOOKS {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        if text.ends_with('\n') {
+        let mut text = String::new();
+        let read = open_file(dir).and_then(|file| file.take(LONGEST).read_to_string(&mut text));
+        if read.is_ok() && text.ends_with('\n') {
             return text;
         }
         std::thread::sleep(PAUSE);
@@ -88,4 +126,57 @@ fn holder(path: &Path) -> String {
 fn machine() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     if name.trim().is_empty() { "this machine".to_owned() } else { name.trim().to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_whose_file_is_deleted_or_replaced_is_still_held() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(FILE);
+        let lock = Lock::take(dir.path()).unwrap();
+        let refused = || Lock::take(dir.path()).unwrap_err().to_string();
+        assert!(refused().contains(&format!("is in use by process {} on ", std::process::id())), "{}", refused());
+        std::fs::remove_file(&file).unwrap();
+        assert!(
+            refused().contains("is in use by another process, which its file `lock` does not name"),
+            "{}",
+            refused()
+        );
+        assert!(!file.exists(), "a refusal makes no file");
+        std::fs::write(&file, "").unwrap();
+        assert!(refused().contains("is in use by another process"), "{}", refused());
+        assert!(is_at_work(dir.path()).unwrap());
+        drop(lock);
+        assert!(!is_at_work(dir.path()).unwrap());
+        Lock::take(dir.path()).unwrap();
+    }
+
+    /// As a network file system does it, and an older host.
+    #[test]
+    fn the_lock_of_the_file_alone_counts_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::create(dir.path().join(FILE)).unwrap();
+        file.lock().unwrap();
+        assert!(is_at_work(dir.path()).unwrap());
+        assert!(Lock::take(dir.path()).is_err());
+    }
+
+    #[test]
+    fn a_lock_that_is_no_plain_file_is_neither_opened_nor_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, thesis) = (dir.path().join(FILE), dir.path().join("thesis"));
+        std::fs::write(&thesis, "twenty pages").unwrap();
+        std::os::unix::fs::symlink(&thesis, &file).unwrap();
+        assert!(is_at_work(dir.path()).unwrap_err().to_string().starts_with("it is a symbolic link, "));
+        assert!(Lock::take(dir.path()).is_err());
+        assert_eq!(std::fs::read(&thesis).unwrap(), b"twenty pages");
+        std::fs::remove_file(&file).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert!(is_at_work(dir.path()).is_err());
+        let sentence = format!("{:#}", Lock::take(dir.path()).unwrap_err());
+        assert!(sentence.contains("/lock`: it is a named pipe, not a regular file"), "{sentence}");
+    }
 }

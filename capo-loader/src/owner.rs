@@ -1,80 +1,276 @@
 //! Checks who may change a file or replace it. The rule is that of `ssh` for its own files: only the user
 //! and root.
 
-use std::fs::Metadata;
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::{File, Metadata};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+
+use crate::find::Found;
+
+/// Most links on the way to a file, as in Linux.
+const MOST_LINKS: usize = 40;
 
 /// Somebody other than this user and root who may write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherWriter {
     /// The owner, by user id.
-    User(u32),
+    Owner(u32),
     /// A group that may write, by group id.
     Group(u32),
     /// Everybody.
     Anybody,
+    /// A user whom the access list names, by user id.
+    ListedUser(u32),
+    /// A group that the access list names, by group id.
+    ListedGroup(u32),
 }
 
 impl std::fmt::Display for OtherWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::User(id) => write!(f, "user {id}"),
-            Self::Group(id) => write!(f, "group {id}"),
+            Self::Owner(id) | Self::ListedUser(id) => write!(f, "user {id}"),
+            Self::Group(id) | Self::ListedGroup(id) => write!(f, "group {id}"),
             Self::Anybody => f.write_str("any user"),
         }
     }
 }
 
-/// Returns who else may write the file or folder of `metadata`: its owner, its group or everybody, checked in this order. In a folder with
-/// the sticky bit, such as `/tmp`, only the folder's owner may replace files of others.
-pub fn other_writer(metadata: &Metadata) -> Option<OtherWriter> {
-    const GROUP_WRITES: u32 = 0o020;
-    const OTHERS_WRITE: u32 = 0o002;
-    const STICKY: u32 = 0o1000;
-    let (mode, owner, group) = (metadata.mode(), metadata.uid(), metadata.gid());
-    let user = rustix::process::geteuid().as_raw();
-    if owner != 0 && owner != user {
-        return Some(OtherWriter::User(owner));
-    }
-    if metadata.is_dir() && mode & STICKY != 0 {
-        return None;
-    }
-    if mode & OTHERS_WRITE != 0 {
-        return Some(OtherWriter::Anybody);
-    }
-    let list = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    if mode & GROUP_WRITES != 0 && !is_own_group(&list("/etc/group"), &list("/etc/passwd"), group, user) {
-        return Some(OtherWriter::Group(group));
-    }
-    None
+/// Who may access a file or folder, as the system says it.
+#[derive(Debug)]
+pub struct Access {
+    metadata: Metadata,
+    /// Users and groups of its access list, a POSIX ACL, that may write. The mode does not name them.
+    listed: Vec<OtherWriter>,
 }
 
-/// Refuses the open file at the absolute `path`, of the kind `what`, if somebody else may change it or replace it from a folder above it.
+impl Access {
+    /// Access to what is at `path`, behind links.
+    ///
+    /// # Errors
+    ///
+    /// When the system cannot say it.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self { metadata: std::fs::metadata(path)?, listed: acl::writers(&acl::of(path)?)? })
+    }
+
+    /// Access to an open file.
+    ///
+    /// # Errors
+    ///
+    /// When the system cannot say it.
+    pub fn of_open(file: &File) -> io::Result<Self> {
+        Ok(Self { metadata: file.metadata()?, listed: acl::writers(&acl::of_open(file)?)? })
+    }
+
+    /// Access to a link itself, which belongs to its owner alone: it has no mode and no access list.
+    fn of_link(path: &Path) -> io::Result<Self> {
+        Ok(Self { metadata: path.symlink_metadata()?, listed: Vec::new() })
+    }
+
+    /// Returns who else may write: the owner, everybody, a user or a group of the access list, or the group, checked in this order. In a
+    /// folder with the sticky bit, such as `/tmp`, only the folder's owner may replace files of others.
+    pub fn other_writer(&self) -> Option<OtherWriter> {
+        const GROUP_WRITES: u32 = 0o020;
+        const OTHERS_WRITE: u32 = 0o002;
+        const STICKY: u32 = 0o1000;
+        let Self { metadata, listed } = self;
+        let (mode, owner, group) = (metadata.mode(), metadata.uid(), metadata.gid());
+        let user = rustix::process::geteuid().as_raw();
+        if owner != 0 && owner != user {
+            return Some(OtherWriter::Owner(owner));
+        }
+        if metadata.is_symlink() || (metadata.is_dir() && mode & STICKY != 0) {
+            return None;
+        }
+        if mode & OTHERS_WRITE != 0 {
+            return Some(OtherWriter::Anybody);
+        }
+        let list = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let is_own = |group| is_own_group(&list("/etc/group"), &list("/etc/passwd"), group, user);
+        let is_other = |listed: &&OtherWriter| match listed {
+            OtherWriter::ListedUser(id) => *id != 0 && *id != user,
+            OtherWriter::ListedGroup(id) => !is_own(*id),
+            _ => true,
+        };
+        if let Some(other) = listed.iter().find(is_other) {
+            return Some(*other);
+        }
+        (mode & GROUP_WRITES != 0 && !is_own(group)).then_some(OtherWriter::Group(group))
+    }
+}
+
+/// POSIX access lists, which Linux gives as an extended attribute: a version, and eight bytes for each entry.
+mod acl {
+    use super::{ErrorKind, File, OtherWriter, Path, io};
+
+    const VERSION: u32 = 2;
+    const USER: u16 = 2;
+    const GROUP: u16 = 8;
+    /// The entry with the most that users and groups of the list may do.
+    const MASK: u16 = 16;
+    const WRITE: u16 = 2;
+
+    /// An entry of a list. `id` is that of the user or the group.
+    struct Entry {
+        tag: u16,
+        rights: u16,
+        id: u32,
+    }
+
+    /// The list of what is at `path`; empty without one.
+    #[cfg(target_os = "linux")]
+    pub fn of(path: &Path) -> io::Result<Vec<u8>> {
+        attribute(|list| rustix::fs::getxattr(path, NAME, list))
+    }
+
+    /// The list of an open file; empty without one.
+    #[cfg(target_os = "linux")]
+    pub fn of_open(file: &File) -> io::Result<Vec<u8>> {
+        attribute(|list| rustix::fs::fgetxattr(file, NAME, list))
+    }
+
+    #[cfg(target_os = "linux")]
+    const NAME: &str = "system.posix_acl_access";
+
+    #[cfg(target_os = "linux")]
+    fn attribute(get: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>) -> io::Result<Vec<u8>> {
+        use rustix::io::Errno;
+        // The kernel has no longer attribute.
+        let mut list = vec![0; 1 << 16];
+        match get(&mut list) {
+            Ok(length) => {
+                list.truncate(length);
+                Ok(list)
+            }
+            Err(Errno::NODATA | Errno::NOTSUP | Errno::NOSYS) => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub fn of(_: &Path) -> io::Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub fn of_open(_: &File) -> io::Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+
+    /// The users and groups that the list names and lets write.
+    pub fn writers(list: &[u8]) -> io::Result<Vec<OtherWriter>> {
+        if list.is_empty() {
+            return Ok(Vec::new());
+        }
+        let unknown = || io::Error::new(ErrorKind::InvalidData, "its access list is of an unknown version");
+        let (version, entries) = list.split_first_chunk().ok_or_else(unknown)?;
+        if u32::from_le_bytes(*version) != VERSION {
+            return Err(unknown());
+        }
+        let entry = |&[t0, t1, r0, r1, i0, i1, i2, i3]: &[u8; 8]| Entry {
+            tag: u16::from_le_bytes([t0, t1]),
+            rights: u16::from_le_bytes([r0, r1]),
+            id: u32::from_le_bytes([i0, i1, i2, i3]),
+        };
+        let entries: Vec<Entry> = entries.as_chunks().0.iter().map(entry).collect();
+        let mask = entries.iter().find(|entry| entry.tag == MASK).map_or(u16::MAX, |entry| entry.rights);
+        let writers = entries.iter().filter(|entry| entry.rights & mask & WRITE != 0);
+        let writer = |entry: &Entry| match entry.tag {
+            USER => Some(OtherWriter::ListedUser(entry.id)),
+            GROUP => Some(OtherWriter::ListedGroup(entry.id)),
+            _ => None,
+        };
+        Ok(writers.filter_map(writer).collect())
+    }
+}
+
+/// What the system looks up to open a path.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Way {
+    /// Folders in which it looks up a name, the first one first.
+    folders: Vec<PathBuf>,
+    /// Links that it follows.
+    links: Vec<PathBuf>,
+}
+
+impl Way {
+    /// The way to the file at `path`.
+    fn to(path: &Path) -> io::Result<Self> {
+        let mut way = Self::default();
+        let (mut at, mut ahead) = (PathBuf::from("/"), VecDeque::new());
+        let parts =
+            |path: &Path| path.components().map(|part| part.as_os_str().to_owned()).collect::<VecDeque<OsString>>();
+        ahead.extend(parts(&std::path::absolute(path)?));
+        while let Some(part) = ahead.pop_front() {
+            match Path::new(&part).components().next() {
+                Some(Component::ParentDir) => {
+                    at.pop();
+                }
+                Some(Component::Normal(name)) => {
+                    if !way.folders.contains(&at) {
+                        way.folders.push(at.clone());
+                    }
+                    let next = at.join(name);
+                    if next.symlink_metadata()?.is_symlink() {
+                        let mut target = parts(&next.read_link()?);
+                        target.append(&mut ahead);
+                        ahead = target;
+                        way.links.push(next);
+                        if way.links.len() > MOST_LINKS {
+                            return Err(io::Error::other("too many links lead from one to the next"));
+                        }
+                    } else {
+                        at = next;
+                    }
+                }
+                Some(Component::RootDir) => at = PathBuf::from("/"),
+                Some(Component::CurDir | Component::Prefix(_)) | None => {}
+            }
+        }
+        Ok(way)
+    }
+}
+
+/// Refuses the open file of a plugin, if somebody else may change it, or replace it: from a folder above it or above a link on the way to it,
+/// or by such a link.
 ///
 /// # Errors
 ///
 /// When somebody else may. The message says who and where; `accept` is the flag that allows such a file.
-pub fn check(what: &str, path: &Path, file: &Metadata, accept: &str) -> Result<()> {
-    let shown = path.display();
-    let refuse = |metadata: &Metadata, done: &str, it: &str, its_mode: &str| -> Result<()> {
-        let Some(other) = other_writer(metadata) else { return Ok(()) };
-        let mode = metadata.mode() & 0o7777;
+pub fn check(plugin: &Found, file: &Access, accept: &str) -> Result<()> {
+    let refuse = |access: &Access, done: &str, of: Option<&str>, shown: &Path| -> Result<()> {
+        let Some(other) = access.other_writer() else { return Ok(()) };
+        let it = of.unwrap_or("it");
+        let its = |what: &str| of.map_or_else(|| format!("its {what}"), |of| format!("the {what} of {of}"));
+        let mode = format!("{} is {:o}", its("mode"), access.metadata.mode() & 0o7777);
         let (why, advice) = match other {
-            OtherWriter::User(_) => (format!("{it} is theirs"), "load a copy of your own"),
-            OtherWriter::Group(_) => (format!("{its_mode} is {mode:o}"), "`chmod g-w` takes that right away"),
-            OtherWriter::Anybody => (format!("{its_mode} is {mode:o}"), "`chmod o-w` takes that right away"),
+            OtherWriter::Owner(_) => (format!("{it} is theirs"), "load a copy of your own"),
+            OtherWriter::Group(_) => (mode, "`chmod g-w` takes that right away"),
+            OtherWriter::Anybody => (mode, "`chmod o-w` takes that right away"),
+            OtherWriter::ListedUser(_) | OtherWriter::ListedGroup(_) => {
+                (format!("{} names them", its("access list")), "`setfacl -b` removes the list")
+            }
         };
-        bail!("{what} `{shown}` may be {done} by {other}: {why} ({advice}; `{accept}` accepts it)")
+        bail!("plugin `{}` may be {done} by {other}: {why} ({advice}; `{accept}` accepts it)", shown.display())
     };
-    refuse(file, "changed", "it", "its mode")?;
-    for folder in path.ancestors().skip(1) {
-        let named = folder.display();
-        let metadata = std::fs::metadata(folder).with_context(|| format!("cannot examine `{named}`"))?;
-        let its_mode = format!("the mode of the folder `{named}`");
-        refuse(&metadata, "replaced", &format!("the folder `{named}`"), &its_mode)?;
+    let Found { named, path } = plugin;
+    refuse(file, "changed", None, path)?;
+    let way = Way::to(named).with_context(|| format!("cannot examine the way to `{}`", named.display()))?;
+    let cannot = |of: &Path| format!("cannot examine `{}`", of.display());
+    for folder in way.folders.iter().rev() {
+        let access = Access::of(folder).with_context(|| cannot(folder))?;
+        // In a folder that is not above the file itself lies a link.
+        let shown = if path.starts_with(folder) { path } else { named };
+        refuse(&access, "replaced", Some(&format!("the folder `{}`", folder.display())), shown)?;
+    }
+    for link in &way.links {
+        let access = Access::of_link(link).with_context(|| cannot(link))?;
+        refuse(&access, "replaced", Some(&format!("the link `{}`", link.display())), named)?;
     }
     Ok(())
 }
@@ -125,7 +321,7 @@ mod tests {
         fs::write(&file, "").unwrap();
         let of = |path: &Path, mode: u32| {
             fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-            other_writer(&fs::metadata(path).unwrap())
+            Access::of(path).unwrap().other_writer()
         };
         assert_eq!(of(&file, 0o755), None);
         assert_eq!(of(&file, 0o1757), Some(OtherWriter::Anybody), "the sticky bit of a file means nothing");
@@ -143,8 +339,10 @@ mod tests {
         if !rustix::process::geteuid().is_root() {
             return;
         }
+        let found = Found { named: path.clone(), path: path.clone() };
+        let check = || check(&found, &Access::of(&path).unwrap(), "--flag");
         let say = || {
-            let error = check("plugin", &path, &fs::metadata(&path).unwrap(), "--flag").unwrap_err().to_string();
+            let error = check().unwrap_err().to_string();
             error.replace(&*folder.path().canonicalize().unwrap().to_string_lossy(), "FOLDER")
         };
         std::os::unix::fs::chown(&path, Some(4321), None).unwrap();
@@ -159,11 +357,83 @@ mod tests {
             "plugin `FOLDER/libmine.so` may be changed by group 4321: its mode is 775 (`chmod g-w` takes that right away; `--flag` accepts it)"
         );
         fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-        check("plugin", &path, &fs::metadata(&path).unwrap(), "--flag").unwrap();
+        check().unwrap();
         std::os::unix::fs::chown(folder.path(), Some(4321), None).unwrap();
         assert_eq!(
             say(),
             "plugin `FOLDER/libmine.so` may be replaced by user 4321: the folder `FOLDER` is theirs (load a copy of your own; `--flag` accepts it)"
         );
+    }
+
+    /// The attribute of an access list with these entries: kind, rights, id.
+    fn list(entries: &[[u32; 3]]) -> Vec<u8> {
+        let entry = |&[tag, rights, id]: &[u32; 3]| {
+            [&tag.to_le_bytes()[..2], &rights.to_le_bytes()[..2], &id.to_le_bytes()].concat()
+        };
+        [2_u32.to_le_bytes().to_vec(), entries.iter().flat_map(entry).collect()].concat()
+    }
+
+    #[test]
+    fn an_access_list_names_writers_that_no_mode_shows() {
+        const NONE: u32 = u32::MAX;
+        let [owner, group, others] = [[1, 7, NONE], [4, 5, NONE], [32, 5, NONE]];
+        let writers = |entries: &[[u32; 3]]| acl::writers(&list(entries)).unwrap();
+        assert_eq!(
+            writers(&[owner, [2, 7, 65534], [2, 5, 3], group, [8, 2, 7], [16, 7, NONE], others]),
+            [OtherWriter::ListedUser(65534), OtherWriter::ListedGroup(7)]
+        );
+        assert_eq!(writers(&[owner, [2, 7, 65534], group, [16, 5, NONE], others]), [], "the mask takes it away");
+        assert_eq!(writers(&[owner, group, others]), []);
+        assert_eq!(acl::writers(&[]).unwrap(), []);
+        assert!(acl::writers(&[3, 0, 0, 0]).is_err() && acl::writers(&[2]).is_err());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_that_its_access_list_gives_to_another() {
+        const NONE: u32 = u32::MAX;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap().join("libmine.so");
+        fs::write(&path, "").unwrap();
+        let give = |path: &Path, tag: u32, id: u32| {
+            let given = list(&[[1, 7, NONE], [2, 7, id], [4, 5, NONE], [16, tag, NONE], [32, 5, NONE]]);
+            rustix::fs::setxattr(path, "system.posix_acl_access", &given, rustix::fs::XattrFlags::empty())
+        };
+        // Some file systems have no access lists.
+        if give(&path, 7, 4321).is_err() {
+            return;
+        }
+        let found = Found { named: path.clone(), path: path.clone() };
+        let check = || check(&found, &Access::of_open(&File::open(&path).unwrap()).unwrap(), "--flag");
+        let say = || check().unwrap_err().to_string().replace(&*path.parent().unwrap().to_string_lossy(), "FOLDER");
+        assert_eq!(
+            say(),
+            "plugin `FOLDER/libmine.so` may be changed by user 4321: its access list names them (`setfacl -b` removes the list; `--flag` accepts it)"
+        );
+        give(&path, 5, 4321).unwrap();
+        check().unwrap();
+        give(path.parent().unwrap(), 7, 4321).unwrap();
+        assert_eq!(
+            say(),
+            "plugin `FOLDER/libmine.so` may be replaced by user 4321: the access list of the folder `FOLDER` names them (`setfacl -b` removes the list; `--flag` accepts it)"
+        );
+    }
+
+    #[test]
+    fn the_way_goes_through_links() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let at = |name: &str| root.join(name);
+        fs::create_dir_all(at("real/inner")).unwrap();
+        fs::create_dir(at("open")).unwrap();
+        fs::write(at("real/inner/libmine.so"), "").unwrap();
+        std::os::unix::fs::symlink("../real/./inner", at("open/folder")).unwrap();
+        std::os::unix::fs::symlink(at("open/folder/libmine.so"), at("liblink.so")).unwrap();
+        let way = Way::to(&at("liblink.so")).unwrap();
+        let folders: Vec<_> = way.folders.iter().filter(|folder| folder.starts_with(&root)).collect();
+        assert_eq!(folders, [&root, &at("open"), &at("real"), &at("real/inner")]);
+        assert_eq!(way.links, [at("liblink.so"), at("open/folder")]);
+        std::os::unix::fs::symlink("circle", at("circle")).unwrap();
+        assert!(Way::to(&at("circle")).is_err() && Way::to(&at("absent")).is_err());
     }
 }

@@ -1,18 +1,22 @@
 //! Checks of the files that may be loaded as plugins: pins, permissions, and the plugins that a resumed run began with.
 
-use std::fs::File;
-use std::io::{Read, Seek};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::files::sha256_hex;
-use crate::find::find;
-use crate::owner;
+use crate::files::{self, sha256_hex};
+use crate::find::{Found, find};
+use crate::owner::{self, Access};
+use crate::{elf, memory};
 
 /// Separator between a plugin's name and the SHA-256 to which it is pinned, as in `libcapo.so@sha256:5ce1...`.
 pub const PIN: &str = "@sha256:";
+
+/// The largest plugin that is read, in bytes; libraries with kernels for many GPUs take a quarter of it.
+const LARGEST: u64 = 4 << 30;
 
 /// The command-line flag that sets [`Trust::unsafe_path`].
 const UNSAFE_PATH: &str = "--allow-unsafe-plugin-path";
@@ -57,13 +61,13 @@ impl Trust {
     ///
     /// # Errors
     ///
-    /// When the plugin is not found, another user may change or replace it, or its hash differs from its pin or from the hash that the
-    /// run began with.
+    /// When the plugin is not found or no library, another user may change or replace it, or its hash differs from its pin or from the hash
+    /// that the run began with.
     pub fn check(&self, name: &Path) -> Result<TrustedFile> {
         let (name, pin) = split_pin(name)?;
-        let path = find(&name)?;
-        let bytes = self.read(&path)?;
-        let sha256 = sha256_hex(&bytes);
+        let found = find(&name)?;
+        let bytes = self.read(&found)?;
+        let (path, sha256) = (found.path, sha256_hex(&bytes));
         let shown = path.display();
         if let Some(pin) = pin.filter(|pin| *pin != sha256) {
             bail!(
@@ -77,20 +81,50 @@ impl Trust {
     }
 
     /// Reads the file through one open handle, so that the owner is checked of the very file whose bytes are read.
-    fn read(&self, path: &Path) -> Result<Vec<u8>> {
-        let unreadable = || format!("plugin `{}` cannot be read", path.display());
-        let mut file = File::open(path).with_context(unreadable)?;
-        let metadata = file.metadata().with_context(unreadable)?;
+    fn read(&self, found: &Found) -> Result<Vec<u8>> {
+        let shown = found.path.display();
+        let unreadable = || format!("plugin `{shown}` cannot be read");
+        let mut file = files::open_plain(&found.path, OpenOptions::new().read(true)).with_context(unreadable)?;
         if !self.unsafe_path {
-            owner::check("plugin", path, &metadata, UNSAFE_PATH)?;
+            owner::check(found, &Access::of_open(&file).with_context(unreadable)?, UNSAFE_PATH)?;
         }
+        let beginning = beginning(&mut file).with_context(unreadable)?;
+        elf::check_beginning(&beginning, &shown.to_string())?;
+        let size = file.metadata().with_context(unreadable)?.len();
+        ensure!(
+            size <= LARGEST,
+            "plugin `{shown}` takes {}, and a plugin has at most {} (build or copy it again)",
+            memory::text(size.into()),
+            memory::text(LARGEST.into())
+        );
+        files::fits_memory(size).with_context(unreadable)?;
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).with_context(unreadable)?;
+        (&file).take(LARGEST).read_to_end(&mut bytes).with_context(unreadable)?;
         // A file that is being rewritten in place may be read half old, half new.
-        let mut again = Vec::with_capacity(bytes.len());
-        file.rewind().and_then(|()| file.read_to_end(&mut again)).with_context(unreadable)?;
-        ensure!(bytes == again, "plugin `{}` changed while it was read (run again when it is whole)", path.display());
+        let is_same = file.rewind().and_then(|()| holds(&mut file, &bytes)).with_context(unreadable)?;
+        ensure!(is_same, "plugin `{shown}` changed while it was read (run again when it is whole)");
         Ok(bytes)
+    }
+}
+
+/// The first bytes of `file`, which is then read from its beginning again.
+fn beginning(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(elf::BEGINNING).read_to_end(&mut bytes)?;
+    file.rewind()?;
+    Ok(bytes)
+}
+
+/// True if the rest of `file` is `bytes`. It is read piece by piece.
+fn holds(file: &mut File, bytes: &[u8]) -> io::Result<bool> {
+    let (mut rest, mut piece) = (bytes, vec![0; 1 << 20]);
+    loop {
+        let read = file.read(&mut piece)?;
+        match rest.split_at_checked(read) {
+            _ if read == 0 => return Ok(rest.is_empty()),
+            Some((next, others)) if next == &piece[..read] => rest = others,
+            _ => return Ok(false),
+        }
     }
 }
 

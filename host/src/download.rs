@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use capo_loader::files;
+use capo_loader::{files, folders};
 use serde::Deserialize;
 use ureq::http::Response;
 use ureq::typestate::WithoutBody;
@@ -125,7 +125,9 @@ impl Download {
         }
         if self.revision != self.model.sha {
             let reference = self.folder.join("refs").join(&self.revision);
-            fs::create_dir_all(reference.parent().unwrap_or(&self.folder)).context("cannot make `refs`")?;
+            let refs = reference.parent().unwrap_or(&self.folder);
+            fs::create_dir_all(refs).context("cannot make `refs`")?;
+            folders::sweep(refs);
             files::write_atomic(&reference, self.model.sha.as_bytes())?;
         }
         Ok(snapshot)
@@ -149,7 +151,8 @@ impl Download {
         }
         let size = size.or(listed).with_context(|| format!("`{url}` does not say how many bytes it has"))?;
         let partial = blobs.join(format!("{etag}.incomplete"));
-        let mut file = OpenOptions::new().create(true).read(true).append(true).open(&partial)?;
+        let mut file = files::open_plain(&partial, OpenOptions::new().create(true).read(true).append(true))
+            .with_context(|| format!("cannot write `{}`", partial.display()))?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => bail!("another process is fetching it (wait for that one)"),
             other => other?,

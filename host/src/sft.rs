@@ -1,21 +1,25 @@
 //! Supervised fine-tuning on worked solutions, which produces a base model.
 
+mod checkpoint;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::folders::{self, NewFolder};
-use capo_loader::memory;
 use capo_loader::registry::Registry;
 use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
+use capo_loader::{memory, terminal};
 use serde::{Deserialize, Serialize};
 
 use crate::config::setting::{Setting, Settings, settings};
 use crate::config::{ANSWERS_AT_ONCE, DataConfig, Draft, check};
 use crate::data::{Dataset, Example, Purpose, Tokenizer};
 use crate::exam::{self, Exam, Grader, RightAnswer};
-use crate::folder;
+use crate::folder::{self, Companions};
 use crate::model::device::{self, CPU, Dtype};
 use crate::model::embedded;
 use crate::model::optim::adamw::AdamWConfig;
@@ -23,7 +27,9 @@ use crate::model::optim::{Optimizer, OptimizerConfig};
 use crate::model::schedule::{Schedule, ScheduleKind};
 use crate::model::{Forward, Gradients, ModelFiles, Policy, Shape, Wants};
 use crate::reward::{RewardConfig, Rewards};
+use crate::run::checkpoint::is_late;
 use crate::stages::rollout::{encode, join};
+use checkpoint::{Checkpoints, Progress};
 
 /// The settings of `host sft` when no `--config` is given. The embedded model was made with them.
 pub const DEFAULT: &str = include_str!("../../configs/tiny/sft.toml");
@@ -78,6 +84,10 @@ struct TrainConfig {
     /// As in a run.
     #[setting(default = 1.0, at_least = 0)]
     max_grad_norm: f64,
+    /// Time between checkpoints, of which the newest is kept until the model is written: [the most that a kill
+    /// costs](../docs/reliability.md#what-a-kill-costs); 0 is off.
+    #[setting(default = 10.0, unit = "minutes", at_least = 0)]
+    save_minutes: f64,
 }
 
 /// The section `[eval]`.
@@ -100,6 +110,7 @@ pub fn sections() -> [(&'static str, &'static [Setting]); 3] {
     [("model", ModelConfig::SETTINGS), ("train", TrainConfig::SETTINGS), ("eval", EvalConfig::SETTINGS)]
 }
 
+#[derive(Serialize)]
 struct Sections {
     model: ModelConfig,
     data: DataConfig,
@@ -135,22 +146,24 @@ pub struct Sft {
     settings: Sections,
     policy: Policy,
     tokenizer: Tokenizer,
-    files: ModelFiles,
+    companions: Companions,
     dataset: Dataset,
     held_out: Vec<Example>,
     optimizer: Optimizer,
     schedule: Schedule,
     output: PathBuf,
+    progress: Progress,
+    checkpoints: Checkpoints,
     /// Bytes of the largest step so far.
     largest_step: u128,
 }
 
 impl Sft {
     /// Opens a run from a config file or the built-in settings; `device` overrides their device. The run will write a Hugging Face
-    /// directory to `output`.
+    /// directory to `output`. It goes on from a checkpoint that an earlier process left beside `output`.
     pub fn open(config: Option<&Path>, sets: &[String], device: Option<&str>, output: &Path) -> Result<Self> {
         folder::check_new(output, "--output-dir")?;
-        // A training that cannot be written at its end is lost: nothing of it is saved before.
+        // A training that cannot be written at its end is lost.
         let (parent, _) = folders::split(output)?;
         NewFolder::in_folder(&parent).with_context(|| format!("cannot write `{}`", output.display()))?;
         let draft = Draft::read(config, DEFAULT, sets)?.on_device(device)?;
@@ -168,6 +181,7 @@ impl Sft {
         let (files, policy) = open_model(&settings)?;
         let files = settings.data.amend(files)?;
         let tokenizer = settings.data.tokenizer(&files)?;
+        let companions = Companions::read(&files)?;
         let train = &settings.train;
         let dataset = settings.data.open(train.seed, Purpose::Teaching, &files, &tokenizer, &policy)?;
         policy.check_lengths(
@@ -178,35 +192,87 @@ impl Sft {
         let held_out =
             if settings.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(settings.eval.num_prompts)? };
         let adamw = AdamWConfig { weight_decay: train.weight_decay, ..AdamWConfig::default() };
-        let optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(adamw))?;
+        let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(adamw))?;
         let schedule =
             Schedule::new(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.max_steps)?;
         let (output, largest_step) = (output.to_owned(), 0);
-        Ok(Self { settings, policy, tokenizer, files, dataset, held_out, optimizer, schedule, output, largest_step })
+        let text = toml::to_string(&settings)?;
+        let mut checkpoints = Checkpoints::of(&output, text, dataset.fingerprint(), companions.clone())?;
+        let progress = checkpoints.take_up(&policy, &mut optimizer)?.unwrap_or_default();
+        Ok(Self {
+            settings,
+            policy,
+            tokenizer,
+            companions,
+            dataset,
+            held_out,
+            optimizer,
+            schedule,
+            output,
+            progress,
+            checkpoints,
+            largest_step,
+        })
     }
 
-    /// Trains, reports to `say` line by line, and writes the model.
-    pub fn run(&mut self, say: impl Fn(&str)) -> Result<()> {
+    /// Trains, reports to `say` line by line, and writes the model. Earlier it ends after a step, with a checkpoint, if `stop` is set.
+    pub fn run(&mut self, say: impl Fn(&str), stop: &AtomicBool) -> Result<()> {
+        let max_steps = self.settings.train.max_steps;
         say(&format!("model      {} parameters", self.policy.params().element_count()));
-        let (max_steps, every) = (self.settings.train.max_steps, self.settings.eval.eval_steps);
-        let (mut loss, mut steps) = (0.0, 0);
-        for done in 1..=max_steps {
-            loss += self.step(done - 1)?;
-            steps += 1;
-            let last = done == max_steps;
-            let due = last || (every > 0 && done % every == 0);
-            if due || done % 50 == 0 {
-                let held_out = if due { self.accuracy()? } else { None };
-                let held_out = held_out.map_or_else(String::new, |value| format!("  held-out {:.1}%", 100.0 * value));
-                say(&format!("step {done:>5}  loss {:.4}{held_out}", loss / f64::from(steps)));
-                (loss, steps) = (0.0, 0);
+        if self.progress.step > 0 {
+            say(&format!("resumed    after step {} of {max_steps}", self.progress.step));
+        }
+        let mut saved = Instant::now();
+        while self.progress.step < max_steps {
+            let begun = Instant::now();
+            self.progress.loss += self.step(self.progress.step)?;
+            self.progress.steps += 1;
+            self.progress.step += 1;
+            self.report(&say)?;
+            let (step, stopped) = (self.progress.step, stop.load(Ordering::Relaxed));
+            if step == max_steps {
+                break;
+            }
+            // The next step is taken to last as long as this one.
+            if stopped || is_late(self.settings.train.save_minutes, saved.elapsed() + begun.elapsed()) {
+                let outcome = self.save();
+                saved = Instant::now();
+                match outcome {
+                    Err(error) if !stopped => terminal::warn(&format!("no checkpoint after step {step}: {error:#}")),
+                    outcome => outcome?,
+                }
+            }
+            if stopped {
+                say(&format!("stopped after step {step} of {max_steps}; the same command goes on from there"));
+                return Ok(());
             }
         }
         // The last step may be the one that was too long.
         self.forward(max_steps)?;
-        folder::write(&self.output, &self.policy, &self.files, None)?;
+        folder::write(&self.output, &self.policy, &self.companions, None)?;
+        self.checkpoints.remove();
         say(&format!("model written to {}", self.output.display()));
         Ok(())
+    }
+
+    /// Reports the mean loss every 50 steps, and with the evaluation where one is due.
+    fn report(&mut self, say: &impl Fn(&str)) -> Result<()> {
+        let (done, every) = (self.progress.step, self.settings.eval.eval_steps);
+        let is_due = done == self.settings.train.max_steps || (every > 0 && done.is_multiple_of(every));
+        if is_due || done.is_multiple_of(50) {
+            let held_out = if is_due { self.accuracy()? } else { None };
+            let held_out = held_out.map_or_else(String::new, |value| format!("  held-out {:.1}%", 100.0 * value));
+            let loss = self.progress.loss / f64::from(self.progress.steps);
+            say(&format!("step {done:>5}  loss {loss:.4}{held_out}"));
+            (self.progress.loss, self.progress.steps) = (0.0, 0);
+        }
+        Ok(())
+    }
+
+    /// Writes a checkpoint. Weights that were changed by a step that was too long are an error: they would replace good ones.
+    fn save(&mut self) -> Result<()> {
+        self.forward(self.progress.step)?;
+        self.checkpoints.save(&self.progress, &self.policy, &self.optimizer)
     }
 
     /// One optimizer step on the mean loss over all completion tokens. Returns that loss, nats.
@@ -298,6 +364,11 @@ impl Sft {
         let graded = exam::grade(&self.policy, &self.tokenizer, &mut grader, &self.held_out, &exam)?;
         Ok(exam::share_right(&graded))
     }
+}
+
+/// True if `dir` has a training that is not done.
+pub fn is_unfinished(dir: &Path) -> bool {
+    Checkpoints::are_in(dir)
 }
 
 fn open_model(settings: &Sections) -> Result<(ModelFiles, Policy)> {

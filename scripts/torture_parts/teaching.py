@@ -29,13 +29,14 @@ class Part:
         sets, kind = [], draw.choice(("lengths", "lengths", "mutated", "sizes", "killed"))
         case.kind = kind
         if kind == "killed":
-            process = self.bench.start(command(), case.folder)
+            saving = [*command(), "--set", "train.save_minutes=1e-6"]
+            process = self.bench.start(saving, case.folder)
             if not process.ended(draw.random() * 0.3):
                 process.kill()
             case.judge(process.outcome())
             out = case.folder / "out/model.safetensors"
             if not (case.folder / "out").exists():
-                case.call(*command(), limit=LIMIT)
+                case.call(*saving, limit=LIMIT)
             if not out.exists() or out.read_bytes() != self.expected:
                 case.find("the model is not that of an undisturbed run", case.log[-1])
             return

@@ -283,6 +283,6 @@ impl CheckArgs {
         if self.library.is_empty() {
             return Ok(vec![None]);
         }
-        self.library.iter().map(|name| capo_loader::find::find(name).map(Some)).collect()
+        self.library.iter().map(|name| Ok(Some(capo_loader::find::find(name)?.path))).collect()
     }
 }

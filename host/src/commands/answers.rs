@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use capo_loader::files::{self, NewFile, sha256_hex};
 use serde::{Deserialize, Serialize};
 
+use super::output;
 use crate::benchmark::{Answer, Benchmark, Outcome};
 
 /// The first line of the partial file.
@@ -32,14 +33,12 @@ pub(super) struct Answers {
 impl Answers {
     /// Opens `PATH.partial` beside `path`, and continues it if it holds answers of the same `evaluation`.
     pub(super) fn open(path: &Path, evaluation: &str, benchmarks: &[Benchmark]) -> Result<Self> {
-        files::check_replaceable(path)?;
+        output::prepare(path)?;
         let partial = path.with_added_extension("partial");
         let shown = partial.display();
-        if partial.exists() {
-            files::size(&partial).with_context(|| format!("cannot read `{shown}`"))?;
-        }
         let cannot = || format!("cannot write `{shown}`");
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&partial);
+        let mut options = OpenOptions::new();
+        let file = files::open_plain(&partial, options.read(true).write(true).create(true).truncate(false));
         let mut answers = Self {
             path: path.to_owned(),
             file: file.with_context(cannot)?,

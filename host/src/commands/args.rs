@@ -56,6 +56,8 @@ pub(super) enum Command {
     /// Train a base model on worked solutions.
     ///
     /// Without a config it makes the embedded base model again, in less than a minute. The result is a Hugging Face directory.
+    ///
+    /// Until the model is written, the newest checkpoint is in `OUTPUT_DIR.partial`: after a kill or a Ctrl-C the same command goes on.
     Sft(SftArgs),
     /// Complete prompts.
     ///

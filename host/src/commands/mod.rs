@@ -145,5 +145,9 @@ fn not_run(error: &clap::Error) -> i32 {
 
 fn run_sft(args: &SftArgs) -> Result<(), Failure> {
     let sft = Sft::open(args.config.as_deref(), &args.set, args.device.as_deref(), &args.output_dir);
-    sft.map_err(Failure::Input)?.run(terminal::say).map_err(Failure::Run)
+    let mut sft = sft.map_err(Failure::Input)?;
+    let at_once =
+        || "stopped at once (the same command goes on from the newest checkpoint, or begins again)".to_owned();
+    let stop = train::watch_interrupts("step", at_once).map_err(Failure::Run)?;
+    sft.run(terminal::say, &stop).map_err(Failure::Run)
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::files;
+use capo_loader::folders::NewFolder;
 use capo_plugin::Point;
 
 use super::args::{NewPluginArgs, flag_name};
@@ -40,13 +41,8 @@ fn create(args: &NewPluginArgs, point: Point) -> Result<PathBuf> {
     ensure!(!target.exists(), "`{}` exists already (choose another name, or another `--dir`)", target.display());
     let own = || Ok(format!("path = \"{}\"", vendor::FOLDER));
     let source = capo_plugin.as_deref().map_or_else(own, given_source)?;
-    fs::create_dir_all(dir).with_context(|| format!("cannot make `{}`", dir.display()))?;
-    let partial = tempfile::Builder::new()
-        .prefix(".partial-")
-        .tempdir_in(dir)
-        .with_context(|| format!("cannot make a folder in `{}`", dir.display()))?;
-    // A folder inside the temporary one, because the temporary folder itself is private to its owner.
-    let whole = partial.path().join(name);
+    let new = NewFolder::in_folder(dir).with_context(|| format!("cannot make a folder in `{}`", dir.display()))?;
+    let whole = new.path();
     fs::create_dir_all(whole.join("src/snapshots")).with_context(|| format!("cannot make `{}`", whole.display()))?;
     for (file, template) in templates(point) {
         let [file, text] = [file, template].map(|text| fill(text, name, point, &source));
@@ -55,7 +51,7 @@ fn create(args: &NewPluginArgs, point: Point) -> Result<PathBuf> {
     if capo_plugin.is_none() {
         vendor::write(&whole.join(vendor::FOLDER))?;
     }
-    fs::rename(&whole, &target).with_context(|| format!("cannot make `{}`", target.display()))?;
+    new.appear_as(Path::new(name)).with_context(|| format!("cannot make `{}`", target.display()))?;
     Ok(target)
 }
 

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 use capo_loader::files::{self, NewFile};
-use capo_loader::watchdog;
+use capo_loader::{folders, watchdog};
 
 use crate::run::checkpoint;
 use crate::terminal::say;
@@ -25,7 +25,7 @@ fn create(path: &Path) -> Result<NewFile> {
         watchdog::exit(130);
     };
     watchdog::keeping_ignored(|| ctrlc::set_handler(interrupted)).context("cannot watch for Ctrl-C")?;
-    let file = NewFile::create(path).with_context(|| unwritable(path))?;
+    let file = prepare(path).and_then(|()| NewFile::create(path)).with_context(|| unwritable(path))?;
     let _ = PARTIAL.set(file.partial().to_owned());
     Ok(file)
 }
@@ -62,7 +62,16 @@ pub(super) fn check(path: &Path) -> Result<()> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
         bail!("`--out {}`: there is no folder `{}` (make it first)", path.display(), folder.display());
     }
-    files::check_replaceable(path)
+    prepare(path)
+}
+
+/// Refuses a path that cannot be replaced by a file, and removes what dead processes left beside it.
+pub(super) fn prepare(path: &Path) -> Result<()> {
+    files::check_replaceable(path)?;
+    if let Ok((folder, _)) = folders::split(path) {
+        folders::sweep(&folder);
+    }
+    Ok(())
 }
 
 /// Refuses an output that would replace a file that is read, or one in a folder that is read: the folder of the model, its run, or its data.

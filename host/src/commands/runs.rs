@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use super::args::RunsArgs;
 use crate::report::found::{FoundRun, Summary};
+use crate::sft;
 use crate::terminal::{duration, percent, say, warn};
 
 pub(super) fn run(args: &RunsArgs) -> Result<()> {
@@ -23,9 +24,10 @@ pub(super) fn run(args: &RunsArgs) -> Result<()> {
 }
 
 /// The runs at `dirs`: each is a run or a folder of runs, sorted by name within it. `runs/*` also names the models that `host sft` has
-/// written there: they are left out, unless nothing else is named.
+/// written there, or is about to: they are left out, unless nothing else is named.
 pub(super) fn found(dirs: &[PathBuf]) -> Result<Vec<FoundRun>> {
-    let is_model = |dir: &&PathBuf| !FoundRun::is_run(dir) && dir.join("config.json").is_file();
+    let is_model =
+        |dir: &&PathBuf| !FoundRun::is_run(dir) && (dir.join("config.json").is_file() || sft::is_unfinished(dir));
     let (models, others): (Vec<&PathBuf>, Vec<&PathBuf>) = dirs.iter().partition(is_model);
     let named = if others.is_empty() { models } else { others };
     let mut runs = Vec::new();

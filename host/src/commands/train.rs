@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use capo_loader::place::Place;
 use capo_loader::registry::Registry;
 use capo_loader::{batch_file, watchdog};
 
@@ -47,8 +46,8 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
         progress.say(&format!("this run has done {} steps (`--stop-after` is {limit})", run.progress.step));
         return Ok(());
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    watch_interrupts(&stop, run.resources.watchdog.place()).map_err(Failure::Run)?;
+    let place = Arc::clone(run.resources.watchdog.place());
+    let stop = watch_interrupts("rollout", move || place.stopped().unwrap_or_default()).map_err(Failure::Run)?;
     let outcome = train(&mut run, &mut progress, args.stop_after, &stop);
     outcome.map_err(|error| explained(error, &mut run))?;
     progress.closing(&run);
@@ -148,15 +147,21 @@ fn reopen_plugins(args: &TrainArgs, dir: &Path) -> Result<Registry> {
     Registry::open_with(&names, &trust, Some(seconds))
 }
 
-/// Handles Ctrl-C, SIGTERM and SIGHUP: the first ends the run after the current rollout, the second ends the process.
-fn watch_interrupts(stop: &Arc<AtomicBool>, place: &Arc<Place>) -> Result<()> {
-    let (stop, place) = (Arc::clone(stop), Arc::clone(place));
+/// Handles Ctrl-C, SIGTERM and SIGHUP: the first sets what is returned, which ends the training after the current `unit`; the second ends
+/// the process, with the message `at_once`.
+pub(super) fn watch_interrupts(
+    unit: &'static str,
+    at_once: impl Fn() -> String + Send + 'static,
+) -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopping = Arc::clone(&stop);
     let interrupted = move || {
-        if stop.swap(true, Ordering::Relaxed) {
-            terminal::note(&place.stopped().unwrap_or_default());
+        if stopping.swap(true, Ordering::Relaxed) {
+            terminal::note(&at_once());
             watchdog::exit(130);
         }
-        terminal::note("stopping after this rollout, with a checkpoint (again to stop at once)");
+        terminal::note(&format!("stopping after this {unit}, with a checkpoint (again to stop at once)"));
     };
-    watchdog::keeping_ignored(|| ctrlc::set_handler(interrupted)).context("cannot watch for Ctrl-C")
+    watchdog::keeping_ignored(|| ctrlc::set_handler(interrupted)).context("cannot watch for Ctrl-C")?;
+    Ok(stop)
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use capo_loader::files;
 use capo_loader::folders::{self, NewFolder};
+use capo_loader::manifest::SealedFolder;
 
 use crate::data::Tokenizer;
 use crate::model::{ModelFiles, Policy};
@@ -17,23 +18,39 @@ pub fn check_new(path: &Path, flag: &str) -> Result<()> {
     Ok(())
 }
 
-/// Writes `policy` with the tokenizer's files among `files`, and a model card. The folder appears at `path` when it is whole.
-pub fn write(path: &Path, policy: &Policy, files: &ModelFiles, card: Option<&str>) -> Result<()> {
+/// The tokenizer's files of a model, which are copied along with its weights. They are read when the model is opened, so that a damaged one is
+/// refused before any work is done, and one that is deleted later is still there.
+#[derive(Debug, Clone)]
+pub struct Companions(Vec<(&'static str, Vec<u8>)>);
+
+impl Companions {
+    /// Reads those among `files`.
+    pub fn read(files: &ModelFiles) -> Result<Self> {
+        let there = Tokenizer::FILES.into_iter().filter(|name| files.contains(name));
+        there.map(|name| Ok((name, files.read(name)?.into_owned()))).collect::<Result<_>>().map(Self)
+    }
+
+    /// True if `folder` has these files, unchanged, and no others of their names.
+    pub fn are_in(&self, folder: &SealedFolder) -> Result<bool> {
+        let others = ModelFiles::Checkpoint(folder.clone());
+        Ok(Self::read(&others)?.0 == self.0)
+    }
+}
+
+/// Writes `policy` with its `companions` and a model card. The folder appears at `path` when it is whole.
+pub fn write(path: &Path, policy: &Policy, companions: &Companions, card: Option<&str>) -> Result<()> {
     let (parent, name) = folders::split(path)?;
     let cannot = || format!("cannot write `{}`", path.display());
     let new = NewFolder::in_folder(&parent).with_context(cannot)?;
-    fill(new.path(), policy, files)?;
+    fill(new.path(), policy, companions)?;
     if let Some(card) = card {
         files::write_atomic(&new.path().join("README.md"), card.as_bytes())?;
     }
     new.appear_as(&name).with_context(cannot)
 }
 
-/// Writes `policy` with the tokenizer's files among `files` into a folder.
-pub fn fill(folder: &Path, policy: &Policy, files: &ModelFiles) -> Result<()> {
+/// Writes `policy` with its `companions` into a folder.
+pub fn fill(folder: &Path, policy: &Policy, companions: &Companions) -> Result<()> {
     policy.save(folder)?;
-    for file in Tokenizer::FILES.into_iter().filter(|name| files.contains(name)) {
-        files::write_atomic(&folder.join(file), &files.read(file)?)?;
-    }
-    Ok(())
+    companions.0.iter().try_for_each(|(name, bytes)| files::write_atomic(&folder.join(name), bytes))
 }

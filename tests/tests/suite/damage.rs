@@ -64,11 +64,13 @@ fn a_checkpoint_under_another_steps_name() {
 }
 
 #[test]
-fn whatever_reads_a_checkpoint_compares_it() {
+fn whatever_reads_a_checkpoint_compares_what_it_reads() {
     let (folder, _) = stopped("");
     let checkpoint = "run/checkpoints/step-000002";
     let readers = [
         format!("eval --num-prompts 4 --model {checkpoint}"),
+        format!("generate --model {checkpoint} --max-completion-length 2 1+1="),
+        format!("export --model {checkpoint} --out exported"),
         format!("train {ONE_STEP} --set model.model_name_or_path={checkpoint}"),
         format!(
             "sft --output-dir base --set model={{model_name_or_path=\"{checkpoint}\"}} --set train.max_steps=1 --set eval.num_prompts=0"
@@ -79,6 +81,8 @@ fn whatever_reads_a_checkpoint_compares_it() {
             let sentence = with_a_flip(&folder, &format!("{checkpoint}/{file}"), args);
             assert!(sentence.contains(&format!("{checkpoint}/{file}` ")) && sentence.contains("SHA-256"), "{sentence}");
         }
+        // What only a resume needs is not read.
+        folder.write(&format!("{checkpoint}/optimizer.safetensors"), "changed");
         folder.said(args);
     }
     // A model's folder without a manifest is read as it is, and may be made of a checkpoint.

@@ -57,6 +57,7 @@ mod runs;
 mod score;
 mod semantics;
 mod settings_page;
+mod sft;
 mod snapshots;
 mod step_controls;
 mod story;

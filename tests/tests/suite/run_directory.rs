@@ -9,7 +9,7 @@ use tests::run_dir::tensors;
 use tests::{Folder, names};
 
 use crate::ONE_STEP;
-use crate::interruption::{kill, start, wait_for};
+use crate::interruption::{kill, start, terminate, wait_for};
 use crate::refused::assert_refused;
 
 const THREE_STEPS: &str = "--set train.max_steps=3 --set eval.num_prompts=0 --set train.save_steps=1";
@@ -139,8 +139,120 @@ fn one_process_works_in_a_run() {
     let expected = format!("`run` is in use by process {} on ", child.id());
     assert!(sentence.starts_with(&expected), "{sentence}");
     assert!(sentence.ends_with(" (wait until it has ended, or stop it)"), "{sentence}");
+    // The file is not what keeps a second process away.
+    fs::remove_file(folder.path().join("run/lock")).unwrap();
+    assert_snapshot!(folder.refused("train --resume run"), @"`run` is in use by another process, which its file `lock` does not name (wait until it has ended, or stop it)");
     kill(child);
     folder.said("train --resume run --stop-after 1");
+}
+
+#[test]
+fn a_link_in_a_run_changes_nothing_elsewhere() {
+    let folder = Folder::new();
+    folder.train("run", &format!("{THREE_STEPS} --set logging.log_completions=true --stop-after 2"));
+    folder.write("thesis.txt", "{\"step\": 99}\n");
+    let before = names(folder.path());
+    for (name, what) in [
+        ("lock", "cannot lock the run directory `run`: cannot open `run/lock`"),
+        ("metrics.jsonl", "cannot take `run/metrics.jsonl` up again"),
+        ("completions.jsonl", "cannot take `run/completions.jsonl` up again"),
+    ] {
+        let (path, aside) = (folder.path().join("run").join(name), folder.path().join("run/aside"));
+        fs::rename(&path, &aside).unwrap();
+        for target in ["../thesis.txt", "../absent.txt"] {
+            std::os::unix::fs::symlink(target, &path).unwrap();
+            let expected =
+                format!("{what}: it is a symbolic link, not a regular file (remove it, or put a file in its place)");
+            assert_eq!(folder.refused("train --resume run"), expected);
+            fs::remove_file(&path).unwrap();
+        }
+        fs::rename(&aside, &path).unwrap();
+    }
+    for name in ["checkpoints", "completions"] {
+        let path = folder.path().join("run").join(name);
+        let _ = fs::rename(&path, folder.path().join("run/aside"));
+        folder.write("other/step-000001/file", "mine");
+        std::os::unix::fs::symlink("../other", &path).unwrap();
+        let sentence = folder.refused("train --resume run");
+        assert_eq!(
+            sentence,
+            format!(
+                "`run/{name}` is a symbolic link, and a run changes nothing outside its directory (put the folder itself in its place)"
+            )
+        );
+        fs::remove_file(&path).unwrap();
+        let _ = fs::rename(folder.path().join("run/aside"), &path);
+    }
+    fs::remove_dir_all(folder.path().join("other")).unwrap();
+    assert_eq!(folder.text("thesis.txt"), "{\"step\": 99}\n");
+    assert_eq!(names(folder.path()), before);
+    folder.resume("run");
+}
+
+#[test]
+fn a_pipe_in_place_of_the_lock_stops_nobody() {
+    let folder = Folder::new();
+    folder.train("run", ONE_STEP);
+    let lock = folder.path().join("run/lock");
+    fs::remove_file(&lock).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&lock).status().unwrap().success());
+    for command in ["runs .", "diagnose run", "report run --out page.html"] {
+        let outcome = folder.host(command).succeeded();
+        let expected = "`lock`: it is a named pipe, not a regular file (remove it, or put a file in its place)";
+        assert!(command.starts_with("diagnose") || outcome.stderr.contains(expected), "{command}: {outcome:?}");
+    }
+    assert!(folder.refused("train --resume run").contains("`run/lock`: it is a named pipe"));
+}
+
+#[test]
+fn lost_lines_of_metrics_are_told() {
+    let folder = Folder::new();
+    let steps = "--set train.max_steps=100000 --set eval.num_prompts=0 --set train.per_device_train_batch_size=8";
+    let run = folder.run_dir("run");
+    let mut child = start(&folder, &format!("train --output-dir run {steps}"));
+    wait_for(&mut child, &run, 3);
+    fs::remove_file(run.path().join("metrics.jsonl")).unwrap();
+    wait_for(&mut child, &run, 2);
+    terminate(&child);
+    let outcome = folder.outcome(child.wait_with_output().unwrap()).succeeded();
+    let told = "warning: `run/metrics.jsonl` was deleted or cut while the run went on: the lines of steps 1 to ";
+    assert_eq!(outcome.stderr.matches(told).count(), 1, "{}", outcome.stderr);
+    // Before a resume, with a line that somebody removed.
+    let metrics = run.text("metrics.jsonl");
+    folder.write("run/metrics.jsonl", metrics.split_once('\n').unwrap().1);
+    let resumed = folder.host(&format!("train --resume run --stop-after {}", run.checkpoints().pop().unwrap() + 1));
+    let first = run.metrics()[0]["step"].as_u64().unwrap() - 1;
+    let told = format!("warning: `run/metrics.jsonl`: the lines of steps 1 to {first} are missing\n");
+    assert_eq!(resumed.succeeded().stderr, told);
+}
+
+#[test]
+fn a_command_removes_what_a_killed_one_left_beside_its_output() {
+    let folder = Folder::new();
+    folder.train("runs/run", ONE_STEP);
+    let model = "--model embedded:tiny-arithmetic";
+    folder.write("rows.jsonl", "{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n");
+    for command in [
+        &format!("generate {model} --out out/a.jsonl --max-completion-length 2 1+1="),
+        &format!("score {model} --input rows.jsonl --out out/b.jsonl"),
+        "eval --num-prompts 1 --output out/c.jsonl",
+        "report runs/run --out out/d.html",
+        &format!("export {model} --out out/e"),
+        "sft --output-dir out/f --set train.max_steps=1 --set train.per_device_train_batch_size=2 --set eval.num_prompts=0",
+        "new-plugin calm --dir out",
+    ] {
+        folder.write("out/.partial-capo-file", "half");
+        folder.write("out/.partial-capo-folder/whole/model.safetensors", "half");
+        folder.write("out/.deleted-capo-folder/whole/file", "half");
+        // A living process holds the lock of its file.
+        folder.write("out/.partial-capo-living", "half");
+        let living = fs::File::open(folder.path().join("out/.partial-capo-living")).unwrap();
+        living.lock().unwrap();
+        folder.said(command);
+        let hidden: Vec<_> =
+            names(&folder.path().join("out")).into_iter().filter(|name| name.starts_with('.')).collect();
+        assert_eq!(hidden, [".partial-capo-living"], "{command}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Which files are loaded as plugins: pins, what a run began with, and files that anybody may change.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,8 +22,9 @@ fn with(plugin: &str) -> (Folder, String) {
 
 /// Replaces `libmine.so` by a file that no host could load: what is refused before loading does not mention it.
 fn replace(folder: &Folder) -> String {
-    folder.write("libmine.so", "another file");
-    sha256_hex(b"another file")
+    let bytes = b"\x7fELF and no more";
+    folder.write("libmine.so", bytes);
+    sha256_hex(bytes)
 }
 
 /// The plugins in `provenance.json` of a run, paths by their names and hashes by `HASH`.
@@ -175,6 +176,49 @@ fn folders_in_which_anybody_may_replace_it() {
     // Nor may a folder above it be everybody's.
     mode("open", 0o777);
     assert_snapshot!(folder.refused(list), @"plugin `FOLDER/open/inner/libmine.so` may be replaced by any user: the mode of the folder `FOLDER/open` is 777 (`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)");
+}
+
+#[test]
+fn links_that_anybody_may_point_elsewhere() {
+    let (folder, _) = with("libcapo.so");
+    fs::create_dir(folder.path().join("open")).unwrap();
+    std::os::unix::fs::symlink("../libmine.so", folder.path().join("open/liblink.so")).unwrap();
+    std::os::unix::fs::symlink("open/liblink.so", folder.path().join("libchain.so")).unwrap();
+    std::os::unix::fs::symlink(folder.path(), folder.path().join("open/folder")).unwrap();
+    let mode = |mode: u32| fs::set_permissions(folder.path().join("open"), Permissions::from_mode(mode)).unwrap();
+    for (name, link) in [
+        ("open/liblink.so", "open/liblink.so"),
+        ("libchain.so", "./libchain.so"),
+        ("open/folder/libmine.so", "open/folder/libmine.so"),
+    ] {
+        mode(0o777);
+        let expected = format!(
+            "plugin `{link}` may be replaced by any user: the mode of the folder `FOLDER/open` is 777 (`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)"
+        );
+        assert_eq!(folder.refused(&format!("plugins --plugin {name}")), expected);
+        folder.said(&format!("plugins --plugin {name} --allow-unsafe-plugin-path"));
+        mode(0o755);
+        folder.said(&format!("plugins --plugin {name}"));
+        // In a folder as `/tmp` is, a link can be changed by its owner.
+        mode(0o1777);
+        folder.said(&format!("plugins --plugin {name}"));
+    }
+    if is_root() {
+        lchown(folder.path().join("open/liblink.so"), Some(4321), None).unwrap();
+        assert_snapshot!(folder.refused("plugins --plugin libchain.so"), @"plugin `./libchain.so` may be replaced by user 4321: the link `FOLDER/open/liblink.so` is theirs (load a copy of your own; `--allow-unsafe-plugin-path` accepts it)");
+    }
+}
+
+/// Its bytes are a hole of a terabyte, which would take an hour to read.
+#[test]
+fn a_huge_file_is_refused_at_once() {
+    let folder = Folder::new();
+    let file = fs::File::create(folder.path().join("libhuge.so")).unwrap();
+    file.set_len(1 << 40).unwrap();
+    assert_snapshot!(folder.refused("plugins --plugin ./libhuge.so"), @r#"`FOLDER/libhuge.so` is not a shared library: it has no ELF header (a plugin is a crate with `crate-type = ["cdylib"]`; give the `.so` in its `target/release`)"#);
+    std::os::unix::fs::FileExt::write_all_at(&file, &fs::read(artifacts::file("libcapo.so")).unwrap()[..64], 0)
+        .unwrap();
+    assert_snapshot!(folder.refused("plugins --plugin ./libhuge.so"), @"plugin `FOLDER/libhuge.so` takes 1.0 TiB, and a plugin has at most 4.0 GiB (build or copy it again)");
 }
 
 /// True if this process may give files away.

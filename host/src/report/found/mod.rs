@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use capo_loader::files;
-use capo_loader::lock::is_at_work;
+use capo_loader::lock::{self, is_at_work};
 use toml::Table;
 
 pub use crate::metrics::lines::{Column, Lines};
@@ -59,7 +59,10 @@ impl FoundRun {
             Lines::default()
         });
         let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
-        let at_work = is_at_work(dir);
+        let at_work = is_at_work(dir).unwrap_or_else(|error| {
+            remarks.push(format!("`{}`: {error}", lock::FILE));
+            false
+        });
         remarks.extend(lines.remark(at_work).map(|remark| format!("`{METRICS_FILE}`: {remark}")));
         Ok(Self {
             name: name.unwrap_or_else(|| dir.display().to_string()),

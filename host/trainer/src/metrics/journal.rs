@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -10,14 +10,50 @@ use capo_loader::{files, terminal};
 use serde::Deserialize;
 
 use super::line::Line;
+use super::lines::Lines;
 
 /// Name of the metrics file in a run's directory.
 pub const METRICS_FILE: &str = "metrics.jsonl";
 
+/// A file to which only this process appends lines, and which nobody else should change meanwhile.
+#[derive(Debug)]
+pub struct Log {
+    path: PathBuf,
+    /// Size of the file as this process left it, bytes.
+    size: u64,
+}
+
+impl Log {
+    /// The file at `path`, as it is now.
+    pub fn open(path: PathBuf) -> Self {
+        let size = files::size(&path).unwrap_or(0);
+        Self { path, size }
+    }
+
+    /// Path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Appends `line`. Returns true if the file has lost lines since the last call: somebody deleted it or cut it.
+    pub fn append(&mut self, line: &str) -> Result<bool> {
+        let appended = files::append_line(&self.path, line)?;
+        let has_lost = appended.before < self.size;
+        self.size = appended.after;
+        Ok(has_lost)
+    }
+
+    /// The warning that lines were lost; `which` says of which steps, if that is known.
+    pub fn loss(&self, which: Option<String>) -> String {
+        let which = which.map_or_else(String::new, |which| format!(": {which}"));
+        format!("`{}` was deleted or cut while the run went on{which}", self.path.display())
+    }
+}
+
 /// `metrics.jsonl`, to which a line is appended per step.
 #[derive(Debug)]
 pub struct Journal {
-    path: PathBuf,
+    log: Log,
     /// Names with a warning in this process.
     warned: BTreeSet<String>,
 }
@@ -25,24 +61,41 @@ pub struct Journal {
 impl Journal {
     /// The file at `path`.
     pub fn new(path: PathBuf) -> Self {
-        Self { path, warned: BTreeSet::new() }
+        Self { log: Log::open(path), warned: BTreeSet::new() }
     }
 
-    /// Appends `line`. Values that are not finite become null; returns one warning for each such name.
+    /// Appends `line`. Values that are not finite become null; returns one warning for each such name, and one if lines were lost.
     pub fn append(&mut self, line: &Line) -> Result<Vec<String>> {
-        files::append_line(&self.path, &serde_json::to_string(line)?)?;
+        let has_lost = self.log.append(&serde_json::to_string(line)?)?;
+        let lost = has_lost.then(|| {
+            let left = Lines::read(self.log.path()).unwrap_or_default();
+            self.log.loss(left.missing(line.step))
+        });
         let nulls = line.values.iter().filter(|(_, value)| !value.is_finite());
         let new = nulls.filter(|(name, _)| self.warned.insert((*name).clone()));
         let step = line.step;
         let warn = |(name, value)| format!("metric `{name}` is {value} at step {step}: written as null (told once)");
-        Ok(new.map(warn).collect())
+        Ok(lost.into_iter().chain(new.map(warn)).collect())
     }
+}
+
+/// Refuses the file at `path` if it cannot be taken up again. A missing file is no error.
+pub fn check(path: &Path) -> Result<()> {
+    if path.symlink_metadata().is_ok() {
+        let opened = files::open_plain(path, OpenOptions::new().read(true));
+        opened.and_then(|mut file| file.read(&mut [0])).with_context(|| not_taken_up(path))?;
+    }
+    Ok(())
+}
+
+fn not_taken_up(path: &Path) -> String {
+    format!("cannot take `{}` up again", path.display())
 }
 
 /// Cuts the file at `path` back to `step`, and reports the number of removed lines. Removal starts at the first line that is torn or of a
 /// later step. Step 0 removes all lines. A missing file is no error.
 pub fn cut(path: &Path, step: u64) -> Result<()> {
-    let lines = cut_lines(path, step).with_context(|| format!("cannot take `{}` up again", path.display()))?;
+    let lines = cut_lines(path, step).with_context(|| not_taken_up(path))?;
     if lines > 0 {
         let plural = if lines == 1 { "line is" } else { "lines are" };
         terminal::warn(&format!("`{}`: {lines} {plural} cut that came after step {step}", path.display()));
@@ -51,8 +104,7 @@ pub fn cut(path: &Path, step: u64) -> Result<()> {
 }
 
 fn cut_lines(path: &Path, step: u64) -> Result<usize> {
-    let open = || files::size(path).and_then(|_| OpenOptions::new().read(true).write(true).open(path));
-    let file = match open() {
+    let file = match files::open_plain(path, OpenOptions::new().read(true).write(true)) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
         Err(error) => return Err(error.into()),
@@ -100,6 +152,28 @@ mod tests {
         assert!(append(2, &[("kl", f64::NEG_INFINITY)]).is_empty());
         let expected = "{\"step\":1,\"kl\":null,\"loss\":null,\"reward\":0.5}\n{\"step\":2,\"kl\":null}\n";
         assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_file_that_lost_lines_is_told_with_their_steps() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics.jsonl");
+        let mut journal = Journal::new(path.clone());
+        let mut append = |step| {
+            let warnings = journal.append(&Line { step, values: [("loss".to_owned(), 0.5)].into() }).unwrap();
+            warnings.join("; ").replace(&*directory.path().to_string_lossy(), "RUN")
+        };
+        assert_eq!((0..=3).map(&mut append).collect::<String>(), "");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(
+            append(4),
+            "`RUN/metrics.jsonl` was deleted or cut while the run went on: the lines of steps 1 to 3 are missing"
+        );
+        assert_eq!(append(5), "");
+        std::fs::write(&path, "{\"step\":5}\n").unwrap();
+        assert!(append(6).ends_with(": the lines of steps 1 to 4 are missing"));
+        std::fs::write(&path, "").unwrap();
+        assert!(append(7).ends_with(": the lines of steps 1 to 6 are missing"));
     }
 
     #[test]

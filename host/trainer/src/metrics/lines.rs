@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -110,6 +111,30 @@ impl Lines {
         self.steps.iter().copied().zip(rows)
     }
 
+    /// Message about steps from 1 to `last` without a line; `None` if each has one.
+    pub fn missing(&self, last: u64) -> Option<String> {
+        const MOST: usize = 4;
+        let mut gaps = Vec::new();
+        let mut next = 1;
+        for step in self.steps.iter().copied().filter(|step| (1..=last).contains(step)).chain([last + 1]) {
+            if next < step {
+                gaps.push(next..=step - 1);
+            }
+            next = step + 1;
+        }
+        let text = |gap: &RangeInclusive<u64>| match (gap.start(), gap.end()) {
+            (first, last) if first == last => first.to_string(),
+            (first, last) => format!("{first} to {last}"),
+        };
+        let more = if gaps.len() > MOST { " and others" } else { "" };
+        let steps = gaps.iter().take(MOST).map(text).collect::<Vec<_>>().join(", ");
+        match &gaps[..] {
+            [] => None,
+            [one] if one.start() == one.end() => Some(format!("the line of step {steps} is missing")),
+            _ => Some(format!("the lines of steps {steps}{more} are missing")),
+        }
+    }
+
     /// Sum of `name` up to each line; NaN and absent values count as 0.
     pub fn running_sum(&self, name: &str) -> Vec<f64> {
         let mut sums = vec![0.0; self.steps.len()];
@@ -157,6 +182,20 @@ mod tests {
         assert_eq!(lines.column("absent").ends(2), None);
         assert_eq!(lines.running_sum("t"), [0.0, 2.0, 5.0]);
         assert_eq!(lines.remark(false), None);
+    }
+
+    #[test]
+    fn steps_without_a_line_are_told() {
+        let missing = |steps: &[u64], last| {
+            let text: String = steps.iter().map(|step| format!("{{\"step\":{step}}}\n")).collect();
+            lines(&text).missing(last).unwrap_or_default()
+        };
+        assert_eq!([missing(&[], 0), missing(&[0, 1, 2], 2), missing(&[1, 2, 3], 2)], ["", "", ""]);
+        assert_eq!(missing(&[], 1), "the line of step 1 is missing");
+        assert_eq!(missing(&[0, 3], 5), "the lines of steps 1 to 2, 4 to 5 are missing");
+        assert_eq!(missing(&[2, 4, 5], 6), "the lines of steps 1, 3, 6 are missing");
+        let odd: Vec<u64> = (0..20).map(|step| 2 * step).collect();
+        assert_eq!(missing(&odd, 38), "the lines of steps 1, 3, 5, 7 and others are missing");
     }
 
     #[test]

@@ -10,22 +10,19 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use candle_core::Tensor;
 use capo_loader::folders::{self, NewFolder, fits_disk};
 use capo_loader::manifest::SealedFolder;
 use capo_loader::{files, terminal};
 use serde::{Deserialize, Serialize};
 
 use super::progress::{Progress, RecoveryPoint, States};
-use super::{Resources, Run, best, provenance, states};
+use super::{Resources, Run, best, provenance, states, trained};
 use crate::config::Config;
 use crate::data::{Tokenizer, fingerprint};
-use crate::folder;
-use crate::model::{CONFIG_FILE, ModelFiles, TensorFile, save_tensors};
+use crate::model::CONFIG_FILE;
 
 /// Folder of the checkpoints in a run's directory.
 pub const FOLDER: &str = "checkpoints";
-const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 const PROGRESS_FILE: &str = "progress.json";
 
 /// Contents of `progress.json`.
@@ -68,8 +65,12 @@ pub fn due(run: &Run, stopped: bool, at_risk: Duration) -> Option<Due> {
     if stopped || is_regular || is_best || best::is_done(run) {
         return Some(Due::Lasting);
     }
-    let is_late = train.save_minutes > 0.0 && at_risk.as_secs_f64() >= 60.0 * train.save_minutes;
-    is_late.then_some(Due::ByTime)
+    is_late(train.save_minutes, at_risk).then_some(Due::ByTime)
+}
+
+/// True if a kill could cost the work of `at_risk`, and a checkpoint by time is due every `minutes`; 0 is never.
+pub fn is_late(minutes: f64, at_risk: Duration) -> bool {
+    minutes > 0.0 && at_risk.as_secs_f64() >= 60.0 * minutes
 }
 
 /// Directory of the checkpoint for the current step.
@@ -82,7 +83,8 @@ pub fn path(dir: &Path, step: u64) -> PathBuf {
     dir.join(FOLDER).join(name(step))
 }
 
-fn name(step: u64) -> String {
+/// Name of the folder of the checkpoint of `step`.
+pub fn name(step: u64) -> String {
     format!("step-{step:06}")
 }
 
@@ -161,8 +163,8 @@ fn appear(run: &Run, Written { step, new }: &Written) -> Result<()> {
 }
 
 fn fill(run: &Run, point: &RecoveryPoint, states: &States, by_time: bool, dir: &Path) -> Result<()> {
-    folder::fill(dir, &run.resources.policy, &run.resources.model_files)?;
-    save_tensors(&dir.join(OPTIMIZER_FILE), run.resources.optimizer.state()?, None)?;
+    let Resources { policy, companions, optimizer, .. } = &run.resources;
+    trained::write(dir, policy, companions, optimizer)?;
     states.write(dir)?;
     let ids = |states: &[(String, Vec<u8>)]| states.iter().map(|(id, _)| id.clone()).collect();
     let (components, rewards) = (ids(&states.components), ids(&states.rewards));
@@ -337,15 +339,7 @@ fn read(resources: &mut Resources, dir: &Path, step: u64) -> Result<(Saved, bool
     if resources.policy.adapter().is_none() {
         checkpoint.read(CONFIG_FILE)?;
     }
-    let files = ModelFiles::Checkpoint(checkpoint.clone());
-    resources.policy.restore(&files)?;
-    let mut optimizer = TensorFile::open(&files, OPTIMIZER_FILE)?;
-    let (names, device) = (optimizer.names(), resources.policy.device());
-    let mut get = |name: &str| -> Result<Option<Tensor>> {
-        let known = names.binary_search_by(|known| known.as_str().cmp(name)).is_ok();
-        if known { optimizer.tensor(name, device).map(Some) } else { Ok(None) }
-    };
-    resources.optimizer.restore(names.len(), &mut get)?;
+    trained::restore(&checkpoint, &resources.policy, &mut resources.optimizer)?;
     let bytes = states::load(resources, &checkpoint, &saved.components, &saved.rewards)?;
     Ok((saved, RecoveryPoint::is_small(bytes)))
 }

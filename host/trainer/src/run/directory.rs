@@ -13,7 +13,7 @@ use capo_loader::{LoadedPlugin, batch_file};
 use capo_plugin::Inputs;
 
 use super::{CONFIG_FILE, METRICS_FILE, Run, checkpoint, provenance};
-use crate::metrics::completions::COMPLETIONS_FILE;
+use crate::metrics::completions::{self, COMPLETIONS_FILE};
 
 /// Beginning of the names of TensorBoard's files.
 const EVENTS: &str = "events.out.tfevents";
@@ -61,7 +61,7 @@ fn is_blank(dir: &Path) -> bool {
         && fs::read_dir(dir).is_ok_and(|mut entries| entries.all(is_known))
         && files::text(&dir.join(METRICS_FILE)).is_ok_and(|text| text.lines().all(before_a_step))
         && fs::read_dir(dir.join(checkpoint::FOLDER)).map_or(true, |mut entries| entries.next().is_none())
-        && !lock::is_at_work(dir)
+        && lock::is_at_work(dir).is_ok_and(|is_at_work| !is_at_work)
 }
 
 /// Directory of a new run called `name` for which no folder is given.
@@ -128,8 +128,15 @@ pub fn reopen(dir: &Path) -> Result<Lock> {
             dir.display()
         );
     }
-    let lock = Lock::take(dir)?;
     let checkpoints = dir.join(checkpoint::FOLDER);
+    for folder in [&checkpoints, &dir.join(completions::FOLDER)] {
+        ensure!(
+            !folder.is_symlink(),
+            "`{}` is a symbolic link, and a run changes nothing outside its directory (put the folder itself in its place)",
+            folder.display()
+        );
+    }
+    let lock = Lock::take(dir)?;
     if let Some(parent) = dir.canonicalize()?.parent() {
         folders::sweep(parent);
     }

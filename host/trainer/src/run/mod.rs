@@ -12,6 +12,7 @@ pub mod recovery_point;
 mod resources;
 pub mod settings;
 mod states;
+pub mod trained;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use capo_loader::LoadedPlugin;
+use capo_loader::{LoadedPlugin, terminal};
 
 use crate::config::Config;
 use crate::metrics::completions::Completions;
@@ -29,11 +29,14 @@ impl Observers {
     pub(super) fn open(dir: &Path, config: &Config, plugins: Vec<LoadedPlugin>, step: u64, first: u64) -> Result<Self> {
         let path = dir.join(METRICS_FILE);
         journal::cut(&path, step)?;
-        let completions = Completions::new(dir, &config.logging, config.sizes.steps_per_rollout);
+        let mut completions = Completions::new(dir, &config.logging, config.sizes.steps_per_rollout);
         completions.cut(step)?;
         let mut watch = Watch::new(Setup::of(config.into(), plugins));
         // If the lines cannot be read, a warning may appear twice.
         let lines = Lines::read(&path).unwrap_or_default();
+        if let Some(missing) = lines.missing(step) {
+            terminal::warn(&format!("`{}`: {missing}", path.display()));
+        }
         lines.rows().for_each(|(step, values)| watch.recall(step, &values));
         let (journal, tensorboard) = (Journal::new(path), Tensorboard::begin(dir, first, config)?);
         Ok(Self { metrics: Metrics::default(), watch, completions, journal, tensorboard })
@@ -44,6 +47,7 @@ impl Observers {
         let found = self.watch.step(line.step, &line.values);
         line.values.extend(found.iter().map(|finding| (finding.metric(), 1.0)));
         let mut warnings = self.journal.append(line)?;
+        warnings.extend(self.completions.lost());
         warnings.extend(found.iter().map(|finding| format!("step {}: {}", line.step, finding.line())));
         self.tensorboard.as_mut().map_or(Ok(()), |tensorboard| tensorboard.write(line))?;
         Ok(warnings)

@@ -1,12 +1,9 @@
 //! Starts and resumes a run in its directory.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-use capo_loader::files;
+use anyhow::{Result, bail};
 use capo_loader::lock::Lock;
 use capo_loader::registry::Registry;
 
@@ -16,6 +13,7 @@ use super::{
 };
 use crate::config::Config;
 use crate::metrics::completions::COMPLETIONS_FILE;
+use crate::metrics::journal;
 
 impl Run {
     /// Starts a run in its own directory.
@@ -63,7 +61,8 @@ impl Run {
                 changed.join(", ")
             );
         }
-        check_journals(dir)?;
+        // Before anything is changed.
+        [METRICS_FILE, COMPLETIONS_FILE].iter().try_for_each(|name| journal::check(&dir.join(name)))?;
         let mut resources = Resources::open(config, registry, AbsentWeights::Refused)?;
         let place = resources.watchdog.place();
         place.started(dir);
@@ -92,15 +91,4 @@ impl Run {
             _lock: lock,
         })
     }
-}
-
-/// Refuses unreadable journals before anything is changed.
-fn check_journals(dir: &Path) -> Result<()> {
-    for path in [METRICS_FILE, COMPLETIONS_FILE].map(|name| dir.join(name)) {
-        if path.symlink_metadata().is_ok() {
-            let readable = files::size(&path).and_then(|_| File::open(&path)?.read(&mut [0]));
-            readable.with_context(|| format!("cannot take `{}` up again", path.display()))?;
-        }
-    }
-    Ok(())
 }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use capo_loader::{LoadedPlugin, owner, seal};
+use capo_loader::owner::Access;
+use capo_loader::{LoadedPlugin, seal};
 use serde::{Deserialize, Serialize};
 
 use super::CONFIG_FILE;
@@ -48,8 +49,8 @@ pub fn settings_at(dir: &Path, step: u64) -> Result<String> {
 pub fn check_owner(dir: &Path, plugins: &[LoadedPlugin]) -> Result<()> {
     for path in [dir.to_owned(), dir.join(FILE), dir.join(CONFIG_FILE)] {
         let shown = path.display();
-        let metadata = std::fs::metadata(&path).with_context(|| format!("cannot examine `{shown}`"))?;
-        if let Some(other) = owner::other_writer(&metadata) {
+        let access = Access::of(&path).with_context(|| format!("cannot examine `{shown}`"))?;
+        if let Some(other) = access.other_writer() {
             let named =
                 plugins.iter().map(|plugin| format!("`{}`", plugin.path.display())).collect::<Vec<_>>().join(", ");
             bail!(

@@ -4,10 +4,12 @@ use anyhow::{Context, Result, bail, ensure};
 use capo_loader::registry::{Components, Registry};
 use capo_loader::watchdog::Watchdog;
 
+use super::trained;
 use crate::benchmark::Benchmark;
 use crate::config::{Config, LossDistribution, TrainConfig};
 use crate::data::{Dataset, Example, Purpose, Tokenizer, same_tokens};
 use crate::environment::Environment;
+use crate::folder::Companions;
 use crate::model::device::{self, Dtype};
 use crate::model::frozen::Reference;
 use crate::model::optim::adamw::AdamWConfig;
@@ -35,8 +37,8 @@ pub struct Resources {
     pub reference: Option<Reference>,
     /// Converts text to token ids and back.
     pub tokenizer: Tokenizer,
-    /// The model's files, of which some are copied along with saved weights.
-    pub model_files: ModelFiles,
+    /// Files that are copied along with saved weights.
+    pub companions: Companions,
     /// Training prompts.
     pub dataset: Dataset,
     pub held_out: Vec<Example>,
@@ -65,10 +67,7 @@ impl Resources {
 
     /// Size of a checkpoint without the components' states, bytes.
     pub fn checkpoint_bytes(&self) -> u64 {
-        if !self.saves {
-            return 0;
-        }
-        4 * self.policy.params().element_count() as u64 + self.optimizer.bytes() as u64
+        if self.saves { trained::bytes(&self.policy, &self.optimizer) } else { 0 }
     }
 
     /// Opens all resources, without writing.
@@ -79,6 +78,7 @@ impl Resources {
         let model_files = config.data.amend(embedded::model_files(&config.model.model_name_or_path)?)?;
         let policy = open_policy(&config, &model_files, absent)?;
         let tokenizer = config.data.tokenizer(&model_files)?;
+        let companions = Companions::read(&model_files)?;
         let environment = Environment::open(&mut config, registry, &model_files, &tokenizer, &watchdog)?;
         policy.share().with_dtype(config.sampler_dtype().into()).check_lengths(
             config.data.max_prompt_length,
@@ -106,7 +106,7 @@ impl Resources {
             policy,
             reference,
             tokenizer,
-            model_files,
+            companions,
             dataset,
             held_out,
             benchmarks,

@@ -78,7 +78,7 @@ impl Setup {
             return usual;
         };
         let name = plugin.path.file_name().map(std::path::Path::new);
-        let found = name.filter(|name| find(name).is_ok_and(|path| path == plugin.path));
+        let found = name.filter(|name| find(name).is_ok_and(|found| found.path == plugin.path));
         found.unwrap_or(&plugin.path).display().to_string()
     }
 }

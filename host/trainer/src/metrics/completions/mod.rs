@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use capo_loader::files;
 use capo_loader::folders;
 
-use super::journal;
+use super::journal::{self, Log};
 use crate::config::{CompletionsFormat, LoggingConfig};
 use crate::data::Tokenizer;
 use crate::stages::record::StepRecord;
@@ -30,7 +30,9 @@ pub const FOLDER: &str = "completions";
 pub struct Completions {
     /// Folder for one file per step.
     folder: PathBuf,
-    file: PathBuf,
+    log: Log,
+    /// The warning that the log has lost lines, until it is taken.
+    lost: Option<String>,
     logging: LoggingConfig,
     /// Interval of logged steps, a multiple of the steps that share a rollout; `None` logs nothing.
     every: Option<u64>,
@@ -42,16 +44,24 @@ impl Completions {
         let uses = steps_per_rollout.max(1);
         Self {
             folder: dir.join(FOLDER),
-            file: dir.join(COMPLETIONS_FILE),
+            log: Log::open(dir.join(COMPLETIONS_FILE)),
+            lost: None,
             every: logging.log_completions.then(|| logging.completions_steps.max(1).div_ceil(uses) * uses),
             logging: logging.clone(),
         }
     }
 
     /// Prepares the log for a resume after `step`: removes completions of later steps, and leftovers of an interruption.
-    pub fn cut(&self, step: u64) -> Result<()> {
-        journal::cut(&self.file, step)?;
+    pub fn cut(&mut self, step: u64) -> Result<()> {
+        let path = self.log.path().to_owned();
+        journal::cut(&path, step)?;
+        self.log = Log::open(path);
         self.cut_files(step).with_context(|| format!("cannot take `{}` up again", self.folder.display()))
+    }
+
+    /// The warning that the log has lost lines, once.
+    pub fn lost(&mut self) -> Option<String> {
+        self.lost.take()
     }
 
     fn cut_files(&self, step: u64) -> Result<()> {
@@ -80,16 +90,23 @@ impl Completions {
     }
 
     /// Writes the completions of a step of `rollout`, if they are due.
-    pub fn step(&self, record: &StepRecord, rollout: &RolloutRecord, tokenizer: &Tokenizer) -> Result<()> {
+    pub fn step(&mut self, record: &StepRecord, rollout: &RolloutRecord, tokenizer: &Tokenizer) -> Result<()> {
         if !self.is_due(record.batch.sampled().sampled_at, record.info.iteration) {
             return Ok(());
         }
         self.write(record.info.step + 1, &columns::table(record, rollout, &self.logging, tokenizer)?)
     }
 
-    fn write(&self, step: u64, table: &Table) -> Result<()> {
+    fn write(&mut self, step: u64, table: &Table) -> Result<()> {
         match self.logging.completions_format {
-            CompletionsFormat::Jsonl => table.lines()?.iter().try_for_each(|line| files::append_line(&self.file, line)),
+            CompletionsFormat::Jsonl => {
+                for line in table.lines()? {
+                    if self.log.append(&line)? {
+                        self.lost = Some(self.log.loss(None));
+                    }
+                }
+                Ok(())
+            }
             CompletionsFormat::Parquet => {
                 fs::create_dir_all(&self.folder)
                     .with_context(|| format!("cannot make the folder `{}`", self.folder.display()))?;
