@@ -33,7 +33,11 @@ pub fn write(path: &Path, policy: &Policy, files: &ModelFiles, card: Option<&str
 pub fn fill(folder: &Path, policy: &Policy, files: &ModelFiles) -> Result<()> {
     policy.save(folder)?;
     for file in Tokenizer::FILES.into_iter().filter(|name| files.contains(name)) {
-        files::write_atomic(&folder.join(file), &files.read(file)?)?;
+        let path = folder.join(file);
+        if let Some(parent) = path.parent().filter(|parent| *parent != folder) {
+            std::fs::create_dir_all(parent).with_context(|| format!("cannot make `{}`", parent.display()))?;
+        }
+        files::write_atomic(&path, &files.read(file)?)?;
     }
     Ok(())
 }
