@@ -164,7 +164,8 @@ fn no_json(error: &serde_json::Error) -> String {
 }
 
 fn goes_on(rest: &str) -> String {
-    let rest: String = rest.trim_end().chars().take(QUOTED).collect();
+    let rest = rest.split(CLOSE).next().unwrap_or(rest).trim_end();
+    let rest: String = rest.chars().take(QUOTED).collect();
     format!("the call is not valid JSON: behind its end stands `{rest}`")
 }
 

@@ -62,7 +62,7 @@ fn a_call_ends_where_its_json_ends() {
         ),
         (
             "<tool_call>{\"name\": \"search\"} {\"name\": \"search\"}</tool_call>",
-            "search: the call is not valid JSON: behind its end stands `{\"name\": \"search\"}</tool_call>`",
+            "search: the call is not valid JSON: behind its end stands `{\"name\": \"search\"}`",
         ),
     ] {
         assert_eq!(hermes(turn), expected, "{turn}");
@@ -120,7 +120,7 @@ fn an_object_is_a_call_if_it_has_the_keys_of_one() {
         ),
         (
             r#"{"name": "search", "parameters": {"query": x}}"#,
-            "search: the call is not valid JSON: expected value at line 1 column 43",
+            "search: the call is not valid JSON: expected value at line 1 column 44",
         ),
         (
             r#"{"name": "search", "parameters": {}} I call it."#,
