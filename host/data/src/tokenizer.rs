@@ -8,7 +8,6 @@ use capo_loader::{NamedFiles, terminal};
 use serde_json::{Value, json};
 use tokenizers::{Encoding, Token};
 
-use super::chat::TOOL_USE_FILE;
 use super::quote::quote;
 use super::tokenizer_configs::{TokenizerConfigs, text};
 use super::tokenizer_json;
@@ -39,7 +38,7 @@ impl Tokenizer {
         "generation_config.json",
         "special_tokens_map.json",
         "chat_template.jinja",
-        TOOL_USE_FILE,
+        "additional_chat_templates/tool_use.jinja",
         "added_tokens.json",
         "vocab.json",
         "vocab.txt",

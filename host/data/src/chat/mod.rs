@@ -8,6 +8,7 @@ mod json;
 mod messages;
 mod methods;
 mod source;
+mod tags;
 mod template;
 mod thoughts;
 mod tools;
@@ -74,7 +75,7 @@ impl Chat {
         }
         known.extend(options.enable_thinking.map(|think| ("enable_thinking".to_owned(), Json::Bool(think))));
         let ChatOptions { system_prompt, teaches, date, .. } = options;
-        let tags = thoughts::tags(&text);
+        let tags = tags::tags(&text);
         let workers = Workers::open(&Job { text, place: place.clone(), date, known })?;
         Ok(Self { workers: Arc::new(workers), system_prompt, teaches, place, tags })
     }

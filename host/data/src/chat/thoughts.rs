@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+use super::tags::tags;
 use super::{Chat, Messages};
 use crate::Tokenizer;
 use crate::exact::Json;
@@ -135,15 +136,6 @@ impl Thoughts {
         let inside = |Marks { open, close }: &Marks| text.strip_prefix(open.as_str())?.strip_suffix(close.as_str());
         text.is_empty() || self.marks.iter().filter_map(inside).any(|inside| inside.trim().is_empty())
     }
-}
-
-/// The tags in a text that speak of thoughts: `<think>`, `[/THINK]`, `<|end_of_thought|>`.
-pub(super) fn tags(text: &str) -> Vec<String> {
-    static TAG: LazyLock<Regex> = LazyLock::new(|| {
-        let inner = r#"[^<>\[\]◁▷\s'"]*"#;
-        Regex::new(&format!("[<\\[◁]{inner}(?i:think|thought|reason){inner}[>\\]▷]")).expect("the pattern is one")
-    });
-    TAG.find_iter(text).map(|tag| tag.as_str().to_owned()).collect()
 }
 
 /// The marks of which `tag` is the second, if it is the end of a thought.
