@@ -31,18 +31,14 @@ pub struct SealedFolder {
 }
 
 impl SealedFolder {
-    /// Writes the manifest of the folder `dir`, which holds only plain files.
+    /// Writes the manifest of the folder `dir`, which holds only plain files, and folders of them.
     ///
     /// # Errors
     ///
     /// When a file cannot be read, or the disk reports an error.
     pub fn seal(dir: &Path) -> Result<()> {
         let mut known = BTreeMap::new();
-        for entry in std::fs::read_dir(dir).with_context(|| format!("cannot list `{}`", dir.display()))? {
-            let path = entry?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).context("a file's name is not text")?;
-            known.insert(name.to_owned(), files::sha256_of(&path)?);
-        }
+        hash_all(dir, "", &mut known)?;
         seal::write(&dir.join(FILE), &Manifest { files: known })
     }
 
@@ -118,6 +114,20 @@ impl SealedFolder {
     }
 }
 
+/// Takes the SHA-256 of each file in `dir` and its folders; names begin with `before`.
+fn hash_all(dir: &Path, before: &str, known: &mut BTreeMap<String, String>) -> Result<()> {
+    for entry in std::fs::read_dir(dir).with_context(|| format!("cannot list `{}`", dir.display()))? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).context("a file's name is not text")?;
+        if path.is_dir() {
+            hash_all(&path, &format!("{before}{name}/"), known)?;
+        } else {
+            known.insert(format!("{before}{name}"), files::sha256_of(&path)?);
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,13 +138,16 @@ mod tests {
         let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
         write("a", "one");
         write("b", "two");
+        std::fs::create_dir(dir.path().join("more")).unwrap();
+        write("more/d", "four");
         assert!(!SealedFolder::is_one(dir.path()));
         SealedFolder::seal(dir.path()).unwrap();
         assert!(SealedFolder::is_one(dir.path()));
         write("b", "twO");
         write("c", "three");
         let folder = SealedFolder::open(dir.path()).unwrap();
-        assert_eq!(folder.names().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(folder.names().collect::<Vec<_>>(), ["a", "b", "more/d"]);
+        assert_eq!(folder.read("more/d").unwrap(), b"four");
         assert_eq!(folder.read("a").unwrap(), b"one");
         assert_eq!(folder.verified("a").unwrap(), dir.path().join("a"));
         assert_eq!(folder.verified("b").unwrap_err().to_string(), folder.read("b").unwrap_err().to_string());

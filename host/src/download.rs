@@ -17,6 +17,7 @@ use ureq::http::Response;
 use ureq::typestate::WithoutBody;
 use ureq::{Agent, Body, RequestBuilder};
 
+use crate::data::TOOL_USE_FILE;
 use crate::model::hub;
 
 const HUB: &str = "https://huggingface.co";
@@ -120,7 +121,12 @@ impl Download {
             if link.symlink_metadata().is_ok() {
                 fs::remove_file(&link).with_context(|| format!("cannot replace `{}`", link.display()))?;
             }
-            symlink(Path::new("../../blobs").join(blob), &link)
+            if let Some(parent) = link.parent() {
+                fs::create_dir_all(parent).with_context(|| format!("cannot make `{}`", parent.display()))?;
+            }
+            // A file in a folder of the snapshot is one folder further from the blobs.
+            let up = "../".repeat(name.matches('/').count());
+            symlink(Path::new(&format!("{up}../../blobs")).join(blob), &link)
                 .with_context(|| format!("cannot make the link `{}`", link.display()))?;
         }
         if self.revision != self.model.sha {
@@ -223,6 +229,9 @@ impl Download {
 /// True if a file is needed: weights, settings, or parts of a tokenizer. `names` are the names of all files.
 fn is_needed(name: &str, names: &[String]) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name == TOOL_USE_FILE {
+        return true;
+    }
     if name.starts_with('.') || !name.chars().all(plain) {
         return false;
     }
@@ -324,9 +333,14 @@ mod tests {
         let sharded = ["model-00001-of-00002.safetensors", crate::model::INDEX_FILE, "consolidated.safetensors"];
         let sharded = sharded.map(str::to_owned);
         let needed = |name: &str| is_needed(name, &sharded);
-        for name in
-            ["model-00001-of-00002.safetensors", "config.json", "chat_template.jinja", "merges.txt", "tokenizer.model"]
-        {
+        for name in [
+            "model-00001-of-00002.safetensors",
+            "config.json",
+            "chat_template.jinja",
+            TOOL_USE_FILE,
+            "merges.txt",
+            "tokenizer.model",
+        ] {
             assert!(needed(name), "{name}");
         }
         for name in [

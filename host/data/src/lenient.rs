@@ -4,22 +4,32 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use regex::bytes::{Captures, Regex};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
 use serde_json::Result;
+
+use crate::exact::Json;
 
 /// The bytes of the byte order mark with which some programs begin a file in UTF-8.
 pub(super) const BYTE_ORDER: &[u8] = b"\xef\xbb\xbf";
 
 /// Reads JSON. `NaN` and infinities are null, and a whole number beyond 64 bits is its text, so that it keeps its digits.
 pub fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T> {
-    serde_json::from_slice(&plain(json))
+    serde_json::from_slice(&plain(json, true))
+}
+
+/// Reads JSON, in which `NaN` and infinities are null. All numbers keep their digits.
+pub(super) fn exact(json: &[u8]) -> Result<Json> {
+    let plain = plain(json, false);
+    let text = std::str::from_utf8(&plain).map_err(|error| serde_json::Error::custom(format!("not UTF-8: {error}")))?;
+    Json::parse(text)
 }
 
 fn regex(pattern: &str) -> Regex {
     Regex::new(pattern).expect("the pattern is one")
 }
 
-fn plain(json: &[u8]) -> Cow<'_, [u8]> {
+/// JSON without `NaN` and infinities, and with whole numbers beyond 64 bits as text if `quotes_long`.
+fn plain(json: &[u8], quotes_long: bool) -> Cow<'_, [u8]> {
     static RARE: LazyLock<Regex> = LazyLock::new(|| regex("NaN|Infinity|[0-9]{19}"));
     static WORD: LazyLock<Regex> =
         LazyLock::new(|| regex(r#"(?s-u)"(?:\\.|[^"\\])*"?|-?(?:NaN|Infinity|[0-9][0-9.eE+-]*)"#));
@@ -31,7 +41,7 @@ fn plain(json: &[u8]) -> Cow<'_, [u8]> {
         let is_long = || text.parse::<i64>().is_err() && text.parse::<u64>().is_err();
         match text.trim_start_matches('-') {
             "NaN" | "Infinity" => b"null".to_vec(),
-            digits if digits.bytes().all(|byte| byte.is_ascii_digit()) && is_long() => {
+            digits if quotes_long && digits.bytes().all(|byte| byte.is_ascii_digit()) && is_long() => {
                 format!("\"{text}\"").into_bytes()
             }
             _ => word[0].to_vec(),
@@ -51,7 +61,7 @@ mod tests {
 
     #[test]
     fn what_python_writes_is_read() {
-        let shown = |line: &str| String::from_utf8(plain(line.as_bytes()).into_owned()).unwrap();
+        let shown = |line: &str| String::from_utf8(plain(line.as_bytes(), true).into_owned()).unwrap();
         for (line, expected) in [
             (
                 r#"{"a": NaN, "b": [-Infinity, Infinity], "c": "NaN \" 1"}"#,
@@ -64,6 +74,8 @@ mod tests {
         ] {
             assert_eq!(shown(line), expected);
         }
+        let exact = exact(b"[123456789012345678901234567890, NaN, \"NaN\"]").unwrap();
+        assert_eq!(exact.to_string(), "[123456789012345678901234567890,null,\"NaN\"]");
         let lines = lines(b"[{\"b\": \"],\", \"a\": 1.5},\n [1, NaN]\n]").unwrap();
         assert_eq!(String::from_utf8(lines).unwrap(), "{\"b\":\"],\",\"a\":1.5}\n[1,null]");
     }

@@ -8,6 +8,7 @@ mod arithmetic;
 mod chat;
 mod columns;
 mod continuation;
+mod exact;
 mod example;
 pub mod features;
 mod files;
@@ -28,7 +29,7 @@ mod tokenizer_json;
 
 pub use arithmetic::Arithmetic;
 pub use chat::{
-    Call, CallFormat, Chat, ChatOptions, Date, Messages, Reply, TEMPLATE_FILE, Tool, Turns,
+    Call, CallFormat, Chat, ChatOptions, Date, Messages, Reply, TEMPLATE_FILE, TOOL_USE_FILE, Tool, Turns, Unmade,
     serve as apply_chat_template,
 };
 pub use columns::Columns;

@@ -32,12 +32,13 @@ pub struct Tokenizer {
 impl Tokenizer {
     /// Files of a model directory with a tokenizer or its texts, besides `config.json`. Some are read by other modules. Only the first must
     /// exist.
-    pub const FILES: [&'static str; 10] = [
+    pub const FILES: [&'static str; 11] = [
         "tokenizer.json",
         "tokenizer_config.json",
         "generation_config.json",
         "special_tokens_map.json",
         "chat_template.jinja",
+        "additional_chat_templates/tool_use.jinja",
         "added_tokens.json",
         "vocab.json",
         "vocab.txt",
@@ -256,24 +257,30 @@ fn common(a: &str, b: &str) -> u32 {
 
 /// The tokenizer's own end token first, then the ids of the generation config, or else of the model's config.
 fn eos_ids(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs) -> Result<Vec<u32>> {
+    static UNKNOWN: Once = Once::new();
     let mut ids: Vec<u32> = named_token(inner, &configs.tokenizer, "eos_token")?.into_iter().collect();
-    for id in numbered_tokens(inner, configs, "eos_token_id")? {
+    let Numbered { known, unknown } = Numbered::of(inner, configs, "eos_token_id")?;
+    for id in known {
         if !ids.contains(&id) {
             ids.push(id);
         }
     }
-    ensure!(
-        !ids.is_empty(),
-        "no end-of-sequence token is known (set `eos_token` in `tokenizer_config.json` or `eos_token_id` in `generation_config.json`)"
-    );
+    let mend = "(set `eos_token` in `tokenizer_config.json` or `eos_token_id` in `generation_config.json`)";
+    let Some(unknown) = unknown else {
+        ensure!(!ids.is_empty(), "no end-of-sequence token is known {mend}");
+        return Ok(ids);
+    };
+    ensure!(!ids.is_empty(), "no end-of-sequence token is known: {unknown} {mend}");
+    UNKNOWN.call_once(|| terminal::warn(&format!("{unknown}: no completion ends at it")));
     Ok(ids)
 }
 
+/// The padding id; `None` if the files name none, or one that the vocabulary lacks, which transformers never reads either.
 fn pad_id(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs) -> Result<Option<u32>> {
     if let Some(id) = named_token(inner, &configs.tokenizer, "pad_token")? {
         return Ok(Some(id));
     }
-    Ok(numbered_tokens(inner, configs, "pad_token_id")?.first().copied())
+    Ok(Numbered::of(inner, configs, "pad_token_id")?.known.first().copied())
 }
 
 /// Id of the token whose text (or `{"content": text}`) is under `key`.
@@ -287,27 +294,43 @@ pub(super) fn named_token(inner: &tokenizers::Tokenizer, config: &Value, key: &s
     id.with_context(|| format!("`{key}` `{text}` of `tokenizer_config.json` is not in the vocabulary")).map(Some)
 }
 
-/// Ids under `key` of the generation config, else of the model's config.
-fn numbered_tokens(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs, key: &str) -> Result<Vec<u32>> {
-    let sources = [(&configs.generation, "generation_config.json"), (&configs.model, "config.json")];
-    let Some((entry, file)) =
-        sources.into_iter().map(|(config, file)| (&config[key], file)).find(|(entry, _)| !entry.is_null())
-    else {
-        return Ok(Vec::new());
-    };
-    let values = entry.as_array().map_or(std::slice::from_ref(entry), Vec::as_slice);
-    let id = |value: &Value| -> Result<u32> {
-        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
-        let id =
-            id.with_context(|| format!("`{key}` in `{file}` is `{entry}`, expected a token id or a list of them"))?;
-        ensure!(
-            inner.id_to_token(id).is_some(),
-            "`{key}` {id} of `{file}` is not in the vocabulary of {} tokens",
-            inner.get_vocab_size(true)
-        );
-        Ok(id)
-    };
-    values.iter().map(id).collect()
+/// The ids under a key of a config.
+#[derive(Default)]
+struct Numbered {
+    /// Those that the tokenizer or the model has; the tokenizer's come first.
+    known: Vec<u32>,
+    /// A sentence about the first of the others. Some configs have `-1` for no token, or an id of another tokenizer.
+    unknown: Option<String>,
+}
+
+impl Numbered {
+    /// Ids under `key` of the generation config, else of the model's config.
+    fn of(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs, key: &str) -> Result<Self> {
+        let sources = [(&configs.generation, "generation_config.json"), (&configs.model, "config.json")];
+        let entry = sources.into_iter().map(|(config, file)| (&config[key], file)).find(|(entry, _)| !entry.is_null());
+        let Some((entry, file)) = entry else { return Ok(Self::default()) };
+        // A model may have more tokens than its tokenizer, and draw them.
+        let rows = configs.model["vocab_size"].as_u64().unwrap_or(0);
+        let has = |id: u32| inner.id_to_token(id).is_some();
+        let mut ids = Self::default();
+        for value in entry.as_array().map_or(std::slice::from_ref(entry), Vec::as_slice) {
+            ensure!(
+                value.is_i64() || value.is_u64(),
+                "`{key}` in `{file}` is `{entry}`, expected a token id or a list of them"
+            );
+            match value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|id| has(*id) || u64::from(*id) < rows) {
+                Some(id) => ids.known.push(id),
+                None => {
+                    let size = inner.get_vocab_size(true);
+                    let sentence = || format!("`{key}` {value} of `{file}` is not in the vocabulary of {size} tokens");
+                    ids.unknown.get_or_insert_with(sentence);
+                }
+            }
+        }
+        // The first one ends training targets.
+        ids.known.sort_by_key(|id| !has(*id));
+        Ok(ids)
+    }
 }
 
 #[cfg(test)]
@@ -361,6 +384,13 @@ mod tests {
         assert_eq!(ids(with(Value::Null, json!({"eos_token_id": 5}), generation.clone())), (vec![7, 1], 4));
         let config = json!({"eos_token": {"content": "<eos>"}, "pad_token": null});
         assert_eq!(ids(with(config, Value::Null, generation)), (vec![1, 7], 4));
+        // No token of the vocabulary: -1 as in old configs, and ids of another tokenizer.
+        for pad in [json!(-1), json!(32000), json!(u64::MAX)] {
+            let generation = json!({"eos_token_id": [15, 7, -1], "pad_token_id": pad});
+            assert_eq!(ids(with(Value::Null, Value::Null, generation)), (vec![7], 7));
+        }
+        let generation = json!({"eos_token_id": [16, 7]});
+        assert_eq!(ids(with(Value::Null, json!({"vocab_size": 17}), generation)), (vec![7, 16], 7));
     }
 
     #[test]
@@ -369,15 +399,15 @@ mod tests {
         assert!(error(with(Value::Null, Value::Null, Value::Null)).starts_with("no end-of-sequence token is known"));
         assert_eq!(
             error(with(Value::Null, json!({"eos_token_id": 15}), Value::Null)),
-            "`eos_token_id` 15 of `config.json` is not in the vocabulary of 15 tokens"
+            "no end-of-sequence token is known: `eos_token_id` 15 of `config.json` is not in the vocabulary of 15 tokens (set `eos_token` in `tokenizer_config.json` or `eos_token_id` in `generation_config.json`)"
         );
         assert_eq!(
             error(with(json!({"eos_token": "</s>"}), Value::Null, Value::Null)),
             "`eos_token` `</s>` of `tokenizer_config.json` is not in the vocabulary"
         );
         assert_eq!(
-            error(with(Value::Null, Value::Null, json!({"eos_token_id": -1}))),
-            "`eos_token_id` in `generation_config.json` is `-1`, expected a token id or a list of them"
+            error(with(Value::Null, Value::Null, json!({"eos_token_id": [1, "2"]}))),
+            "`eos_token_id` in `generation_config.json` is `[1,\"2\"]`, expected a token id or a list of them"
         );
         let broken = Tokenizer::from_bytes(b"{", &TokenizerConfigs::default());
         assert!(error(broken).starts_with("`tokenizer.json` cannot be read"));

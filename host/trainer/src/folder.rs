@@ -52,5 +52,12 @@ pub fn write(path: &Path, policy: &Policy, companions: &Companions, card: Option
 /// Writes `policy` with its `companions` into a folder.
 pub fn fill(folder: &Path, policy: &Policy, companions: &Companions) -> Result<()> {
     policy.save(folder)?;
-    companions.0.iter().try_for_each(|(name, bytes)| files::write_atomic(&folder.join(name), bytes))
+    for (name, bytes) in &companions.0 {
+        let path = folder.join(name);
+        if let Some(parent) = path.parent().filter(|parent| *parent != folder) {
+            std::fs::create_dir_all(parent).with_context(|| format!("cannot make `{}`", parent.display()))?;
+        }
+        files::write_atomic(&path, bytes)?;
+    }
+    Ok(())
 }

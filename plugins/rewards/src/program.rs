@@ -1,15 +1,17 @@
 //! A long-running external program, of a reward or an environment: its input lines, its output lines, and its end.
 
+use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use capo_plugin::PluginError;
+use regex::{Captures, Regex};
 use rustix::io::ioctl_fionread;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
@@ -230,4 +232,37 @@ fn is_found(name: &str) -> bool {
         return runs(Path::new(name));
     }
     std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|folder| runs(&folder.join(name))))
+}
+
+/// The JSON in `line`, in which U+FFFD stands for each half of a surrogate pair: Python's `json.dumps` writes one for a byte that is no text.
+pub fn whole_characters(line: &str) -> Cow<'_, str> {
+    static ESCAPE: LazyLock<Regex> = LazyLock::new(|| {
+        let pattern = r"\\(?:(?<pair>u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(?<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)";
+        Regex::new(pattern).expect("the pattern is one")
+    });
+    if !line.contains("\\ud") && !line.contains("\\uD") {
+        return line.into();
+    }
+    ESCAPE.replace_all(
+        line,
+        |escape: &Captures<'_>| {
+            if escape.name("half").is_some() { "\\ufffd".to_owned() } else { escape[0].to_owned() }
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_of_surrogate_pairs_are_replaced() {
+        for (line, expected) in [
+            (r#""caf\udce9""#, r#""caf\ufffd""#),
+            (r#""\ud83d\ude00 \ud83d\ud83d\ude00 \uDE00""#, r#""\ud83d\ude00 \ufffd\ud83d\ude00 \ufffd""#),
+            (r#""\\ud83d \u00e9""#, r#""\\ud83d \u00e9""#),
+        ] {
+            assert_eq!(whole_characters(line), expected);
+        }
+    }
 }

@@ -194,6 +194,38 @@ fn calls_are_read_where_their_marks_are_special_tokens() {
     assert_eq!(line["tools/failure_frequency"], 1.0);
 }
 
+#[test]
+fn an_error_about_a_call_has_the_name_of_a_tool() {
+    let folder = Folder::new();
+    text_model::write(&folder);
+    for file in ["model/tokenizer.json", "model/tokenizer_config.json"] {
+        folder.replace(file, "<pad>", "<tool_call>");
+    }
+    folder.write(
+        "model/chat_template.jinja",
+        "{% for t in tools %}{{ t.function.name }} {% endfor %}{% for m in messages %}[{{ m.role }}\
+        {% if m.role == 'tool' %} {{ m.name if m.name is defined else raise_exception('a result has a name') }}{% endif %}] {{ m.content }}\
+        {% for c in m.tool_calls or [] %}<tool_call>{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments|tojson }}}{% endfor %}\n\
+        {% endfor %}{{ '[assistant] ' if add_generation_prompt }}",
+    );
+    let environment = "environment={use=\"calculator\",max_turns=2,max_turn_length=40}";
+    let sizes = "--set rollout.max_completion_length=300 --set train.per_device_train_batch_size=64 --set train.max_steps=1 --set eval.num_prompts=0";
+    let log = "--set logging.log_completions=true --set data.format=chat";
+    let run = folder.train("run", &format!("{} {sizes} {log} --set {environment}", text_model::SETTINGS));
+    // The model draws its tokens by chance, so what follows the mark is no JSON.
+    let said = tests::json_lines(&run.text("completions.jsonl"));
+    let messages = said.iter().flat_map(|row| {
+        let messages: Value = serde_json::from_str(row["messages"].as_str().unwrap()).unwrap();
+        messages.as_array().unwrap().clone()
+    });
+    let errors: Vec<Value> = messages.filter(|message| message["role"] == "tool").collect();
+    assert!(!errors.is_empty());
+    for error in errors {
+        let content = error["content"].as_str().unwrap();
+        assert!(error["name"] == "calculator" && content.starts_with("error: the call is not valid JSON"), "{error}");
+    }
+}
+
 /// A run of one step with the model of `text_model`, whose episodes are told the messages in the file `said`, a line each; the last but one
 /// in every turn.
 fn told(folder: &Folder, keys: &str) -> RunDir {

@@ -5,6 +5,8 @@ use std::fmt::Write;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
+use super::value::LongInteger;
+
 struct Style {
     ascii: bool,
     sorted: bool,
@@ -73,6 +75,7 @@ impl Style {
                     self.write(text, &value.get_item(&key)?, level + 1)
                 })?;
             }
+            _ if let Some(LongInteger(digits)) = value.downcast_object_ref() => text.push_str(digits),
             kind => {
                 return Err(Error::new(ErrorKind::InvalidOperation, format!("tojson cannot write what is {kind}")));
             }

@@ -1,15 +1,14 @@
 //! The messages of a conversation.
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use indexmap::IndexMap;
-use minijinja::Value;
-use minijinja::value::ValueKind;
 use serde::{Deserialize, Serialize};
 
+use crate::exact::Json;
 use crate::lenient;
 
 /// The fields of a message by name, in the order of the file.
-type Message = IndexMap<Value, Value>;
+type Message = IndexMap<String, Json>;
 
 /// Names of a message's field for the author's reasoning; templates read the first name.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
@@ -36,9 +35,9 @@ impl Messages {
 
     /// The messages in a column of a row, which is a JSON object.
     pub fn in_row(line: &[u8], column: &str) -> Result<Self> {
-        let row: Value = lenient::parse(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;
+        let row = lenient::exact(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;
         let list = at(&row, column).with_context(|| format!("no column `{column}`"))?;
-        let messages = Self::of(&list, column)?;
+        let messages = Self::of(list, column)?;
         ensure!(
             messages.0.last().is_some_and(|last| role(last) != "assistant"),
             "the last message of column `{column}` is the assistant's, whose turn comes next (remove it; a solution has a column of its own)"
@@ -47,9 +46,9 @@ impl Messages {
     }
 
     /// The messages in a list; `column` is its name in error messages.
-    pub(super) fn of(list: &Value, column: &str) -> Result<Self> {
-        let messages = list.try_iter()?.enumerate().map(|(index, message)| {
-            read(&message).with_context(|| format!("message {} of column `{column}` cannot be used", index + 1))
+    pub(super) fn of(list: &Json, column: &str) -> Result<Self> {
+        let messages = list.list().iter().enumerate().map(|(index, message)| {
+            read(message).with_context(|| format!("message {} of column `{column}` cannot be used", index + 1))
         });
         let messages = messages.collect::<Result<Vec<_>>>()?;
         ensure!(!messages.is_empty(), "column `{column}` has no messages (remove the row or fill it in)");
@@ -72,54 +71,58 @@ impl Messages {
         self
     }
 
+    /// The conversation with a message of any fields at the end.
+    pub(super) fn and_message(mut self, message: &Json) -> Result<Self> {
+        self.0.push(read(message)?);
+        Ok(self)
+    }
+
     /// The conversation with a reply at the end.
     pub(super) fn and_reply(mut self, reply: &Reply) -> Self {
         let mut message = message(&reply.role, &reply.content);
         if !reply.name.is_empty() {
-            message.insert(Value::from("name"), Value::from(reply.name.as_str()));
+            message.insert("name".to_owned(), Json::from(reply.name.as_str()));
         }
         self.0.push(message);
         self
     }
 
-    pub(super) fn value(&self) -> Value {
-        self.0.iter().cloned().map(Value::from_object).collect()
+    /// The list of the messages.
+    pub(super) fn json(&self) -> Json {
+        Json::List(self.0.iter().cloned().map(Json::Object).collect())
     }
 }
 
 /// The value of a row's column, or of a nested field if the name has dots.
-fn at(row: &Value, column: &str) -> Option<Value> {
-    row.get_attr(column).ok().filter(|value| !value.is_undefined()).or_else(|| {
+fn at<'a>(row: &'a Json, column: &str) -> Option<&'a Json> {
+    row.get(column).or_else(|| {
         let (first, rest) = column.split_once('.')?;
-        at(&row.get_attr(first).ok()?, rest)
+        at(row.get(first)?, rest)
     })
 }
 
 fn message(role: &str, text: &str) -> Message {
-    [("role", role), ("content", text)].map(|(key, text)| (Value::from(key), Value::from(text))).into_iter().collect()
+    [("role", role), ("content", text)].map(|(key, text)| (key.to_owned(), Json::from(text))).into_iter().collect()
 }
 
 fn role(message: &Message) -> &str {
-    message.get(&Value::from("role")).and_then(Value::as_str).unwrap_or_default()
+    message.get("role").and_then(Json::text).unwrap_or_default()
 }
 
 /// A message without its null fields. Its reasoning appears under every name that a template may use.
-fn read(value: &Value) -> Result<Message> {
-    ensure!(value.kind() == ValueKind::Map, "expected an object with `role` and `content`, found {}", value.kind());
-    let mut message = Message::new();
-    for key in value.try_iter()? {
-        let said = value.get_item(&key)?;
-        if !said.is_none() {
-            message.insert(key, said);
-        }
-    }
+fn read(value: &Json) -> Result<Message> {
+    let Some(fields) = value.object() else {
+        bail!("expected an object with `role` and `content`, found {}", value.kind());
+    };
+    let mut message = fields.clone();
+    message.retain(|_, said| *said != Json::Null);
     ensure!(!role(&message).is_empty(), "it has no `role` (give it as text)");
-    let [first, second, _] = REASONING.map(Value::from);
-    if let Some(reasoning) = REASONING.iter().find_map(|name| message.get(&Value::from(*name))).cloned() {
-        if !message.contains_key(&second) {
-            message.shift_insert(0, second, reasoning.clone());
+    let [first, second, _] = REASONING;
+    if let Some(reasoning) = REASONING.iter().find_map(|name| message.get(*name)).cloned() {
+        if !message.contains_key(second) {
+            message.shift_insert(0, second.to_owned(), reasoning.clone());
         }
-        message.insert(first, reasoning);
+        message.insert(first.to_owned(), reasoning);
     }
     Ok(message)
 }
@@ -137,8 +140,8 @@ mod tests {
         let messages = read(
             r#"{"prompt": [{"role": "user", "name": null, "zeta": 1, "content": "a", "alpha": {"c": 1, "b": 2}}]}"#,
         );
-        let shown = messages.unwrap().value().to_string();
-        assert_eq!(shown, "[{'role': 'user', 'zeta': 1, 'content': 'a', 'alpha': {'c': 1, 'b': 2}}]");
+        let shown = messages.unwrap().json().to_string();
+        assert_eq!(shown, r#"[{"role":"user","zeta":1,"content":"a","alpha":{"c":1,"b":2}}]"#);
     }
 
     #[test]
@@ -153,11 +156,10 @@ mod tests {
     #[test]
     fn reasoning_has_every_name() {
         let row = r#"{"prompt": [{"role": "assistant", "content": "a", "reasoning": "r"}, {"role": "user", "content": "b"}]}"#;
-        let first = read(row).unwrap().0[0].clone();
-        let shown = Value::from_object(first).to_string();
+        let first = Json::Object(read(row).unwrap().0[0].clone());
         assert_eq!(
-            shown,
-            "{'thinking': 'r', 'role': 'assistant', 'content': 'a', 'reasoning': 'r', 'reasoning_content': 'r'}"
+            first.to_string(),
+            r#"{"thinking":"r","role":"assistant","content":"a","reasoning":"r","reasoning_content":"r"}"#
         );
     }
 
@@ -166,7 +168,7 @@ mod tests {
         let error = |row: &str| format!("{:#}", read(row).unwrap_err());
         assert_eq!(
             error(r#"{"prompt": [{"role": "user", "content": "a"}, "b"]}"#),
-            "message 2 of column `prompt` cannot be used: expected an object with `role` and `content`, found string"
+            "message 2 of column `prompt` cannot be used: expected an object with `role` and `content`, found text"
         );
         assert_eq!(
             error(r#"{"prompt": [{"content": "a"}]}"#),

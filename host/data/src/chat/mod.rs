@@ -1,5 +1,6 @@
 //! Formats conversations as prompts with a model's chat template, as transformers does.
 
+mod calls;
 mod date;
 mod environment;
 mod escaped;
@@ -7,28 +8,31 @@ mod json;
 mod messages;
 mod methods;
 mod source;
+mod tags;
 mod template;
+mod thoughts;
 mod tools;
 mod turns;
+mod value;
 mod worker;
 
 use std::sync::{Arc, Once};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use capo_loader::{NamedFiles, terminal};
-use minijinja::Value;
 
+pub use calls::{Call, CallFormat, Unmade};
 pub use date::Date;
 pub(crate) use json::python_float;
 pub use messages::{Messages, Reply};
-pub use source::TEMPLATE_FILE;
-pub use tools::{Call, CallFormat, Tool};
+pub use source::{TEMPLATE_FILE, TOOL_USE_FILE};
+pub use tools::Tool;
 pub use turns::Turns;
 pub use worker::serve;
 
 use super::Tokenizer;
 use super::quote::quote;
-use crate::lenient;
+use crate::exact::Json;
 use template::{Job, Request};
 use worker::Workers;
 
@@ -55,26 +59,25 @@ pub struct Chat {
     teaches: bool,
     /// Origin of the template, for messages.
     place: String,
+    /// Tags in the template's text that speak of thoughts.
+    tags: Vec<String>,
 }
 
 impl Chat {
     /// Opens the chat template among the files of a model.
     pub fn open(files: &dyn NamedFiles, options: ChatOptions) -> Result<Self> {
-        let (text, place) = source::find(files)?;
+        let (text, place) = source::find(files, !options.tools.is_empty())?;
         let mut known = source::special_tokens(files)?;
-        known.extend(["tools", "documents"].map(|key| (key.to_owned(), Value::from(()))));
+        known.extend(["tools", "documents"].map(|key| (key.to_owned(), Json::Null)));
         if !options.tools.is_empty() {
-            let schemas = options
-                .tools
-                .iter()
-                .map(|tool| lenient::parse::<Value>(tool.text.as_bytes()))
-                .collect::<Result<Value, _>>();
-            known.insert("tools".to_owned(), schemas.map_err(|error| anyhow!("the schema of a tool: {error}"))?);
+            let schemas = options.tools.iter().map(|tool| tool.schema().clone()).collect();
+            known.insert("tools".to_owned(), Json::List(schemas));
         }
-        known.extend(options.enable_thinking.map(|think| ("enable_thinking".to_owned(), Value::from(think))));
+        known.extend(options.enable_thinking.map(|think| ("enable_thinking".to_owned(), Json::Bool(think))));
         let ChatOptions { system_prompt, teaches, date, .. } = options;
+        let tags = tags::tags(&text);
         let workers = Workers::open(&Job { text, place: place.clone(), date, known })?;
-        Ok(Self { workers: Arc::new(workers), system_prompt, teaches, place })
+        Ok(Self { workers: Arc::new(workers), system_prompt, teaches, place, tags })
     }
 
     /// Origin of the template, for messages.

@@ -8,7 +8,9 @@ use minijinja::{Environment, ErrorKind, Value};
 use serde::{Deserialize, Serialize};
 
 use super::environment::{self, NAME, Refused};
+use super::value::value;
 use super::{Date, Messages};
+use crate::exact::Json;
 use crate::quote::cut;
 
 /// Longest text of a conversation in bytes: longer than any model reads.
@@ -24,7 +26,7 @@ pub(super) struct Job {
     pub(super) place: String,
     /// The date that the template takes as today.
     pub(super) date: Date,
-    pub(super) known: BTreeMap<String, Value>,
+    pub(super) known: BTreeMap<String, Json>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -43,12 +45,13 @@ impl Template {
     pub(super) fn open(Job { text, place, date, known }: Job) -> Result<Self> {
         let environment = environment::with_template(&text, date)
             .map_err(|error| anyhow!("the chat template {place} cannot be read: {}", reason(&error)))?;
+        let known = known.iter().map(|(name, json)| (name.clone(), value(json))).collect();
         Ok(Self { environment, known, place })
     }
 
     pub(super) fn write(&self, request: &Request) -> Result<String> {
         let mut known = self.known.clone();
-        known.insert("messages".to_owned(), request.messages.value());
+        known.insert("messages".to_owned(), value(&request.messages.json()));
         known.insert("add_generation_prompt".to_owned(), Value::from(request.add_generation_prompt));
         let text = contain(|| self.environment.get_template(NAME)?.render(Value::from(known)))
             .with_context(|| format!("the chat template {}", self.place))?;

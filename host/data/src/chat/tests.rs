@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use indexmap::IndexMap;
 use serde_json::{Value as Json, json};
 
+use super::thoughts::Thoughts;
 use super::*;
 use crate::Tokenizer;
+use crate::exact::Json as Exact;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/chat-golden");
 
@@ -50,10 +52,10 @@ fn compare(golden: &Json, name: &str, open: impl Fn(ChatOptions) -> Chat, tokeni
 }
 
 /// The messages of a conversation, with their keys in the file's order.
-fn golden_messages(name: &str) -> Value {
+fn golden_messages(name: &str) -> Exact {
     #[derive(serde::Deserialize)]
     struct Golden {
-        conversations: IndexMap<String, Value>,
+        conversations: IndexMap<String, Exact>,
     }
     static GOLDEN_MESSAGES: std::sync::LazyLock<Golden> = std::sync::LazyLock::new(|| {
         serde_json::from_slice(&fs::read(format!("{GOLDEN}/golden.json")).unwrap()).unwrap()
@@ -171,6 +173,141 @@ fn models_without_a_template_say_so() {
 }
 
 #[test]
+fn with_tools_the_template_for_tools_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    let written = |tools: Vec<Tool>| {
+        let chat = Chat::open(&files(folder.path()), ChatOptions { tools, ..ChatOptions::default() }).unwrap();
+        chat.prompt(&Messages::user("")).unwrap()
+    };
+    let tool = || vec![Tool::parse(r#"{"name": "add", "parameters": {"type": "object"}}"#).unwrap()];
+    let both = || format!("{} {}", written(vec![]), written(tool()));
+    let listed = json!([{"name": "tool_use", "template": "t1"}, {"name": "default", "template": "d1"}]);
+    for (templates, expected) in [
+        (listed, "d1 t1"),
+        (json!({"default": "d2", "tool_use": "t2"}), "d2 t2"),
+        (json!([{"name": "default", "template": "d3"}]), "d3 d3"),
+    ] {
+        write("tokenizer_config.json", &json!({"chat_template": templates}).to_string());
+        assert_eq!(both(), expected);
+    }
+    write(TEMPLATE_FILE, "d4");
+    assert_eq!(both(), "d4 d4");
+    write(TOOL_USE_FILE, "t4");
+    assert_eq!(both(), "d4 t4");
+}
+
+#[test]
+fn integers_of_any_length_are_written_with_all_digits() {
+    const LONG: &str = "123456789012345678901234567890123456789012345678901234567890";
+    let schema = format!(
+        r#"{{"name": "f", "parameters": {{"type": "object", "properties": {{"a": {{"maximum": {LONG}, "minimum": -1.50}}}}}}}}"#
+    );
+    let tools = vec![Tool::parse(&schema).unwrap()];
+    let template = "{{ tools[0].function.parameters|tojson }} {{ messages[0].long }} {{ messages[0]|tojson }}";
+    let (_folder, chat) = chat(template, ChatOptions { tools, ..ChatOptions::default() });
+    let row = format!(r#"{{"p": [{{"role": "user", "content": "q", "long": {LONG}, "x": NaN}}]}}"#);
+    let written = chat.unwrap().prompt(&Messages::in_row(row.as_bytes(), "p").unwrap()).unwrap();
+    let schema = format!(r#"{{"type": "object", "properties": {{"a": {{"maximum": {LONG}, "minimum": -1.5}}}}}}"#);
+    assert_eq!(written, format!(r#"{schema} {LONG} {{"role": "user", "content": "q", "long": {LONG}}}"#));
+}
+
+/// A template of messages `<role>..</s>`, whose assistant's messages are what `assistant` makes of them.
+fn turns_template(assistant: &str) -> String {
+    format!(
+        "{{% for m in messages %}}{{% if m.role == 'assistant' %}}<assistant>{assistant}{{% else %}}<{{{{ m.role }}}}>{{{{ m.content }}}}{{% endif %}}{{% endfor %}}\
+        {{% if add_generation_prompt %}}<assistant>{{% endif %}}"
+    )
+}
+
+#[test]
+fn a_turn_has_one_end_token() {
+    let tokenizer = tokenizer();
+    let after = |template: &str, ended: bool| {
+        let (_folder, chat) = chat(template, ChatOptions::default());
+        let turns = Turns::open(Some(chat.unwrap()), &tokenizer, &[], false).unwrap();
+        let reply = Reply { role: "user".into(), name: String::new(), content: "go on".into() };
+        let ids = turns.after(&tokenizer, ended, &[reply]).unwrap();
+        let ends = ids.iter().filter(|id| tokenizer.eos_ids().contains(id)).count();
+        (tokenizer.decode(&ids).unwrap(), ends)
+    };
+    let read = || "<user>go on<assistant>".to_owned();
+    assert_eq!(after(&turns_template("{{ m.content }}</s>"), true), (read(), 0));
+    // Llama 2 writes a space before the end token.
+    assert_eq!(after(&turns_template(" {{ m.content.strip() }} </s>"), true), (read(), 0));
+    assert_eq!(after(&turns_template(" {{ m.content.strip() }} </s>"), false), (" ".to_owned() + &read(), 1));
+    // An end token behind the reply is not that of the turn.
+    assert_eq!(after(&turns_template("{{ m.content }}"), true), (read(), 0));
+    let replied =
+        turns_template("{{ m.content }}").replace("{{ m.content }}{% endif %}", "{{ m.content }}</s>{% endif %}");
+    assert_eq!(after(&replied, true), (read(), 1));
+}
+
+#[test]
+fn what_a_template_does_with_thoughts_decides_whether_they_must_be_kept() {
+    let tokenizer = tokenizer();
+    let opened = |template: &str, keeps_thinking: bool| {
+        let (folder, chat) = chat(template, ChatOptions::default());
+        let turns = Turns::open(Some(chat.unwrap()), &tokenizer, &[], keeps_thinking);
+        turns.map(drop).map_err(|error| error.to_string().replace(&folder.path().display().to_string(), "DIR"))
+    };
+    // An empty thought before a turn that has none, as in TRL's training template of Qwen3.
+    let trains =
+        turns_template("{{ m.content if '</think>' in m.content else '<think>\n\n</think>\n\n' + m.content }}</s>");
+    // A prompt with an empty thought, after which there is none.
+    let without = trains.replace(
+        "{% if add_generation_prompt %}<assistant>",
+        "{% if add_generation_prompt %}<assistant><think>\n\n</think>\n\n",
+    );
+    for template in [&trains, &without, &turns_template(" {{ m.content.strip() }} </s>")] {
+        assert_eq!([opened(template, false), opened(template, true)], [Ok(()), Ok(())], "{template}");
+    }
+    let drops = |mark: &str| {
+        turns_template(&format!("{{{{ m.content.split('{mark}')[-1] if not loop.last else m.content }}}}</s>"))
+    };
+    for template in [
+        drops("</think>"),
+        drops("[/THINK]"),
+        drops("<|end_of_thought|>").replace("{% for", "{# <|begin_of_thought|> #}{% for"),
+    ] {
+        let error = opened(&template, false).unwrap_err();
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(error, @"the chat template `DIR/chat_template.jinja` leaves the thoughts of earlier turns out, or writes them in another way, but the model has said them already (set `environment.keep_thinking` to true: with that this template works, and the model goes on reading its thoughts)");
+        }
+        assert_eq!(opened(&template, true), Ok(()), "{template}");
+    }
+    // No setting makes a template fit that changes the turn itself.
+    for keeps_thinking in [false, true] {
+        let error = opened(&turns_template("{{ m.content|upper }}</s>"), keeps_thinking).unwrap_err();
+        assert!(error.contains("leaves the assistant's text out"), "{error}");
+    }
+}
+
+#[test]
+fn thoughts_are_marked_as_template_and_tokenizer_mark_them() {
+    let tokenizer = tokenizer();
+    let marks = |template: &str| {
+        let (_folder, chat) = chat(template, ChatOptions::default());
+        let thoughts = Thoughts::of(Some(&chat.unwrap()), &tokenizer);
+        (thoughts.words().collect::<Vec<_>>().join(" "), thoughts.is_open())
+    };
+    let think = "<think> </think>".to_owned();
+    assert_eq!(marks(&turns_template("{{ m.content }}</s>")), (think.clone(), false));
+    let field = "{% if m.reasoning_content %}[R]{{ m.reasoning_content }}[/R]{% endif %}{{ m.content }}</s>";
+    assert_eq!(marks(&turns_template(field)), (think.clone() + " [R] [/R]", false));
+    let names = turns_template("{{ m.content.split('[/THINK]')[-1] }}</s>");
+    assert_eq!(marks(&names), (think.clone() + " [THINK] [/THINK]", false));
+    let opens = turns_template("{{ m.content }}</s>") + "{% if add_generation_prompt %}<think>\n{% endif %}";
+    assert_eq!(marks(&opens), (think.clone(), true));
+    let done = turns_template("{{ m.content }}</s>") + "{% if add_generation_prompt %}<think>\n\n</think>{% endif %}";
+    assert_eq!(marks(&done), (think, false));
+}
+
+#[test]
 fn a_reply_is_what_the_answer_adds() {
     let template = |answer: &str| {
         format!(
@@ -223,11 +360,11 @@ fn a_turn_is_followed_by_what_the_template_makes_of_the_reply() {
         };
         let files = files(&Path::new(GOLDEN).join(name));
         let open = |tools| Chat::open(&files, ChatOptions { tools, ..options(&golden["date"], &Json::Null) }).unwrap();
-        let turns = match Turns::open(Some(open(vec![])), &[], false) {
+        let turns = match Turns::open(Some(open(vec![])), &tokenizer, &[], false) {
             Ok(turns) => turns,
             Err(error) => {
                 written.push(format!("{name}: {error}"));
-                let Ok(turns) = Turns::open(Some(open(vec![])), &[], true) else { continue };
+                let Ok(turns) = Turns::open(Some(open(vec![])), &tokenizer, &[], true) else { continue };
                 turns
             }
         };
@@ -245,7 +382,7 @@ fn a_turn_is_followed_by_what_the_template_makes_of_the_reply() {
         assert_eq!(special(&forged), special(&plain), "{name}");
         let tool = Tool::parse(r#"{"name": "add", "description": "Adds.", "parameters": {"type": "object"}}"#).unwrap();
         let tools = std::slice::from_ref(&tool);
-        let format = Turns::open(Some(open(tools.to_vec())), tools, true);
+        let format = Turns::open(Some(open(tools.to_vec())), &tokenizer, tools, true);
         written
             .push(format!("{name}: {:?}", format.map(|turns| turns.call_format()).map_err(|error| error.to_string())));
     }
@@ -260,11 +397,11 @@ fn no_result_reads_like_a_line_of_the_template() {
         {% if add_generation_prompt %}### assistant:\n{% endif %}";
     let tools = [Tool::parse(r#"{"name": "add", "parameters": {"type": "object"}}"#).unwrap()];
     let (_folder, chat) = chat(template, ChatOptions { tools: tools.to_vec(), ..ChatOptions::default() });
-    let turns = Turns::open(Some(chat.unwrap()), &tools, false).unwrap();
+    let tokenizer = tokenizer();
+    let turns = Turns::open(Some(chat.unwrap()), &tokenizer, &tools, false).unwrap();
     let content =
         "4\n### End of result\n### tool:\n### Tools:\n### system:\n### user:\n### assistant:\n  },".to_owned();
     let reply = Reply { role: "tool".into(), name: "add".into(), content };
-    let tokenizer = tokenizer();
     let read = tokenizer.decode(&turns.after(&tokenizer, false, &[reply]).unwrap()).unwrap();
     // What is a line of the tool's schema alone stays.
     let expected = "# ## End of result\n# ## tool:\n# ## Tools:\n# ## system:\n# ## user:\n# ## assistant:\n  },";
@@ -275,12 +412,11 @@ fn no_result_reads_like_a_line_of_the_template() {
 fn a_conversation_of_several_turns_has_the_tokens_of_transformers() {
     let golden: Json = serde_json::from_slice(&fs::read(Path::new(GOLDEN).join("turns.json")).unwrap()).unwrap();
     // Schemas keep the order of their keys.
-    let ordered: Value = lenient::parse(&fs::read(Path::new(GOLDEN).join("turns.json")).unwrap()).unwrap();
+    let ordered = Exact::parse(&fs::read_to_string(Path::new(GOLDEN).join("turns.json")).unwrap()).unwrap();
     let tokenizer = tokenizer();
     for (name, case) in golden["templates"].as_object().unwrap() {
-        let schemas = ordered.get_attr("templates").unwrap().get_attr(name).unwrap().get_attr("tools").unwrap();
-        let schema = |schema: Value| Tool::parse(&serde_json::to_string(&schema).unwrap()).unwrap();
-        let tools: Vec<Tool> = schemas.try_iter().unwrap().map(schema).collect();
+        let schemas = ["templates", name, "tools"].iter().fold(&ordered, |json, key| json.get(key).unwrap());
+        let tools: Vec<Tool> = schemas.list().iter().map(|schema| Tool::parse(&schema.to_string()).unwrap()).collect();
         let files = files(&Path::new(GOLDEN).join(name));
         let options = ChatOptions { tools: tools.clone(), ..options(&golden["date"], &Json::Null) };
         let chat = Chat::open(&files, options).unwrap();
@@ -289,17 +425,19 @@ fn a_conversation_of_several_turns_has_the_tokens_of_transformers() {
         let prompt = tokenizer.encode(&chat.prompt(&messages).unwrap()).unwrap();
         assert!(json!(prompt) == case["prompt"], "{name}: {}", chat.prompt(&messages).unwrap());
         let rewrites = case["rewrites"].as_bool().unwrap();
-        assert_eq!(Turns::open(Some(chat.clone()), &tools, false).is_err(), rewrites, "{name}");
-        let turns = Turns::open(Some(chat), &tools, true).unwrap();
+        assert_eq!(Turns::open(Some(chat.clone()), &tokenizer, &tools, false).is_err(), rewrites, "{name}");
+        let turns = Turns::open(Some(chat), &tokenizer, &tools, true).unwrap();
         let mut mask = Vec::new();
         for turn in case["turns"].as_array().unwrap() {
             let said = turn["said"].as_str().unwrap();
-            let calls = turns.call_format().map_or(Vec::new(), |format| format.calls(said, &tools));
+            let calls =
+                turns.call_format().map_or(Vec::new(), |format| format.calls(said, &tools, &Thoughts::default()));
             let expected = turn["calls"].as_array().unwrap();
             assert_eq!(calls.len(), if tools.is_empty() { 0 } else { expected.len() }, "{name}: {said}");
             for (call, expected) in calls.into_iter().zip(expected) {
-                let (tool, arguments) = call.unwrap();
-                assert_eq!(json!({ "name": tool, "arguments": arguments }), expected["function"]);
+                let Call { name, arguments } = call.unwrap();
+                let arguments: Json = serde_json::from_str(&arguments).unwrap();
+                assert_eq!(json!({ "name": name, "arguments": arguments }), expected["function"]);
             }
             let replies: Vec<Reply> = turn["replies"]
                 .as_array()

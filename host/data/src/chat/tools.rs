@@ -1,16 +1,8 @@
-//! Calls of tools in a model's text, in the format of its chat template, and their arguments against a tool's schema.
+//! Tools that a model may call, and arguments against a tool's schema.
 
 use anyhow::{anyhow, ensure};
-use serde_json::{Map, Value};
 
-/// How a chat template writes calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallFormat {
-    /// `<tool_call>{"name": .., "arguments": {..}}</tool_call>`, any number of times: Hermes, Qwen.
-    Hermes,
-    /// A text that is one object `{"name": .., "parameters": {..}}`: Llama 3.
-    Llama3,
-}
+use crate::exact::Json;
 
 /// A tool that a model may call.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,66 +10,7 @@ pub struct Tool {
     /// Name of the tool.
     pub name: String,
     /// The function's schema, as templates get it: `{"type": "function", "function": {"name": .., "description": .., "parameters": {..}}}`.
-    schema: Value,
-    /// The schema as text, with its keys in their order.
-    pub(super) text: String,
-}
-
-/// A call, or the sentence about one that cannot be made.
-pub type Call = Result<(String, Map<String, Value>), String>;
-
-const OPEN: &str = "<tool_call>";
-const CLOSE: &str = "</tool_call>";
-const PYTHON: &str = "<|python_tag|>";
-
-/// The texts round a call, which are special tokens of some tokenizers.
-pub(super) const MARKS: [&str; 3] = [OPEN, CLOSE, PYTHON];
-
-impl CallFormat {
-    /// The format of a template, from the text that it makes of a call up to the call's only argument; `None` if that is in no known one.
-    pub(super) fn of(written: &str) -> Option<Self> {
-        // The description of the tools may have the same words.
-        let call = &written[written.floor_char_boundary(written.len().saturating_sub(200))..];
-        let at = |word: &str| call.rfind(word);
-        match (at("\"arguments\""), at("\"parameters\"")) {
-            (arguments, parameters) if arguments > parameters => at(OPEN).map(|_| Self::Hermes),
-            (_, parameters) => parameters.and(at("\"name\"")).map(|_| Self::Llama3),
-        }
-    }
-
-    /// The calls in a turn, in their order, of these tools.
-    pub fn calls(self, text: &str, tools: &[Tool]) -> Vec<Call> {
-        let (texts, key): (Vec<&str>, _) = match self {
-            Self::Hermes => {
-                let after = text.split(OPEN).skip(1);
-                (after.map(|call| call.split(CLOSE).next().unwrap_or(call)).collect(), "arguments")
-            }
-            Self::Llama3 => {
-                let text = text.trim().trim_start_matches(PYTHON).trim();
-                (if text.starts_with('{') { vec![text] } else { Vec::new() }, "parameters")
-            }
-        };
-        texts.into_iter().map(|text| call(text, key, tools)).collect()
-    }
-}
-
-fn call(text: &str, key: &str, tools: &[Tool]) -> Call {
-    let value: Value =
-        serde_json::from_str(text.trim()).map_err(|error| format!("the call is not valid JSON: {error}"))?;
-    let Value::Object(mut call) = value else { return Err("the call is not a JSON object".into()) };
-    let Some(Value::String(name)) = call.remove("name") else { return Err("the call has no `name`".into()) };
-    let Some(tool) = tools.iter().find(|tool| tool.name == name) else {
-        let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
-        return Err(format!("there is no tool `{name}` (there are: {})", names.join(", ")));
-    };
-    let arguments = match call.remove(key) {
-        Some(Value::Object(arguments)) => arguments,
-        None => Map::new(),
-        Some(_) => return Err(format!("`{key}` of `{name}` is not a JSON object")),
-    };
-    let parameters = &tool.schema["function"]["parameters"];
-    check(&Value::Object(arguments.clone()), parameters, "").map_err(|error| format!("`{name}`: {error}"))?;
-    Ok((name, arguments))
+    schema: Json,
 }
 
 impl Tool {
@@ -99,103 +32,144 @@ impl Tool {
 
     /// The tool of a schema as text, with or without the object round the function.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let parse =
-            |text: &str| serde_json::from_str::<Value>(text).map_err(|error| format!("not valid JSON: {error}"));
-        let text = match parse(text)?.get("function") {
-            Some(_) => text.to_owned(),
-            None => format!("{{\"type\": \"function\", \"function\": {text}}}"),
+        let written = Json::parse(text).map_err(|error| format!("not valid JSON: {error}"))?;
+        let schema = match written.get("function") {
+            Some(_) => written,
+            None => {
+                let whole = [("type", Json::from("function")), ("function", written)];
+                Json::Object(whole.map(|(key, value)| (key.to_owned(), value)).into_iter().collect())
+            }
         };
-        let schema = parse(&text)?;
-        let function = &schema["function"];
-        let Some(name) = function["name"].as_str().filter(|name| !name.is_empty()) else {
+        let function = schema.get("function").unwrap_or(&Json::Null);
+        let Some(name) = function.get("name").and_then(Json::text).filter(|name| !name.is_empty()) else {
             return Err("the function has no `name`".into());
         };
-        let parameters = &function["parameters"];
-        if !parameters.is_null() && parameters["type"] != "object" {
+        let is_of_object = |parameters: &Json| {
+            *parameters == Json::Null || parameters.get("type").and_then(Json::text) == Some("object")
+        };
+        if !function.get("parameters").is_none_or(is_of_object) {
             return Err(format!("`parameters` of `{name}` is not a schema of type `object`"));
         }
-        Ok(Self { name: name.to_owned(), schema, text })
+        Ok(Self { name: name.to_owned(), schema })
+    }
+
+    /// The function's schema, as templates get it.
+    pub(super) fn schema(&self) -> &Json {
+        &self.schema
+    }
+
+    /// Compares arguments, which are an object, with the schema.
+    pub(super) fn check(&self, arguments: &Json) -> Result<(), String> {
+        let parameters = self.schema.get("function").and_then(|function| function.get("parameters"));
+        check(arguments, parameters.unwrap_or(&Json::Null), "")
     }
 }
 
-/// Compares a value with the part of JSON Schema that describes arguments: types, properties, items, values.
-fn check(value: &Value, schema: &Value, place: &str) -> Result<(), String> {
+/// Compares a value with the part of JSON Schema that describes arguments: types, alternatives, properties, items, values.
+fn check(value: &Json, schema: &Json, place: &str) -> Result<(), String> {
     let named = || if place.is_empty() { "the arguments".to_owned() } else { format!("`{place}`") };
-    let types: Vec<&str> = match &schema["type"] {
-        Value::String(name) => vec![name],
-        Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
-        _ => Vec::new(),
-    };
-    if !types.is_empty() && !types.iter().any(|name| is_a(value, name)) {
+    // transformers and OpenAPI write an optional value so.
+    if *value == Json::Null && schema.get("nullable") == Some(&Json::Bool(true)) {
+        return Ok(());
+    }
+    let types = types(schema);
+    if !types.is_empty() && !types.iter().any(|name| value.is_a(name)) {
         return Err(format!("{} must be of type {}, not {value}", named(), types.join(" or ")));
     }
-    if let Value::Array(values) = &schema["enum"]
-        && !values.contains(value)
+    if let Some(Json::List(values)) = schema.get("enum")
+        && !values.iter().any(|other| other.is(value))
     {
-        let values: Vec<String> = values.iter().map(Value::to_string).collect();
+        let values: Vec<String> = values.iter().map(Json::to_string).collect();
         return Err(format!("{} must be one of {}, not {value}", named(), values.join(", ")));
     }
-    if let (Value::Array(values), items @ Value::Object(_)) = (value, &schema["items"]) {
+    if let Some(only) = schema.get("const").filter(|only| !only.is(value)) {
+        return Err(format!("{} must be {only}, not {value}", named()));
+    }
+    for part in schema.get("allOf").map_or(&[][..], Json::list) {
+        check(value, part, place)?;
+    }
+    check_alternatives(value, schema, place)?;
+    if let (Json::List(values), Some(items)) = (value, schema.get("items")) {
         for (index, value) in values.iter().enumerate() {
             check(value, items, &format!("{place}[{index}]"))?;
         }
     }
-    let (Value::Object(values), Value::Object(properties)) = (value, &schema["properties"]) else { return Ok(()) };
-    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+    check_properties(value, schema, place)
+}
+
+/// The value fits one of the alternatives, if there are any. The error is that of the last one which has the value's type.
+fn check_alternatives(value: &Json, schema: &Json, place: &str) -> Result<(), String> {
+    for key in ["anyOf", "oneOf"] {
+        let alternatives = schema.get(key).map_or(&[][..], Json::list);
+        let mut wrong = None;
+        for alternative in alternatives {
+            match check(value, alternative, place) {
+                Ok(()) => {
+                    wrong = None;
+                    break;
+                }
+                Err(error) => {
+                    let is_of_its_type = types(alternative).iter().any(|name| value.is_a(name));
+                    wrong = if is_of_its_type || wrong.is_none() { Some(error) } else { wrong };
+                }
+            }
+        }
+        wrong.map_or(Ok(()), Err)?;
+    }
+    Ok(())
+}
+
+fn check_properties(value: &Json, schema: &Json, place: &str) -> Result<(), String> {
+    let (Json::Object(values), properties) = (value, schema.get("properties").and_then(Json::object)) else {
+        return Ok(());
+    };
+    let placed = |name: &str| if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") };
+    for name in schema.get("required").map_or(&[][..], Json::list).iter().filter_map(Json::text) {
         if !values.contains_key(name) {
-            return Err(format!("the argument `{name}` is missing"));
+            return Err(format!("the argument `{}` is missing", placed(name)));
         }
     }
     for (name, value) in values {
-        match properties.get(name) {
-            Some(schema) => check(value, schema, name)?,
-            None if schema["additionalProperties"] == true => {}
-            None => return Err(format!("there is no argument `{name}`")),
+        let own = properties.and_then(|properties| properties.get(name));
+        match (own, schema.get("additionalProperties")) {
+            (Some(schema), _) | (None, Some(schema @ Json::Object(_))) => check(value, schema, &placed(name))?,
+            (None, Some(Json::Bool(true))) => {}
+            // In JSON Schema an object may have further properties. A function has no further arguments, unless it says nothing of its own.
+            (None, None) if !place.is_empty() || properties.is_none() => {}
+            (None, _) => return Err(format!("there is no argument `{}`", placed(name))),
         }
     }
     Ok(())
 }
 
-fn is_a(value: &Value, name: &str) -> bool {
-    match name {
-        "string" => value.is_string(),
-        "integer" => value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|number| number.fract() == 0.0),
-        "number" => value.is_number(),
-        "boolean" => value.is_boolean(),
-        "array" => value.is_array(),
-        "object" => value.is_object(),
-        "null" => value.is_null(),
-        _ => true,
+/// The types that a schema allows, `null` among them if it is `nullable`; none if it allows every one.
+fn types(schema: &Json) -> Vec<&str> {
+    let mut all: Vec<&str> = match schema.get("type") {
+        Some(Json::Text(name)) => vec![name],
+        Some(Json::List(names)) => names.iter().filter_map(Json::text).collect(),
+        _ => {
+            let alternatives =
+                ["anyOf", "oneOf"].into_iter().find_map(|key| schema.get(key)).map_or(&[][..], Json::list);
+            let each: Vec<Vec<&str>> = alternatives.iter().map(types).collect();
+            if each.iter().any(Vec::is_empty) { Vec::new() } else { each.concat() }
+        }
+    };
+    if !all.is_empty() && schema.get("nullable") == Some(&Json::Bool(true)) {
+        all.push("null");
     }
+    let mut seen = Vec::new();
+    all.retain(|name| {
+        !seen.contains(name) && {
+            seen.push(*name);
+            true
+        }
+    });
+    all
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MULTIPLY: &str = r#"{"name": "multiply", "parameters": {"type": "object", "required": ["a", "b"],
-        "properties": {"a": {"type": "integer"}, "b": {"type": ["integer", "null"]}, "how": {"enum": ["fast", "slow"]}}}}"#;
-
-    #[test]
-    fn calls_are_read_and_compared_with_the_schema() {
-        let tools = [Tool::parse(MULTIPLY).unwrap()];
-        let hermes =
-            |call: &str| CallFormat::Hermes.calls(&format!("I think.\n<tool_call>\n{call}\n</tool_call>"), &tools);
-        let cases: Vec<&str> = include_str!("../../tests/data/calls.txt").lines().map(str::trim).collect();
-        for case in cases.chunks(2) {
-            let found = hermes(case[0]).remove(0).map(|(_, arguments)| Value::Object(arguments).to_string());
-            assert_eq!(found.unwrap_or_else(|error| format!("refused: {error}")), case[1], "{}", case[0]);
-        }
-        let llama =
-            CallFormat::Llama3.calls(r#"<|python_tag|>{"name": "multiply", "parameters": {"a": 1, "b": 1}}"#, &tools);
-        assert_eq!(llama.len(), 1);
-        assert!(llama[0].is_ok());
-        assert_eq!(CallFormat::Llama3.calls("It is 6.", &tools), []);
-        assert_eq!(CallFormat::Hermes.calls("It is 6.", &tools), []);
-        let two = "<tool_call>{\"name\": \"multiply\", \"arguments\": {\"a\": 1, \"b\": 2}}</tool_call><tool_call>{";
-        let two: Vec<bool> = CallFormat::Hermes.calls(two, &tools).iter().map(Result::is_ok).collect();
-        assert_eq!(two, [true, false], "a turn that was cut off");
-    }
 
     #[test]
     fn what_is_no_schema_says_why() {
@@ -206,6 +180,50 @@ mod tests {
             (r#"{"name": "f", "parameters": {"a": "integer"}}"#, "not a schema of type `object`"),
         ] {
             assert!(Tool::parse(text).unwrap_err().contains(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_compared_with_the_schema() {
+        let properties = r#"{
+            "optional": {"type": "integer", "nullable": true},
+            "either": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+            "listed": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string", "enum": ["all"]}]},
+            "long": {"enum": [123456789012345678901, "x"]},
+            "only": {"const": 1},
+            "place": {"type": "object", "properties": {"zip": {"type": "integer"}}, "required": ["zip"]},
+            "closed": {"type": "object", "properties": {}, "additionalProperties": false},
+            "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
+            "both": {"allOf": [{"type": "number"}, {"enum": [1, 2]}]}
+        }"#;
+        let text = format!(r#"{{"name": "f", "parameters": {{"type": "object", "properties": {properties}}}}}"#);
+        let tool = Tool::parse(&text).unwrap();
+        let found = |arguments: &str| tool.check(&Json::parse(arguments).unwrap()).err().unwrap_or_default();
+        for fits in [
+            r#"{"optional": null, "either": null, "listed": ["a"], "long": 123456789012345678901, "only": 1.0}"#,
+            r#"{"optional": 123456789012345678901234567890, "either": 2, "listed": "all", "long": "x"}"#,
+            r#"{"place": {"zip": 1, "town": "x"}, "closed": {}, "counts": {"a": 1}, "both": 2}"#,
+        ] {
+            assert_eq!(found(fits), "", "{fits}");
+        }
+        for (wrong, expected) in [
+            (r#"{"optional": "1"}"#, "`optional` must be of type integer or null, not \"1\""),
+            (r#"{"either": 1.5}"#, "`either` must be of type integer or null, not 1.5"),
+            (r#"{"listed": ["a", 1]}"#, "`listed[1]` must be of type string, not 1"),
+            (r#"{"listed": "one"}"#, "`listed` must be one of \"all\", not \"one\""),
+            (
+                r#"{"long": 123456789012345678902}"#,
+                "`long` must be one of 123456789012345678901, \"x\", not 123456789012345678902",
+            ),
+            (r#"{"only": 2}"#, "`only` must be 1, not 2"),
+            (r#"{"place": {"zip": "1"}}"#, "`place.zip` must be of type integer, not \"1\""),
+            (r#"{"place": {}}"#, "the argument `place.zip` is missing"),
+            (r#"{"closed": {"a": 1}}"#, "there is no argument `closed.a`"),
+            (r#"{"counts": {"a": 0.5}}"#, "`counts.a` must be of type integer, not 0.5"),
+            (r#"{"both": 3}"#, "`both` must be one of 1, 2, not 3"),
+            (r#"{"other": 3}"#, "there is no argument `other`"),
+        ] {
+            assert_eq!(found(wrong), expected, "{wrong}");
         }
     }
 }

@@ -4,9 +4,12 @@ use anyhow::{Context, Result, bail, ensure};
 use capo_loader::terminal;
 use serde_json::json;
 
-use super::tools::{Call, CallFormat, MARKS, Tool};
+use super::calls::{Call, CallFormat, MARKS, Unmade};
+use super::thoughts::{Marks, Thoughts};
+use super::tools::Tool;
 use super::{Chat, Messages, Reply};
-use crate::{Tokenizer, lenient};
+use crate::Tokenizer;
+use crate::exact::Json;
 
 /// Texts that stand for those of a conversation.
 const ANSWER: &str = "Zanswered";
@@ -22,14 +25,26 @@ pub struct Turns {
     tools: Vec<Tool>,
     /// How the model writes calls; `None` if it has no tools.
     format: Option<CallFormat>,
+    /// How the model marks its thoughts.
+    thoughts: Thoughts,
+    /// The ids with which the template ends a turn, up to its last end token; none if it writes none.
+    end: Vec<u32>,
     /// The lines of text that the template writes before, between and after contents.
     marks: Vec<String>,
+}
+
+/// What a template does with the thoughts of a turn that is followed by another.
+#[derive(PartialEq)]
+enum Earlier {
+    Kept,
+    Rewritten,
 }
 
 impl Turns {
     /// Checks that the template goes on where a turn ends, and that it knows tools, if there are any. A template that drops the thinking of
     /// earlier turns is refused, unless `keeps_thinking`: the model then reads its earlier thinking.
-    pub fn open(chat: Option<Chat>, tools: &[Tool], keeps_thinking: bool) -> Result<Self> {
+    pub fn open(chat: Option<Chat>, tokenizer: &Tokenizer, tools: &[Tool], keeps_thinking: bool) -> Result<Self> {
+        let thoughts = Thoughts::of(chat.as_ref(), tokenizer);
         let Some(chat) = chat else {
             if let Some(Tool { name, .. }) = tools.first() {
                 terminal::warn(&format!(
@@ -40,50 +55,24 @@ impl Turns {
                 chat: None,
                 tools: tools.to_vec(),
                 format: (!tools.is_empty()).then_some(CallFormat::Hermes),
+                thoughts,
+                end: Vec::new(),
                 marks: Vec::new(),
             });
         };
-        let place = chat.place();
-        let asked = Messages::user("asked");
-        let (prompt, mut marks) = (chat.prompt(&asked)?, Vec::new());
-        for thought in [String::new(), format!("<think>\n{THOUGHT}\n</think>\n\n")] {
-            let twice = chat.answered(&asked, &(thought.clone() + ANSWER), &[reply("user")])?;
-            let Some((before, after)) = twice.split_once(ANSWER) else {
-                bail!("the chat template {place} leaves the assistant's text out");
-            };
-            ensure!(
-                after.contains(REPLY),
-                "the chat template {place} leaves out what is said after the assistant's turn"
-            );
-            marks = lines(after);
-            let (said, is_thought) = (prompt.clone() + &thought, !thought.is_empty() || prompt.contains("<think>"));
-            ensure!(
-                before.trim_end() == said.trim_end() || (is_thought && keeps_thinking),
-                "the chat template {place} writes a turn in another way once it is answered, but the model has said it already{}",
-                if is_thought {
-                    " (if it drops the thinking of earlier turns, set `environment.keep_thinking` to true: the model then goes on reading it)"
-                } else {
-                    " (give one with `data.chat_template` that leaves earlier turns as they are)"
-                }
-            );
-        }
-        if let Ok(twice) = chat.answered(&asked, ANSWER, &[reply("tool"), reply("tool")])
-            && let Some((_, after)) = twice.split_once(ANSWER).filter(|_| !tools.is_empty())
-        {
-            marks.extend(lines(after));
-        }
-        // Some templates refuse a message of the system.
-        if let Ok(begun) = chat.prompt(&Messages::user(ANSWER).after("system", REPLY))
-            && let Some((before, _)) = begun.split_once(ANSWER)
-        {
-            // Lines of a tool's schema begin no turn, and results may have their like.
-            marks.extend(lines(before).into_iter().filter(|line| !line.starts_with(['"', '{', '}', ']'])));
-        }
+        let earlier = chat.earlier_thoughts(&thoughts)?;
         let format = match tools {
             [] => None,
             [first, ..] => Some(chat.call_format(first)?),
         };
-        Ok(Self { chat: Some(chat), tools: tools.to_vec(), format, marks })
+        // All else fits, so this advice works.
+        ensure!(
+            earlier == Earlier::Kept || keeps_thinking,
+            "the chat template {} leaves the thoughts of earlier turns out, or writes them in another way, but the model has said them already (set `environment.keep_thinking` to true: with that this template works, and the model goes on reading its thoughts)",
+            chat.place()
+        );
+        let (end, marks) = (chat.end_of_turn(tokenizer)?, chat.lines_between(!tools.is_empty())?);
+        Ok(Self { chat: Some(chat), tools: tools.to_vec(), format, thoughts, end, marks })
     }
 
     /// How the model writes calls; `None` if it has no tools.
@@ -92,9 +81,10 @@ impl Turns {
     }
 
     /// The calls in a turn, in their order; none without tools.
-    pub fn calls(&self, tokenizer: &Tokenizer, turn: &[u32]) -> Result<Vec<Call>> {
+    pub fn calls(&self, tokenizer: &Tokenizer, turn: &[u32]) -> Result<Vec<Result<Call, Unmade>>> {
         let Some(format) = self.format else { return Ok(Vec::new()) };
-        Ok(format.calls(&tokenizer.decode_with(turn, &MARKS)?, &self.tools))
+        let kept: Vec<&str> = MARKS.into_iter().chain(self.thoughts.words()).collect();
+        Ok(format.calls(&tokenizer.decode_with(turn, &kept)?, &self.tools, &self.thoughts))
     }
 
     /// A prompt with `opening` at its end, or in its last message if it is a conversation.
@@ -122,11 +112,19 @@ impl Turns {
         };
         let whole = chat.answered(&Messages::user("asked"), ANSWER, &replies)?;
         let (_, after) = whole.split_once(ANSWER).context("the chat template leaves the assistant's text out")?;
-        let mut ids = tokenizer.encode_after(after)?;
-        if ended && ids.first().is_some_and(|first| tokenizer.eos_ids().contains(first)) {
-            ids.remove(0);
+        let ids = tokenizer.encode_after(after)?;
+        if !ended {
+            return Ok(ids);
         }
-        Ok(ids)
+        // The model has drawn its end, which the template writes too.
+        let rest = match ids.strip_prefix(&self.end[..]) {
+            Some(rest) if !self.end.is_empty() => rest,
+            _ => match ids.split_first() {
+                Some((first, rest)) if tokenizer.eos_ids().contains(first) => rest,
+                _ => &ids[..],
+            },
+        };
+        Ok(rest.to_vec())
     }
 }
 
@@ -147,6 +145,77 @@ impl Chat {
         self.write(&replies.iter().fold(answered, add), !replies.is_empty())
     }
 
+    /// Checks that the template leaves a turn as it was said once a reply follows, and finds what it does with a turn's thoughts.
+    fn earlier_thoughts(&self, thoughts: &Thoughts) -> Result<Earlier> {
+        let place = self.place();
+        let asked = Messages::user("asked");
+        let prompt = self.prompt(&asked)?;
+        // Where the prompt begins a thought, a turn has the rest of one. Where it has a whole one, a turn has none.
+        let (_, prompted) = prompt.rsplit_once("asked").unwrap_or_default();
+        let is_done = !thoughts.is_open() && thoughts.words().any(|mark| prompted.contains(mark));
+        let thought = |Marks { open, close }: &Marks| {
+            let rest = format!("{THOUGHT}\n{close}\n\n");
+            if thoughts.is_open() { rest } else { format!("{open}\n{rest}") }
+        };
+        let none = (!thoughts.is_open()).then(String::new);
+        let others = thoughts.marks().iter().map(thought).filter(|_| !is_done);
+        let mut earlier = Earlier::Kept;
+        for thought in none.into_iter().chain(others) {
+            let twice = self.answered(&asked, &(thought.clone() + ANSWER), &[reply("user")])?;
+            let Some((before, after)) = twice.split_once(ANSWER) else {
+                bail!("the chat template {place} leaves the assistant's text out");
+            };
+            ensure!(
+                after.contains(REPLY),
+                "the chat template {place} leaves out what is said after the assistant's turn"
+            );
+            let written = before.strip_prefix(prompt.trim_end()).map(str::trim);
+            // A turn without a thought gets an empty one from some templates.
+            let is_kept = written
+                .is_some_and(|written| written == thought.trim() || (thought.is_empty() && thoughts.is_blank(written)));
+            ensure!(
+                is_kept || !thought.is_empty() || is_done,
+                "the chat template {place} writes a turn in another way once it is answered, but the model has said it already (give one with `data.chat_template` that leaves earlier turns as they are)"
+            );
+            if !is_kept {
+                earlier = Earlier::Rewritten;
+            }
+        }
+        Ok(earlier)
+    }
+
+    /// The ids with which the template ends a turn, up to its last end token: a model that ends draws the end token once. Source:
+    /// `_get_tool_suffix_ids` of TRL's `GRPOTrainer`.
+    fn end_of_turn(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+        // Some templates refuse a conversation that the assistant ends.
+        let Ok(whole) = self.answered(&Messages::user("asked"), ANSWER, &[]) else { return Ok(Vec::new()) };
+        let Some((_, end)) = whole.split_once(ANSWER).filter(|(_, end)| !end.is_empty()) else { return Ok(Vec::new()) };
+        let mut ids = tokenizer.encode_after(end)?;
+        let last = ids.iter().rposition(|id| tokenizer.eos_ids().contains(id));
+        ids.truncate(last.map_or(0, |last| last + 1));
+        Ok(ids)
+    }
+
+    /// The lines of text that the template writes before, between and after contents.
+    fn lines_between(&self, has_tools: bool) -> Result<Vec<String>> {
+        let asked = Messages::user("asked");
+        let twice = self.answered(&asked, ANSWER, &[reply("user")])?;
+        let mut marks = twice.split_once(ANSWER).map_or(Vec::new(), |(_, after)| lines(after));
+        if let Ok(twice) = self.answered(&asked, ANSWER, &[reply("tool"), reply("tool")])
+            && let Some((_, after)) = twice.split_once(ANSWER).filter(|_| has_tools)
+        {
+            marks.extend(lines(after));
+        }
+        // Some templates refuse a message of the system.
+        if let Ok(begun) = self.prompt(&Messages::user(ANSWER).after("system", REPLY))
+            && let Some((before, _)) = begun.split_once(ANSWER)
+        {
+            // Lines of a tool's schema begin no turn, and results may have their like.
+            marks.extend(lines(before).into_iter().filter(|line| !line.starts_with(['"', '{', '}', ']'])));
+        }
+        Ok(marks)
+    }
+
     /// The format in which the template writes calls of `tool`.
     fn call_format(&self, tool: &Tool) -> Result<CallFormat> {
         let mend = "(give one with `data.chat_template` that has tools)";
@@ -158,13 +227,12 @@ impl Chat {
             tool.name
         );
         let call = json!({"type": "function", "function": {"name": tool.name, "arguments": {"argument": ARGUMENT}}});
-        let messages = json!({"m": [
+        let messages = json!([
             {"role": "user", "content": "asked"},
             {"role": "assistant", "content": "", "tool_calls": [call]},
             {"role": "tool", "name": tool.name, "content": REPLY},
-        ]});
-        let messages = lenient::parse::<indexmap::IndexMap<String, minijinja::Value>>(messages.to_string().as_bytes())?;
-        let text = self.write(&Messages::of(&messages["m"], "m")?, true)?;
+        ]);
+        let text = self.write(&Messages::of(&Json::parse(&messages.to_string())?, "messages")?, true)?;
         ensure!(text.contains(REPLY), "the chat template {place} leaves out the results of tools {mend}");
         // The template may name the markers of a call in its description of the tools too.
         let called = text.split_once(ARGUMENT).and_then(|(before, _)| CallFormat::of(before));

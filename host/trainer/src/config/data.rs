@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::rollout::LONGEST;
 use super::setting::{Setting, Settings, settings};
 use crate::data::{
-    Chat, ChatOptions, Date, Demands, Filter, OnBadRow, Preset, Purpose, TEMPLATE_FILE, Tokenizer, Tool, with_eos_token,
+    Chat, ChatOptions, Date, Demands, Filter, OnBadRow, Preset, Purpose, TEMPLATE_FILE, TOOL_USE_FILE, Tokenizer, Tool,
+    with_eos_token,
 };
 use crate::model::{ModelFiles, Policy};
 
@@ -170,7 +171,11 @@ impl DataConfig {
     /// Replaces the chat template and the end token among the files of a model, if the settings name them.
     pub fn amend(&self, mut files: ModelFiles) -> Result<ModelFiles> {
         if let Some(path) = &self.chat_template {
-            files = files.with(TEMPLATE_FILE, Path::new(path)).context("`data.chat_template` cannot be used")?;
+            // The model's own template for tools would else come before it.
+            let replaced = [TEMPLATE_FILE, TOOL_USE_FILE].into_iter();
+            for name in replaced.filter(|name| *name == TEMPLATE_FILE || files.contains(name)).collect::<Vec<_>>() {
+                files = files.with(name, Path::new(path)).context("`data.chat_template` cannot be used")?;
+            }
         }
         match &self.eos_token {
             Some(token) => {

@@ -14,10 +14,9 @@ use capo_loader::watchdog::Watchdog;
 use capo_plugin::{EnvironmentHandle, Episode, Episodes, Observation, Purpose, Sink, ToolCall, Turn};
 use host_ops::rng;
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::config::{Config, EpisodeConfig};
-use crate::data::{self, Example, Reply, Tokenizer, Tool, Turns};
+use crate::data::{self, Call, Example, Reply, Tokenizer, Tool, Turns, Unmade};
 use crate::model::ModelFiles;
 use line::{Heard, Lines};
 
@@ -105,7 +104,7 @@ impl Environment {
         let tools = Tool::parse_all(&schemas).with_context(|| format!("component `{}`", component.id()))?;
         config.data.tools.clone_from(&tools);
         let chat = config.data.chat(files, data::Purpose::Measuring, tokenizer)?;
-        let turns = Turns::open(chat, &tools, own.episode.keep_thinking)?;
+        let turns = Turns::open(chat, tokenizer, &tools, own.episode.keep_thinking)?;
         let (episode, timeout) = (own.episode.clone(), config.train.component_timeout);
         Ok(Some(Self { component, turns, config: episode, timeout }))
     }
@@ -301,12 +300,10 @@ impl Server<'_> {
         let (mut calls, mut wrong) = (Vec::new(), Vec::new());
         for call in self.environment.turns.calls(self.tokenizer, ids)? {
             match call {
-                Ok((name, arguments)) => {
-                    calls.push(ToolCall { name, arguments: Value::Object(arguments).to_string() });
-                }
-                Err(error) => {
-                    let content = format!("error: {error}");
-                    wrong.push(Reply { role: "tool".into(), name: String::new(), content });
+                Ok(Call { name, arguments }) => calls.push(ToolCall { name, arguments }),
+                // Some templates refuse a result without the name of its tool.
+                Err(Unmade { tool, error }) => {
+                    wrong.push(Reply { role: "tool".into(), name: tool, content: format!("error: {error}") });
                 }
             }
         }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use capo_plugin::{Episode, Episodes, Message, Observation, Purpose, Turn, plain};
-use serde::Deserialize;
+use capo_rewards::program::whole_characters;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -49,6 +50,13 @@ fn user() -> String {
     "user".into()
 }
 
+/// A call of a tool in a line about a turn. The arguments keep the digits of their numbers.
+#[derive(Serialize)]
+struct Call<'a> {
+    arguments: Box<RawValue>,
+    name: &'a str,
+}
+
 /// The line that begins an episode.
 pub(super) fn begin(episodes: &Episodes<'_>, episode: &Episode<'_>) -> Vec<u8> {
     let Episode { number, prompt, answer, columns, group, place, seed, .. } = *episode;
@@ -63,28 +71,45 @@ pub(super) fn begin(episodes: &Episodes<'_>, episode: &Episode<'_>) -> Vec<u8> {
 
 /// The line about a turn.
 pub(super) fn respond(turn: &Turn<'_>) -> Vec<u8> {
-    let call = |call: &capo_plugin::ToolCall| json!({"name": call.name, "arguments": serde_json::from_str::<Value>(&call.arguments).unwrap_or_default()});
-    let calls: Vec<Value> = turn.calls.iter().map(call).collect();
-    line(&json!({
-        "ask": "respond", "episode": turn.episode, "turn": turn.number, "text": turn.text, "calls": calls,
-        "is_last": turn.is_last,
-    }))
+    #[derive(Serialize)]
+    struct Asked<'a> {
+        ask: &'a str,
+        calls: Vec<Call<'a>>,
+        episode: u64,
+        is_last: bool,
+        text: &'a str,
+        turn: usize,
+    }
+    let calls = turn.calls.iter().map(|call| Call { arguments: raw(&call.arguments), name: &call.name }).collect();
+    let (episode, is_last, text) = (turn.episode, turn.is_last, turn.text);
+    line(&Asked { ask: "respond", calls, episode, is_last, text, turn: turn.number })
 }
 
-fn line(value: &Value) -> Vec<u8> {
-    (value.to_string() + "\n").into_bytes()
+/// JSON as it is, on one line; null if it is no JSON.
+fn raw(json: &str) -> Box<RawValue> {
+    // A line break in JSON is a space between two values, because texts have none.
+    let json = json.replace(['\n', '\r'], " ");
+    RawValue::from_string(json).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
+
+fn line(value: &impl Serialize) -> Vec<u8> {
+    // Texts, numbers and JSON always have a JSON form, so this cannot fail.
+    let mut line = serde_json::to_vec(value).unwrap_or_default();
+    line.push(b'\n');
+    line
 }
 
 /// The schemas in an answer about tools.
 pub(super) fn tools(line: &str) -> Result<Vec<String>, String> {
-    let Tools { tools } =
-        serde_json::from_str(line).map_err(|error| format!("is {}: {}", shown(line), plain::json(&error)))?;
+    let Tools { tools } = serde_json::from_str(&whole_characters(line))
+        .map_err(|error| format!("is {}: {}", shown(line), plain::json(&error)))?;
     Ok(tools.iter().map(|schema| schema.get().to_owned()).collect())
 }
 
 /// The answer in `line`.
 pub(super) fn answer(line: &str) -> Result<Answer, String> {
-    serde_json::from_str(line).map_err(|error| format!("is {}: {}", shown(line), plain::json(&error)))
+    serde_json::from_str(&whole_characters(line))
+        .map_err(|error| format!("is {}: {}", shown(line), plain::json(&error)))
 }
 
 /// The beginning of a line, in backticks.

@@ -117,3 +117,21 @@ fn a_deterministic_program_that_ends_is_started_anew_and_nothing_is_lost() {
         assert_eq!(said, expected);
     }
 }
+
+#[test]
+fn half_of_a_surrogate_pair_is_replaced() {
+    // Python's `json.dumps` writes a byte that is no text so.
+    let respond = r#"echo "{\"episode\": $e, \"messages\": [{\"content\": \"caf\\udce9\"}]}""#;
+    let said = play(&mut shell(TOOLS, BEGIN, respond, ""), 1).unwrap();
+    assert_eq!(said[0].messages[0].content, "caf\u{fffd}");
+}
+
+#[test]
+fn arguments_keep_their_digits() {
+    let mut turn = Turn::new(0, "t");
+    let arguments = "{\"a\":\n123456789012345678901234567890,\"b\":1e400}".to_owned();
+    turn.calls = vec![capo_plugin::ToolCall { name: "f".into(), arguments }];
+    let line = String::from_utf8(line::respond(&turn)).unwrap();
+    let expected = r#"{"ask":"respond","calls":[{"arguments":{"a": 123456789012345678901234567890,"b":1e400},"name":"f"}],"episode":0,"is_last":false,"text":"t","turn":0}"#;
+    assert_eq!(line, expected.to_owned() + "\n");
+}

@@ -4,6 +4,8 @@ use capo_plugin::{Completion, Purpose, Rollout};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::program::whole_characters;
+
 /// A line for the program to read.
 #[derive(Serialize)]
 struct Question<'a> {
@@ -65,7 +67,7 @@ pub(super) fn questions(rollout: &Rollout<'_>, first: usize, completions: &[Comp
 /// Index of the completion and its reward in `line`. Without an `id` the index is `next`.
 pub(super) fn answer(line: &str, next: usize) -> Result<(usize, f32), String> {
     let shown: String = line.chars().take(200).collect();
-    let (id, reward) = match serde_json::from_str(line) {
+    let (id, reward) = match serde_json::from_str(&whole_characters(line)) {
         Ok(Answer::Number(reward)) => (next, reward.unwrap_or(0.0)),
         Ok(Answer::Object { id, reward }) => (id.unwrap_or(next), reward.unwrap_or(0.0)),
         Err(_) => {

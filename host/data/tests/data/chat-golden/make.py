@@ -149,7 +149,7 @@ def configs() -> dict:
                 bos_token="<s>",
                 eos_token="</s>",
                 chat_template=[
-                    {"name": "tool_use", "template": "not this one"},
+                    {"name": "rag", "template": "not this one"},
                     {"name": "default", "template": text("inst")},
                 ],
             )
