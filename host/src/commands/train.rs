@@ -148,15 +148,23 @@ fn reopen_plugins(args: &TrainArgs, dir: &Path) -> Result<Registry> {
     Registry::open_with(&names, &trust, Some(seconds))
 }
 
-/// Handles Ctrl-C, SIGTERM and SIGHUP: the first ends the run after the current rollout, the second ends the process.
+/// Handles Ctrl-C, SIGTERM and SIGHUP: the first ends the run after the current rollout, the second ends the process. SIGUSR1 and SIGUSR2, with
+/// which batch systems warn of the end of a job's time, end the run after the current rollout, however often they come.
 fn watch_interrupts(stop: &Arc<AtomicBool>, place: &Arc<Place>) -> Result<()> {
     let (stop, place) = (Arc::clone(stop), Arc::clone(place));
+    let mut is_second = false;
     let interrupted = move || {
-        if stop.swap(true, Ordering::Relaxed) {
+        let is_warning = watchdog::take_user_signal();
+        if !is_warning && std::mem::replace(&mut is_second, true) {
             terminal::note(&place.stopped().unwrap_or_default());
             watchdog::exit(130);
         }
-        terminal::note("stopping after this rollout, with a checkpoint (again to stop at once)");
+        if !stop.swap(true, Ordering::Relaxed) {
+            let again = if is_warning { "" } else { " (again to stop at once)" };
+            terminal::note(&format!("stopping after this rollout, with a checkpoint{again}"));
+        }
     };
-    watchdog::keeping_ignored(|| ctrlc::set_handler(interrupted)).context("cannot watch for Ctrl-C")
+    watchdog::keeping_ignored(|| ctrlc::set_handler(interrupted)).context("cannot watch for Ctrl-C")?;
+    watchdog::terminate_at_user_signals();
+    Ok(())
 }
