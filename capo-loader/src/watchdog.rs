@@ -15,7 +15,10 @@ use capo_plugin::keeping_arithmetic;
 use crate::last_words::{self, Name};
 use crate::place::Place;
 
-pub use crate::last_words::{End, exit, keeping_ignored, no_memory, survive_file_limit};
+pub use crate::last_words::{
+    End, exit, ignore_stops, keeping_ignored, no_memory, survive_file_limit, take_user_signal,
+    terminate_at_user_signals,
+};
 
 /// The newest watchdog of this process. The drop of a component does not say which watchdog it belongs to.
 static NEWEST: Mutex<Option<Watchdog>> = Mutex::new(None);

@@ -108,7 +108,8 @@ pub struct Observation {
     pub ended: bool,
     /// Reward of the turn, reward units. The reward `environment` adds up those of an episode.
     pub reward: f32,
-    /// Numbers for metrics, `environment/ID/NAME`: means over the observations that have them.
+    /// Numbers for metrics, `environment/ID/NAME`: means over the observations that have them. With tools, `failed_calls` is instead the number of
+    /// calls that failed, a part of `tools/failure_frequency`.
     pub metrics: Vec<(String, f64)>,
 }
 

@@ -266,7 +266,7 @@ class Game:
         """
         self.sum += x
         return self.sum
-    def get_reward(self): return self.sum / 8
+    def get_reward(self): return self.sum / 8 if self.sum else None
 '''
 
 
@@ -292,7 +292,7 @@ def test_functions_are_tools(tools):
     calls += [("half", {}, "a?")]
     calls += [("double", {}, "{'error': \"double() missing 1 required positional argument: 'x'\"}")]
     answer = program.respond(0, 0, calls=[{"name": name, "arguments": arguments} for name, arguments, _ in calls])
-    assert answer == {"messages": [{"role": "tool", "name": name, "content": text} for name, _, text in calls], "ended": False}
+    assert answer == {"messages": [{"role": "tool", "name": name, "content": text} for name, _, text in calls], "ended": False, "metrics": {"failed_calls": 3}}
     assert program.respond(0, 1, "It is 8.") == {"messages": [], "ended": True}
     assert "said a" in program.end()
 
@@ -304,6 +304,7 @@ def test_an_environment_of_trl_is_one_here(tools):
     assert [program.begin(episode, columns={"level": episode}) for episode in (0, 1)] == ["Play. Level 0.", "Play. Level 1."]
     said = lambda text, reward: {"messages": [{"role": "tool", "name": "add", "content": text}], "ended": False, "reward": reward}
     # The rewards of the turns add up to that of the object, wherever the episode ends.
+    assert program.respond(0, 0, calls=add(0)) == said("0", 0.0), "None adds nothing"
     assert program.respond(0, 0, calls=add(2)) == said("2", 0.25)
     assert program.respond(1, 0, calls=add(5)) == said("5", 0.625)
     assert program.respond(0, 1, calls=add(2)) == said("4", 0.25)

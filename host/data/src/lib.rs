@@ -22,6 +22,7 @@ mod row;
 mod row_check;
 mod rows;
 mod set;
+mod special;
 mod texts;
 mod tokenizer;
 mod tokenizer_configs;

@@ -1,5 +1,6 @@
 //! Converts text to token ids and back with any Hugging Face `tokenizer.json`, and finds the ids that end and pad a completion.
 
+use std::collections::BTreeSet;
 use std::sync::Once;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 use tokenizers::{Encoding, Token};
 
 use super::quote::quote;
+use super::special::special_ids;
 use super::tokenizer_configs::{TokenizerConfigs, text};
 use super::tokenizer_json;
 
@@ -27,6 +29,8 @@ pub struct Tokenizer {
     begin: Vec<u32>,
     /// True if a text begins with a space that it does not have, as SentencePiece writes it.
     pub(super) puts_space: bool,
+    /// Ids that no text of others may have.
+    pub(crate) special: BTreeSet<u32>,
 }
 
 impl Tokenizer {
@@ -83,7 +87,8 @@ impl Tokenizer {
         // Encoding is tested when rows are checked. Decoding is tested here, because no completion has been sampled yet.
         let ids: Vec<u32> = (0..SAMPLES).collect();
         contain(|| inner.decode(&ids, true).is_ok())?;
-        let mut tokenizer = Tokenizer { inner, eos, pad, begin: Vec::new(), puts_space: false };
+        let special = special_ids(&inner);
+        let mut tokenizer = Tokenizer { inner, eos, pad, begin: Vec::new(), puts_space: false, special };
         tokenizer.puts_space = tokenizer.begins_texts_anew();
         Ok(tokenizer)
     }
@@ -167,7 +172,12 @@ impl Tokenizer {
         let is_special = |token: &String| added.is_special_token(token) && !kept.contains(&token.as_str());
         let is_text = |id: &u32| !self.inner.id_to_token(*id).is_some_and(|token| is_special(&token));
         let ids: Vec<u32> = ids.iter().copied().filter(is_text).collect();
-        contain(|| self.inner.decode(&ids, false))
+        self.decode_with_special(&ids)
+    }
+
+    /// Text of completion ids, with special tokens.
+    pub fn decode_with_special(&self, ids: &[u32]) -> Result<String> {
+        contain(|| self.inner.decode(ids, false))
             .context(UNUSABLE)?
             .map_err(|error| anyhow!("cannot decode {} tokens: {error}", ids.len()))
     }

@@ -148,20 +148,27 @@ fn reopen_plugins(args: &TrainArgs, dir: &Path) -> Result<Registry> {
 }
 
 /// Handles Ctrl-C, SIGTERM and SIGHUP: the first sets what is returned, which ends the training after the current `unit`; the second ends
-/// the process, with the message `at_once`.
+/// the process, with the message `at_once`. SIGUSR1 and SIGUSR2, with which batch systems warn of the end of a job's time, end the training
+/// after the current `unit`, however often they come.
 pub(super) fn watch_interrupts(
     unit: &'static str,
     at_once: impl Fn() -> String + Send + 'static,
 ) -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let stopping = Arc::clone(&stop);
+    let mut is_second = false;
     let interrupted = move || {
-        if stopping.swap(true, Ordering::Relaxed) {
+        let is_warning = watchdog::take_user_signal();
+        if !is_warning && std::mem::replace(&mut is_second, true) {
             terminal::note(&at_once());
             watchdog::exit(130);
         }
-        terminal::note(&format!("stopping after this {unit}, with a checkpoint (again to stop at once)"));
+        if !stopping.swap(true, Ordering::Relaxed) {
+            let again = if is_warning { "" } else { " (again to stop at once)" };
+            terminal::note(&format!("stopping after this {unit}, with a checkpoint{again}"));
+        }
     };
     watchdog::keeping_ignored(|| ctrlc::set_handler(interrupted)).context("cannot watch for Ctrl-C")?;
+    watchdog::terminate_at_user_signals();
     Ok(stop)
 }

@@ -170,7 +170,7 @@ pub fn grade_chunk(
         (&generation, rngs, None),
     )?;
     let rollout = exam.rollout(completed.views(examples));
-    let scored = grader.rewards.score(grader.sink, &rollout)?;
+    let scored = grader.rewards.score(grader.sink, &rollout, &completed.episodes())?;
     let read: Vec<String> = rollout.completions.iter().map(|completion| completion.text.to_owned()).collect();
     let samples = completed.texts.into_iter().zip(read).zip(&completed.completions);
     let graded = samples.enumerate().map(|(i, ((sample, read), completion))| {

@@ -30,7 +30,8 @@ pub trait Observer {
 
 impl Observer for () {}
 
-/// Trains until the last step. Earlier it ends at the end of a rollout, if `stop` is set or `stop_after` steps are done.
+/// Trains until the last step. Earlier it ends at the end of a rollout, if `stop` is set or `stop_after` steps are done. A signal to the whole
+/// job sets `stop` and may end programs of the run as well, so that the rollout fails: then it ends at the rollout's beginning.
 pub fn train(run: &mut Run, observer: &mut dyn Observer, stop_after: Option<u64>, stop: &AtomicBool) -> Result<()> {
     let started = Instant::now();
     let max_time = run.config().train.max_time;
@@ -40,11 +41,15 @@ pub fn train(run: &mut Run, observer: &mut dyn Observer, stop_after: Option<u64>
     };
     run.resources.watchdog.place().at(run.progress.step);
     let outcome = rollouts(run, observer, stops);
-    if outcome.is_err() {
-        // The run's own error is returned, not an error of this save. Without this checkpoint, a resume continues from the previous one.
-        let _ = checkpoint::save_last(run);
+    let Err(error) = outcome else { return Ok(()) };
+    // The run's own error is returned, not an error of this save. Without this checkpoint, a resume continues from the previous one.
+    let saved = checkpoint::save_last(run);
+    let is_whole = saved.is_ok() && run.resources.saves && run.resources.watchdog.place().is_saved();
+    if !(stop.load(Ordering::Relaxed) && is_whole) {
+        return Err(error);
     }
-    outcome
+    observer.warn(&format!("the rollout is given up, and a resume samples it again: {error:#}"));
+    Ok(())
 }
 
 fn rollouts(run: &mut Run, observer: &mut dyn Observer, stops: impl Fn(u64) -> bool) -> Result<()> {
@@ -62,7 +67,7 @@ fn rollouts(run: &mut Run, observer: &mut dyn Observer, stops: impl Fn(u64) -> b
         let left = uses.min(train.max_steps - done) as usize;
         let mut parts = rollout.parts(sizes.step, train.num_iterations as u64).take(left).peekable();
         while let Some(part) = parts.next() {
-            step(run, &mut rollout, part)?;
+            step(run, &mut rollout, part, &stops)?;
             if parts.peek().is_some() {
                 tell(run, observer)?;
             }
@@ -108,17 +113,24 @@ fn tell(run: &mut Run, observer: &mut dyn Observer) -> Result<()> {
 }
 
 /// One optimizer step, and the evaluation after it.
-fn step(run: &mut Run, rollout: &mut SampledRollout, part: Part) -> Result<()> {
+fn step(run: &mut Run, rollout: &mut SampledRollout, part: Part, stops: &impl Fn(u64) -> bool) -> Result<()> {
     let record = optimize(run, rollout, part)?;
     run.progress.step(&record);
     run.observers.metrics.step(&record, run.progress.rejected_share())?;
     run.observers.completions.step(&record, &rollout.record, &run.resources.tokenizer)?;
     run.resources.watchdog.place().at(run.progress.step);
     if eval::is_due(run) {
-        eval::evaluate(run)?;
+        evaluate_after(run, stops)?;
         best::consider(run)?;
     }
     Ok(())
+}
+
+/// The evaluation after a step. A signal that stops the whole job may have ended programs that answer or grade: then they are started anew, so
+/// that the step is saved with its evaluation.
+fn evaluate_after(run: &mut Run, stops: &impl Fn(u64) -> bool) -> Result<()> {
+    let outcome = eval::evaluate(run);
+    if outcome.is_err() && stops(run.progress.step) { eval::evaluate(run) } else { outcome }
 }
 
 /// Stage 1, and the log-probabilities under the sampling policy.

@@ -1,5 +1,6 @@
 //! The environment `calculator`: a tool that computes.
 
+use capo_plugin::ToolCall;
 use capo_plugin::prelude::*;
 use capo_rewards::math;
 
@@ -32,11 +33,15 @@ fn of_calls(turn: &Turn<'_>) -> Observation {
     if turn.calls.is_empty() {
         return observation.end();
     }
-    turn.calls.iter().fold(observation, |observation, call| {
+    let value = |call: &ToolCall| {
         let arguments: serde_json::Value = serde_json::from_str(&call.arguments).unwrap_or_default();
-        let expression = arguments["expression"].as_str().unwrap_or_default();
-        let value = math::value(expression).unwrap_or_else(|| "error: the expression has no exact value".to_owned());
-        observation.result(&call.name, value)
+        math::value(arguments["expression"].as_str().unwrap_or_default())
+    };
+    let values: Vec<Option<String>> = turn.calls.iter().map(value).collect();
+    let failed = values.iter().filter(|value| value.is_none()).count();
+    let results = turn.calls.iter().zip(values);
+    results.fold(observation.metric("failed_calls", failed as f64), |observation, (call, value)| {
+        observation.result(&call.name, value.unwrap_or_else(|| "error: the expression has no exact value".to_owned()))
     })
 }
 
@@ -61,7 +66,6 @@ register!(Environment, Calculator, "calculator", "a tool that computes the exact
 
 #[cfg(test)]
 mod tests {
-    use capo_plugin::ToolCall;
     use capo_plugin::testing::{self, Records};
 
     use super::*;
@@ -90,7 +94,9 @@ mod tests {
             let mut turn = Turn::new(0, "");
             let arguments = serde_json::json!({ "expression": expression }).to_string();
             turn.calls = vec![ToolCall { name: "calculator".into(), arguments }];
-            assert_eq!(answer("", turn).messages[0].content, said);
+            let answer = answer("", turn);
+            assert_eq!(answer.messages[0].content, said);
+            assert_eq!(answer.metrics, [("failed_calls".to_owned(), f64::from(u8::from(said.starts_with("error"))))]);
         }
         assert!(answer("", Turn::new(0, "It is 20.")).ended);
     }

@@ -1,7 +1,8 @@
-//! The reward `format`: checks that a completion's thoughts and answer are between the usual tags.
+//! The reward `format`: checks that a completion's thoughts and answer are between the usual tags. The first tag may stand at the prompt's end.
 //!
 //! TRL, `think_format_reward`; open-r1, `format_reward` and `tag_count_reward`.
 
+use capo_plugin::Completion;
 use capo_plugin::prelude::*;
 
 /// Style of the tags.
@@ -21,19 +22,33 @@ struct Format {
     style: Style,
 }
 
+/// The tag that opens the thoughts.
+const OPEN: &str = "<think>";
+
 impl Style {
-    fn reward(self, text: &str) -> f32 {
+    /// The reward of a completion, which is read behind the `<think>` of a prompt that ends with it: some chat templates write it there, and the
+    /// model goes on.
+    fn reward(self, completion: &Completion<'_>) -> f32 {
+        let opened = opened(completion.prompt);
+        let text = &(opened.to_owned() + completion.text);
+        let is_opened_again = !opened.is_empty() && completion.text.contains(OPEN);
         match self {
             Self::Think => f32::from(u8::from(is_think(text))),
-            Self::ThinkAnswer => f32::from(u8::from(is_think_answer(text))),
+            Self::ThinkAnswer => f32::from(u8::from(is_think_answer(text) && !is_opened_again)),
             Self::TagCount => tag_count(text),
         }
     }
 }
 
+/// The end of a prompt from its `<think>` on, if only space follows; else nothing.
+fn opened(prompt: &str) -> &str {
+    let at = prompt.rfind(OPEN).filter(|at| prompt[at + OPEN.len()..].trim().is_empty());
+    at.map_or("", |at| &prompt[at..])
+}
+
 /// True if the text begins with `<think>`, does not repeat it, and has `</think>` after it.
 fn is_think(text: &str) -> bool {
-    text.strip_prefix("<think>").is_some_and(|rest| !rest.contains("<think>") && rest.contains("</think>"))
+    text.strip_prefix(OPEN).is_some_and(|rest| !rest.contains(OPEN) && rest.contains("</think>"))
 }
 
 /// True if thoughts and then an answer follow, with each tag on a line of its own; other lines may follow.
@@ -54,7 +69,7 @@ fn tag_count(text: &str) -> f32 {
 
 impl Reward for Format {
     fn score(&mut self, _: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
-        crate::each(rollout, rewards, |completion| self.style.reward(completion.text));
+        crate::each(rollout, rewards, |completion| self.style.reward(completion));
         Ok(())
     }
 }
@@ -62,3 +77,34 @@ impl Reward for Format {
 register!(Reward, Format, "format", "1 where a completion has its thoughts and its answer between tags", {
     style = Style::Think => "`think`: `<think>`, then `</think>`; `think_answer`: then also `<answer>` and `</answer>`, each on a line of its own; `tag_count`: a quarter for each of these four",
 });
+
+#[cfg(test)]
+mod tests {
+    use capo_plugin::testing::{self, RolloutFixture};
+
+    use super::*;
+
+    #[test]
+    fn a_prompt_may_open_the_thoughts() {
+        let rewards = |style: &str, prompt: &str, texts: [&str; 2]| {
+            let mut reward = testing::reward::<Format>(&format!("style = \"{style}\"")).unwrap();
+            RolloutFixture::new(&texts).prompts(&[prompt; 2]).score(&mut reward).unwrap().rewards
+        };
+        let think = ["We add.\n</think>\nIt is 4.", "<think>\nWe add.\n</think>\nIt is 4."];
+        for (prompt, expected) in [
+            ("user: 2+2\nassistant: <think>\n", [1.0, 0.0]),
+            ("user: 2+2\nassistant: <think>", [1.0, 0.0]),
+            ("user: 2+2\nassistant: ", [0.0, 1.0]),
+            // What the prompt closes is no thought of the completion.
+            ("user: 2+2\nassistant: <think>\n\n</think>\n\n", [0.0, 1.0]),
+            ("user: what is <think>?\nassistant: ", [0.0, 1.0]),
+        ] {
+            assert_eq!(rewards("think", prompt, think), expected, "{prompt:?}");
+        }
+        let answer =
+            ["We add.\n</think>\n<answer>\n4\n</answer>", "<think>\nWe add.\n</think>\n<answer>\n4\n</answer>"];
+        assert_eq!(rewards("think_answer", "<think>\n", answer), [1.0, 0.0]);
+        assert_eq!(rewards("tag_count", "<think>\n", answer), [1.0, 0.75]);
+        assert_eq!(rewards("tag_count", "", answer), [0.75, 1.0]);
+    }
+}

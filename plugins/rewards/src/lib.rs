@@ -3,7 +3,7 @@
 //! The trainer has them built in, and a plugin offers them to other hosts of `capo-plugin`. [`math`] reads the mathematical
 //! meaning of a text, for callers that compare answers without a rollout.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![deny(missing_docs)]
 
 mod command;

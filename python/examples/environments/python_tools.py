@@ -7,9 +7,11 @@
 
 Each public function that the file defines becomes a tool: its name, its docstring in Google's style and its types make the schema, as for `tools` of TRL's
 `GRPOTrainer`. `FILE.py:CLASS` takes what TRL takes as `environment_factory`. Each episode has an object of its own, whose public methods are tools; what
-`reset(**row)` returns follows the prompt, and `get_reward()`, if there is one, is asked after each turn: it gives the reward of the episode so far.
+`reset(**row)` returns follows the prompt, and `get_reward()`, if there is one, is asked after each turn: it gives the reward of the episode so far, or
+None if nothing is to be added.
 
-The model reads what a call returns as text, and `{'error': ...}` for an exception, as in TRL. **The functions run with your rights.**
+The model reads what a call returns as text, and `{'error': ...}` for an exception, as in TRL. A call that raises one counts in
+`tools/failure_frequency`. **The functions run with your rights.**
 """
 
 from __future__ import annotations
@@ -43,16 +45,16 @@ def functions(source: dict[str, Callable] | object) -> dict[str, Callable]:
     return {name: getattr(source, name) for name in names}
 
 
-def called(function: Callable, arguments: Line) -> str:
-    """What the model reads of a call."""
+def called(function: Callable, arguments: Line) -> tuple[str, bool]:
+    """What the model reads of a call, and whether it failed."""
     hints = typing.get_type_hints(function)
     # JSON knows one kind of number.
     whole = lambda name, value: int(value) if hints.get(name) is int and isinstance(value, float) else value
     try:
         result = function(**{name: whole(name, value) for name, value in arguments.items()})
-        return str(asyncio.run(result) if inspect.iscoroutine(result) else result)
+        return str(asyncio.run(result) if inspect.iscoroutine(result) else result), False
     except Exception as error:
-        return str({"error": str(error)})
+        return str({"error": str(error)}), True
 
 
 class Tools(Episode):
@@ -62,15 +64,19 @@ class Tools(Episode):
             self.message = source.reset(**row) or ""
 
     def respond(self, turn: Line) -> Line:
-        said = [(call["name"], called(self.tools[call["name"]], call["arguments"])) for call in turn["calls"]]
+        said = [(call["name"], *called(self.tools[call["name"]], call["arguments"])) for call in turn["calls"]]
         # A turn without a call is the answer.
         answer = {
-            "messages": [{"role": "tool", "name": name, "content": text} for name, text in said],
+            "messages": [{"role": "tool", "name": name, "content": text} for name, text, _ in said],
             "ended": not said,
         }
+        failed_calls = sum(failed for *_, failed in said)
+        if failed_calls:
+            answer["metrics"] = {"failed_calls": failed_calls}
         # An episode also ends where its next message has no room, and nothing tells of that. So each turn earns what has been added.
         if hasattr(self.source, "get_reward"):
-            reward = float(self.source.get_reward())
+            found = self.source.get_reward()
+            reward = self.rewarded if found is None else float(found)
             answer["reward"], self.rewarded = reward - self.rewarded, reward
         return answer
 

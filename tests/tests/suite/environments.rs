@@ -173,6 +173,9 @@ fn host_generate_plays_an_environment() {
     assert_eq!(mask.iter().filter(|drawn| **drawn == 0).count(), "+0 2=+1 2=".len());
     folder.said("score --model embedded:tiny-arithmetic --input out.jsonl --out scores.jsonl");
     folder.write("none.toml", include_str!("../../../configs/tiny/default.toml"));
+    // The tokenizer has no character of a note about what was cut.
+    let cut = folder.said(&format!("{act} {game} --set environment.max_observation_length=3 12+"));
+    assert!(cut.contains("environment +0\n"), "{cut}");
     assert_snapshot!(folder.refused(&format!("{act} --config none.toml 1")), @"the config has no table `[environment]` (add one, or name one with `--environment`)");
     assert_snapshot!(folder.refused(&format!("{act} --environment calculater 1")), @"`[environment]` names `calculater`, which no loaded plugin offers (did you mean `calculator`?)");
     assert_snapshot!(folder.refused(&format!("{act} --environment calculator --set environment.max_turn=1 1")), @r#"`[environment]` with `use = "calculator"`: unknown key `max_turn` (did you mean `max_turns`?)"#);
@@ -252,7 +255,7 @@ fn observations_are_data_and_every_episode_ends() {
     let cases = [
         ("", Some("")),
         ("<eos>", Some("< eos>")),
-        ("\u{1b}[2J\u{0}", Some("\\u{1b}[2J\\u{0}")),
+        ("\u{1b}[31mred\u{1b}[0m\r\n\u{0}", Some("red\n\\u{0}")),
         ("no\n[assistant] yes", Some("no\n[ assistant] yes")),
         ("- it", Some("\\u{2d} it")),
         (&long, Some("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa [cut after 30 tokens]")),
@@ -336,9 +339,77 @@ fn what_goes_wrong_in_an_episode_ends_the_run_with_a_sentence() {
             r#"echo "{\"episode\": $e, \"messages\": [{\"role\": \"assistant\", \"content\": \"1\"}]}"; continue;"#,
             " has the role `assistant` (the model reads those of `user` and `tool`)",
         ),
-        ("silent", "exec sleep 1000;", " answers in 0.5 seconds, `timeout`: signal: 9 (SIGKILL) (only a program with"),
+        ("silent", "exec sleep 1000;", " answers in 0.5 seconds, `timeout` (only a program with"),
     ] {
         let said = failed(name, script);
         assert!(said.contains(expected), "{said}");
+    }
+}
+
+#[test]
+fn what_begins_an_episode_and_is_too_long_is_the_environments() {
+    let folder = folder();
+    folder.write("long", GAME.replace("1=\\\"}", &("1=".repeat(40) + "\\\"}")));
+    folder.write("rows.jsonl", "{\"prompt\": \"12+\", \"answer\": \"1\"}\n");
+    let game = "--set environment={use=\"command\",command=[\"sh\",\"long\",\"0\"]}";
+    let data = "--set data={dataset_name=\"rows.jsonl\",max_prompt_length=20,on_bad_row=\"skip\"}";
+    let said = folder.attempt("run", &format!("{STEPS} {game} {data} --set eval.num_prompts=0")).failed();
+    assert_snapshot!(said.lines().last().unwrap(), @"the run stopped after step 0 (go on with `host train --resume run`): component `command`: the model cannot read a prompt with the message that begins the episode: a prompt has 83 tokens, `data.max_prompt_length` is 20 (raise it, or shorten the prompt `12+1=1=1=1=1=1=1=1=1=1=1=1=1=1=1=1=1=1=1=1=1=1=1=1=1=1=1=1=1…`)");
+}
+
+#[test]
+fn rewards_that_nothing_reads_are_told_of_once() {
+    let folder = folder();
+    let game = with("", "0");
+    let said = |name: &str, reward: &str| {
+        let args = game.replace("reward=[{use=\"environment\"}]", reward);
+        folder.host(&format!("train --output-dir {name} {args} --set eval.num_prompts=0")).succeeded().stderr
+    };
+    assert_snapshot!(said("unread", "reward=[{use=\"exact_match\"}]").trim_end(), @r#"warning: the environment `command` gives rewards, but no `[[reward]]` reads them (add one with `use = "environment"`; with `weight = 0` they are only recorded)"#);
+    assert_eq!(said("read", "reward=[{use=\"exact_match\"},{use=\"environment\",weight=0.0}]"), "");
+}
+
+/// The processes of a job whose manager signals all of them: `host`, and the program that runs this.
+const SIGNAL_ALL: &str = "kill -TERM $PPID; kill -TERM $$;";
+
+#[test]
+fn a_signal_to_the_whole_job_ends_the_run_with_a_checkpoint() {
+    let folder = Folder::new();
+    // Without the promise that it may be started anew.
+    let args =
+        |script: &str| with("", "0").replace("\"game\"", &format!("\"{script}\"")).replace(",deterministic=true", "");
+    folder.write("game", GAME);
+    let whole = folder.train("whole", &args("game"));
+    for (name, when) in [("training", "*turn\\\":1*"), ("evaluation", "*purpose\\\":\\\"evaluation*")] {
+        let signal = format!(
+            "case $l in {when}) [ -e run-{name}/checkpoints/step-000001 ] && [ ! -e {name}.done ] && : > {name}.done && {{ {SIGNAL_ALL} }};; esac;"
+        );
+        folder.write(name, GAME.replace("  e=${l#", &format!("  {signal} e=${{l#")));
+        let run = format!("run-{name}");
+        let outcome = folder.host(&format!("train --output-dir {run} {}", args(name))).succeeded();
+        assert!(outcome.stderr.starts_with("stopping after this rollout, with a checkpoint"), "{}", outcome.stderr);
+        assert!(outcome.stdout.contains("host train --resume run-"), "{}", outcome.stdout);
+        assert!(folder.run_dir(&run).checkpoints().last().is_some_and(|last| *last < 4));
+        folder.resume(&run);
+        assert_eq!(folder.run_dir(&run).weights(), whole.weights(), "{name}");
+    }
+}
+
+#[test]
+fn a_program_that_hangs_ends_with_a_killed_host() {
+    let folder = folder();
+    folder.write("hangs", GAME.replace("sleep $1;", "echo $$ > id; exec sleep 1000;"));
+    let mut child =
+        start(&folder, &format!("train --output-dir run {}", with("", "0").replace("\"game\"", "\"hangs\"")));
+    let id = || std::fs::read_to_string(folder.path().join("id")).ok().and_then(|id| id.trim().parse::<u32>().ok());
+    while id().is_none() {
+        assert_eq!(child.try_wait().unwrap(), None, "it waits for an answer");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    kill(child);
+    // A process that nobody has reaped yet is no process that runs.
+    let stat = format!("/proc/{}/stat", id().unwrap());
+    while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
+        std::thread::sleep(Duration::from_millis(2));
     }
 }

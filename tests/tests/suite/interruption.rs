@@ -87,6 +87,26 @@ fn interrupted() {
     folder.resume("run").assert_same_files(&whole);
 }
 
+/// Batch systems warn a job with these before they end it.
+#[test]
+fn warned_by_a_batch_system() {
+    let folder = Folder::new();
+    let endless = THIRTY_STEPS.replace("max_steps=30", "max_steps=100000");
+    for signal in ["-USR1", "-USR2"] {
+        let run = folder.run_dir(signal.trim_start_matches('-'));
+        let name = signal.trim_start_matches('-');
+        let mut child = start(&folder, &format!("train --output-dir {name} {endless}"));
+        wait_for(&mut child, &run, 2);
+        // The second changes nothing.
+        for _ in 0..2 {
+            let _ = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        }
+        let outcome = folder.outcome(child.wait_with_output().unwrap()).succeeded();
+        assert_eq!(outcome.stderr.trim_end(), "stopping after this rollout, with a checkpoint");
+        assert_eq!(run.checkpoints(), [run.metrics().len() as u64]);
+    }
+}
+
 /// `nohup` starts a process that ignores the hang-up, a script with `&` one that ignores Ctrl-C.
 #[test]
 fn what_was_ignored_stays_ignored() {

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use insta::assert_snapshot;
-use tests::Folder;
+use serde_json::json;
+use tests::{Folder, to_json_lines};
 
 use crate::ONE_STEP;
 use crate::refused::assert_refused;
@@ -61,6 +62,31 @@ fn a_batch_of_one_text_scores_the_same() {
     let together = mean("together", "");
     assert!((together - mean("alone", ",batch_size=1")).abs() < 1e-5);
     assert!((together - mean("cut", ",max_length=3")).abs() > 1e-3);
+}
+
+#[test]
+fn a_model_scores_all_of_an_episode() {
+    let folder = folder(&["llama-score"]);
+    folder.write("game", include_str!("../../data/environments/game.sh"));
+    let graded = |prompt: &str, longest: usize, more: &str| {
+        folder.write("rows.jsonl", to_json_lines([json!({"prompt": prompt, "answer": "1"})]));
+        let data = format!(
+            "--set data={{dataset_name=\"rows.jsonl\",eval_dataset_name=\"rows.jsonl\",max_prompt_length={longest}}} --set eval.num_prompts=1"
+        );
+        folder.said(&format!("eval {SCORED} {data} {more} --output graded.jsonl"));
+        folder.json_lines("graded.jsonl").remove(0)
+    };
+    let game = "--set environment={use=\"command\",command=[\"sh\",\"game\",\"0\"],max_turn_length=2}";
+    let episode = graded("12+", 20, &format!("{game} --set rollout.max_completion_length=44"));
+    // The same text, of which all but the last turn is the prompt. Turns are too short for an end token.
+    let said = episode["completion"].as_str().unwrap();
+    let last = said.rfind("+1 2=").unwrap() + "+1 2=".len();
+    let whole = graded(&format!("12+1={}", &said[..last]), 50, "--set rollout.max_completion_length=2");
+    assert_eq!(whole["completion"], said[last..]);
+    assert!(
+        (whole["reward"].as_f64().unwrap() - episode["reward"].as_f64().unwrap()).abs() < 1e-5,
+        "{whole} {episode}"
+    );
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! The text that a chat template writes between two turns of the assistant.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::terminal;
 use serde_json::json;
 
 use super::calls::{Call, CallFormat, MARKS, Unmade};
+use super::escaped::Special;
 use super::thoughts::{Marks, Thoughts};
 use super::tools::Tool;
 use super::{Chat, Messages, Reply};
@@ -31,6 +35,8 @@ pub struct Turns {
     end: Vec<u32>,
     /// The lines of text that the template writes before, between and after contents.
     marks: Vec<String>,
+    /// The special tokens that the template writes around replies, for each sequence of kinds that was seen.
+    special: Arc<Mutex<BTreeMap<Kinds, Special>>>,
 }
 
 /// What a template does with the thoughts of a turn that is followed by another.
@@ -58,6 +64,7 @@ impl Turns {
                 thoughts,
                 end: Vec::new(),
                 marks: Vec::new(),
+                special: Arc::default(),
             });
         };
         let earlier = chat.earlier_thoughts(&thoughts)?;
@@ -72,7 +79,12 @@ impl Turns {
             chat.place()
         );
         let (end, marks) = (chat.end_of_turn(tokenizer)?, chat.lines_between(!tools.is_empty())?);
-        Ok(Self { chat: Some(chat), tools: tools.to_vec(), format, thoughts, end, marks })
+        Ok(Self { chat: Some(chat), tools: tools.to_vec(), format, thoughts, end, marks, special: Arc::default() })
+    }
+
+    /// The text of the turns and replies with these ids. A chat template marks turns with special tokens; in plain text these mean nothing.
+    pub fn text(&self, tokenizer: &Tokenizer, ids: &[u32]) -> Result<String> {
+        if self.chat.is_some() { tokenizer.decode_with_special(ids) } else { tokenizer.decode(ids) }
     }
 
     /// How the model writes calls; `None` if it has no tools.
@@ -89,30 +101,37 @@ impl Turns {
 
     /// A prompt with `opening` at its end, or in its last message if it is a conversation.
     pub fn opened(&self, tokenizer: &Tokenizer, prompt: &str, opening: &str) -> Result<String> {
-        let opening = tokenizer.escaped(opening, &self.marks);
-        let Some(chat) = self.chat.as_ref().filter(|_| !opening.is_empty()) else {
-            return Ok(prompt.to_owned() + &opening);
-        };
+        if opening.is_empty() {
+            return Ok(prompt.to_owned());
+        }
+        let (before, end) = self.split(prompt)?;
+        // A prompt that has no ids is told of where it is encoded.
+        let own = tokenizer.ids(prompt).map(|ids| tokenizer.special_among(&ids)).unwrap_or_default();
+        unforged(&own, tokenizer, |escape| {
+            let whole = format!("{before}{}{end}", escape(opening, &self.marks));
+            let ids = tokenizer.ids(&whole).unwrap_or_default();
+            Ok((whole, ids))
+        })
+    }
+
+    /// The prompt up to the end of its last message, and the rest.
+    fn split<'a>(&self, prompt: &'a str) -> Result<(&'a str, &'a str)> {
+        let Some(chat) = &self.chat else { return Ok((prompt, "")) };
         let asked = chat.prompt(&Messages::user(REPLY))?;
         let (_, end) = asked.rsplit_once(REPLY).context("the chat template leaves the user's text out")?;
         let before = prompt.strip_suffix(end).with_context(|| {
             format!("the chat template {} writes the end of this prompt in another way than that of a user's message (a prompt that an environment goes on with ends with one)", chat.place())
         })?;
-        Ok(format!("{before}{opening}{end}"))
+        Ok((before, &prompt[before.len()..]))
     }
 
     /// Token ids that follow a turn with these replies. `ended` is true if the turn has its end token.
     pub fn after(&self, tokenizer: &Tokenizer, ended: bool, replies: &[Reply]) -> Result<Vec<u32>> {
-        let escaped =
-            |reply: &Reply| Reply { content: tokenizer.escaped(&reply.content, &self.marks), ..reply.clone() };
-        let replies: Vec<Reply> = replies.iter().map(escaped).collect();
-        let Some(chat) = &self.chat else {
-            let text: String = replies.iter().map(|reply| reply.content.as_str()).collect();
-            return if text.is_empty() { Ok(Vec::new()) } else { tokenizer.encode_after(&text) };
-        };
-        let whole = chat.answered(&Messages::user("asked"), ANSWER, &replies)?;
-        let (_, after) = whole.split_once(ANSWER).context("the chat template leaves the assistant's text out")?;
-        let ids = tokenizer.encode_after(after)?;
+        let own = self.own_special(tokenizer, replies)?;
+        let ids = unforged(&own, tokenizer, |escape| {
+            let ids = self.written(tokenizer, replies, &|text| escape(text, &self.marks))?;
+            Ok((ids.clone(), ids))
+        })?;
         if !ended {
             return Ok(ids);
         }
@@ -125,6 +144,69 @@ impl Turns {
             },
         };
         Ok(rest.to_vec())
+    }
+
+    /// Token ids that are written between two turns for these replies, whose texts are escaped.
+    fn written(&self, tokenizer: &Tokenizer, replies: &[Reply], escape: &dyn Fn(&str) -> String) -> Result<Vec<u32>> {
+        let Some(chat) = &self.chat else {
+            // Two contents may make a token together.
+            let text = escape(&replies.iter().map(|reply| reply.content.as_str()).collect::<String>());
+            return if text.is_empty() { Ok(Vec::new()) } else { tokenizer.encode_after(&text) };
+        };
+        // The model knows its tools by their names.
+        let is_tool = |name: &str| self.tools.iter().any(|tool| tool.name == name);
+        let escaped = |reply: &Reply| Reply {
+            role: reply.role.clone(),
+            name: if is_tool(&reply.name) { reply.name.clone() } else { escape(&reply.name) },
+            content: escape(&reply.content),
+        };
+        let replies: Vec<Reply> = replies.iter().map(escaped).collect();
+        let whole = chat.answered(&Messages::user("asked"), ANSWER, &replies)?;
+        let (_, after) = whole.split_once(ANSWER).context("the chat template leaves the assistant's text out")?;
+        tokenizer.encode_after(after)
+    }
+
+    /// The special tokens that the template itself writes around replies like these.
+    fn own_special(&self, tokenizer: &Tokenizer, replies: &[Reply]) -> Result<Special> {
+        if self.chat.is_none() {
+            return Ok(Special::new());
+        }
+        let kinds: Kinds = replies.iter().map(|reply| (reply.role.clone(), !reply.name.is_empty())).collect();
+        let mut known = self.special.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = known.get(&kinds) {
+            return Ok(own.clone());
+        }
+        let plain = |(role, is_named): &(String, bool)| Reply {
+            name: if *is_named { reply(role).name } else { String::new() },
+            ..reply(role)
+        };
+        let plain: Vec<Reply> = kinds.iter().map(plain).collect();
+        let own = tokenizer.special_among(&self.written(tokenizer, &plain, &str::to_owned)?);
+        known.insert(kinds, own.clone());
+        Ok(own)
+    }
+}
+
+/// The roles of some replies, and whether each has a name.
+type Kinds = Vec<(String, bool)>;
+
+/// What `write` makes of texts, which it escapes, and the ids of that, in which no special token is more often than in `own`. A template or a
+/// tokenizer may change a text after it was escaped; if a special token comes of it, the text is spelled out.
+fn unforged<T>(
+    own: &Special,
+    tokenizer: &Tokenizer,
+    write: impl Fn(&dyn Fn(&str, &[String]) -> String) -> Result<(T, Vec<u32>)>,
+) -> Result<T> {
+    let (written, ids) = write(&|text, marks| tokenizer.escaped(text, marks))?;
+    if tokenizer.forged(&ids, own).is_none() {
+        return Ok(written);
+    }
+    let (written, ids) = write(&|text, marks| tokenizer.spelled_out(text, marks))?;
+    match tokenizer.forged(&ids, own) {
+        None => Ok(written),
+        Some(token) => bail!(
+            "the chat template or the tokenizer makes the special token `{token}` of its text, which would end the environment's message (give a template with `data.chat_template` that leaves contents as they are)"
+        ),
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Error, Result, anyhow};
+use capo_loader::watchdog;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -159,6 +160,8 @@ fn line<T: serde::Serialize>(value: &T) -> Result<String> {
 
 /// Answers the lines of standard input until it ends. This is the process of `host apply-chat-template`.
 pub fn serve() -> Result<()> {
+    // A signal to the whole job is meant for the trainer, which ends this process with its input.
+    watchdog::ignore_stops();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")?.split_whitespace().next()?.parse().ok());
     limit(Resource::As, (size.unwrap_or(0_u64) << 10) + STACK as u64 + MOST_BYTES)?;

@@ -14,7 +14,7 @@ use crate::model::device::{CPU, Dtype};
 use crate::model::optim::OptimizerName;
 use crate::model::optim::adamw::SecondMoment;
 use crate::model::schedule::ScheduleKind;
-use crate::reward::RewardConfig;
+use crate::reward::{self, RewardConfig};
 
 /// Refuses settings that are out of range, do not fit together or make other settings ineffective; returns the sizes of the run.
 pub(super) fn check(config: &Config) -> Result<Sizes> {
@@ -67,16 +67,14 @@ pub fn in_section<S: Settings>(section: &str, settings: &S) -> Result<()> {
     setting::check(settings, |name| format!("`{section}.{name}`"))
 }
 
-/// Id of the reward that reads the environment's.
-const ENVIRONMENT_REWARD: &str = "environment";
-
 /// Refuses the environment's reward without an environment, turns that are longer than an episode, and thoughts without a template.
 fn environment(config: &Config) -> Result<()> {
     let Some(EnvironmentConfig { episode, .. }) = &config.environment else {
-        let reward = config.reward.iter().find(|reward| reward.id == ENVIRONMENT_REWARD);
+        let own = config.reward.iter().find(|reward| reward.id == reward::OF_ENVIRONMENT);
         ensure!(
-            reward.is_none(),
-            "`[[reward]]` names `{ENVIRONMENT_REWARD}`, but the run has no environment (add `[environment]`)"
+            own.is_none(),
+            "`[[reward]]` names `{}`, but the run has no environment (add `[environment]`)",
+            reward::OF_ENVIRONMENT
         );
         return Ok(());
     };

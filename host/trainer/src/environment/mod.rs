@@ -9,25 +9,33 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use capo_loader::offer::{Offer, Origin};
 use capo_loader::registry::Registry;
+use capo_loader::terminal;
 use capo_loader::watchdog::Watchdog;
-use capo_plugin::{EnvironmentHandle, Episode, Episodes, Observation, Purpose, Sink, ToolCall, Turn};
+use capo_plugin::{EnvironmentHandle, Episode, Episodes, Observation, Point, Purpose, Sink, ToolCall, Turn};
 use host_ops::rng;
 use serde::Serialize;
 
 use crate::config::{Config, EpisodeConfig};
 use crate::data::{self, Call, Example, Reply, Tokenizer, Tool, Turns, Unmade};
 use crate::model::ModelFiles;
+use crate::reward;
 use line::{Heard, Lines};
 
 /// Time between two questions for observations that are not ready.
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// Name of the environment's number that counts failed calls: it is a part of `tools/failure_frequency`, and no metric of its own.
+const FAILED_CALLS: &str = "failed_calls";
 
 /// The environment of a run.
 pub struct Environment {
     component: EnvironmentHandle,
     turns: Turns,
     config: EpisodeConfig,
+    /// True if nothing is known to read the environment's rewards.
+    is_unread: bool,
     /// Seconds for which an episode waits for an observation; 0 is no limit.
     timeout: u64,
 }
@@ -45,10 +53,12 @@ pub struct Conversation {
     pub ended: bool,
     /// True if an observation had no room in the completion, or the last turn has no end token: it may have gone on, as a number does.
     pub cut: bool,
-    /// Number of calls of tools, and of those that could not be made; `None` if there are no tools.
+    /// Number of calls of tools, and of those that could not be made or failed; `None` if there are no tools.
     pub calls: Option<[usize; 2]>,
     /// The messages as JSON.
     pub json: String,
+    /// All that follows the prompt, as the model reads it, without the last turn's end token.
+    pub text: String,
     /// Numbers of the environment, until they are recorded.
     pub metrics: Vec<(String, f64)>,
 }
@@ -63,6 +73,16 @@ pub struct Said {
 }
 
 impl Conversation {
+    /// Takes the numbers of an observation. Of calls of tools, those that failed are counted.
+    fn measured(&mut self, metrics: Vec<(String, f64)>) {
+        for (name, value) in metrics {
+            match &mut self.calls {
+                Some([all, failed]) if name == FAILED_CALLS => *failed = (*failed + value.max(0.0) as usize).min(*all),
+                _ => self.metrics.push((name, value)),
+            }
+        }
+    }
+
     /// The model's turns.
     pub fn turns(&self) -> impl DoubleEndedIterator<Item = &str> {
         self.messages.iter().filter(|said| said.role == "assistant").map(|said| said.content.as_str())
@@ -106,7 +126,26 @@ impl Environment {
         let chat = config.data.chat(files, data::Purpose::Measuring, tokenizer)?;
         let turns = Turns::open(chat, tokenizer, &tools, own.episode.keep_thinking)?;
         let (episode, timeout) = (own.episode.clone(), config.train.component_timeout);
-        Ok(Some(Self { component, turns, config: episode, timeout }))
+        // A plugin's reward may read the environment's too.
+        let is_built_in = |offer: &&Offer| {
+            offer.point == Point::Reward && offer.id != reward::OF_ENVIRONMENT && offer.origin == Origin::BuiltIn
+        };
+        let offers = registry.offers();
+        let others: Vec<&str> = offers.iter().copied().filter(is_built_in).map(|offer| offer.id.as_str()).collect();
+        let is_unread = config.reward.iter().all(|reward| others.contains(&reward.id.as_str()));
+        Ok(Some(Self { component, turns, config: episode, is_unread, timeout }))
+    }
+
+    /// Warns once of an environment whose rewards are lost.
+    pub fn warn_of_reward(&mut self, conversations: &[Conversation]) {
+        if self.is_unread && conversations.iter().any(|conversation| conversation.reward != 0.0) {
+            self.is_unread = false;
+            terminal::warn(&format!(
+                "the environment `{}` gives rewards, but no `[[reward]]` reads them (add one with `use = \"{}\"`; with `weight = 0` they are only recorded)",
+                self.component.id(),
+                reward::OF_ENVIRONMENT
+            ));
+        }
     }
 
     pub fn component(&self) -> &EnvironmentHandle {
@@ -115,6 +154,11 @@ impl Environment {
 
     pub fn component_mut(&mut self) -> &mut EnvironmentHandle {
         &mut self.component
+    }
+
+    /// The text of what follows a prompt, as the model reads it.
+    pub fn text(&self, tokenizer: &Tokenizer, ids: &[u32]) -> Result<String> {
+        self.turns.text(tokenizer, ids)
     }
 
     /// Longest turn of the model, tokens; 0 is no limit.
@@ -203,7 +247,10 @@ impl Environment {
             return Ok(reply);
         }
         let kept = tokenizer.decode(&ids[..limit.min(ids.len())])?;
-        Ok(Reply { content: format!("{kept} [cut after {limit} tokens]"), ..reply })
+        // Not every tokenizer has the characters of a note.
+        let notes = [format!(" [cut after {limit} tokens]"), "...".to_owned()];
+        let note = notes.into_iter().find(|note| tokenizer.encode(note).is_ok()).unwrap_or_default();
+        Ok(Reply { content: kept + &note, ..reply })
     }
 }
 
@@ -273,7 +320,7 @@ impl Server<'_> {
                 );
             }
             conversation.reward += reward;
-            conversation.metrics.extend(metrics);
+            conversation.measured(metrics);
             let reply = |capo_plugin::Message { role, name, content }| Reply { role, name, content };
             self.answer(episode, messages.into_iter().map(reply).collect(), ended)?;
         }
@@ -342,5 +389,23 @@ impl Server<'_> {
         conversation.messages.extend(replies.into_iter().map(said));
         heard.reply(Some(ids));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_calls_are_calls_that_failed() {
+        let measured = |calls| {
+            let mut conversation = Conversation { calls, ..Conversation::default() };
+            for failed in [1.0, f64::from(1 << 20)] {
+                conversation.measured(vec![(FAILED_CALLS.to_owned(), failed), ("won".to_owned(), 1.0)]);
+            }
+            (conversation.calls, conversation.metrics.len())
+        };
+        assert_eq!(measured(Some([3, 0])), (Some([3, 3]), 2));
+        assert_eq!(measured(None), (None, 4), "without tools it is a number like others");
     }
 }

@@ -15,6 +15,9 @@ use capo_plugin::{RewardHandle, Rollout, Sink};
 use serde::Serialize;
 use toml::{Table, Value};
 
+/// Id of the reward that reads the environment's.
+pub const OF_ENVIRONMENT: &str = "environment";
+
 /// One `[[reward]]` table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RewardConfig {
@@ -96,7 +99,15 @@ impl Scored {
 
 /// The reward components of a run, in the order of their tables.
 pub struct Rewards {
-    components: Vec<(RewardHandle, f64)>,
+    components: Vec<Weighted>,
+}
+
+/// A reward component with its factor in the sum.
+struct Weighted {
+    component: RewardHandle,
+    weight: f64,
+    /// True for a model that scores texts: of an episode it reads all, as the chat template writes it, and not the last turn alone.
+    reads_all: bool,
 }
 
 impl Rewards {
@@ -111,19 +122,22 @@ impl Rewards {
                 table.entry("device").or_insert_with(|| device.into());
             }
             let component = ComponentConfig { id: id.clone(), table };
-            components.push((registry.create(&component, watchdog)?.renamed(&name), weight));
+            let component = registry.create(&component, watchdog)?.renamed(&name);
+            components.push(Weighted { component, weight, reads_all: id == RewardModel::ID });
         }
         Ok(Rewards { components })
     }
 
-    /// Computes the rewards of a rollout's completions.
-    pub fn score(&mut self, sink: &mut dyn Sink, rollout: &Rollout<'_>) -> Result<Scored> {
+    /// Computes the rewards of a rollout's completions. `episodes` has the whole text of each that is an episode; empty if each is one turn.
+    pub fn score(&mut self, sink: &mut dyn Sink, rollout: &Rollout<'_>, episodes: &[&str]) -> Result<Scored> {
         let count = rollout.completions.len();
         let mut total = vec![0f32; count];
         let mut per_reward = Vec::with_capacity(self.components.len());
-        for (component, weight) in &mut self.components {
+        let mut whole = rollout.clone();
+        whole.completions.iter_mut().zip(episodes).for_each(|(view, episode)| view.text = episode);
+        for Weighted { component, weight, reads_all } in &mut self.components {
             let mut rewards = vec![0f32; count];
-            component.score(sink, rollout, &mut rewards)?;
+            component.score(sink, if *reads_all { &whole } else { rollout }, &mut rewards)?;
             for (sum, reward) in total.iter_mut().zip(&rewards) {
                 *sum += (*weight * f64::from(*reward)) as f32;
             }
@@ -136,11 +150,11 @@ impl Rewards {
     }
 
     pub fn components(&self) -> impl Iterator<Item = &RewardHandle> {
-        self.components.iter().map(|(component, _)| component)
+        self.components.iter().map(|weighted| &weighted.component)
     }
 
     pub fn components_mut(&mut self) -> impl Iterator<Item = &mut RewardHandle> {
-        self.components.iter_mut().map(|(component, _)| component)
+        self.components.iter_mut().map(|weighted| &mut weighted.component)
     }
 }
 
@@ -166,7 +180,7 @@ mod tests {
         let whole = RewardConfig { table, ..exact_match(0.5) };
         let fixture = RolloutFixture::new(&["1+3=4", "4"]);
         let mut rewards = build(&[exact_match(1.0), whole]).unwrap();
-        let scored = rewards.score(&mut Records::default(), &fixture.rollout()).unwrap();
+        let scored = rewards.score(&mut Records::default(), &fixture.rollout(), &[]).unwrap();
         assert_eq!(scored.total, [1.0, 1.5]);
         let names: Vec<&str> = scored.per_reward.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!((names, scored.per_reward[1].1.as_slice()), (vec!["exact_match", "exact_match#2"], &[0.0, 1.0][..]));
@@ -177,7 +191,7 @@ mod tests {
         let reward = RewardConfig { id: Preset::Verl.reward().into(), ..exact_match(1.0) };
         let texts = ["We add.\nAnswer: 58", "We add.\nAnswer: 57", "We add 58."];
         let fixture = RolloutFixture::new(&texts).answers(&["58"; 3]);
-        let scored = build(&[reward]).unwrap().score(&mut Records::default(), &fixture.rollout()).unwrap();
+        let scored = build(&[reward]).unwrap().score(&mut Records::default(), &fixture.rollout(), &[]).unwrap();
         assert_eq!(scored.total, [1.0, 0.0, 0.0]);
     }
 
@@ -199,8 +213,9 @@ mod tests {
     #[test]
     fn totals_are_weighted_and_parts_are_not() {
         let fixture = RolloutFixture::new(&["1+3=4", "0=0", "4"]);
-        let score =
-            |weight: f64| build(&[exact_match(weight)]).unwrap().score(&mut Records::default(), &fixture.rollout());
+        let score = |weight: f64| {
+            build(&[exact_match(weight)]).unwrap().score(&mut Records::default(), &fixture.rollout(), &[])
+        };
         let scored = score(2.5).unwrap();
         assert_eq!(scored.total, [2.5, 0.0, 2.5]);
         assert_eq!(scored.per_reward, [("exact_match".to_string(), vec![1.0, 0.0, 1.0])]);

@@ -157,7 +157,11 @@ fn draw(
     sampled.seed = seed;
     sampled.group_size = group;
     sampled.max_completion_length = config.max_completion_length;
-    let rewards = sampler.rewards.score(&mut sampler.recorder.at(Point::Reward), &sampled)?;
+    let mut sink = sampler.recorder.at(Point::Reward);
+    let rewards = sampler.rewards.score(&mut sink, &sampled, &completed.episodes())?;
+    if let Some(environment) = sampler.environment.as_deref_mut() {
+        environment.warn_of_reward(&completed.conversations);
+    }
     drop(each);
     let Completed { prompt_ids, completions, texts, conversations, outputs } = completed;
     let (mut prompt_ids, mut completions) = (prompt_ids.into_iter().step_by(group), completions.into_iter());
@@ -256,8 +260,15 @@ pub fn complete<R: Rng + Send>(
     };
     let mut conversations = environment.begin(sink, tokenizer, examples, stage)?;
     let begun = conversations.iter().zip(examples).map(|(conversation, example)| {
-        let prompt = conversation.prompt.clone();
-        Example { prompt, ..(*example).clone() }.prompt_ids(tokenizer, limit)
+        if conversation.prompt == example.prompt {
+            return example.prompt_ids(tokenizer, limit);
+        }
+        // The row is not to blame for what the environment adds to its prompt.
+        let begun = Example { prompt: conversation.prompt.clone(), row: None, ..(*example).clone() };
+        begun.prompt_ids(tokenizer, limit).with_context(|| {
+            let id = environment.component().id();
+            format!("component `{id}`: the model cannot read a prompt with the message that begins the episode")
+        })
     });
     let prompt_ids = begun.collect::<Result<Vec<_>>>()?;
     let generation = Generation { max_turn_length: environment.max_turn_length(), ..generation.clone() };
@@ -266,8 +277,12 @@ pub fn complete<R: Rng + Send>(
         let partner = |rows| lines.partner(rows);
         policy.generate_with_outputs(&prompt_ids, &generation, capture, rngs, Some(&partner))
     })?;
-    for (completion, conversation) in completions.iter_mut().zip(&conversations) {
+    for (completion, conversation) in completions.iter_mut().zip(&mut conversations) {
         completion.truncated |= conversation.cut;
+        let ids = &completion.ids;
+        let ends = ids.last().is_some_and(|last| tokenizer.eos_ids().contains(last));
+        let spoken = &ids[..ids.len() - usize::from(ends)];
+        conversation.text = environment.text(tokenizer, spoken).context("a sampled completion is not text")?;
     }
     let prompts = conversations.iter().map(|conversation| conversation.prompt.clone());
     let texts = decode(&completions, prompts, examples, tokenizer)?;
@@ -288,6 +303,11 @@ fn decode(
 }
 
 impl Completed {
+    /// The whole texts of the episodes; empty without an environment.
+    pub fn episodes(&self) -> Vec<&str> {
+        self.conversations.iter().map(|conversation| conversation.text.as_str()).collect()
+    }
+
     /// Views for reward components of the completions of `examples`.
     pub fn views<'a>(&'a self, examples: &[&'a Example]) -> Vec<capo_plugin::Completion<'a>> {
         let view = |((sample, completion), example): ((&'a SampledText, &'a SampledTokens), &&'a Example)| {

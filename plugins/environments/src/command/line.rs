@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use capo_plugin::{Episode, Episodes, Message, Observation, Purpose, Turn, plain};
 use capo_rewards::program::whole_characters;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -15,10 +15,11 @@ pub(super) const TOOLS: &str = "{\"ask\":\"tools\"}\n";
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tools {
+    #[serde(deserialize_with = "or_default")]
     tools: Vec<Box<RawValue>>,
 }
 
-/// An answer about an episode.
+/// An answer about an episode. A field that is null is as one that is left out.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Answer {
@@ -26,28 +27,29 @@ pub(super) struct Answer {
     /// The text that follows the prompt; only where an episode begins.
     pub(super) message: Option<String>,
     pub(super) turn: Option<usize>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     messages: Vec<Words>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     ended: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     reward: f64,
-    #[serde(default)]
-    metrics: BTreeMap<String, f64>,
+    #[serde(default, deserialize_with = "or_default")]
+    metrics: BTreeMap<String, Option<f64>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Words {
-    #[serde(default = "user")]
-    role: String,
     #[serde(default)]
+    role: Option<String>,
+    #[serde(default, deserialize_with = "or_default")]
     name: String,
     content: String,
 }
 
-fn user() -> String {
-    "user".into()
+/// The value, or the type's default for null.
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(value: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(value)?.unwrap_or_default())
 }
 
 /// A call of a tool in a line about a turn. The arguments keep the digits of their numbers.
@@ -108,8 +110,13 @@ pub(super) fn tools(line: &str) -> Result<Vec<String>, String> {
 
 /// The answer in `line`.
 pub(super) fn answer(line: &str) -> Result<Answer, String> {
-    serde_json::from_str(&whole_characters(line))
-        .map_err(|error| format!("is {}: {}", shown(line), plain::json(&error)))
+    let answer: Answer = serde_json::from_str(&whole_characters(line))
+        .map_err(|error| format!("is {}: {}", shown(line), plain::json(&error)))?;
+    if (answer.reward as f32).is_finite() {
+        return Ok(answer);
+    }
+    let [least, most] = [f32::MIN, f32::MAX];
+    Err(format!("is {} (a `reward` lies between {least:e} and {most:e})", shown(line)))
 }
 
 /// The beginning of a line, in backticks.
@@ -120,10 +127,11 @@ pub(super) fn shown(line: &str) -> String {
 impl Answer {
     /// The observation of `turn`.
     pub(super) fn observed(self, turn: &Turn<'_>) -> Observation {
-        let message = |Words { role, name, content }| Message { role, name, content };
+        let message =
+            |Words { role, name, content }| Message { role: role.unwrap_or_else(|| "user".into()), name, content };
         let mut observation = Observation::of(turn).reward(self.reward as f32);
         observation.messages = self.messages.into_iter().map(message).collect();
-        observation.metrics = self.metrics.into_iter().collect();
+        observation.metrics = self.metrics.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
         observation.ended = self.ended;
         observation
     }

@@ -71,6 +71,20 @@ fn episodes_are_played_in_any_order_by_several_copies() {
 }
 
 #[test]
+fn what_is_null_is_left_out() {
+    let respond = r#"echo "{\"episode\": $e, \"turn\": null, \"messages\": [{\"content\": \"$e\", \"role\": null, \"name\": null}], \"ended\": null, \"reward\": null, \"metrics\": {\"a\": 1, \"b\": null}}""#;
+    let all = r#"echo "{\"episode\": $e, \"messages\": null, \"metrics\": null}""#;
+    let of_first = |respond: &str| {
+        let mut said = play(&mut shell(r#"echo '{"tools": null}'"#, BEGIN, respond, ""), 1).unwrap();
+        said.sort_by_key(|observation| observation.episode);
+        said.remove(0)
+    };
+    let turn = Turn::new(0, "");
+    assert_eq!(of_first(respond), Observation::of(&turn).say("0").metric("a", 1.0));
+    assert_eq!(of_first(all), Observation::of(&turn));
+}
+
+#[test]
 fn what_a_program_does_wrong_is_told() {
     let answers = |line: &str| error(TOOLS, BEGIN, &format!("echo '{line}'"), "");
     let told = [
@@ -78,7 +92,8 @@ fn what_a_program_does_wrong_is_told() {
         answers(r#"{"episode": 7}"#),
         answers(r#"{"episode": 0, "turn": 4}"#),
         answers(r#"{"episode": 0, "message": ""}"#),
-        error(TOOLS, BEGIN, r#"echo "{\"episode\": $e, \"reward\": 1e39}""#, ""),
+        error(TOOLS, BEGIN, r#"echo "{\"episode\": $e, \"reward\": 1e308}""#, ""),
+        error(TOOLS, BEGIN, "exec >&-; sleep 1000", ""),
         answers(r#"{"episode": 0, "rewards": 1}"#),
         error(TOOLS, BEGIN, &format!("{RESPOND}; {RESPOND}"), ""),
         error(TOOLS, "echo \"{\\\"episode\\\": $e}\"", RESPOND, ""),

@@ -19,6 +19,9 @@ struct Question<'a> {
     purpose: &'static str,
     prompt: &'a str,
     completion: &'a str,
+    /// The messages of an episode of several turns; nothing otherwise.
+    #[serde(skip_serializing_if = "Value::is_null")]
+    messages: Value,
     completion_ids: &'a [u32],
     truncated: bool,
     /// Null if the row has no answer.
@@ -52,6 +55,7 @@ pub(super) fn questions(rollout: &Rollout<'_>, first: usize, completions: &[Comp
             purpose,
             prompt: completion.prompt,
             completion: completion.text,
+            messages: serde_json::from_str(completion.messages).unwrap_or_default(),
             completion_ids: completion.ids,
             truncated: completion.truncated,
             answer: (!completion.answer.is_empty()).then_some(completion.answer),
@@ -75,5 +79,6 @@ pub(super) fn answer(line: &str, next: usize) -> Result<(usize, f32), String> {
         }
     };
     let narrow = reward as f32;
-    if narrow.is_finite() { Ok((id, narrow)) } else { Err(format!("is `{shown}` (a reward must be finite)")) }
+    let beyond = || format!("is `{shown}` (a reward lies between {:e} and {:e})", f32::MIN, f32::MAX);
+    narrow.is_finite().then_some((id, narrow)).ok_or_else(beyond)
 }

@@ -1,10 +1,12 @@
 //! A long-running external program, of a reward or an environment: its input lines, its output lines, and its end.
 
+mod parent;
+
 use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread;
@@ -14,6 +16,8 @@ use capo_plugin::PluginError;
 use regex::{Captures, Regex};
 use rustix::io::ioctl_fionread;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+
+use parent::Parent;
 
 /// Longest line of an answer, bytes.
 const MOST_BYTES: u64 = 1 << 20;
@@ -26,6 +30,12 @@ const KEPT: usize = 2000;
 
 /// Time for a program to end by itself after its input ends.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// Time in which a signal to the whole job has reached this process too, after it has ended a program.
+const SAME_SIGNAL: Duration = Duration::from_millis(500);
+
+/// The signals that ask all processes of a job to stop.
+const STOPS: [Signal; 5] = [Signal::HUP, Signal::INT, Signal::TERM, Signal::USR1, Signal::USR2];
 
 /// Largest number of processes of one component.
 const MOST_PROCESSES: usize = 256;
@@ -54,6 +64,8 @@ pub struct Program {
     errors: Arc<Mutex<Vec<u8>>>,
     /// Disconnected when standard error ends.
     silent: Receiver<()>,
+    /// Dropped last, because the program does not outlive it.
+    _parent: Parent,
 }
 
 impl Program {
@@ -91,13 +103,10 @@ impl Program {
 
     fn spawn(command: &[String]) -> io::Result<Self> {
         let (name, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-        let mut child = Command::new(name)
-            .args(arguments)
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
+        let mut command = Command::new(name);
+        command.args(arguments).process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (mut child, parent) = parent::start(command)?;
         let (input, lines) = channel();
         let (answers, output) = sync_channel(MOST_LINES);
         let (speaking, silent) = channel();
@@ -110,7 +119,7 @@ impl Program {
         thread::spawn(move || write(&stdin, &lines));
         thread::spawn(move || read(stdout, &answers));
         thread::spawn(move || keep(stderr, &kept, speaking));
-        Ok(Self { child, input: Some(input), pipe: Some(pipe), output, errors, silent })
+        Ok(Self { child, input: Some(input), pipe: Some(pipe), output, errors, silent, _parent: parent })
     }
 
     /// Sends lines to the program. If the program has ended, the next call of `answer` reports it.
@@ -143,39 +152,66 @@ impl Program {
         }
     }
 
-    /// Ends the program; returns what it has done instead of its next answer, `said` of how many it gave, its exit status and the end of its standard error.
+    /// Ends the program; returns what it has done instead of its next answer, `said` of how many it gave, its exit status if it ended by itself,
+    /// and the end of its standard error.
     pub fn end(mut self, silence: &Silence, said: &str, timeout: f64) -> String {
-        let status = self.stop().map_or_else(|error| error.to_string(), |status| status.to_string());
+        // A program may close its output and go on.
+        let has_ended = matches!(silence, Silence::Ended | Silence::EndedInLine) && self.ends_within(GRACE);
+        let status = self.stop();
         // A process that has left the group may still hold the pipe open.
         let _ = self.silent.recv_timeout(GRACE);
+        let end = if has_ended { "ended" } else { "closed its output, but did not end," };
+        let did = match silence {
+            Silence::Late => format!("gave {said} in {timeout} seconds, `timeout`"),
+            Silence::Ended => format!("{end} after {said}"),
+            Silence::EndedInLine => format!("{end} after {said}, in the middle of a line"),
+            Silence::TooLong => format!("wrote a line of more than {MOST_BYTES} bytes after {said}"),
+        };
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         let text = String::from_utf8_lossy(&errors);
         let words = text.trim().lines().collect::<Vec<_>>().join(" | ");
-        let words = if words.is_empty() { status } else { format!("{status}; its standard error ends with `{words}`") };
-        match silence {
-            Silence::Late => format!("gave {said} in {timeout} seconds, `timeout`: {words}"),
-            Silence::Ended => format!("ended after {said}: {words}"),
-            Silence::EndedInLine => format!("ended after {said}, in the middle of a line: {words}"),
-            Silence::TooLong => format!("wrote a line of more than {MOST_BYTES} bytes after {said}: {words}"),
+        // The status of a program that this process has killed would say so, and nothing of the program.
+        let status = has_ended.then(|| status.map_or_else(|error| error.to_string(), told));
+        let words = (!words.is_empty()).then(|| format!("its standard error ends with `{words}`"));
+        let why: Vec<String> = status.into_iter().chain(words).collect();
+        if why.is_empty() { did } else { format!("{did}: {}", why.join("; ")) }
+    }
+
+    /// True if the program has ended, or ends by itself within `patience`.
+    fn ends_within(&self, patience: Duration) -> bool {
+        let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) else { return false };
+        let begun = Instant::now();
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        while matches!(waitid(WaitId::Pid(id), options), Ok(None)) {
+            if begun.elapsed() >= patience {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(5));
         }
+        true
     }
 
     /// Closes the program's input, waits a moment, and then ends the whole group.
-    fn stop(&mut self) -> io::Result<std::process::ExitStatus> {
+    fn stop(&mut self) -> io::Result<ExitStatus> {
         (self.input, self.pipe) = (None, None);
-        let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        if let Some(id) = id {
-            let begun = Instant::now();
-            // The leader is not yet reaped, so no other group can have its group's number.
-            let exited =
-                || waitid(WaitId::Pid(id), WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT);
-            while matches!(exited(), Ok(None)) && begun.elapsed() < GRACE {
-                thread::sleep(Duration::from_millis(5));
-            }
+        self.ends_within(GRACE);
+        // The leader is not yet reaped, so no other group can have its group's number.
+        if let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process_group(id, Signal::KILL);
         }
         self.child.wait()
     }
+}
+
+/// The exit status of a program that has ended by itself. If a signal asked it to stop, this waits until the same signal, sent to the whole job,
+/// has reached this process: the caller then knows that the run stops.
+fn told(status: ExitStatus) -> String {
+    // A shell ends with 128 and the number of the signal that ended its program.
+    let number = status.signal().or(status.code().and_then(|code| code.checked_sub(128)));
+    if STOPS.iter().any(|signal| Some(signal.as_raw()) == number) {
+        thread::sleep(SAME_SIGNAL);
+    }
+    status.to_string()
 }
 
 impl Drop for Program {

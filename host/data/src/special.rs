@@ -1,0 +1,20 @@
+//! Special tokens of a tokenizer.
+
+use std::collections::BTreeSet;
+
+use capo_loader::contain::contain;
+use tokenizers::Model;
+
+/// Ids that no text of others may have: those of special tokens, and of added tokens that the model's own vocabulary does not have. What stands
+/// for unknown characters is none of them.
+pub(super) fn special_ids(inner: &tokenizers::Tokenizer) -> BTreeSet<u32> {
+    const UNKNOWN: &str = "\u{10fffe}";
+    let unknown = contain(|| inner.encode_fast(UNKNOWN, false)).ok().and_then(Result::ok);
+    let unknown = unknown.map_or_else(Vec::new, |encoding| encoding.get_ids().to_vec());
+    let added = inner.get_added_tokens_decoder();
+    let is_special = |content: &str, special: bool| special || inner.get_model().token_to_id(content).is_none();
+    let special = added.iter().filter(|(id, token)| {
+        is_special(&token.content, token.special) && !token.content.trim().is_empty() && !unknown.contains(id)
+    });
+    special.map(|(id, _)| *id).collect()
+}
