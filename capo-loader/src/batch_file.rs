@@ -3,7 +3,7 @@
 //! Tensors have the names and shapes of [`Batch`]. Scalars are in the string metadata, with `optimizer` as JSON. The rollout's context
 //! is under `context/`. A SHA-256 in the metadata covers the whole file, so that a flipped bit is noticed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::context;
 use crate::files::{self, sha256_hex};
 use crate::folders;
 use crate::recorded::{RecordedBatch, RecordedLayer, RecordedState};
-use crate::tensor_file::TensorFile;
+use crate::tensor_file::{TensorFile, serialized};
 
 /// The optimizer's settings in the metadata.
 #[derive(Serialize, Deserialize)]
@@ -124,7 +124,7 @@ pub fn write(path: &Path, batch: &Batch<'_>, context: Option<(&ContextData, u64)
     }
     let checksum = [(CHECKSUM.0, CHECKSUM.1.to_owned()), (SHA256, UNWRITTEN.to_owned())];
     metadata.extend(checksum.map(|(name, value)| (name.to_owned(), value)));
-    let mut bytes = safetensors::serialize(arrays, Some(metadata))?;
+    let mut bytes = serialized(arrays, &metadata)?;
     let place = place_of_checksum(&bytes).context("the file has no place for its checksum")?;
     let sha256 = sha256_hex(&bytes);
     bytes[place].copy_from_slice(sha256.as_bytes());
@@ -165,7 +165,7 @@ fn check_sum(bytes: &[u8], file: &TensorFile<'_>) -> Result<()> {
     Ok(())
 }
 
-fn metadata(batch: &Batch<'_>) -> Result<HashMap<String, String>> {
+fn metadata(batch: &Batch<'_>) -> Result<BTreeMap<String, String>> {
     let kind = OPTIMIZERS.iter().find(|(_, kind)| *kind == batch.optimizer.kind).map_or("unknown", |(name, _)| name);
     let OptimizerInfo { learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken, .. } =
         batch.optimizer;
@@ -318,7 +318,7 @@ pub fn write_outcome(path: &Path, dims: Dims, outcome: &Outcome) -> Result<()> {
     arrays.extend(outcome.weights.as_ref().map(|weights| ("weights", Array::new(weights, &shape))));
     arrays.extend(outcome.tokens.iter().map(|(name, values)| (name.as_str(), Array::new(values, &shape))));
     let numbers = outcome.numbers.iter().map(|(name, value)| (name.clone(), value.to_string())).collect();
-    files::write_atomic(path, &safetensors::serialize(arrays, Some(numbers))?)
+    files::write_atomic(path, &serialized(arrays, &numbers)?)
 }
 
 #[cfg(test)]

@@ -1,12 +1,32 @@
-//! Reads a safetensors file: tensors by name and shape, scalars by name. Errors say what is missing or wrong.
+//! Reads and writes a safetensors file: tensors by name and shape, scalars by name. Errors say what is missing or wrong.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
-use crate::arrays::{Owned, bytes, floats};
+use crate::arrays::{Array, Owned, bytes, floats};
+
+/// What the header begins with in a file with scalars.
+const SCALARS: &str = "{\"__metadata__\":";
+/// Bytes before the header, which hold its length.
+const LENGTH: usize = 8;
+
+/// Returns the bytes of a file with these tensors and scalars. Equal contents have equal bytes.
+///
+/// # Errors
+///
+/// When the header gets too long.
+pub(crate) fn serialized(tensors: BTreeMap<&str, Array<'_>>, scalars: &BTreeMap<String, String>) -> Result<Vec<u8>> {
+    let unordered = scalars.clone().into_iter().collect();
+    let mut bytes = safetensors::serialize(tensors, Some(unordered))?;
+    // The library writes the scalars in an order that differs from call to call, but always as many bytes.
+    let (from, ordered) = (LENGTH + SCALARS.len(), serde_json::to_string(scalars)?);
+    ensure!(bytes[LENGTH..].starts_with(SCALARS.as_bytes()), "the header does not begin with the scalars");
+    bytes[from..from + ordered.len()].copy_from_slice(ordered.as_bytes());
+    Ok(bytes)
+}
 
 /// The tensors of a file and the strings of its metadata.
 pub(crate) struct TensorFile<'a> {

@@ -282,6 +282,10 @@ impl Sft {
         forward.finish(&seed, None, &mut gradients)?;
         let (rate, limit) = (self.schedule.learning_rate(step), self.settings.train.max_grad_norm);
         self.optimizer.step(self.policy.params(), &gradients, None, rate, limit)?;
+        if let Some(name) = self.policy.params().not_finite()? {
+            let decay = if self.settings.train.weight_decay > 0.0 { " or `train.weight_decay`" } else { "" };
+            bail!("step {} makes numbers of `{name}` infinite or NaN (lower `train.learning_rate`{decay})", step + 1);
+        }
         Ok(loss)
     }
 

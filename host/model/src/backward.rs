@@ -73,7 +73,7 @@ impl LayerGradients<'_> {
                 self.add(&format!("{part}.bias"), ops::sum_rows(dy)?)?;
             }
         }
-        let mut dx = ops::product(dy, &linear.weight, dy.dtype())?;
+        let mut dx = ops::product_of_rows(dy, &linear.weight, dy.dtype())?;
         if let Some(adapter) = &linear.adapter {
             let gradients = adapter.backward(x, dy)?;
             self.add(&format!("{part}.lora_A.weight"), gradients.a)?;

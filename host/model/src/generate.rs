@@ -66,7 +66,7 @@ impl Generation {
 impl Policy {
     /// Samples one completion per prompt. Row `b` uses `rngs[b]` alone, with one random number per token.
     ///
-    /// A row's completion does not depend on the other rows, up to the rounding of the logits.
+    /// A row's completion does not depend on the other rows: on a CPU by no bit of its logits, on a GPU up to their rounding.
     pub fn generate<R: Rng + Send>(
         &self,
         prompts: &[Vec<u32>],

@@ -36,7 +36,7 @@ impl Linear {
         Self::forward_all([self], x, out).map(|[y]| y)
     }
 
-    /// Applies each of `linears` to `x`. Streamed products with few rows share one kernel call.
+    /// Applies each of `linears` to `x`. Streamed products with few rows share one kernel call, which gives the bits of single ones.
     pub(super) fn forward_all<const COUNT: usize>(
         linears: [&Self; COUNT],
         x: &Tensor,
@@ -47,7 +47,7 @@ impl Linear {
         let products: Vec<Tensor> = if streamed.iter().all(Option::is_some) {
             ops::products_of_few_rows(x, streamed.map(|streamed| streamed.expect("each has one")), out)?.into()
         } else {
-            let product = |linear: &Self| ops::product(x, &linear.transposed, out);
+            let product = |linear: &Self| ops::product_of_rows(x, &linear.transposed, out);
             linears.into_iter().map(product).collect::<candle_core::Result<_>>()?
         };
         let finish = |(linear, mut y): (&Self, Tensor)| -> Result<Tensor> {

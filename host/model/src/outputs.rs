@@ -232,7 +232,7 @@ impl Part {
         for from in (0..count).step_by(chunk) {
             let len = chunk.min(count - from);
             let hidden = ops::for_logits(&self.hidden.narrow(0, from, len)?)?;
-            let logits = ops::product(&hidden, &self.head.t()?, DType::F32)?;
+            let logits = ops::product_of_rows(&hidden, &self.head.t()?, DType::F32)?;
             let targets = self.targets.narrow(0, from, len)?;
             stats.push(self.stats(&logits, &targets)?);
             if let Some(k) = k {

@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use super::config::{CONFIG_FILE, Config};
 use super::files::ModelFiles;
+use super::ops::is_finite;
 use super::shapes::{EMBEDDING, HEAD, shapes};
 use super::size;
 use super::tensors::TensorFile;
@@ -26,13 +27,20 @@ pub struct Params {
     vars: BTreeMap<String, Var>,
 }
 
-/// Writes a safetensors file one tensor at a time. No second copy of the whole file is ever in memory.
+/// Writes a safetensors file one tensor at a time. No second copy of the whole file is ever in memory. `format` says whose names the
+/// tensors have. A number that is not finite is an error: nobody could go on with the file.
 pub fn save_tensors(
     path: &Path,
     tensors: impl IntoIterator<Item = (String, Tensor)>,
-    metadata: Option<HashMap<String, String>>,
+    format: Option<&str>,
 ) -> Result<()> {
     let write = || {
+        let tensors: Vec<(String, Tensor)> = tensors.into_iter().collect();
+        if let Some(name) = not_finite(tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)))? {
+            bail!("`{name}` has a number that is not finite");
+        }
+        // With a single entry, equal tensors make equal bytes: the library writes several in any order.
+        let metadata = format.map(|format| HashMap::from([("format".to_owned(), format.to_owned())]));
         let new = NewFile::create(path)?;
         let permissions = fs::metadata(new.partial())?.permissions();
         safetensors::serialize_to_file(tensors, metadata, new.partial())?;
@@ -43,6 +51,16 @@ pub fn save_tensors(
         new.finish()
     };
     write().with_context(|| format!("cannot write `{}`", path.display()))
+}
+
+/// The name of the first tensor that has a number that is not finite.
+pub(crate) fn not_finite<'a>(tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<Option<&'a str>> {
+    for (name, tensor) in tensors {
+        if !is_finite(tensor)? {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
 }
 
 impl Params {
@@ -112,8 +130,7 @@ impl Params {
     /// Writes these weights to a safetensors file as 32-bit floats. Each name begins with `prefix`.
     pub fn save_file(&self, path: &Path, prefix: &str) -> Result<()> {
         let named = |(name, var): (&String, &Var)| (format!("{prefix}{name}"), var.as_detached_tensor());
-        let metadata = [("format".to_owned(), "pt".to_owned())].into_iter().collect();
-        save_tensors(path, self.vars.iter().map(named), Some(metadata))
+        save_tensors(path, self.vars.iter().map(named), Some("pt"))
     }
 
     /// Overwrites every weight in place with the weights of `other`. A different set of names or shapes is an error.
@@ -150,6 +167,11 @@ impl Params {
     /// Names and weights, ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Var)> {
         self.vars.iter().map(|(name, var)| (name.as_str(), var))
+    }
+
+    /// The name of the first weight that has a number that is not finite.
+    pub fn not_finite(&self) -> Result<Option<&str>> {
+        not_finite(self.vars.iter().map(|(name, var)| (name.as_str(), var.as_tensor())))
     }
 
     /// Number of scalar weights.

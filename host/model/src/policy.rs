@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use candle_core::{DType, Device};
 use host_ops::rng;
 
@@ -206,9 +206,14 @@ impl Policy {
         }
     }
 
-    /// The model with its adapter merged in. The weights change in place, so policies that share them change too.
+    /// The model with its adapter merged in. The weights change in place, so policies that share them change too. A merged weight that is not
+    /// finite is an error.
     pub fn merged(self) -> Result<Self> {
-        self.adapter.as_ref().map_or(Ok(()), |adapter| adapter.add_to(&self.weights))?;
+        let Some(adapter) = &self.adapter else { return Ok(self) };
+        adapter.add_to(&self.weights)?;
+        if let Some(name) = self.weights.not_finite()? {
+            bail!("the adapter makes numbers of `{name}` infinite or NaN (use another checkpoint)");
+        }
         Ok(Self { adapter: None, ..self })
     }
 

@@ -63,9 +63,9 @@ pub(super) struct Slots<'a> {
 }
 
 impl<'a> Slots<'a> {
-    /// Makes slots for `most` rows at a time; 0 makes one for every row. Where rows continue in `any_order`, a CPU needs two tokens in a pass,
-    /// because products of a single row sum in another order. On a GPU, matrix libraries and kernels choose their order of sums by the number
-    /// of tokens and the longest row, so all passes have equally many tokens, and one of them fills the last column.
+    /// Makes slots for `most` rows at a time; 0 makes one for every row. Where rows continue in `any_order` on a GPU, all passes have equally
+    /// many tokens, and one of them fills the last column: there, matrix libraries and kernels choose their order of sums by the number of
+    /// tokens and the longest row.
     pub(super) fn new(
         policy: &'a Policy,
         model: &'a Decoder,
@@ -79,9 +79,8 @@ impl<'a> Slots<'a> {
         let count = if most == 0 { prompts.len() } else { most.min(prompts.len()) };
         let all = (count + 1).next_multiple_of(MULTIPLE);
         let (fewest, most, fewest_rows) = match (any_order, policy.device().is_cpu()) {
-            (true, true) => (2, MOST_TOKENS, 2),
+            (_, true) => (0, MOST_TOKENS, 0),
             (true, false) => (all, all - 1, count),
-            (false, true) => (0, MOST_TOKENS, 0),
             (false, false) => (0, count, 0),
         };
         Ok(Self {

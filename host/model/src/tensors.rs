@@ -9,6 +9,7 @@ use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 use super::files::{ModelFiles, Source};
+use super::ops::is_finite;
 
 /// Bytes before the header, which hold its length.
 const LENGTH: usize = 8;
@@ -68,11 +69,16 @@ impl<'a> TensorFile<'a> {
         Ok(Tensor::from_raw_buffer(&bytes, dtype, &info.shape, device)?)
     }
 
-    /// A tensor of floats as f32, on `device`. An error names the tensor.
+    /// A tensor of floats as f32, on `device`. An error names the tensor; a number that is not finite is one.
     pub(super) fn floats(&mut self, name: &str, device: &Device) -> Result<Tensor> {
         let floats = self.tensor(name, device).and_then(|tensor| {
             ensure!(tensor.dtype().is_float(), unsupported(tensor.dtype()));
-            Ok(tensor.to_dtype(DType::F32)?)
+            let tensor = tensor.to_dtype(DType::F32)?;
+            ensure!(
+                is_finite(&tensor)?,
+                "numbers of it are infinite or NaN (use another checkpoint, or fetch the file again)"
+            );
+            Ok(tensor)
         });
         floats.with_context(|| format!("cannot read tensor `{name}`"))
     }

@@ -2,18 +2,19 @@
 //!
 //! A matrix library first reorders the weights, which takes longer than the product itself for few rows.
 
+use std::ops::Range;
+
 use candle_core::{DType, Device, Layout, Result, Storage, Tensor, WithDType};
 use half::bf16;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::kernel::{for_rows, layout_error, rows, slice};
-use super::product::{Instructions, Packed, products_with_packed};
+use super::product::{Instructions, Packed, part_of, products_with_packed};
 use super::to_dtype;
 
 const NAME: &str = "few-rows";
-/// Smallest and largest number of rows for which this is the faster way (`benches/model.rs` prints both).
-const FEWEST: usize = 2;
+/// Largest number of rows for which this is the faster way (`benches/model.rs` prints both).
 const MOST: usize = 128;
 /// Largest number of row blocks of the weights that one thread takes at a time.
 const TAKEN: usize = 12;
@@ -44,14 +45,14 @@ impl Streamed {
     /// True if products of `rows` rows are faster with it.
     pub fn takes(&self, rows: usize) -> bool {
         match self {
-            Self::Stored(_) => (FEWEST..=MOST).contains(&rows),
+            Self::Stored(_) => (1..=MOST).contains(&rows),
             Self::Packed(_) => rows > 0,
         }
     }
 }
 
-/// `x weight^T` for `x` `[M, K]` and each `weight` `[N, K]`, all f32 or all bf16 on the CPU, as `[M, N]` in the dtype `out`, f32 or bf16. In
-/// f32, every sum runs in the order of K.
+/// `x weight^T` for `x` `[M, K]` and each `weight` `[N, K]`, all f32 or all bf16 on the CPU, as `[M, N]` in the dtype `out`, f32 or bf16. The
+/// bits are those of `product_of_rows`, but for tiles of bf16 with more than 4,096 numbers in a sum.
 ///
 /// Threads share the rows of all weights, so that small matrices do not wait for each other.
 pub fn products_of_few_rows<const COUNT: usize>(
@@ -85,6 +86,11 @@ fn products(x: &Tensor, weights: &[&Streamed], out: DType) -> Result<Vec<Tensor>
         _ => widened::<f32>(&wide, &stored)?,
     };
     products.iter().map(|product| to_dtype(product, out)).collect()
+}
+
+/// `x weight^T` for contiguous f32 on the CPU.
+pub(crate) fn product_with_few_rows(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    Ok(widened::<f32>(x, &[weight])?.remove(0))
 }
 
 /// A number of a weight.
@@ -258,16 +264,38 @@ fn write<S: Simd, const BLOCK: usize, const VECTORS: usize>(
     }
 }
 
-/// Sums of `BLOCK` rows of weights `[K]` with one panel `[K, VECTORS]`.
+/// Sums of `BLOCK` rows of weights `[K]` with one panel `[K, VECTORS]`, part by part.
 #[inline(always)]
 fn block<S: Simd, const BLOCK: usize, const VECTORS: usize>(
     simd: S,
     rows: &[&[f32]; BLOCK],
     panel: &[S::f32s],
 ) -> [[S::f32s; VECTORS]; BLOCK] {
+    let inner = panel.len() / VECTORS;
+    let part = part_of(inner);
+    let mut sums = part_of_block(simd, rows, panel, 0..part.min(inner));
+    for from in (part..inner).step_by(part) {
+        let more = part_of_block::<S, BLOCK, VECTORS>(simd, rows, panel, from..(from + part).min(inner));
+        for (sum, more) in sums.iter_mut().flatten().zip(more.iter().flatten()) {
+            *sum = simd.add_f32s(*sum, *more);
+        }
+    }
+    sums
+}
+
+/// The sums over the numbers `range` of K.
+#[inline(always)]
+fn part_of_block<S: Simd, const BLOCK: usize, const VECTORS: usize>(
+    simd: S,
+    rows: &[&[f32]; BLOCK],
+    panel: &[S::f32s],
+    range: Range<usize>,
+) -> [[S::f32s; VECTORS]; BLOCK] {
     let mut sums = [[simd.splat_f32s(0.0); VECTORS]; BLOCK];
+    let panel = &panel[range.start * VECTORS..range.end * VECTORS];
+    let rows = rows.map(|row| &row[range.clone()]);
     for (k, x) in panel.chunks_exact(VECTORS).enumerate() {
-        for (sums, row) in sums.iter_mut().zip(rows) {
+        for (sums, row) in sums.iter_mut().zip(&rows) {
             let weight = simd.splat_f32s(row[k]);
             for (sum, x) in sums.iter_mut().zip(x) {
                 *sum = simd.mul_add_f32s(weight, *x, *sum);

@@ -2,7 +2,8 @@
 //!
 //! Each operation is a candle custom op with a CPU kernel generic over `f32` and `f64`. Each backward pass is a
 //! separate function, which the trainer's own backward pass calls: candle's autograd does not see through these ops.
-//! All kernels compute row by row in a fixed order, so the bits of a result do not depend on the number of threads.
+//! All kernels compute row by row in a fixed order, so the bits of a result do not depend on the number of threads. Those of a row do not
+//! depend on the rows beside it, in products of rows ([`product_of_rows`]) and in all that is no product.
 //! CUDA devices have kernels of their own (`cuda`) for f32 and bf16. `generic` has compositions for what they lack.
 //! On the CPU, kernels compute with f32 also for bf16, which they widen as they read and round as they write.
 
@@ -13,12 +14,14 @@ mod add;
 mod attention;
 mod bf16;
 mod bias;
+mod by_row;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod decode;
 mod divergence;
 mod draw;
 mod few_rows;
+mod finite;
 mod generic;
 mod kept;
 mod kernel;
@@ -45,12 +48,14 @@ pub use attention::{attention, attention_backward};
 use bf16::{by_kernel, is_rounded, on_cpu};
 pub use bf16::{narrowed, round_by_chance, to_dtype};
 pub use bias::{add_bias, sum_rows};
+pub use by_row::product_of_rows;
 #[cfg(feature = "cuda")]
 pub use cuda::{are_kernels_kept, load_kernels};
 pub use decode::{append_to_cache, decode_attention, decode_heads};
 pub use divergence::{divergence, divergence_of_products};
 pub use draw::{NOT_FINITE, argmax, draw, pick, weigh};
 pub use few_rows::{Streamed, products_of_few_rows};
+pub use finite::is_finite;
 pub use kept::{DecodeRows, Starts};
 pub use kernel::{sum_blocks, sum_squares};
 pub use logps::{

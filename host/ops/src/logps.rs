@@ -7,7 +7,7 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Device, Layout, Resul
 use super::kernel::{dtype_error, for_rows, layout_error, maximum, rows, slice};
 use super::number::{Number, Real};
 use super::product::{Instructions, add_product};
-use super::{Truncation, add_to, fused, generic, has_kernel, is_rounded, product, to_dtype, truncate};
+use super::{Truncation, add_to, fused, generic, has_kernel, is_rounded, product, product_of_rows, to_dtype, truncate};
 
 /// Number of logits that exist at one time (16 MiB in f32): a CPU's caches hold them.
 const CHUNK_LOGITS: usize = 1 << 22;
@@ -145,10 +145,10 @@ fn by_hidden(
     for from in (0..rows).step_by(chunk) {
         let len = chunk.min(rows - from);
         let hidden = hidden.narrow(0, from, len)?;
-        let logits = product(&hidden, &head.t()?, dtype_of_logits(head))?;
+        let logits = product_of_rows(&hidden, &head.t()?, dtype_of_logits(head))?;
         let d_logits = loss.by_logits(&logits, from, len, hidden.dtype())?;
         drop(logits);
-        d_hidden.push(product(&d_logits, head, hidden.dtype())?);
+        d_hidden.push(product_of_rows(&d_logits, head, hidden.dtype())?);
         each(&d_logits, &hidden)?;
     }
     if d_hidden.is_empty() { hidden.zeros_like() } else { Tensor::cat(&d_hidden, 0) }

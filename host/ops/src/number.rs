@@ -12,6 +12,9 @@ pub trait Real: FloatDType + std::ops::Neg<Output = Self> {
     /// The square root.
     fn sqrt(self) -> Self;
 
+    /// `self factor + addend`, rounded once.
+    fn mul_add(self, factor: Self, addend: Self) -> Self;
+
     /// The larger of two numbers.
     #[inline(always)]
     fn larger(self, other: Self) -> Self {
@@ -28,6 +31,10 @@ impl Real for f32 {
     fn sqrt(self) -> Self {
         f32::sqrt(self)
     }
+    #[inline(always)]
+    fn mul_add(self, factor: Self, addend: Self) -> Self {
+        f32::mul_add(self, factor, addend)
+    }
 }
 
 impl Real for f64 {
@@ -36,6 +43,10 @@ impl Real for f64 {
     }
     fn sqrt(self) -> Self {
         f64::sqrt(self)
+    }
+    #[inline(always)]
+    fn mul_add(self, factor: Self, addend: Self) -> Self {
+        f64::mul_add(self, factor, addend)
     }
 }
 

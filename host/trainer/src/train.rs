@@ -228,6 +228,9 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
     let token_weights = &decision.token_weights;
     let step = control::Taken { policy, optimizer, batch: &batch, info: &info, token_weights, work, measured };
     let applied = control::apply(&mut components.step_controls, &mut recorder, before, outcome, step)?;
+    if applied.taken {
+        control::check_finite(policy, optimizer, &info)?;
+    }
     decision::step_end(components, &mut recorder, &batch, &judged, &decision, applied.taken)?;
 
     let passes = policy.tokens_of_passes(&batch.sampled().sequences, work.micro_batch);

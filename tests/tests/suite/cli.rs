@@ -182,6 +182,8 @@ fn sft_refuses_bad_input() {
         "--set train.max_steps=1 --set eval.num_prompts=0 --set train.learning_rate=1e30 --set train.warmup_ratio=0";
     let broken = folder.host(&format!("sft --output-dir out {step}")).failed();
     assert!(broken.ends_with(" at step 1 (lower `train.learning_rate`)"), "{broken}");
+    let infinite = folder.host(&format!("sft --output-dir out {step} --set train.learning_rate=1e39")).failed();
+    assert_snapshot!(infinite, @"step 1 makes numbers of `lm_head.weight` infinite or NaN (lower `train.learning_rate`)");
     assert!(!folder.path().join("out").exists());
     folder.write("taken/file", "");
     assert_snapshot!(folder.refused("sft --output-dir taken"), @"`taken` exists already (choose another `--output-dir`)");

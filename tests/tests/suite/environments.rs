@@ -64,6 +64,17 @@ fn the_models_tokens_alone_count_and_no_timing_changes_a_bit() {
     assert_eq!(bf16("bf16", "0").weights(), bf16("bf16-slow", "0.003").weights());
 }
 
+/// The mask reads the log-probabilities with which the tokens were drawn, so a bit of them would reach the weights.
+#[test]
+fn no_timing_changes_a_bit_of_an_adapter() {
+    let folder = folder();
+    let adapter = "--plugin libmasks.so --set recipe=dppo --set model.use_peft=true --set train.learning_rate=0.01";
+    let run = |name: &str, keys: &str, delay: &str| {
+        folder.train(name, &format!("{} {adapter} --set reward=[{{use=\"environment\"}}]", with(keys, delay)))
+    };
+    run("slow", ",workers=2", "0.003").assert_same_files(&run("whole", "", "0"));
+}
+
 #[test]
 fn no_row_waits_for_the_answer_to_another() {
     let folder = Folder::new();

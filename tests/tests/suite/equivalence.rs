@@ -89,6 +89,21 @@ fn a_split_batch_is_the_whole_batch() {
 }
 
 #[test]
+fn before_the_gradient_no_split_changes_a_bit() {
+    let folder = Folder::new();
+    let args = format!("{CAPO} {ONE_STEP}");
+    let whole = folder.train("whole", &format!("{args} {}", split(48)));
+    for size in [12, 1] {
+        let split = folder.train(&format!("split{size}"), &format!("{args} {}", split(size)));
+        let (ours, theirs) = (&whole.metrics()[0], &split.metrics()[0]);
+        // Prompts that several micro-batches share are computed in each.
+        let of_gradient = |name: &str| name.contains("grad_norm") || name == "tokens/computed";
+        let different = ours.keys().filter(|name| ours[*name] != theirs[*name] && !of_gradient(name));
+        assert_eq!(different.collect::<Vec<_>>(), [""; 0], "{size}");
+    }
+}
+
+#[test]
 fn activations_stored_for_the_backward_pass_change_no_bit() {
     let folder = Folder::new();
     let args = format!("{CAPO} {FOUR_STEPS} {}", split(8));

@@ -8,6 +8,7 @@ use tests::artifacts::workspace;
 use tests::run_dir::tensors;
 use tests::{Folder, RunDir, names};
 
+use crate::ONE_STEP;
 use crate::refused::assert_refused;
 
 /// Largest deviation from the reference, as a share of the batch's largest value.
@@ -239,4 +240,19 @@ fn overrides_that_nothing_reads_are_refused() {
     let table = |set: &str| folder.said(&format!("{sweep} {set}"));
     assert_ne!(table("--set train.learning_rate=1"), table(""));
     assert!(folder.refused(&format!("{sweep} --set train.seed=1")).contains("a replay does not read it"));
+}
+
+#[test]
+fn equal_runs_write_equal_bytes() {
+    let folder = Folder::new();
+    let bytes = |file: &str| std::fs::read(folder.path().join(file)).unwrap();
+    let file = batch_file::name(0);
+    for name in ["one", "two"] {
+        folder.train(name, &format!("--plugin libcapo.so {ONE_STEP} --dump-batches dump-{name}"));
+        folder.said(&format!("replay --plugin libcapo.so --out out-{name} dump-{name}/{file}"));
+    }
+    for kind in ["dump", "out"] {
+        let [one, two] = ["one", "two"].map(|name| bytes(&format!("{kind}-{name}/{file}")));
+        assert!(one == two, "{kind}");
+    }
 }

@@ -31,14 +31,16 @@ fn scores_are_those_of_transformers() {
         let score = format!("score --model {} --input rows.jsonl", directory.display());
         let outcome = folder.host(&format!("{score} --out scores.jsonl")).succeeded();
         assert_eq!(outcome.stdout, "7 completions, 22 tokens: `scores.jsonl`\n");
-        // The scores are equal in other batches: one row each, and all rows to the terminal.
-        let apart = folder.said(&format!("{score} --batch-tokens 1 --out -"));
-        for scores in [folder.json_lines("scores.jsonl"), json_lines(&apart)] {
-            assert_eq!(scores.len(), rows.len());
-            for (ours, theirs) in scores.iter().map(logps).zip(rows.iter().map(logps)) {
-                assert_eq!(ours.len(), theirs.len());
-                assert!(ours.iter().zip(&theirs).all(|(a, b)| (a - b).abs() < 1e-5), "{ours:?} {theirs:?}");
-            }
+        let scores = folder.json_lines("scores.jsonl");
+        assert_eq!(scores.len(), rows.len());
+        for (ours, theirs) in scores.iter().map(logps).zip(rows.iter().map(logps)) {
+            assert_eq!(ours.len(), theirs.len());
+            assert!(ours.iter().zip(&theirs).all(|(a, b)| (a - b).abs() < 1e-5), "{ours:?} {theirs:?}");
+        }
+        // Other batches do not change a digit: of one row each, and of a few, to the terminal.
+        for tokens in [1, 20] {
+            let apart = folder.said(&format!("{score} --batch-tokens {tokens} --out -"));
+            assert_eq!(json_lines(&apart), scores, "{tokens}");
         }
     }
 }
@@ -87,13 +89,17 @@ fn weights_that_are_not_finite_are_told() {
     std::fs::remove_file(path.join(capo_loader::manifest::FILE)).unwrap();
     let weights = path.join("model.safetensors");
     let mut bytes = std::fs::read(&weights).unwrap();
-    let end = bytes.len();
-    bytes[end - 65_536..].chunks_exact_mut(4).for_each(|value| value.copy_from_slice(&f32::NAN.to_le_bytes()));
-    std::fs::write(&weights, bytes).unwrap();
+    let mut fill = |number: f32| {
+        let end = bytes.len();
+        bytes[end - 65_536..].chunks_exact_mut(4).for_each(|value| value.copy_from_slice(&number.to_le_bytes()));
+        std::fs::write(&weights, &bytes).unwrap();
+    };
     folder.write("rows.jsonl", "{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n");
-    let failed =
-        folder.host(&format!("score --model {} --input rows.jsonl --out scores.jsonl", path.display())).failed();
-    assert_snapshot!(failed, @"the model produced a log-probability that is not finite (are its weights?)");
+    let score = "score --model run/checkpoints/step-000001 --input rows.jsonl --out scores.jsonl";
+    fill(f32::NAN);
+    assert_snapshot!(folder.refused(score), @"cannot use `run/checkpoints/step-000001/model.safetensors`: cannot read tensor `model.layers.1.mlp.up_proj.weight`: numbers of it are infinite or NaN (use another checkpoint, or fetch the file again)");
+    fill(f32::MAX);
+    assert_snapshot!(folder.host(score).failed(), @"the model produced a log-probability that is not finite (are its weights?)");
     assert!(!folder.path().join("scores.jsonl").exists());
 }
 

@@ -8,6 +8,7 @@ use super::super::config::{CONFIG_FILE, Config};
 use super::super::decoder::Decoder;
 use super::super::family::{Family, shown};
 use super::super::files::ModelFiles;
+use super::super::ops;
 use super::super::packed::Packed;
 use super::super::params::Params;
 use super::labels;
@@ -57,7 +58,8 @@ impl Scorer {
         };
         let last: Vec<u32> = rows.iter().enumerate().map(last).collect();
         let x = x.index_select(&Tensor::new(last, device)?, 0)?;
-        Ok(self.model.features(&x)?.matmul(&self.score)?.flatten_all()?.to_vec1()?)
+        let scores = ops::product_of_rows(&self.model.features(&x)?, &self.score, DType::F32)?;
+        Ok(scores.flatten_all()?.to_vec1()?)
     }
 }
 

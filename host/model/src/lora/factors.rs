@@ -36,20 +36,25 @@ impl Factors {
 
     /// Returns `y + s B A x` for `x` `[N, in]` and `y` `[N, out]`.
     pub(crate) fn add_to(&self, y: &Tensor, x: &Tensor) -> Result<Tensor> {
-        let inner = ops::matmul(&self.thinned(x)?, &self.a.t()?)?.affine(self.scale, 0.0)?;
-        Ok(ops::add(&ops::matmul(&inner, &self.b.t()?)?, y)?)
+        let inner = self.inner(&self.thinned(x)?)?;
+        Ok(ops::add(&of_rows(&inner, &self.b.t()?)?, y)?)
     }
 
     /// The gradients by the input and both factors; `dy` is `[N, out]`.
     pub(crate) fn backward(&self, x: &Tensor, dy: &Tensor) -> Result<FactorGradients> {
         let x = self.thinned(x)?;
-        let inner = ops::matmul(&x, &self.a.t()?)?.affine(self.scale, 0.0)?;
-        let d_inner = ops::matmul(dy, &self.b)?.affine(self.scale, 0.0)?;
+        let inner = self.inner(&x)?;
+        let d_inner = of_rows(dy, &self.b)?.affine(self.scale, 0.0)?;
         Ok(FactorGradients {
             b: ops::matmul(&dy.t()?, &inner)?,
             a: ops::matmul(&d_inner.t()?, &x)?,
-            x: self.thinned(&ops::matmul(&d_inner, &self.a)?)?,
+            x: self.thinned(&of_rows(&d_inner, &self.a)?)?,
         })
+    }
+
+    /// `s A x` for what dropout left of `x`, `[N, r]`.
+    fn inner(&self, thinned: &Tensor) -> Result<Tensor> {
+        Ok(of_rows(thinned, &self.a.t()?)?.affine(self.scale, 0.0)?)
     }
 
     fn thinned(&self, x: &Tensor) -> Result<Tensor> {
@@ -58,6 +63,11 @@ impl Factors {
             None => Ok(x.clone()),
         }
     }
+}
+
+/// `a b` in the dtype of `a`, whose rows are tokens: how many others run beside a token changes no bit of it.
+fn of_rows(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    Ok(ops::product_of_rows(a, b, a.dtype())?)
 }
 
 /// Identifies the dropout of one step. What is dropped is a function of a number's position, so all passes of the step drop the same.

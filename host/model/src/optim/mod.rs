@@ -152,6 +152,16 @@ impl Optimizer {
         Ok((norms > 0.0 && norms.is_finite()).then(|| product / norms))
     }
 
+    /// The name, as in a state, of the first moment that has a number that is not finite.
+    pub fn not_finite(&self) -> Result<Option<String>> {
+        for moments in self.rule.moments() {
+            if let Some(name) = moments.not_finite()? {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
+    }
+
     pub fn bytes(&self) -> usize {
         self.rule.moments().iter().map(Moments::bytes).sum()
     }

@@ -8,7 +8,8 @@ use host_ops::rng;
 use rand::Rng;
 
 use crate::device::Dtype;
-use crate::ops::{round_by_chance, to_dtype};
+use crate::ops::{is_finite, round_by_chance, to_dtype};
+use crate::params::not_finite;
 use crate::{EMBEDDING, HEAD, Params};
 
 /// Inputs of one weight's update in an optimizer step.
@@ -88,6 +89,17 @@ impl Moments {
         Ok(())
     }
 
+    /// The name in a state of the first weight whose moment has a number that is not finite.
+    pub fn not_finite(&self) -> Result<Option<String>> {
+        let name = not_finite(self.tensors.iter().map(|(name, moment)| (name.as_str(), moment)))?;
+        Ok(name.map(|name| self.named(name)))
+    }
+
+    /// Name of the moment of the weight `name` in a state.
+    fn named(&self, name: &str) -> String {
+        format!("{}/{name}", self.kind)
+    }
+
     pub fn bytes(&self) -> usize {
         self.tensors.values().map(|moment| moment.elem_count() * moment.dtype().size_in_bytes()).sum()
     }
@@ -103,7 +115,7 @@ impl Moments {
     /// Adds the moments to `state`. Moments in host memory are shared, others are copied to host memory.
     pub fn save(&self, state: &mut State) -> Result<()> {
         for (name, moment) in &self.tensors {
-            state.insert(format!("{}/{name}", self.kind), moment.to_device(&Device::Cpu)?);
+            state.insert(self.named(name), moment.to_device(&Device::Cpu)?);
         }
         Ok(())
     }
@@ -122,6 +134,10 @@ impl Moments {
                 moment.dims(),
                 slot.dtype(),
                 slot.dims()
+            );
+            ensure!(
+                is_finite(&moment)?,
+                "numbers of `{full}` in the optimizer state are infinite or NaN (use an earlier checkpoint)"
             );
             *slot = moment.to_device(slot.device())?;
         }

@@ -1,6 +1,7 @@
 //! Models and optimizers, from outside.
 
 mod frozen_models;
+mod model_company;
 mod model_families;
 mod model_files;
 mod model_generate;

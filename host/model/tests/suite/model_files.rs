@@ -226,3 +226,24 @@ fn configurations_of_transformers_5_are_written_for_both_releases() {
     assert_eq!((&written["rope_theta"], &written["rope_scaling"]["factor"]), (&5000.0.into(), &2.0.into()));
     assert_eq!((&written["dtype"], &written["torch_dtype"]), (&"float32".into(), &"float32".into()));
 }
+
+#[test]
+fn numbers_that_are_not_finite_are_neither_read_nor_written() {
+    for number in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let directory = copy("untied");
+        let whole = load(directory.path()).unwrap();
+        let norm = |name: &str| name == "model.norm.weight";
+        rewrite(directory.path(), |name, tensor| {
+            Some(if norm(name) { tensor.affine(number, 0.0).unwrap() } else { tensor })
+        });
+        let refused = "cannot read tensor `model.norm.weight`: numbers of it are infinite or NaN (use another checkpoint, or fetch the file again)";
+        assert!(message(directory.path()).ends_with(refused));
+
+        let var = whole.params().get("model.norm.weight").unwrap();
+        var.set(&var.affine(number, 0.0).unwrap()).unwrap();
+        let out = TempDir::new().unwrap();
+        let error = format!("{:#}", whole.save(out.path()).unwrap_err());
+        assert!(error.ends_with("`model.norm.weight` has a number that is not finite"), "{error}");
+        assert_eq!(fs::read_dir(out.path()).unwrap().count(), 0, "nothing is left behind");
+    }
+}

@@ -100,6 +100,19 @@ fn saved_adapters_have_the_same_bits_and_merged_ones_are_pefts() {
 }
 
 #[test]
+fn a_merged_weight_that_is_not_finite_is_an_error() {
+    let policy = trained("llama3", 0.0);
+    for (_, var) in policy.params().iter() {
+        var.set(&var.affine(1e30, 0.0).unwrap()).unwrap();
+    }
+    let error = policy.merged().err().unwrap().to_string();
+    assert_eq!(
+        error,
+        "the adapter makes numbers of `model.layers.0.mlp.down_proj.weight` infinite or NaN (use another checkpoint)"
+    );
+}
+
+#[test]
 fn a_fresh_adapter_changes_nothing_and_is_that_of_its_seed() {
     let policy = fresh("llama3", settings(0.0)).unwrap();
     let plain = Policy::load(&base("llama3"), &Device::Cpu).unwrap();

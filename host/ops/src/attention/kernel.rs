@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use super::super::packing::{Block, HeadSizes, Packing, Piece, Stem};
 use crate::kernel::{dot, for_rows, layout_error, maximum, rows, slice, sum};
 use crate::number::{Number, Real};
+use crate::product::part_of;
 use crate::to_dtype;
 
 /// A matrix inside a slice: number `j` of line `i` is at `i * line + j * inner`.
@@ -34,6 +35,9 @@ impl<'a, T> Matrix<'a, T> {
     }
 }
 
+/// Number of results up to which the matrix library splits sums over lanes, if it finds the numbers of both inner axes side by side.
+const IN_LANES: usize = 256;
+
 /// `out = a b`, or with `adds` `out += a b`, for `a` `[m, k]`, `b` `[k, n]` and `out` `[m, n]`, whose lines are `line` numbers apart.
 fn multiply<T: Real>(
     (m, k, n): (usize, usize, usize),
@@ -42,33 +46,79 @@ fn multiply<T: Real>(
     adds: bool,
 ) {
     assert!(m * k * n > 0 && a.fits(m, k) && b.fits(k, n) && (m - 1) * line + n <= out.len());
-    let (one, to) = (T::from_f64(1.0), out.as_mut_ptr());
+    let (one, to, part) = (T::from_f64(1.0), out.as_mut_ptr(), part_of(k));
     let (a_at, b_at) = (a.numbers.as_ptr(), b.numbers.as_ptr());
     let [line, a_line, a_inner, b_line, b_inner] = [line, a.line, a.inner, b.line, b.inner].map(|step| step as isize);
-    // SAFETY: the assertion says that all numbers of the three matrices lie in their slices, and `out` is borrowed alone.
-    unsafe {
-        gemm(
-            m,
-            n,
-            k,
-            to,
-            1,
-            line,
-            adds,
-            a_at,
-            a_inner,
-            a_line,
-            b_at,
-            b_inner,
-            b_line,
-            one,
-            one,
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
+    for from in (0..k).step_by(part) {
+        // SAFETY: the assertion says that all numbers of the three matrices lie in their slices, and `out` is borrowed alone. A part of the
+        // inner axis lies within the axis.
+        unsafe {
+            gemm(
+                m,
+                n,
+                part.min(k - from),
+                to,
+                1,
+                line,
+                adds || from > 0,
+                a_at.offset(from as isize * a_inner),
+                a_inner,
+                a_line,
+                b_at.offset(from as isize * b_line),
+                b_inner,
+                b_line,
+                one,
+                one,
+                false,
+                false,
+                false,
+                Parallelism::None,
+            );
+        }
     }
+}
+
+/// [`multiply`] for lines of `a` that stand in a block beside those of other completions: how many these are changes no bit. The numbers of a
+/// line of `a` lie side by side.
+fn multiply_in_company<T: Real>(
+    sizes @ (m, k, n): (usize, usize, usize),
+    (a, b): (Matrix<'_, T>, Matrix<'_, T>),
+    (out, line): (&mut [T], usize),
+) {
+    if m * n <= IN_LANES && b.line == 1 {
+        multiply_in_order(sizes, (a, b), (out, line));
+    } else if m == 1 {
+        // The library has a way of its own for one line.
+        let (twice, mut both) = (a.numbers[..k].repeat(2), vec![T::from_f64(0.0); 2 * n]);
+        multiply((2, k, n), (Matrix::new(&twice, 0, k), b), (&mut both, n), false);
+        out[..n].copy_from_slice(&both[..n]);
+    } else {
+        multiply(sizes, (a, b), (out, line), false);
+    }
+}
+
+/// Few results, with the bits that [`multiply`] gives many.
+fn multiply_in_order<T: Real>(
+    (m, k, n): (usize, usize, usize),
+    (a, b): (Matrix<'_, T>, Matrix<'_, T>),
+    (out, line): (&mut [T], usize),
+) {
+    let lines: Vec<T> = (0..k * n).map(|at| b.numbers[at / n * b.line + at % n * b.inner]).collect();
+    let out = &mut out[..(m - 1) * line + n];
+    for_rows!(out, line, |row, out| {
+        let (out, mut sums) = (&mut out[..n], vec![T::from_f64(0.0); n]);
+        for (number, lines) in lines.chunks(part_of(k) * n).enumerate() {
+            sums.fill(T::from_f64(0.0));
+            let numbers = &a.numbers[row * a.line + number * part_of(k)..];
+            for (number, line) in numbers.iter().zip(lines.chunks_exact(n)) {
+                sums.iter_mut().zip(line).for_each(|(sum, other)| *sum = number.mul_add(*other, *sum));
+            }
+            match number {
+                0 => out.copy_from_slice(&sums),
+                _ => out.iter_mut().zip(&sums).for_each(|(out, sum)| *out += *sum),
+            }
+        }
+    });
 }
 
 /// Numbers of the packed matrices, and what is common to all blocks of a key head.
@@ -101,7 +151,7 @@ impl<'a, T: Real> Head<'a, T> {
         let mut scores = vec![T::from_f64(0.0); block.rows.len() * line];
         if context > 0 {
             let pair = (self.of_queries(left, block.rows.start), self.of_keys(right, block.context.start).t());
-            multiply((block.rows.len(), width, context), pair, (&mut scores, line), false);
+            multiply_in_company((block.rows.len(), width, context), pair, (&mut scores, line));
         }
         for piece in &block.pieces {
             let pair = (self.of_queries(left, piece.rows.start), self.of_keys(right, piece.first).t());
@@ -145,7 +195,7 @@ impl<'a, T: Real> Head<'a, T> {
         let (width, line, context) = (self.sizes.width, block.keys(), block.context.len());
         if context > 0 {
             let pair = (Matrix::new(factors, 0, line), self.of_keys(right, block.context.start));
-            multiply((block.rows.len(), context, width), pair, (out, width), false);
+            multiply_in_company((block.rows.len(), context, width), pair, (out, width));
         }
         for piece in &block.pieces {
             let row = piece.rows.start - block.rows.start;

@@ -3,10 +3,11 @@
 //! Numbers of bf16 are multiplied exactly and summed in f32. Products of f32 are left to the matrix library.
 //!
 //! The instructions add in orders of their own, so results differ in their last bits from one to the other. The number of threads changes
-//! no bit. Products of bf16 below 1.2e-38 count as 0.
+//! no bit. The number of rows changes none in tiles, and in f32 where `by_row` computes. Products of bf16 below 1.2e-38 count as 0.
 
 mod few_rows;
 mod instructions;
+mod library;
 mod multiply;
 mod pack;
 pub mod tile;
@@ -21,6 +22,7 @@ pub(crate) use few_rows::products_with_packed;
 #[cfg(feature = "testing")]
 pub use instructions::INSTRUCTIONS;
 pub use instructions::Instructions;
+pub(crate) use library::{in_f32, in_parts, part_of};
 use pack::{Matrix, Values};
 
 const NAME: &str = "product";
@@ -38,6 +40,16 @@ pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// `a b` for `a` `[.., M, R]` and `b` `[.., R, N]`, in the dtype `out`. If one of them is bf16 on the CPU, both are rounded to bf16; on a
 /// GPU `b` is rounded to the dtype of `a`. Sums of bf16 are f32.
 pub fn product(a: &Tensor, b: &Tensor, out: DType) -> Result<Tensor> {
+    product_by(in_f32, a, b, out)
+}
+
+/// [`product`] with `in_f32` for what is multiplied in f32.
+pub(crate) fn product_by(
+    in_f32: impl Fn(&Tensor, &Tensor) -> Result<Tensor>,
+    a: &Tensor,
+    b: &Tensor,
+    out: DType,
+) -> Result<Tensor> {
     let here = a.device().is_cpu() && matches!(out, DType::F32 | DType::BF16);
     if here && [a.dtype(), b.dtype()].contains(&DType::BF16) {
         let instructions = Instructions::of_this_machine()?;
@@ -62,55 +74,6 @@ pub(crate) fn add_product(sum: Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor>
     }
     let product = product(a, b, sum.dtype())?;
     super::add_to(sum, &product)
-}
-
-/// `a b` by the matrix library, as candle calls it. For two matrices of f32 on the CPU the result is written once; candle first fills it with
-/// zeros, on one thread.
-fn in_f32(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    let (a_storage, a_layout) = a.storage_and_layout();
-    let (b_storage, b_layout) = b.storage_and_layout();
-    let (Storage::Cpu(CpuStorage::F32(left)), Storage::Cpu(CpuStorage::F32(right))) = (&*a_storage, &*b_storage) else {
-        return a.matmul(b);
-    };
-    let (&[rows, inner], &[same, columns]) = (a.dims(), b.dims()) else { return a.matmul(b) };
-    let count = rows * columns;
-    if inner != same || inner == 0 || count == 0 {
-        return a.matmul(b);
-    }
-    let strides = |layout: &Layout| (layout.stride()[0] as isize, layout.stride()[1] as isize);
-    let ((a_line, a_inner), (b_line, b_inner)) = (strides(a_layout), strides(b_layout));
-    let threads = candle_core::utils::get_num_threads();
-    let parallelism = if threads > 1 { gemm::Parallelism::Rayon(threads) } else { gemm::Parallelism::None };
-    let (left, right) = (&left[a_layout.start_offset()..], &right[b_layout.start_offset()..]);
-    let mut out = Vec::with_capacity(count);
-    // SAFETY: a tensor's layout stays within its storage. `gemm` writes `rows` lines of `columns` numbers without reading them before, which
-    // are all of the `count` numbers that there is room for.
-    unsafe {
-        gemm::gemm(
-            rows,
-            columns,
-            inner,
-            out.as_mut_ptr(),
-            1,
-            columns as isize,
-            false,
-            left.as_ptr(),
-            a_inner,
-            a_line,
-            right.as_ptr(),
-            b_inner,
-            b_line,
-            0.0,
-            1.0_f32,
-            false,
-            false,
-            false,
-            parallelism,
-        );
-        out.set_len(count);
-    }
-    drop((a_storage, b_storage));
-    Tensor::from_vec(out, (rows, columns), a.device())
 }
 
 /// True if the product of two matrices, the first of which is `a`, has numbers wider than theirs on a GPU.

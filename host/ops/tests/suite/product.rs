@@ -1,7 +1,7 @@
 use candle_core::{DType, Device, Tensor};
 use host_ops::parts::Instructions;
 use host_ops::testing::INSTRUCTIONS;
-use host_ops::{Streamed, product, products_of_few_rows};
+use host_ops::{Streamed, product, product_of_rows, products_of_few_rows};
 
 fn of(shape: (usize, usize), step: f32, dtype: DType) -> Tensor {
     let values = (0..shape.0 * shape.1).map(|i| (i as f32 * step).sin()).collect::<Vec<f32>>();
@@ -131,5 +131,35 @@ fn sizes_that_do_not_fit_are_an_error() {
         assert!(product(&a, &b, DType::F32).is_err());
         let weight = streamed(&of((5, 4), 0.3, DType::BF16), DType::BF16);
         assert!(products_of_few_rows(&a, [&weight], DType::BF16).is_err());
+    });
+}
+
+/// A row is multiplied alone, with 2, 7, 33 and 200 others, with weights in either memory order and with streamed ones: of few and many
+/// columns, and with sums of one part and of several.
+#[test]
+fn a_row_has_the_same_bits_in_any_company() {
+    const MOST: usize = 201;
+    with_each(|name| {
+        for (inner, columns) in
+            [(1, 40), (2, 300), (8, 576), (16, 1), (64, 1), (64, 8), (64, 15), (600, 8), (513, 70), (1_100, 300)]
+        {
+            for dtype in [DType::F32, DType::BF16] {
+                let (x, weight) = (of((MOST, inner), 0.7, dtype), of((columns, inner), 0.3, dtype));
+                let (turned, streamed) = (weight.t().unwrap(), streamed(&weight, dtype));
+                let across = turned.contiguous().unwrap();
+                let expected = bits(&product_of_rows(&x, &turned, DType::F32).unwrap());
+                for rows in [1, 3, 8, 34, MOST] {
+                    let from = (MOST - rows) / 2;
+                    let some = x.narrow(0, from, rows).unwrap();
+                    let expected = &expected[from * columns..][..rows * columns];
+                    for weight in [&turned, &across] {
+                        let found = bits(&product_of_rows(&some, weight, DType::F32).unwrap());
+                        assert!(found == expected, "{rows} x {inner} x {columns}, {dtype:?}, {name}");
+                    }
+                    let [found] = products_of_few_rows(&some, [&streamed], DType::F32).unwrap();
+                    assert!(bits(&found) == expected, "{rows} x {inner} x {columns}, {dtype:?}, {name}, streamed");
+                }
+            }
+        }
     });
 }

@@ -51,7 +51,7 @@ pub struct TrainConfig {
     /// the same bits.
     #[setting(default = 1024, unit = "MiB")]
     pub activation_budget: u64,
-    /// Backward passes of one optimizer step. The split does not change the update.
+    /// Backward passes of one optimizer step. The split changes last digits of the gradient, and [nothing before it](../docs/objectives.md#batches).
     #[setting(default = 1, at_least = 1, trl)]
     pub gradient_accumulation_steps: usize,
     /// Backward passes that one rollout feeds; 0 is `gradient_accumulation_steps`. A rollout has at most 1048576 completions.

@@ -1,6 +1,6 @@
 //! Stage 6, between the gradient and the new weights: decides how much of the optimizer's step is applied.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use candle_core::DType;
 use capo_plugin::{Inputs, ParameterGroup, Point, StepControlHandle};
 
@@ -129,4 +129,20 @@ pub fn apply(
     }
     policy.device().synchronize()?;
     Ok(done)
+}
+
+/// Refuses weights and moments that are not finite, of which no checkpoint may be written: a run could not go on from it.
+pub fn check_finite(policy: &Policy, optimizer: &Optimizer, info: &StepInfo) -> Result<()> {
+    let (step, settings) = (info.step + 1, info.optimizer);
+    let go_on = "in the run's `config.toml`, and resume with `--allow-changed-config`";
+    if let Some(name) = policy.params().not_finite()? {
+        let decay = if settings.weight_decay > 0.0 { " or `train.weight_decay`" } else { "" };
+        bail!("step {step} makes numbers of `{name}` infinite or NaN (lower `train.learning_rate`{decay} {go_on})");
+    }
+    if let Some(name) = optimizer.not_finite()? {
+        bail!(
+            "the gradients of step {step} are too large for the optimizer's `{name}` (set `train.max_grad_norm` to 1 {go_on})"
+        );
+    }
+    Ok(())
 }
