@@ -10,15 +10,16 @@ use crate::warnings::Severity;
 
 /// Number of colours of the page's lines.
 const COLORS: usize = 10;
-/// Largest number of seeds whose rows are open at first.
-const OPEN_SEEDS: usize = 5;
+/// Largest number of cards whose seeds and advice are unfolded at first.
+const UNFOLDED: usize = 3;
 /// Number of cards from which on they are narrow.
 const MANY: usize = 7;
 
 /// The cards.
 pub fn cards(runs: &[FoundRun], groups: &[Group]) -> String {
     let class = if groups.len() >= MANY { "cards many" } else { "cards" };
-    let cards: String = groups.iter().enumerate().map(|(number, group)| card(runs, group, number)).collect();
+    let open = if groups.len() <= UNFOLDED { " open" } else { "" };
+    let cards: String = groups.iter().enumerate().map(|(number, group)| card(runs, group, number, open)).collect();
     let is_shown = |at: usize| groups.iter().any(|group| group.runs.contains(&at));
     let others: Vec<String> = (0..runs.len()).filter(|at| !is_shown(*at)).map(|at| shown(&runs[at].name)).collect();
     let others = match &others[..] {
@@ -38,10 +39,11 @@ struct Seed<'a> {
     held_out: Option<HeldOut>,
 }
 
-fn card(runs: &[FoundRun], group: &Group, number: usize) -> String {
+/// The card of a group; `open` is the attribute of its folded parts.
+fn card(runs: &[FoundRun], group: &Group, number: usize, open: &str) -> String {
     let of = |at: &usize| Seed { run: &runs[*at], summary: Summary::of(&runs[*at]), held_out: HeldOut::of(&runs[*at]) };
     let seeds: Vec<Seed<'_>> = group.runs.iter().map(of).collect();
-    let (found, worst) = findings(&seeds);
+    let (found, worst) = findings(&seeds, open);
     let color = number % COLORS;
     let chip =
         if seeds.len() > 1 { format!(" <small class=\"chip\">{} seeds</small>", seeds.len()) } else { String::new() };
@@ -53,7 +55,7 @@ fn card(runs: &[FoundRun], group: &Group, number: usize) -> String {
         facts(&seeds),
         outcome(&seeds),
         rows(&seeds),
-        if seeds.len() > 1 { each_seed(&seeds) } else { String::new() },
+        if seeds.len() > 1 { each_seed(&seeds, open) } else { String::new() },
     )
 }
 
@@ -160,7 +162,7 @@ fn rate(seeds: &[Seed<'_>]) -> Option<String> {
 }
 
 /// A row for each seed.
-fn each_seed(seeds: &[Seed<'_>]) -> String {
+fn each_seed(seeds: &[Seed<'_>], open: &str) -> String {
     let heads: String = ["run", "after", "best", "at step"].into_iter().map(head).collect();
     let row = |Seed { run, held_out, .. }: &Seed<'_>| {
         let cells = match held_out {
@@ -170,12 +172,11 @@ fn each_seed(seeds: &[Seed<'_>]) -> String {
         line("", &run.name, &cells.map(|cell| format!("<td>{cell}</td>")).concat())
     };
     let rows: String = seeds.iter().map(row).collect();
-    let open = if seeds.len() <= OPEN_SEEDS { " open" } else { "" };
     format!("<details{open}><summary>each seed</summary>\n{}</details>\n", table(" class=\"seeds\"", &heads, &rows))
 }
 
 /// What went wrong in the runs of a card, and the class of the worst of it.
-fn findings(seeds: &[Seed<'_>]) -> (String, &'static str) {
+fn findings(seeds: &[Seed<'_>], open: &str) -> (String, &'static str) {
     let mut by_metric: BTreeMap<(Severity, usize, String), Vec<(&FoundRun, Diagnosis)>> = BTreeMap::new();
     for seed in seeds {
         for (rank, diagnosis) in diagnose(seed.run).into_iter().enumerate() {
@@ -186,7 +187,7 @@ fn findings(seeds: &[Seed<'_>]) -> (String, &'static str) {
     }
     let remarks = || seeds.iter().flat_map(|seed| seed.run.remarks.iter().map(move |remark| (seed.run, remark)));
     let mut shown: String =
-        by_metric.iter().map(|((severity, _, _), found)| finding(*severity, found, seeds.len())).collect();
+        by_metric.iter().map(|((severity, _, _), found)| finding(*severity, found, seeds.len(), open)).collect();
     shown.extend(remarks().map(|(run, remark)| {
         let of = if seeds.len() > 1 { format!("{}: ", super::tables::shown(&run.name)) } else { String::new() };
         format!("<div class=\"finding warning\"><p>{of}{}</p></div>\n", sentence(remark))
@@ -204,7 +205,7 @@ fn findings(seeds: &[Seed<'_>]) -> (String, &'static str) {
 }
 
 /// One finding, in the words of the first run that has it.
-fn finding(severity: Severity, found: &[(&FoundRun, Diagnosis)], seeds: usize) -> String {
+fn finding(severity: Severity, found: &[(&FoundRun, Diagnosis)], seeds: usize, open: &str) -> String {
     let (_, first) = &found[0];
     let class = match severity {
         Severity::Error => "error",
@@ -218,7 +219,11 @@ fn finding(severity: Severity, found: &[(&FoundRun, Diagnosis)], seeds: usize) -
         _ => format!("in {} of {seeds} seeds ({}), {}", found.len(), runs.join(", "), first.when()),
     };
     let advice = first.finding.advice();
-    let advice = if advice.is_empty() { advice } else { format!("<p class=\"advice\">{}</p>", sentence(&advice)) };
+    let advice = if advice.is_empty() {
+        advice
+    } else {
+        format!("<details class=\"advice\"{open}><summary>what to try</summary><p>{}</p></details>", sentence(&advice))
+    };
     let (what, page, check) = (sentence(&first.finding.what), first.finding.page, first.finding.check);
     format!(
         "<div class=\"finding {class}\"><p><b>{when}</b>: {what}</p>{advice}<small>{page}, check <code>{check}</code></small></div>\n"
@@ -253,7 +258,7 @@ mod tests {
 
     fn card(runs: &[FoundRun]) -> String {
         let group = Group { name: runs[0].name.clone(), runs: (0..runs.len()).collect() };
-        super::card(runs, &group, 0)
+        super::card(runs, &group, 0, "")
     }
 
     fn has(card: &str, parts: &[&str]) {

@@ -22,12 +22,19 @@ pub fn sentence(text: &str) -> String {
     let first = shown(parts.next().unwrap_or_default());
     let code = |(at, part): (usize, &str)| match at % 2 {
         0 => {
-            let words: Vec<String> = part.split(' ').map(|word| format!("<span>{}</span>", shown(word))).collect();
-            format!("<code>{}</code>", words.join(" "))
+            format!("<code>{}</code>", part.split(' ').map(code_word).collect::<Vec<_>>().join(" "))
         }
         _ => shown(part),
     };
     first + &parts.enumerate().map(code).collect::<String>()
+}
+
+/// Longest word of code that a phone shows in one line, characters.
+const ONE_LINE: usize = 40;
+
+fn code_word(word: &str) -> String {
+    let class = if word.chars().count() > ONE_LINE { " class=\"long\"" } else { "" };
+    format!("<span{class}>{}</span>", shown(word))
 }
 
 /// A table that scrolls where it is too wide; `class` is an attribute or empty.
