@@ -245,7 +245,10 @@ fn a_page_answers_first() {
     assert_eq!([&found["open"], &found["broken"]], [0, 0], "folded, and no word of code is broken");
     assert_eq!(found["commands"][0], "--set train.learning_rate=3.3e-4");
     assert_eq!(found["shown"], serde_json::json!(["55.7%", "0.5"]));
-    assert_eq!(found["constant"], serde_json::json!([{ "title": "Skipped steps", "value": 0.0 }]));
+    let constant =
+        [("Left of the step by step_control", serde_json::json!(0.25)), ("Skipped steps", serde_json::json!(0))];
+    let constant = constant.map(|(title, value)| serde_json::json!({ "title": title, "value": value }));
+    assert_eq!(found["constant"], serde_json::json!(constant));
     assert_eq!([&found["by"], &found["colored"]], [&serde_json::json!("entropy"), &serde_json::json!(2)]);
     // Smoothed over the raw ones, except for what was measured on held-out prompts.
     assert!(found["weight"].as_f64().unwrap() > 0.5, "{}", found["weight"]);
@@ -258,7 +261,7 @@ fn a_page_answers_first() {
         "as it was measured",
     );
     assert_close(
-        drawn(&found["drawn"], "Learning rate", "run", "raw").get(&40).copied(),
+        drawn(&found["drawn"], "Learning rate", "run", "y").get(&40).copied(),
         1e-4,
         "a quarter of the schedule's",
     );

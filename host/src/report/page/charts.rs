@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::catalog::{self, Found};
 use super::groups::Group;
 use super::series::{Columns, Series};
-use crate::report::found::{Column, FoundRun, HeldOut};
+use crate::report::found::{Column, FoundRun, HeldOut, TAKEN_RATE};
 
 /// Largest count of numbers in all series together, which limits the page's size; then the smallest and largest limit per series.
 const NUMBERS: usize = 400_000;
@@ -155,8 +155,8 @@ fn chart(found: &Found, runs: &[FoundRun], columns: &mut [Columns<'_>], buckets:
     }
     let Found { title, chart, .. } = found;
     let unit = if chart.unit.is_empty() && title.contains('@') { "% of prompts" } else { chart.unit };
-    // What is measured on held-out prompts is not smoothed.
-    let exact = found.metrics.iter().all(|(_, name, _)| name.starts_with("eval"));
+    // What has no noise of a batch is not smoothed: held-out measurements and the learning rate.
+    let exact = found.metrics.iter().all(|(_, name, _)| name.starts_with("eval") || name == TAKEN_RATE);
     json!({ "section": chart.section, "title": title, "unit": unit, "log": chart.log, "exact": exact, "lines": lines })
 }
 

@@ -78,7 +78,7 @@ function overSeeds(data, lines, { axis, weight }) {
 }
 
 // The lines that a chart shows. `of` is the number of the run or group that each belongs to.
-// What is measured on held-out prompts is shown as it was measured.
+// What a chart has without noise is never smoothed.
 function linesOf(data, chart, all) {
   const state = chart.exact ? { ...all, weight: 0 } : all;
   if (!state.seeds) {
