@@ -79,6 +79,7 @@ fn a_limit_of_0_is_silence() {
         folder.write("too-fast/config.toml", format!("{settings}\nwarnings.{key} = 0\n"));
         folder.said("diagnose too-fast")
     };
-    assert!(off(&folder, "reward_fall").contains("no_signal"));
+    assert!(off(&folder, "reward_fall").contains("held_out_fell"));
+    assert!(off(&folder, "held_out_fall").contains("no_signal"));
     assert!(off(&folder, "no_signal_steps").ends_with("     nothing that the checks know of\n"));
 }

@@ -166,15 +166,17 @@ function watchTheme(page) {
 }
 
 // A table that is wider than its place says so: what is cut would not be missed.
+function markTables() {
+  for (const place of document.querySelectorAll(".wide")) {
+    place.classList.toggle("cut", place.scrollWidth - place.clientWidth - place.scrollLeft > 4);
+  }
+}
+
 function watchTables() {
-  const cut = ({ target: place }) => {
-    const hidden = place.scrollWidth - place.clientWidth - place.scrollLeft > 4;
-    place.classList.toggle("cut", hidden);
-  };
-  const size = new ResizeObserver((seen) => seen.forEach(cut));
+  const size = new ResizeObserver(markTables);
   for (const place of document.querySelectorAll(".wide")) {
     size.observe(place);
-    place.addEventListener("scroll", () => cut({ target: place }), { passive: true });
+    place.addEventListener("scroll", markTables, { passive: true });
   }
 }
 
