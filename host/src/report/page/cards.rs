@@ -1,12 +1,10 @@
 //! Cards at the head of a page: what became of the runs, one card for each series of runs that differ in the seed alone.
 
-use std::collections::BTreeMap;
-
 use super::groups::Group;
 use super::tables::{head, line, sentence, shown, table};
 use crate::report::found::{Diagnosis, FoundRun, HeldOut, REWARDS, Summary, diagnose, taken_share};
 use crate::terminal::{duration, grouped};
-use crate::warnings::Severity;
+use crate::warnings::{Severity, rank};
 
 /// Number of colours of the page's lines.
 const COLORS: usize = 10;
@@ -175,26 +173,41 @@ fn each_seed(seeds: &[Seed<'_>], open: &str) -> String {
     format!("<details{open}><summary>each seed</summary>\n{}</details>\n", table(" class=\"seeds\"", &heads, &rows))
 }
 
+/// What a check found in some runs of a card.
+struct Common<'a> {
+    /// Name of the finding, by which it is the same in several runs.
+    metric: String,
+    found: Vec<(&'a FoundRun, Diagnosis)>,
+}
+
+impl Common<'_> {
+    fn severity(&self) -> Severity {
+        self.found[0].1.finding.severity
+    }
+}
+
 /// What went wrong in the runs of a card, and the class of the worst of it.
 fn findings(seeds: &[Seed<'_>], open: &str) -> (String, &'static str) {
-    let mut by_metric: BTreeMap<(Severity, usize, String), Vec<(&FoundRun, Diagnosis)>> = BTreeMap::new();
+    let mut all: Vec<Common<'_>> = Vec::new();
     for seed in seeds {
-        for (rank, diagnosis) in diagnose(seed.run).into_iter().enumerate() {
-            let key = (diagnosis.finding.severity, diagnosis.finding.metric());
-            let at = by_metric.keys().find(|(severity, _, metric)| (*severity, metric) == (key.0, &key.1)).cloned();
-            by_metric.entry(at.unwrap_or((key.0, rank, key.1))).or_default().push((seed.run, diagnosis));
+        for diagnosis in diagnose(seed.run) {
+            let metric = diagnosis.finding.metric();
+            match all.iter_mut().find(|one| one.metric == metric) {
+                Some(one) => one.found.push((seed.run, diagnosis)),
+                None => all.push(Common { metric, found: vec![(seed.run, diagnosis)] }),
+            }
         }
     }
+    all.sort_by_key(|one| (one.severity(), rank(one.found[0].1.finding.check)));
     let remarks = || seeds.iter().flat_map(|seed| seed.run.remarks.iter().map(move |remark| (seed.run, remark)));
-    let mut shown: String =
-        by_metric.iter().map(|((severity, _, _), found)| finding(*severity, found, seeds.len(), open)).collect();
+    let mut shown: String = all.iter().map(|one| finding(one, seeds.len(), open)).collect();
     shown.extend(remarks().map(|(run, remark)| {
         let of = if seeds.len() > 1 { format!("{}: ", super::tables::shown(&run.name)) } else { String::new() };
         format!("<div class=\"finding warning\"><p>{of}{}</p></div>\n", sentence(remark))
     }));
-    let worst = match by_metric.keys().next() {
-        Some((Severity::Error, ..)) => "error",
-        Some((Severity::Warning, ..)) => "warning",
+    let worst = match all.first().map(Common::severity) {
+        Some(Severity::Error) => "error",
+        Some(Severity::Warning) => "warning",
         _ if remarks().next().is_some() => "warning",
         _ => "",
     };
@@ -205,9 +218,10 @@ fn findings(seeds: &[Seed<'_>], open: &str) -> (String, &'static str) {
 }
 
 /// One finding, in the words of the first run that has it.
-fn finding(severity: Severity, found: &[(&FoundRun, Diagnosis)], seeds: usize, open: &str) -> String {
+fn finding(common: &Common<'_>, seeds: usize, open: &str) -> String {
+    let found = &common.found;
     let (_, first) = &found[0];
-    let class = match severity {
+    let class = match common.severity() {
         Severity::Error => "error",
         Severity::Warning => "warning",
         Severity::Info => "info",
