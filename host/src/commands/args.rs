@@ -8,6 +8,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use super::inference_args::{GenerateArgs, ScoreArgs};
+use super::own_run::RunTrustArgs;
 use super::shared_args::{ConfigArgs, MaskArgs, PluginArgs, SettingsArgs};
 use crate::check::CheckArgs;
 
@@ -110,7 +111,7 @@ pub(super) enum Command {
     Diagnose(DiagnoseArgs),
     /// Write a page about runs: charts, settings side by side, completions token by token.
     ///
-    /// `host report runs/* --out report.html` writes one file that needs no network. Runs of the same settings but the seed are drawn as
+    /// `host report runs/*` writes one file, `report.html`, that needs no network. Runs of the same settings but the seed are drawn as
     /// their mean with its standard error. Runs that are still at work, or damaged, are shown as far as they are.
     Report(ReportArgs),
     /// List every component and recipe: its point, what it does, where it came from.
@@ -169,7 +170,7 @@ pub(super) struct TrainArgs {
     /// Goes on with the settings of the run's `config.toml` where they are not those that its checkpoint was made with.
     #[arg(long, requires = "resume")]
     pub(super) allow_changed_config: bool,
-    /// Goes on with the plugins that the run in DIR names, though other users may have written them there.
+    /// Goes on with the plugins and programs that the run in DIR names, though other users may have written them there.
     #[arg(long, requires = "resume")]
     pub(super) trust_run: bool,
     /// Starts a run though it may take more memory than is free: completions are counted as long as they may get.
@@ -193,6 +194,8 @@ pub(super) struct EvalArgs {
     pub(super) config: ConfigArgs,
     #[command(flatten)]
     pub(super) plugins: PluginArgs,
+    #[command(flatten)]
+    pub(super) run: RunTrustArgs,
     /// Where the policy computes: `cpu`, or `cuda:N` in a host built with CUDA. [default: the config's `train.device`]
     #[arg(long, value_name = "DEVICE")]
     pub(super) device: Option<String>,
@@ -346,9 +349,9 @@ pub(super) struct ReportArgs {
     /// Directories of runs, or folders of them.
     #[arg(required = true, value_name = "RUN")]
     pub(super) runs: Vec<PathBuf>,
-    /// Where the page goes.
+    /// Where the page goes. [default: `report.html`, which replaces an earlier report alone]
     #[arg(long, value_name = "FILE.html")]
-    pub(super) out: PathBuf,
+    pub(super) out: Option<PathBuf>,
 }
 
 #[derive(Args)]

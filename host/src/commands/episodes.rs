@@ -13,6 +13,7 @@ use super::failure::Failure;
 use super::generate::{Form, examples, generation};
 use super::inference_args::GenerateArgs;
 use super::output::{self, Lines};
+use super::own_run;
 use crate::config::{self, Config, Draft};
 use crate::data::{self, Example, Tokenizer};
 use crate::environment::{Conversation, Environment, Stage};
@@ -64,7 +65,10 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
 }
 
 fn open(args: &GenerateArgs) -> Result<(Actor, Vec<Example>)> {
-    let registry = args.plugins.open_within(config::component_timeout(args.config.as_deref(), &args.set))?;
+    let registry = match args.config.as_deref().and_then(own_run::of_config) {
+        Some(run) => own_run::open_plugins(run, &args.plugins, args.run)?,
+        None => args.plugins.open_within(config::component_timeout(args.config.as_deref(), &args.set))?,
+    };
     let (files, policy) = args.model.open()?;
     let positions = policy.config().max_position_embeddings;
     let sets = [args.settings(positions), args.set.clone()].concat();

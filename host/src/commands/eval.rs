@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
 use capo_loader::{LoadedPlugin, files};
@@ -14,6 +14,7 @@ use super::answers::Answers;
 use super::args::EvalArgs;
 use super::failure::Failure;
 use super::output;
+use super::own_run;
 use crate::benchmark::{self, Benchmark, HELD_OUT, Outcome};
 use crate::config::{self, BenchmarkConfig, Config, Draft, EvalConfig, ModelConfig};
 use crate::data::{Arithmetic, Purpose, Tokenizer};
@@ -23,7 +24,7 @@ use crate::metrics::Values;
 use crate::model::{Policy, device, embedded, hub};
 use crate::reward::{RewardConfig, Rewards};
 use crate::run::{CONFIG_FILE, checkpoint};
-use crate::terminal::{Answered, say, word};
+use crate::terminal::{Answered, say};
 
 /// Prefix of the names of models in this executable.
 const EMBEDDED: &str = "embedded:";
@@ -48,13 +49,16 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
 }
 
 fn open(args: &EvalArgs) -> Result<Open> {
-    let registry = args.config.open(&args.plugins)?;
     // A run is measured with the settings of its training.
     let run = args
         .model
         .as_deref()
         .filter(|_| args.config.config.is_none())
         .and_then(|model| checkpoint::run_of(Path::new(model)));
+    let registry = match run.or_else(|| own_run::of_config(args.config.config.as_deref()?)) {
+        Some(run) => own_run::open_plugins(run, &args.plugins, args.run)?,
+        None => args.config.open(&args.plugins)?,
+    };
     let settings = run.map(|run| run.join(CONFIG_FILE)).or_else(|| args.config.config.clone());
     let mut draft = Draft::read(settings.as_deref(), config::DEFAULT, &args.config.set)?;
     let names_data = run.is_some() || draft.names_data() || !args.benchmark.is_empty();
@@ -74,14 +78,8 @@ fn open(args: &EvalArgs) -> Result<Open> {
         draft = Draft::read(settings.as_deref(), &defaults(&named, args, &draft)?, &args.config.set)?;
     }
     let mut config = config::resolve(&registry, draft.on_device(args.device.as_deref())?)?.config;
-    let starts = |(_, id): &(&str, &String)| *id == "command";
-    let rewards = config.reward.iter().map(|reward| ("reward", &reward.id));
-    let environment = config.environment.iter().map(|environment| ("environment", &environment.component.id));
-    if let (Some(run), Some((point, id))) = (run, rewards.chain(environment).find(starts)) {
-        bail!(
-            "the settings of the run have the {point} `{id}`, which starts a program (if you trust them, name them with `--config {}`)",
-            word(&run.join(CONFIG_FILE))
-        );
+    if let Some(run) = run {
+        own_run::check_programs(run, &config, args.run)?;
     }
     ensure!(
         args.model.is_some() || !config.model.fresh_weights,

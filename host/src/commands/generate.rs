@@ -15,7 +15,8 @@ use super::inference_args::GenerateArgs;
 use super::output::Lines;
 use crate::data::{Chat, Example, Messages, PROMPT, Tokenizer, lenient};
 use crate::model::{Generation, ModelFiles, Policy, SampledTokens, SamplingParams};
-use crate::terminal::{self, say};
+use crate::run::{CONFIG_FILE, checkpoint};
+use crate::terminal::{self, say, word};
 
 struct Prompt {
     text: String,
@@ -55,6 +56,9 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
         let rows = if args.out.is_some() { rows } else { 1 };
         writer.policy.check_cache(rows, longest + length)?;
         if let Some(sentence) = suggestion(&files)? {
+            terminal::note(&sentence);
+        }
+        if let Some(sentence) = environment_of(&args.model.model) {
             terminal::note(&sentence);
         }
         Ok((writer, prompts, args.out.as_deref().map(Lines::create).transpose()?))
@@ -166,6 +170,17 @@ fn suggestion(files: &ModelFiles) -> Result<Option<String>> {
     Ok((!said.is_empty()).then(|| {
         format!("note: {} proposes {}; only what is given here counts", files.describe(FILE), said.join(", "))
     }))
+}
+
+/// A note about the environment of the run that the model is; `None` if it has none.
+fn environment_of(model: &str) -> Option<String> {
+    let path = checkpoint::run_of(Path::new(model))?.join(CONFIG_FILE);
+    let settings = files::text(&path).ok()?.parse::<toml::Table>().ok()?;
+    let id = settings.get("environment")?.get("use")?.as_str()?;
+    Some(format!(
+        "note: the run acts in `{id}`, and here it only completes texts (`--config {}` plays its episodes)",
+        word(&path)
+    ))
 }
 
 impl Writer {

@@ -7,6 +7,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::output;
+use super::own_run::RunTrustArgs;
 use super::shared_args::PluginArgs;
 use crate::data::{Chat, ChatOptions, Tokenizer, with_eos_token};
 use crate::model::device::{self, CPU, Dtype};
@@ -80,6 +81,7 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "ID", group = "acts")]
     pub(super) environment: Option<String>,
     /// Settings of a run as TOML: the model acts in its `[environment]`, with prompts in the form of its `[data]`. They are sampled as the flags say.
+    /// The `config.toml` in a run's folder brings the run's plugins.
     #[arg(long, value_name = "FILE", group = "acts")]
     pub(super) config: Option<PathBuf>,
     /// Overrides one setting. Repeatable.
@@ -87,6 +89,8 @@ pub(super) struct GenerateArgs {
     pub(super) set: Vec<String>,
     #[command(flatten)]
     pub(super) plugins: PluginArgs,
+    #[command(flatten)]
+    pub(super) run: RunTrustArgs,
     /// Completions per prompt.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) num_generations: usize,

@@ -17,6 +17,7 @@ mod generate;
 mod inference_args;
 mod new_plugin;
 mod output;
+mod own_run;
 mod plugins;
 mod replay;
 mod report;

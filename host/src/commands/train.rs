@@ -1,6 +1,5 @@
 //! `host train`.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -11,11 +10,12 @@ use capo_loader::{batch_file, watchdog};
 
 use super::args::TrainArgs;
 use super::failure::Failure;
+use super::own_run::{self, RunTrustArgs};
 use super::shared_args::SettingsArgs;
 use crate::config::{self, Config, Draft, Resolved};
 use crate::estimate::memory::{self, Estimate};
 use crate::model::device;
-use crate::run::{AbsentWeights, CONFIG_FILE, Resources, Run, best, directory, provenance};
+use crate::run::{AbsentWeights, CONFIG_FILE, Resources, Run, best, directory};
 use crate::terminal::{self, ProgressLines};
 use crate::train::train;
 
@@ -70,9 +70,11 @@ fn open_run(args: &TrainArgs) -> Result<(Run, Vec<String>)> {
             dir.display()
         );
         let lock = directory::reopen(dir)?;
-        let registry = reopen_plugins(args, dir)?;
+        let flags = RunTrustArgs { allow_changed_plugins: args.allow_changed_plugins, trust_run: args.trust_run };
+        let registry = own_run::open_plugins(dir, &args.settings.plugins, flags)?;
         let draft = Draft::read(Some(&dir.join(CONFIG_FILE)), config::DEFAULT, &[])?;
         let resolved = config::resolve(&registry, draft)?;
+        own_run::check_programs(dir, &resolved.config, flags)?;
         let sources = sources(&resolved, &registry);
         let mut run = Run::resume(resolved.config, &registry, dir, lock, args.allow_changed_config)?;
         check_memory(args.allow_more_memory, &mut run.resources)?;
@@ -94,11 +96,13 @@ fn dry_run(args: &TrainArgs, started: Instant) -> Result<()> {
     let (config, registry, sources) = new_run(args)?;
     let (mut resources, dir) = Run::prepare(config, &registry, AbsentWeights::Counted)?;
     let estimate = Estimate::of(&mut resources)?;
-    let lines = [estimate.lines(&resources), terminal::pace(&mut resources, &estimate)].concat();
     let dir = dir.unwrap_or_else(|| directory::free(&resources.name()));
     let progress = ProgressLines::new(started, resources.config.train.max_steps, 0);
     progress.opening(&resources, &dir, &sources);
-    lines.iter().for_each(|line| progress.say(line));
+    estimate.lines(&resources).iter().for_each(|line| progress.say(line));
+    // A large model's takes minutes.
+    progress.say("measuring a step on this machine ...");
+    terminal::pace(&mut resources, &estimate).iter().for_each(|line| progress.say(line));
     progress.say("\nits settings, in full:\n");
     progress.say(&resources.config.in_full()?);
     check_memory(args.allow_more_memory, &mut resources)
@@ -130,21 +134,6 @@ fn sources(resolved: &Resolved, registry: &Registry) -> Vec<String> {
     let unused = registry.unused(&config.component_ids(), config.recipe.as_deref());
     let unused = unused.into_iter().map(|sentence| format!("plugin     {sentence}"));
     resolved.sources.iter().cloned().chain(unused).collect()
-}
-
-/// Opens the plugins of the run in `dir`, or those that the command line names instead.
-fn reopen_plugins(args: &TrainArgs, dir: &Path) -> Result<Registry> {
-    let known = provenance::latest(dir)?;
-    let plugins = &args.settings.plugins;
-    let given = &plugins.plugin;
-    if given.is_empty() && !args.trust_run && !known.is_empty() {
-        provenance::check_owner(dir, &known)?;
-    }
-    let names = if given.is_empty() { known.iter().map(|plugin| plugin.path.clone()).collect() } else { given.clone() };
-    let mut trust = plugins.trust();
-    trust.known = Some(known).filter(|_| !args.allow_changed_plugins);
-    let seconds = config::component_timeout(Some(&dir.join(CONFIG_FILE)), &[]);
-    Registry::open_with(&names, &trust, Some(seconds))
 }
 
 /// Handles Ctrl-C, SIGTERM and SIGHUP: the first sets what is returned, which ends the training after the current `unit`; the second ends

@@ -49,6 +49,11 @@ pub fn percent(share: f64) -> String {
     format!("{:.2}%", 100.0 * share)
 }
 
+/// Formats a share as a percentage with one digit after the point, for what is read at a glance.
+pub fn short_percent(share: f64) -> String {
+    format!("{:.1}%", 100.0 * share)
+}
+
 /// Formats a number with its digits in groups of three.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();

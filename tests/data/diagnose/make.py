@@ -24,7 +24,7 @@ KEPT = {"entropy", "completions/clipped_ratio", "mask/rejection_rate", "mask/rej
 OF_COMPONENTS = ("/rejection_rate", "/weighted_away_gradient_share", "/applied", "-weight/mean")
 SETTINGS = ("recipe", "mask", "weight", "step_control", "model.model_name_or_path", "model.use_peft", "data.max_prompt_length", "rollout.num_generations",
             "rollout.max_completion_length", "train.learning_rate", "train.max_steps", "train.per_device_train_batch_size",
-            "train.gradient_accumulation_steps", "train.second_moment")
+            "train.gradient_accumulation_steps", "train.second_moment", "eval.num_prompts")
 
 # Name, steps, learning rate, and what else is said.
 RUNS = {
@@ -32,6 +32,7 @@ RUNS = {
     "healthy-soft": (300, "3e-4", SOFT),
     "healthy-governed": (300, "5e-4", GOVERNED),
     "too-fast": (75, "1e-3", []),
+    "short-fall": (3, "1e-3", ["--set", "eval.num_prompts=512"]),
     "mask-undone": (100, "3e-4", CAPO),
     "all-rejected": (10, "1e-4", ["--plugin", "libmasks.so", "--set", "recipe=grpo", "--mask", "masks.truncated", "--set", "rollout.max_completion_length=8"]),
     "no-signal": (30, "1e-4", ["--set", 'reward=[{use="regex",pattern="x"}]']),

@@ -111,6 +111,7 @@ fn a_dry_run_says_what_a_run_takes_and_writes_nothing() {
         "run        runs/capo-seed42 (4 steps of 48 completions",
         "memory     about ",
         "  the optimizer's moments",
+        "measuring a step on this machine ...\n",
         "time       about ",
         " if every completion has its full length (1,536 tokens a step): 4 steps of ",
         " and 2 evaluations of ",

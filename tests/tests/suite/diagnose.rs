@@ -33,7 +33,7 @@ fn said(name: &str) -> String {
 fn what_is_said_of_the_recorded_runs() {
     let names = names(&Path::new(env!("CARGO_MANIFEST_DIR")).join("data/diagnose"));
     let said: Vec<String> = names.iter().filter_map(|name| Some(said(name.strip_suffix(".txt")?))).collect();
-    assert_eq!(said.len(), 16);
+    assert_eq!(said.len(), 17);
     insta::assert_snapshot!("diagnose", said.join("\n"));
 }
 
@@ -66,7 +66,8 @@ fn a_warning_is_told_once_and_a_resume_goes_on_counting() {
     }
     folder.said("report whole --out report.html");
     let page = folder.text("report.html");
-    assert!(page.contains("whole, after steps 3 to 7: <code>masks.dppo-tv</code> has rejected no token in 3 steps"));
+    let finding = "<b>after steps 3 to 7</b>: <code><span>masks.dppo-tv</span></code> has rejected no token in 3 steps";
+    assert!(page.contains(&format!("<div class=\"finding info\"><p>{finding}")), "{page}");
 }
 
 #[test]
@@ -78,6 +79,7 @@ fn a_limit_of_0_is_silence() {
         folder.write("too-fast/config.toml", format!("{settings}\nwarnings.{key} = 0\n"));
         folder.said("diagnose too-fast")
     };
-    assert!(off(&folder, "reward_fall").contains("no_signal"));
+    assert!(off(&folder, "reward_fall").contains("held_out_fell"));
+    assert!(off(&folder, "held_out_fall").contains("no_signal"));
     assert!(off(&folder, "no_signal_steps").ends_with("     nothing that the checks know of\n"));
 }

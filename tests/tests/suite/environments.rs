@@ -1,5 +1,7 @@
 //! Episodes of several turns: what reaches the model, the loss and the log, the same bits under any timing, and what is refused.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use insta::assert_snapshot;
@@ -7,6 +9,7 @@ use serde_json::{Value, json};
 use tests::run_dir::tensors;
 use tests::{Folder, RunDir, text_model};
 
+use crate::ONE_STEP;
 use crate::interruption::{kill, start, wait_for};
 use crate::refused::assert_refused;
 use crate::replay::dumped;
@@ -190,6 +193,22 @@ fn host_generate_plays_an_environment() {
     assert_snapshot!(folder.refused(&format!("{act} --config none.toml 1")), @"the config has no table `[environment]` (add one, or name one with `--environment`)");
     assert_snapshot!(folder.refused(&format!("{act} --environment calculater 1")), @"`[environment]` names `calculater`, which no loaded plugin offers (did you mean `calculator`?)");
     assert_snapshot!(folder.refused(&format!("{act} --environment calculator --set environment.max_turn=1 1")), @r#"`[environment]` with `use = "calculator"`: unknown key `max_turn` (did you mean `max_turns`?)"#);
+}
+
+#[test]
+fn the_settings_of_a_run_are_enough_to_play_its_episodes() {
+    let folder = Folder::new();
+    let environment = "--set environment={use=\"calculator\",plain=true}";
+    let run = folder.train("run", &format!("--plugin libcapo.so {ONE_STEP} {environment} --set train.save_steps=1"));
+    let play = "generate --model run --temperature 0 12+30=";
+    let outcome = folder.host(play).succeeded();
+    assert_snapshot!(outcome.stderr, @"note: the run acts in `calculator`, and here it only completes texts (`--config run/config.toml` plays its episodes)");
+    assert!(folder.said(&format!("{play} --config run/config.toml")).starts_with("prompt      12+30=\n"));
+    fs::set_permissions(run.path(), Permissions::from_mode(0o777)).unwrap();
+    let refused = folder.refused(&format!("{play} --config run/config.toml"));
+    assert!(refused.contains("`BUILD/libcapo.so`, which it names, would be loaded"), "{refused}");
+    folder.said(&format!("{play} --config run/config.toml --trust-run"));
+    fs::set_permissions(run.path(), Permissions::from_mode(0o755)).unwrap();
 }
 
 #[test]

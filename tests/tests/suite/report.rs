@@ -128,7 +128,7 @@ fn a_run_of_which_little_can_be_read_is_shown() {
     ");
     let Some(found) = browser::evaluate(
         &folder.path().join("report.html"),
-        "[capo.drawn().map(({ title }) => title).slice(0, 2), document.scripts.length, document.querySelector('table').innerText]",
+        "[capo.drawn().map(({ title }) => title).slice(0, 2), document.scripts.length, document.querySelector('.part table').textContent]",
     ) else {
         return;
     };
@@ -175,11 +175,122 @@ fn a_browser_shows_completions_that_cannot_act() {
     folder.said("report run --out report.html");
     let expression = "(() => { const text = (selector) => [...document.querySelectorAll(selector)].map((one) => one.textContent); \
         capo.tokens.show(document.querySelector('.text s')); \
-        return [text('.prompt'), text('.text s'), text('.text i'), text('.detail b, .detail span'), document.images.length, capo.tokens.by.value]; })()";
+        return [text('.prompt'), text('.text s'), text('.text i'), text('.detail b, .detail span'), document.images.length, text('.token-legend span')]; })()";
     let Some(found) = browser::evaluate(&folder.path().join("report.html"), expression) else { return };
     let shown = "</script><img src=x onerror=alert(1)>\\u202e";
+    let legend = ["advantage -1.25  1.25", "struck out rejected by a mask"];
     let detail = ["token 0, id 7, rejected by capo.curvature", "advantage -1.25"];
-    assert_eq!(found, serde_json::json!([[shown], [shown], ["a↵\n", "⟨8⟩", "⟨end⟩"], detail, 0, "advantage"]));
+    assert_eq!(found, serde_json::json!([[shown], [shown], ["a↵\n", "⟨8⟩", "⟨end⟩"], detail, 0, legend]));
+}
+
+/// The number of steps in the run of [`answered`].
+const STEPS_OF_ONE: u64 = 40;
+
+/// A run that ends well below its beginning, under a control that took a quarter of each step, with completions whose first values are 0.
+fn answered(folder: &Folder) {
+    folder.write(
+        "run/config.toml",
+        "recipe = \"grpo\"\ntrain.learning_rate = 1e-3\ntrain.max_steps = 40\neval.num_prompts = 512\n",
+    );
+    let line = |step: u64| {
+        let mut line = serde_json::json!({ "step": step });
+        if step == 0 || step == STEPS_OF_ONE {
+            let accuracy = if step == 0 { 0.557 } else { 0.387 };
+            // Another unit, and in f32.
+            line["eval_accuracy"] = accuracy.into();
+            line["eval_reward"] = f64::from(accuracy as f32).into();
+        }
+        if step > 0 {
+            let noise = [0.1, -0.1, 0.0][step as usize % 3];
+            let values =
+                [("reward", 0.5 + noise), ("rewards/math/mean", 1.0 + 2.0 * noise), ("entropy", 0.1 + 0.1 * noise)];
+            values.iter().for_each(|(name, value)| line[*name] = (*value).into());
+            line["learning_rate"] = (1e-5 * step as f64).into();
+            line["step_control/applied"] = 0.25.into();
+            line["step_skipped"] = 0.into();
+        }
+        line
+    };
+    folder.write("run/metrics.jsonl", tests::to_json_lines((0..=STEPS_OF_ONE).map(line)));
+    let row = serde_json::json!({ "step": 1, "prompt": "1+1=", "completion": "2", "reward": 1, "tokens/id": [1, 2], "tokens/text": ["2", null],
+        "tokens/keep": [1, 1], "tokens/m_f": [0, 0], "tokens/advantage": [0, 0], "tokens/entropy": [0.5, 0.1] });
+    folder.write("run/completions.jsonl", format!("{row}\n"));
+}
+
+#[test]
+fn a_page_answers_first() {
+    let folder = Folder::new();
+    answered(&folder);
+    folder.said("report run");
+    let expression = "(() => { const text = (selector) => [...document.querySelectorAll(selector)].map((one) => one.textContent); \
+        const drawn = capo.drawn(); const top = (selector) => document.querySelector(selector).getBoundingClientRect().top; \
+        return { outcome: text('.card .outcome'), finding: text('.card .finding.error b'), rate: text('.card dd').at(-1), \
+        order: top('.card') < top('#charts') && top('#charts') < top('#tokens'), main: capo.data.main.map(({ title }) => title), \
+        titles: drawn.map(({ title }) => title), open: document.querySelectorAll('main details[open]').length, \
+        shown: [capo.charts[0].show(0.557), capo.charts[1].show(0.5)], weight: capo.state.weight, drawn, \
+        constant: capo.data.constant, colored: document.querySelectorAll('.text [style]').length, by: capo.tokens.by.value, \
+        broken: [...document.querySelectorAll('.advice code span')].filter((word) => word.getBoundingClientRect().height > 30).length, \
+        commands: text('.advice code') }; })()";
+    let Some(found) = browser::evaluate(&folder.path().join("report.html"), expression) else { return };
+    assert_eq!(found["outcome"], serde_json::json!(["held-out accuracy55.7% → 38.7% -17.0 points"]));
+    assert_eq!(found["finding"], serde_json::json!(["after step 40"]));
+    assert_eq!(found["rate"], "2.5e-4 taken of 1e-3 set");
+    assert_eq!(found["order"], true);
+    assert_eq!(found["main"], serde_json::json!(["Held-out accuracy", "Reward", "Entropy"]));
+    assert_eq!(
+        found["titles"],
+        serde_json::json!(["Held-out accuracy", "Reward", "Entropy", "Learning rate"]),
+        "nothing twice"
+    );
+    assert_eq!([&found["open"], &found["broken"]], [0, 0], "folded, and no word of code is broken");
+    assert_eq!(found["commands"][0], "--set train.learning_rate=3.3e-4");
+    assert_eq!(found["shown"], serde_json::json!(["55.7%", "0.5"]));
+    let constant =
+        [("Left of the step by step_control", serde_json::json!(0.25)), ("Skipped steps", serde_json::json!(0))];
+    let constant = constant.map(|(title, value)| serde_json::json!({ "title": title, "value": value }));
+    assert_eq!(found["constant"], serde_json::json!(constant));
+    assert_eq!([&found["by"], &found["colored"]], [&serde_json::json!("entropy"), &serde_json::json!(2)]);
+    // Smoothed over the raw ones, except for what was measured on held-out prompts.
+    assert!(found["weight"].as_f64().unwrap() > 0.5, "{}", found["weight"]);
+    let [smooth, raw] = ["y", "raw"].map(|column| drawn(&found["drawn"], "Reward", "run", column));
+    assert!((smooth[&40] - 0.5).abs() < 0.05, "{smooth:?}");
+    assert_close(raw.get(&40).copied(), 0.4, "before smoothing");
+    assert_close(
+        drawn(&found["drawn"], "Held-out accuracy", "run", "y").get(&40).copied(),
+        0.387,
+        "as it was measured",
+    );
+    assert_close(
+        drawn(&found["drawn"], "Learning rate", "run", "y").get(&40).copied(),
+        1e-4,
+        "a quarter of the schedule's",
+    );
+}
+
+#[test]
+fn a_table_that_is_cut_says_so() {
+    let folder = Folder::new();
+    answered(&folder);
+    folder.said("report run");
+    let expression = "(() => { document.querySelectorAll('.part').forEach((part) => { part.open = true; }); const cut = (width) => { \
+        document.body.style.width = width; markTables(); return document.querySelectorAll('.wide.cut').length > 0; }; \
+        return [cut('380px'), cut('2400px')]; })()";
+    let Some(found) = browser::evaluate(&folder.path().join("report.html"), expression) else { return };
+    assert_eq!(found, serde_json::json!([true, false]));
+}
+
+#[test]
+fn a_page_without_a_name_replaces_none_but_a_page() {
+    let folder = Folder::new();
+    answered(&folder);
+    for _ in 0..2 {
+        let said = folder.said("report run");
+        assert!(said.starts_with("1 run in report.html ("), "{said}");
+    }
+    folder.write("report.html", "<!doctype html>\n<title>mine</title>\n");
+    assert_snapshot!(folder.refused("report run"), @"`report.html` exists and is no report (name another file with `--out`, or this one with `--out report.html`)");
+    folder.said("report run --out report.html");
+    assert!(folder.text("report.html").contains("capo host report"));
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! Rewards from plugins: in training, in evaluation, in checkpoints, and beside the built-in one.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
 use insta::assert_snapshot;
 use serde_json::json;
 use tests::{Folder, RunDir, to_json_lines};
@@ -117,9 +120,21 @@ fn a_share_of_a_point_is_no_right_answer() {
     assert!(run.lines().iter().all(|line| !line.contains_key("eval_accuracy")));
     let eval = |more: &str| folder.said(&format!("eval --config run.toml {more}"));
     assert!(eval("").ends_with("\nheld-out reward 0.250  (20 prompts, greedy)\n"));
-    // A model may be a stranger's: what stands in its folder starts no program unasked.
-    assert_snapshot!(folder.refused("eval --model run"), @"the settings of the run have the reward `command`, which starts a program (if you trust them, name them with `--config run/config.toml`)");
+    // The run's own settings, plugin and program are enough.
+    assert!(folder.said("eval --model run").ends_with("\nheld-out reward 0.250  (20 prompts, greedy)\n"));
+    assert!(folder.said("eval --config run/config.toml").contains("\nheld-out reward 0.250 "));
     assert!(eval("--model run").contains("\nheld-out reward 0.250 "));
+    // Not where others may have written what it starts.
+    fs::set_permissions(run.path(), Permissions::from_mode(0o777)).unwrap();
+    assert_snapshot!(folder.refused("eval --model run"), @"the run is not yours alone: `run` may be changed by any user, and `BUILD/libcapo.so`, which it names, would be loaded (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)");
+    for command in ["eval --model run --plugin libcapo.so", "train --resume run --plugin libcapo.so"] {
+        assert_eq!(
+            folder.refused(command),
+            "the run is not yours alone: `run` may be changed by any user, and its reward `command` would start a program (read what `run/config.toml` names, then take it with `--trust-run`)"
+        );
+    }
+    folder.said("eval --model run --trust-run");
+    fs::set_permissions(run.path(), Permissions::from_mode(0o755)).unwrap();
     let named = eval("--set eval.reward=command");
     assert_snapshot!(named, @"
     right      `command` above 0

@@ -236,7 +236,8 @@ fn a_rate_that_was_found_is_told_wherever_a_run_is_looked_at() {
     assert!(folder.said("diagnose run").contains(&line));
     assert!(folder.said("runs run").contains(&format!("1e-3 -> {:.1e}", rates[0])));
     folder.said("report run --out report.html");
-    assert!(folder.text("report.html").contains(&format!("run: {line}")));
+    let found = format!("<dd>{:.1e} found <small>of 1e-3 set</small></dd>", rates[0]).replace(".0e", "e");
+    assert!(folder.text("report.html").contains(&found), "no {found}");
 }
 
 /// The search is that of `host train` with the governor, and ends with it.

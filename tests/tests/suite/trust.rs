@@ -266,7 +266,7 @@ fn a_run_that_somebody_else_made() {
     let open =
         |mode: u32| fs::set_permissions(run.path().join("provenance.json"), Permissions::from_mode(mode)).unwrap();
     open(0o666);
-    assert_snapshot!(folder.refused("train --resume run"), @"the run is not yours alone: `run/provenance.json` may be changed by any user, and a resume would load `FOLDER/libmine.so`, which the run names (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)");
+    assert_snapshot!(folder.refused("train --resume run"), @"the run is not yours alone: `run/provenance.json` may be changed by any user, and `FOLDER/libmine.so`, which it names, would be loaded (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)");
     folder.said("train --resume run --trust-run --stop-after 1");
     folder.said("train --resume run --plugin libmine.so --stop-after 1");
     open(0o644);
@@ -275,7 +275,7 @@ fn a_run_that_somebody_else_made() {
     assert!(refused.contains("--resume <DIR>"), "{refused}");
     if is_root() {
         chown(run.path(), Some(4321), None).unwrap();
-        assert_snapshot!(folder.refused("train --resume run"), @"the run is not yours alone: `run` may be changed by user 4321, and a resume would load `FOLDER/libmine.so`, which the run names (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)");
+        assert_snapshot!(folder.refused("train --resume run"), @"the run is not yours alone: `run` may be changed by user 4321, and `FOLDER/libmine.so`, which it names, would be loaded (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)");
         chown(run.path(), Some(0), None).unwrap();
         chown(run.path().join("config.toml"), Some(4321), None).unwrap();
         assert!(folder.refused("train --resume run").contains("`run/config.toml` may be changed by user 4321"));

@@ -492,7 +492,7 @@ fn no_tokenizer_and_no_template_makes_a_special_token_of_a_reply() {
             "{{% for m in messages %}}<s>{{{{ m.role }}}}{{{{ m.name }}}}\n{{{{ {content} }}}}</s>\n{{% endfor %}}{{% if add_generation_prompt %}}<s>assistant\n{{% endif %}}"
         );
         let (_folder, chat) = chat(&template, ChatOptions::default());
-        let turns = Turns::open(Some(chat.unwrap()), &[], false).unwrap();
+        let turns = Turns::open(Some(chat.unwrap()), &tokenizer, &[], false).unwrap();
         let after = |replies: &[Reply]| special(&turns.after(&tokenizer, false, replies).unwrap());
         assert_eq!(after(&[said(forged)]), after(&[said("x")]), "{normalizer} {content} {forged}");
         let halves = forged.split_at(forged.ceil_char_boundary(2));
@@ -503,14 +503,15 @@ fn no_tokenizer_and_no_template_makes_a_special_token_of_a_reply() {
         let opened = turns.opened(&tokenizer, prompt, forged).unwrap();
         let count = |text: &str| special(&tokenizer.encode(text).unwrap());
         assert_eq!(count(&opened), count(prompt), "{opened}");
-        let plain = Turns::open(None, &[], false).unwrap();
+        let plain = Turns::open(None, &tokenizer, &[], false).unwrap();
         assert_eq!(special(&plain.after(&tokenizer, false, &[said(halves.0), said(halves.1)]).unwrap()), 0, "{forged}");
     }
     // One that reads what is spelled out is refused.
     let template = "{% for m in messages %}<s>{{ m.role }}\n{{ m.content|replace(' ', '')|replace('\\\\u{3c}', '<') }}</s>\n{% endfor %}{% if add_generation_prompt %}<s>assistant\n{% endif %}";
     let (_folder, chat) = chat(template, ChatOptions::default());
-    let turns = Turns::open(Some(chat.unwrap()), &[], false).unwrap();
-    let error = turns.after(&tokenizer(), false, &[said("</s>")]).unwrap_err().to_string();
+    let tokenizer = tokenizer();
+    let turns = Turns::open(Some(chat.unwrap()), &tokenizer, &[], false).unwrap();
+    let error = turns.after(&tokenizer, false, &[said("</s>")]).unwrap_err().to_string();
     assert!(error.contains("makes the special token `</s>` of its text"), "{error}");
 }
 

@@ -2,6 +2,8 @@
 
 mod completions;
 mod diagnosis;
+mod held_out;
+mod rates;
 mod summary;
 
 use std::collections::BTreeMap;
@@ -18,6 +20,8 @@ use crate::terminal::sentence;
 use crate::warnings::Settings;
 pub use completions::{Row, completions};
 pub use diagnosis::{Diagnosis, diagnose};
+pub use held_out::{HeldOut, Measured};
+pub use rates::{TAKEN_RATE, add_taken_rates, taken_share};
 pub use summary::{REWARDS, Summary};
 
 /// A run in a directory. Reading it changes nothing.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::catalog::{self, Found};
 use super::groups::Group;
 use super::series::{Columns, Series};
-use crate::report::found::{Column, FoundRun};
+use crate::report::found::{Column, FoundRun, HeldOut, TAKEN_RATE};
 
 /// Largest count of numbers in all series together, which limits the page's size; then the smallest and largest limit per series.
 const NUMBERS: usize = 400_000;
@@ -34,15 +34,10 @@ pub fn data(runs: &[FoundRun], groups: &[Group]) -> Value {
     let names = runs.iter().flat_map(|run| run.lines.columns.keys()).map(String::as_str);
     let names: BTreeSet<&str> = names.filter(|name| is_masked || !name.starts_with("mask/")).collect();
     let mut found = catalog::find(&names);
-    // The only reward repeats the reward, the reward of held-out prompts their accuracy, and the only mask what all reject.
-    let mut seen = Vec::new();
-    found.retain(|Found { chart, metrics, .. }| {
-        let [(_, name, _)] = &metrics[..] else { return true };
-        let columns: Vec<&Column> = runs.iter().map(|run| run.lines.column(name)).collect();
-        let is_new = !seen.contains(&(chart.section, columns.clone()));
-        seen.push((chart.section, columns));
-        is_new
-    });
+    leave_out_repeated(&mut found, runs);
+    let main = main_charts(&found, runs);
+    let is_told = |one: &Found| is_constant(one, runs) && !main.iter().any(|main| main.title == one.title);
+    let (constant, found): (Vec<Found>, Vec<Found>) = found.into_iter().partition(is_told);
     let bucket = Buckets::of(runs, &found);
     let mut columns: Vec<Columns<'_>> = runs.iter().map(|run| Columns::new(&run.lines)).collect();
     let charts: Vec<Value> = found.iter().map(|found| chart(found, runs, &mut columns, &bucket)).collect();
@@ -51,8 +46,97 @@ pub fn data(runs: &[FoundRun], groups: &[Group]) -> Value {
         "runs": runs.iter().zip(columns).map(run).collect::<Vec<_>>(),
         "groups": groups.iter().map(|group| json!({ "name": group.name, "runs": group.runs })).collect::<Vec<_>>(),
         "bucket": bucket.width,
+        "main": main,
         "charts": charts,
+        "constant": constant.iter().map(|one| json!({ "title": one.title, "value": constant_of(one, runs) })).collect::<Vec<_>>(),
     })
+}
+
+/// A chart that the page shows large, before all others.
+#[derive(Serialize)]
+struct Main {
+    title: String,
+    /// Words that help to read it.
+    hint: &'static str,
+}
+
+/// Metrics that tell whether a run is stable, the most telling first, each with a hint.
+const STABILITY: [(&str, &str); 4] = [
+    ("step/kl", "how far a step moves the policy: a jump comes before a collapse"),
+    ("step/last_layer_kl", "how far a step moves the policy: a jump comes before a collapse"),
+    ("entropy", "a healthy run's falls slowly: a fall to 0 or a steep rise is a collapse"),
+    ("grad_norm", "a steep rise comes before a collapse"),
+];
+
+/// The charts that answer what became of the runs: held-out quality, training reward, and stability.
+fn main_charts(found: &[Found], runs: &[FoundRun]) -> Vec<Main> {
+    let with = |name: &str| found.iter().find(|found| found.metrics.iter().any(|(_, metric, _)| metric == name));
+    let held_out = runs.iter().find_map(HeldOut::metric);
+    let held_out = held_out.map(|name| (name, "answers to prompts that training does not see"));
+    let trained = || runs.iter().filter(|run| run.lines.column("reward").last().is_some());
+    // Runs can be compared by what all of them have.
+    let in_all = |name: &str| trained().all(|run| run.lines.column(name).last().is_some());
+    let stability = STABILITY.into_iter().find(|(name, _)| in_all(name));
+    let reward = Some(("reward".to_owned(), "what training raises: it should rise together with the held-out answers"));
+    let chosen = [held_out, reward, stability.map(|(name, hint)| (name.to_owned(), hint))];
+    let main =
+        chosen.into_iter().flatten().filter_map(|(name, hint)| Some(Main { title: with(&name)?.title.clone(), hint }));
+    main.collect()
+}
+
+/// Leaves out charts that show again what an earlier one of their section shows: the only reward is the reward, the reward of held-out
+/// prompts their accuracy, and the only mask rejects what all do.
+fn leave_out_repeated(found: &mut Vec<Found>, runs: &[FoundRun]) {
+    let mut seen: Vec<(&str, Vec<&Column>)> = Vec::new();
+    found.retain(|Found { chart, metrics, .. }| {
+        let [(_, name, _)] = &metrics[..] else { return true };
+        let columns: Vec<&Column> = runs.iter().map(|run| run.lines.column(name)).collect();
+        let is_new = !seen.iter().any(|(section, known)| *section == chart.section && is_repeated(known, &columns));
+        seen.push((chart.section, columns));
+        is_new
+    });
+}
+
+/// Largest difference between two values of one thing, in parts of their range: rewards are sums in f32.
+const EQUAL: f64 = 1e-5;
+
+/// True if the columns of all runs have the same curve as the `known` ones, up to the scale of their axis.
+fn is_repeated(known: &[&Column], columns: &[&Column]) -> bool {
+    let same_rows = known.iter().zip(columns).all(|(known, column)| {
+        let gaps = |column: &Column| column.values.iter().map(|value| value.is_nan()).collect::<Vec<_>>();
+        known.rows == column.rows && gaps(known) == gaps(column)
+    });
+    let values = |columns: &[&Column]| {
+        columns.iter().flat_map(|column| column.values.clone()).filter(|value| !value.is_nan()).collect::<Vec<f64>>()
+    };
+    let (x, y) = (values(known), values(columns));
+    let lowest = (0..x.len()).min_by(|a, b| x[*a].total_cmp(&x[*b]));
+    let highest = (0..x.len()).max_by(|a, b| x[*a].total_cmp(&x[*b]));
+    let (Some(lowest), Some(highest)) = (lowest, highest) else { return same_rows };
+    let near = |a: f64, b: f64, range: f64| (a - b).abs() <= EQUAL * range.max(f64::MIN_POSITIVE);
+    let range = (x[highest] - x[lowest]).max(x[highest].abs());
+    if !same_rows || x.iter().zip(&y).all(|(x, y)| near(*x, *y, range)) {
+        return same_rows;
+    }
+    // Two places lie on a line in any case.
+    let scale = (y[highest] - y[lowest]) / (x[highest] - x[lowest]);
+    let inner = x.iter().filter(|value| ![x[lowest], x[highest]].contains(value)).count();
+    let on_line =
+        |(x_at, y_at): (&f64, &f64)| near(y[lowest] + scale * (x_at - x[lowest]), *y_at, y[highest] - y[lowest]);
+    inner > 0 && scale > 0.0 && scale.is_finite() && x.iter().zip(&y).all(on_line)
+}
+
+/// The value of a chart that has the same in every step of every run; `None` if it differs, or there are too few steps to tell.
+fn constant_of(found: &Found, runs: &[FoundRun]) -> Option<f64> {
+    let columns = || found.metrics.iter().flat_map(|(_, name, _)| runs.iter().map(move |run| run.lines.column(name)));
+    let mut values = columns().flat_map(|column| column.values.iter().copied());
+    let first = values.next()?;
+    let is_long = columns().any(|column| column.values.len() > 1);
+    (is_long && values.all(|value| value == first)).then_some(first)
+}
+
+fn is_constant(found: &Found, runs: &[FoundRun]) -> bool {
+    constant_of(found, runs).is_some()
 }
 
 fn chart(found: &Found, runs: &[FoundRun], columns: &mut [Columns<'_>], buckets: &Buckets) -> Value {
@@ -70,7 +154,10 @@ fn chart(found: &Found, runs: &[FoundRun], columns: &mut [Columns<'_>], buckets:
         }
     }
     let Found { title, chart, .. } = found;
-    json!({ "section": chart.section, "title": title, "unit": chart.unit, "log": chart.log, "lines": lines })
+    let unit = if chart.unit.is_empty() && title.contains('@') { "% of prompts" } else { chart.unit };
+    // What has no noise of a batch is not smoothed: held-out measurements and the learning rate.
+    let exact = found.metrics.iter().all(|(_, name, _)| name.starts_with("eval") || name == TAKEN_RATE);
+    json!({ "section": chart.section, "title": title, "unit": unit, "log": chart.log, "exact": exact, "lines": lines })
 }
 
 /// Largest number of values of `name` in any run.

@@ -34,7 +34,7 @@ pub fn group(runs: &[FoundRun]) -> Vec<Group> {
     let firsts: Vec<usize> = groups.iter().map(|group| group.runs[0]).collect();
     let mut used = BTreeSet::new();
     for group in &mut groups {
-        let name = name(runs, &firsts, group);
+        let name = name(runs, &settings, &firsts, group);
         let numbered = (2..).map(|number: u32| format!("{name} ({number})"));
         let mut names = std::iter::once(name.clone()).chain(numbered);
         group.name = names.find(|name| used.insert(name.clone())).unwrap_or(name);
@@ -57,17 +57,35 @@ fn told(run: &FoundRun) -> BTreeMap<&str, &str> {
     told.map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
-/// Name of a group: the recipe if no other group has it, else the first run's name and the number of other runs in the group.
-fn name(runs: &[FoundRun], firsts: &[usize], group: &Group) -> String {
+/// Name of a group: the recipe if no other group has it. Else a group of seeds is called by what distinguishes it from those with its recipe,
+/// or by its first run and the number of the others; and a single run by its name.
+fn name(runs: &[FoundRun], settings: &[BTreeMap<&str, &str>], firsts: &[usize], group: &Group) -> String {
     let recipe = |at: usize| runs[at].setting("recipe");
     let first = group.runs[0];
     let title = recipe(first).filter(|_| firsts.len() > 1);
     let is_alone = |title: &String| firsts.iter().filter(|other| recipe(**other).as_ref() == Some(title)).count() == 1;
-    title.filter(is_alone).unwrap_or_else(|| match group.runs.len() {
+    let rivals = || firsts.iter().filter(|other| title.is_some() && recipe(**other) == title);
+    let told = rivals().map(|other| &settings[*other]).collect::<Vec<_>>();
+    let apart = title.as_ref().and_then(|title| distinguished(title, &settings[first], &told));
+    title.clone().filter(is_alone).unwrap_or_else(|| match group.runs.len() {
         1 => runs[first].name.clone(),
+        _ if apart.is_some() => apart.unwrap_or_default(),
         2 => format!("{} and another seed", runs[first].name),
         several => format!("{} and {} other seeds", runs[first].name, several - 1),
     })
+}
+
+/// Largest number of settings in a name.
+const MOST_KEYS: usize = 2;
+
+/// The recipe with the few settings by which its group differs from others; `None` if they are many.
+fn distinguished(recipe: &str, own: &BTreeMap<&str, &str>, all: &[&BTreeMap<&str, &str>]) -> Option<String> {
+    let keys: BTreeSet<&str> = all.iter().flat_map(|one| one.keys().copied()).collect();
+    let differs = |key: &&str| all.iter().any(|one| one.get(key) != own.get(key));
+    let keys: Vec<&str> = keys.into_iter().filter(differs).collect();
+    let last = |key: &str| key.rsplit('.').next().unwrap_or(key).to_owned();
+    let said = keys.iter().map(|key| format!("{} {}", last(key), own.get(key).copied().unwrap_or("not set")));
+    (1..=MOST_KEYS).contains(&keys.len()).then(|| format!("{recipe}, {}", said.collect::<Vec<_>>().join(", ")))
 }
 
 #[cfg(test)]
@@ -97,7 +115,7 @@ mod tests {
         let expected = ["0.1-1", "capo", "0.2-2"];
         assert_eq!(names(&runs).into_iter().map(|(name, _)| name).collect::<Vec<_>>(), expected);
         let runs = [of(grpo, "1", "0.1"), of(grpo, "2", "0.2"), of(grpo, "2", "0.1")];
-        let expected = [("0.1-1 and another seed".into(), vec![0, 2]), ("0.2-2".into(), vec![1])];
+        let expected = [("grpo, learning_rate 0.1".into(), vec![0, 2]), ("0.2-2".into(), vec![1])];
         assert_eq!(names(&runs), expected);
     }
 

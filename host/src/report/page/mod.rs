@@ -1,5 +1,6 @@
 //! Shows runs on one HTML page that works without a network. uPlot, which draws its charts, is included.
 
+mod cards;
 mod catalog;
 mod charts;
 mod costs;
@@ -8,7 +9,7 @@ mod series;
 mod tables;
 mod tokens;
 
-use super::found::FoundRun;
+use super::found::{FoundRun, add_taken_rates};
 use super::html;
 
 /// Scripts of the page, each after the scripts that it needs. `"use strict"` applies to each.
@@ -24,30 +25,48 @@ const THEME: &str = include_str!("assets/theme.js");
 /// License of uPlot, which must accompany every copy of it.
 const LICENSE: &str = include_str!("assets/uPlot.LICENSE");
 
+/// Name that the page gives itself, by which it is known again.
+const GENERATOR: &str = "<meta name=\"generator\" content=\"capo host report\">";
+
+/// True if a file with these bytes at its beginning is a page of this command.
+pub fn is_page(start: &[u8]) -> bool {
+    let marks = [GENERATOR, EARLIER];
+    marks.iter().any(|mark| start.windows(mark.len()).any(|part| part == mark.as_bytes()))
+}
+
+/// Beginning of the comment in pages of versions that had no [`GENERATOR`].
+const EARLIER: &str = "<!--\nuPlot 1.6.32\n";
+
 /// The page about `runs`.
-pub fn html(runs: &[FoundRun]) -> String {
-    let groups = groups::group(runs);
-    let data = charts::data(runs, &groups);
-    let (completions, remarks) = tokens::data(runs);
-    let remarks: String =
-        remarks.iter().map(|remark| format!("<p class=\"note\">{}</p>\n", tables::sentence(remark))).collect();
+pub fn html(mut runs: Vec<FoundRun>) -> String {
+    runs.iter_mut().for_each(|run| add_taken_rates(&mut run.lines));
+    let groups = groups::group(&runs);
+    let data = charts::data(&runs, &groups);
+    let (completions, remarks) = tokens::data(&runs);
+    let remark = |remark: &String| format!("<p class=\"finding warning\">{}</p>\n", tables::sentence(remark));
+    let remarks: String = remarks.iter().map(remark).collect();
     let scripts: String = SCRIPTS.iter().map(|script| format!("<script>\n{script}</script>\n")).collect();
-    let title = match runs {
+    let title = match &runs[..] {
         [run] => tables::shown(&run.name),
         runs => format!("{} runs", runs.len()),
     };
+    let all_runs = if runs.len() == 1 { "The run in a row" } else { "All runs in a table" };
+    let parts = [
+        tables::folded(all_runs, &tables::overview(&runs)),
+        tables::folded("Cost of a step", &costs::table(&runs, &groups)),
+        tables::settings(&runs),
+    ];
     format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n{GENERATOR}\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
          <!--\nuPlot 1.6.32\n{LICENSE}-->\n<script>\n{THEME}</script>\n<style>\n{}</style>\n</head>\n<body>\n\
          <header><h1>{title}</h1><button id=\"theme\" type=\"button\" title=\"light or dark\"></button></header>\n{}\
          <form id=\"controls\"></form>\n<noscript><p>Charts are drawn by a script, which is switched off.</p></noscript>\n\
          <main id=\"charts\"></main>\n<div id=\"tokens\"></div>\n{remarks}\
-         <h2>Cost of a step</h2>\n{}<h2>Settings</h2>\n{}{}{}{scripts}</body>\n</html>\n",
+         <h2>Tables</h2>\n{}{}{}{scripts}</body>\n</html>\n",
         STYLES.concat(),
-        tables::overview(runs),
-        costs::table(runs, &groups),
-        tables::settings(runs),
+        cards::cards(&runs, &groups),
+        parts.concat(),
         html::data("data", &data),
         html::data("completions", &completions),
     )
@@ -81,7 +100,7 @@ mod tests {
     #[test]
     fn a_page_of_many_long_runs_stays_small() {
         let runs: Vec<FoundRun> = (0..20).map(|number| run(number, 1000)).collect();
-        let size = html(&runs).len();
+        let size = html(runs).len();
         assert!((1_000_000..5_000_000).contains(&size), "{size} bytes");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use capo_loader::terminal;
 
-use crate::report::found::{FoundRun, Summary, diagnose};
+use crate::report::found::{FoundRun, Summary};
 use crate::report::html::escape;
 use crate::terminal::{duration, grouped, percent};
 
@@ -16,15 +16,25 @@ pub fn shown(text: &str) -> String {
     escape(&terminal::escape(text))
 }
 
-/// A sentence in HTML, of which the parts in backticks are set as code.
+/// A sentence in HTML, of which the parts in backticks are set as code. Lines break between the words of code, never after a hyphen in one.
 pub fn sentence(text: &str) -> String {
     let mut parts = text.split('`');
     let first = shown(parts.next().unwrap_or_default());
     let code = |(at, part): (usize, &str)| match at % 2 {
-        0 => format!("<code>{}</code>", shown(part)),
+        0 => {
+            format!("<code>{}</code>", part.split(' ').map(code_word).collect::<Vec<_>>().join(" "))
+        }
         _ => shown(part),
     };
     first + &parts.enumerate().map(code).collect::<String>()
+}
+
+/// Longest word of code that a phone shows in one line, characters.
+const ONE_LINE: usize = 40;
+
+fn code_word(word: &str) -> String {
+    let class = if word.chars().count() > ONE_LINE { " class=\"long\"" } else { "" };
+    format!("<span{class}>{}</span>", shown(word))
 }
 
 /// A table that scrolls where it is too wide; `class` is an attribute or empty.
@@ -50,20 +60,7 @@ pub fn overview(runs: &[FoundRun]) -> String {
         ["run", "held-out", "best", "reward", "steps", "status", "recipe", "seed", "rejected", "tokens", "time"];
     let heads: String = heads.into_iter().map(head).collect();
     let rows: String = runs.iter().map(|run| row(&Summary::of(run))).collect();
-    let remarks = runs.iter().flat_map(|run| run.remarks.iter().map(move |remark| (run, remark)));
-    let remarks: String = remarks
-        .map(|(run, remark)| format!("<p class=\"note\">{}: {}</p>\n", shown(&run.name), sentence(remark)))
-        .collect();
-    let found = runs.iter().flat_map(|run| diagnose(run).into_iter().map(move |diagnosis| (run, diagnosis)));
-    let rates = runs.iter().filter_map(|run| Some(format!("{}: {}", run.name, Summary::of(run).found_rate()?)));
-    let rates: String = rates.map(|line| format!("<p class=\"note\">{}</p>\n", shown(&line))).collect();
-    let found: String = found
-        .map(|(run, diagnosis)| {
-            let line = format!("{}, {}: {}", run.name, diagnosis.when(), diagnosis.finding.line());
-            format!("<p class=\"note\">{}</p>\n", sentence(&line))
-        })
-        .collect();
-    table("", &heads, &rows) + &rates + &remarks + &found
+    table("", &heads, &rows)
 }
 
 fn row(run: &Summary) -> String {
@@ -105,9 +102,15 @@ pub fn settings(runs: &[FoundRun]) -> String {
     let differing: String = differing.into_iter().map(|key| row(key, runs)).collect();
     let same: String = same.into_iter().map(|key| row(key, &runs[..1])).collect();
     let table = |heads: &str, rows: &str| table(" class=\"settings\"", &(head("setting") + heads), rows);
+    let apart =
+        if differing.is_empty() { String::new() } else { folded("Settings that differ", &table(&names, &differing)) };
     let all = if runs.len() == 1 { "Settings" } else { "Settings that all runs share" };
-    let apart = if differing.is_empty() { String::new() } else { table(&names, &differing) };
-    format!("{apart}<details><summary>{all}</summary>\n{}</details>\n", table(&head("value"), &same))
+    apart + &folded(all, &table(&head("value"), &same))
+}
+
+/// A part of the page that is folded at first.
+pub fn folded(title: &str, body: &str) -> String {
+    format!("<details class=\"part\"><summary>{title}</summary>\n{body}</details>\n")
 }
 
 #[cfg(test)]
@@ -116,26 +119,25 @@ mod tests {
     use crate::report::found::Lines;
 
     fn run(name: &str, seed: &str) -> FoundRun {
-        let remarks = vec!["`<i>` of line 3 is `damaged".to_owned()];
-        let settings = [("train.seed", seed), ("recipe", "\"<b>\"")];
-        FoundRun { remarks, ..FoundRun::of(name, &settings, Lines::default()) }
+        FoundRun::of(name, &[("train.seed", seed), ("recipe", "\"<b>\"")], Lines::default())
     }
 
     #[test]
     fn what_differs_comes_first_and_nothing_is_markup() {
         let runs = [run("one\u{202e}", "1"), run("<two>", "2")];
         let settings = settings(&runs);
-        let (apart, same) = settings.split_once("<details>").unwrap();
+        let (apart, same) = settings.split_once("Settings that all runs share").unwrap();
         assert!(apart.contains("<th scope=\"row\">train.seed</th><td>1</td><td>2</td>"), "{apart}");
         assert!(same.contains("<th scope=\"row\">recipe</th><td>&quot;&lt;b&gt;&quot;</td></tr>"), "{same}");
         let overview = overview(&runs);
         assert!(overview.contains("<th scope=\"row\">one\\u202e</th><td>–</td>"), "{overview}");
         assert!(overview.contains("<td>stopped</td><td>&lt;b&gt;</td><td>1</td>"), "{overview}");
-        assert!(
-            overview.contains(
-                "<p class=\"note\">&lt;two&gt;: <code>&lt;i&gt;</code> of line 3 is <code>damaged</code></p>"
-            ),
-            "{overview}"
-        );
+    }
+
+    #[test]
+    fn code_breaks_between_its_words_alone() {
+        let expected =
+            "try <code><span>--set</span> <span>a=&lt;i&gt;</span></code>, or <code><span>open</span></code>";
+        assert_eq!(sentence("try `--set a=<i>`, or `open"), expected);
     }
 }

@@ -45,17 +45,13 @@ pub fn settings_at(dir: &Path, step: u64) -> Result<String> {
         .with_context(|| format!("`{}` knows nothing of step {step}", dir.join(FILE).display()))
 }
 
-/// Refuses to load `plugins` that the run in `dir` names, if another user may have written them there.
-pub fn check_owner(dir: &Path, plugins: &[LoadedPlugin]) -> Result<()> {
+/// Refuses what the run in `dir` names, if another user may have written it there; `what` says what that is, and the ways out.
+pub fn check_owner(dir: &Path, what: impl Fn() -> String) -> Result<()> {
     for path in [dir.to_owned(), dir.join(FILE), dir.join(CONFIG_FILE)] {
         let shown = path.display();
         let access = Access::of(&path).with_context(|| format!("cannot examine `{shown}`"))?;
         if let Some(other) = access.other_writer() {
-            let named =
-                plugins.iter().map(|plugin| format!("`{}`", plugin.path.display())).collect::<Vec<_>>().join(", ");
-            bail!(
-                "the run is not yours alone: `{shown}` may be changed by {other}, and a resume would load {named}, which the run names (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)"
-            );
+            bail!("the run is not yours alone: `{shown}` may be changed by {other}, and {}", what());
         }
     }
     Ok(())

@@ -4,7 +4,7 @@ use serde::{Serialize, Serializer};
 
 use super::advice::{self, Advice, Way, advise, id};
 use super::setup::Setup;
-use super::window::{REWARDS, Window, mean};
+use super::window::{HeldOut, REWARDS, Window, mean};
 use crate::metrics::names::{APPLIED, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE, WEIGHTED_AWAY, ZERO_ADVANTAGE};
 use crate::model::optim::OptimizerName;
 use crate::model::optim::adamw::SecondMoment;
@@ -13,6 +13,7 @@ use crate::model::optim::adamw::SecondMoment;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
     pub check: &'static str,
+    pub severity: Severity,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub component: Option<String>,
     /// The event, with its numbers.
@@ -22,6 +23,18 @@ pub struct Finding {
     pub advice: Vec<Advice>,
     /// The documentation page with details.
     pub page: &'static str,
+}
+
+/// What a finding means for its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// The run learned nothing, or lost what it had learned.
+    Error,
+    /// The run learns less than it could, or may fail.
+    Warning,
+    /// Something has no effect.
+    Info,
 }
 
 impl Finding {
@@ -54,6 +67,7 @@ fn joined<S: Serializer>(advice: &[Advice], serializer: S) -> Result<S::Ok, S::E
 /// A check of the newest steps of a run.
 pub(super) struct Check {
     pub(super) name: &'static str,
+    severity: Severity,
     page: &'static str,
     find: fn(&Window, &Setup) -> Vec<Sign>,
 }
@@ -70,19 +84,20 @@ const FIRST_RUN: &str = "docs/first-real-run.md";
 const MASKS: &str = "docs/masks.md";
 const FLAT_REWARD: &str = "docs/flat-reward.md";
 
-pub(super) const CHECKS: [Check; 12] = [
-    Check { name: "reward_fell", page: STABILITY, find: reward_fell },
-    Check { name: "mask_undone", page: STABILITY, find: mask_undone },
-    Check { name: "all_rejected", page: MASKS, find: all_rejected },
-    Check { name: "entropy_gone", page: FIRST_RUN, find: entropy_gone },
-    Check { name: "cut_off", page: FLAT_REWARD, find: cut_off },
-    Check { name: "no_signal", page: FLAT_REWARD, find: no_signal },
-    Check { name: "kl_jump", page: STABILITY, find: kl_jump },
-    Check { name: "mask_rejects_much", page: FIRST_RUN, find: mask_rejects_much },
-    Check { name: "weights_small", page: FIRST_RUN, find: weights_small },
-    Check { name: "steps_held_back", page: STABILITY, find: steps_held_back },
-    Check { name: "mask_idle", page: MASKS, find: mask_idle },
-    Check { name: "control_idle", page: STABILITY, find: control_idle },
+pub(super) const CHECKS: [Check; 13] = [
+    Check { name: "reward_fell", severity: Severity::Error, page: STABILITY, find: reward_fell },
+    Check { name: "mask_undone", severity: Severity::Error, page: STABILITY, find: mask_undone },
+    Check { name: "held_out_fell", severity: Severity::Error, page: STABILITY, find: held_out_fell },
+    Check { name: "all_rejected", severity: Severity::Error, page: MASKS, find: all_rejected },
+    Check { name: "entropy_gone", severity: Severity::Error, page: FIRST_RUN, find: entropy_gone },
+    Check { name: "cut_off", severity: Severity::Warning, page: FLAT_REWARD, find: cut_off },
+    Check { name: "no_signal", severity: Severity::Error, page: FLAT_REWARD, find: no_signal },
+    Check { name: "kl_jump", severity: Severity::Warning, page: STABILITY, find: kl_jump },
+    Check { name: "mask_rejects_much", severity: Severity::Warning, page: FIRST_RUN, find: mask_rejects_much },
+    Check { name: "weights_small", severity: Severity::Warning, page: FIRST_RUN, find: weights_small },
+    Check { name: "steps_held_back", severity: Severity::Warning, page: STABILITY, find: steps_held_back },
+    Check { name: "mask_idle", severity: Severity::Info, page: MASKS, find: mask_idle },
+    Check { name: "control_idle", severity: Severity::Info, page: STABILITY, find: control_idle },
 ];
 
 /// Number of checks that apply after a fall in reward. Such a run has the signs of the other checks too, which then mean nothing.
@@ -92,8 +107,10 @@ const AFTER_A_FALL: usize = 2;
 pub(super) fn find(window: &Window, setup: &Setup) -> Vec<Finding> {
     let asked = if fall(window, setup).is_some() { &CHECKS[..AFTER_A_FALL] } else { &CHECKS[AFTER_A_FALL..] };
     let found = |check: &Check| {
-        let finding =
-            |Sign { component, what, advice }| Finding { check: check.name, component, what, advice, page: check.page };
+        let finding = |Sign { component, what, advice }| {
+            let Check { name, severity, page, .. } = *check;
+            Finding { check: name, severity, component, what, advice, page }
+        };
         (check.find)(window, setup).into_iter().map(finding).collect::<Vec<_>>()
     };
     asked.iter().flat_map(found).collect()
@@ -145,35 +162,56 @@ const ERRORS: f64 = 4.0;
 /// Masks whose share the user chose, or whose effect has another warning.
 const MEANT: [&str; 4] = ["masks.entropy-quantile", "masks.probability-quantile", "masks.random", "masks.truncated"];
 
-/// The fall of the mean reward or of the held-out accuracy, in words.
+/// The fall of the mean reward or of the held-out answers to less than half, in words.
 fn fall(window: &Window, setup: &Setup) -> Option<String> {
     let limit = Some(setup.settings.warnings.reward_fall).filter(|limit| *limit > 0.0)?;
-    let is_fall = |best: f64, now: f64, error: f64| {
-        let fall = best - now;
-        best > 0.0 && fall > limit * best && fall > ERRORS * error
-    };
     if let (Some(best), Some(now)) = (window.best, window.level())
-        && is_fall(best.mean, now.mean, best.error.hypot(now.error))
+        && best.mean > 0.0
+        && is_fall([best.mean, now.mean], limit, best.error.hypot(now.error))
     {
         return Some(format!(
             "the mean reward of {REWARDS} steps fell from {:.3}, after step {}, to {:.3}",
             best.mean, best.step, now.mean
         ));
     }
-    let [best, now] = window.accuracies?;
-    let held_out = setup.settings.eval.as_ref().map(|eval| eval.num_prompts as f64).filter(|prompts| *prompts > 0.0)?;
-    // Of a share of right answers among as many.
-    let variance = |share: f64| share * (1.0 - share) / held_out;
-    let error = (variance(best.accuracy) + variance(now.accuracy)).sqrt();
-    is_fall(best.accuracy, now.accuracy, error).then(|| {
+    held_out_fall(window, setup, limit)
+}
+
+/// True if the fall from `best` to `now` is more than the share `limit` of the best, and more than chance.
+fn is_fall([best, now]: [f64; 2], limit: f64, error: f64) -> bool {
+    best - now > limit * best.abs() && best - now > ERRORS * error
+}
+
+/// The fall of the held-out accuracy by more than the share `limit`, in words; without an accuracy, that of the held-out reward.
+fn held_out_fall(window: &Window, setup: &Setup, limit: f64) -> Option<String> {
+    let [best, now] = window.held_out?;
+    let prompts = setup.settings.eval.as_ref().map(|eval| eval.num_prompts as f64).filter(|prompts| *prompts > 0.0)?;
+    let deviation = |value: f64| match window.held_out_metric {
+        // Of a share of right answers.
+        HeldOut::Accuracy => (value * (1.0 - value)).sqrt(),
+        // Greedy answers to held-out prompts differ no more than sampled ones of several prompts.
+        HeldOut::Reward => window.reward_deviation,
+    };
+    let error = deviation(best.value).hypot(deviation(now.value)) / prompts.sqrt();
+    is_fall([best.value, now.value], limit, error).then(|| {
         let when = if best.step == 0 { "before training".to_owned() } else { format!("after step {}", best.step) };
-        let percent = |share: f64| 100.0 * share;
-        format!(
-            "the held-out accuracy fell from {:.1}%, {when}, to {:.1}%",
-            percent(best.accuracy),
-            percent(now.accuracy)
-        )
+        match window.held_out_metric {
+            HeldOut::Accuracy => {
+                let [best, now] = [best, now].map(|measured| format!("{:.1}%", 100.0 * measured.value));
+                format!("the held-out accuracy fell from {best}, {when}, to {now}")
+            }
+            HeldOut::Reward => {
+                format!("the held-out reward fell from {:.3}, {when}, to {:.3}", best.value, now.value)
+            }
+        }
     })
+}
+
+/// A fall of the held-out answers that leaves more than half; a larger one is a fall of the reward.
+fn held_out_fell(window: &Window, setup: &Setup) -> Vec<Sign> {
+    let limit = Some(setup.settings.warnings.held_out_fall).filter(|limit| *limit > 0.0);
+    let what = limit.and_then(|limit| held_out_fall(window, setup, limit));
+    what.map_or_else(Vec::new, |what| of_run(what, [advice::lower_rate(setup), advice::govern(setup)]))
 }
 
 fn reward_fell(window: &Window, setup: &Setup) -> Vec<Sign> {

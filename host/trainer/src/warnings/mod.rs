@@ -8,7 +8,7 @@ mod window;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use advice::{Advice, Way};
-pub use checks::Finding;
+pub use checks::{Finding, Severity};
 pub use setup::{Settings, Setup};
 
 use checks::CHECKS;
@@ -123,6 +123,42 @@ mod tests {
         let mut watch = self::watch("train.learning_rate = 1.0");
         let small = (0..19).map(|number| step(1.0, if number < 18 { 1e-6 } else { 9e-3 }));
         assert!(told(&mut watch, small).is_empty());
+    }
+
+    #[test]
+    fn held_out_answers_that_got_worse_are_told_however_short_the_run_is() {
+        let accuracies = |settings: &str, shares: &[f64]| {
+            let mut watch = watch(settings);
+            let steps =
+                (0..).zip(shares).flat_map(|(step, share)| watch.step(step, &values(&[("eval_accuracy", *share)])));
+            steps.map(|finding| format!("{}: {}", finding.check, finding.what)).collect::<Vec<_>>()
+        };
+        let prompts = "eval.num_prompts = 512";
+        let fell = "held_out_fell: the held-out accuracy fell from 55.7%, before training, to 38.7%";
+        assert_eq!(accuracies(prompts, &[0.557, 0.387]), [fell]);
+        let later = "held_out_fell: the held-out accuracy fell from 94.9%, after step 1, to 70.0%";
+        assert_eq!(accuracies(prompts, &[0.557, 0.949, 0.7]), [later]);
+        let collapsed = "reward_fell: the held-out accuracy fell from 55.7%, before training, to 3.0%";
+        assert_eq!(accuracies(prompts, &[0.557, 0.03]), [collapsed]);
+        assert!(accuracies(prompts, &[0.557, 0.5, 0.93, 0.91, 0.94, 0.92]).is_empty(), "a healthy run");
+        assert!(accuracies("eval.num_prompts = 64", &[0.557, 0.387]).is_empty(), "chance");
+        assert!(accuracies(&format!("{prompts}\nwarnings.held_out_fall = 0"), &[0.557, 0.387]).is_empty());
+    }
+
+    #[test]
+    fn without_an_accuracy_the_held_out_reward_is_watched() {
+        let rewards = |deviation: f64, means: &[f64]| {
+            let mut watch = watch("eval.num_prompts = 100");
+            let steps = (0..).zip(means).flat_map(|(step, mean)| {
+                watch.step(step, &values(&[("eval_reward", *mean), ("reward_std", deviation)]))
+            });
+            steps.map(|finding| format!("{}: {}", finding.check, finding.what)).collect::<Vec<_>>()
+        };
+        let fell = "held_out_fell: the held-out reward fell from 0.600, after step 1, to 0.400";
+        assert_eq!(rewards(0.3, &[0.5, 0.6, 0.4]), [fell]);
+        let below_0 = "held_out_fell: the held-out reward fell from -0.200, before training, to -0.290";
+        assert_eq!(rewards(0.1, &[-0.2, -0.29]), [below_0]);
+        assert!(rewards(0.5, &[0.5, 0.6, 0.4]).is_empty(), "chance");
     }
 
     #[test]

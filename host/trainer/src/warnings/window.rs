@@ -20,8 +20,12 @@ pub struct Window {
     pub(super) first: Option<f64>,
     /// Best mean reward so far.
     pub(super) best: Option<Level>,
-    /// Best held-out accuracy so far, and the newest.
-    pub(super) accuracies: Option<[Measured; 2]>,
+    /// What the held-out measurements are.
+    pub(super) held_out_metric: HeldOut,
+    /// Best held-out measurement so far, and the newest.
+    pub(super) held_out: Option<[Measured; 2]>,
+    /// Largest standard deviation of a step's rewards.
+    pub(super) reward_deviation: f64,
     /// Number of steps in which a mask or a step control could have acted, by its metric.
     chances: BTreeMap<String, u64>,
     /// Metrics among these that ever showed an effect.
@@ -39,21 +43,27 @@ pub(super) struct Level {
     pub(super) step: u64,
 }
 
-/// A held-out accuracy after a step, or before training after step 0.
+/// What is measured on held-out prompts.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) enum HeldOut {
+    /// Mean reward; in runs in which no reward decides what is right.
+    #[default]
+    Reward,
+    /// Share of right answers.
+    Accuracy,
+}
+
+/// A held-out measurement after a step, or before training after step 0.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measured {
-    pub(super) accuracy: f64,
+    pub(super) value: f64,
     pub(super) step: u64,
 }
 
 impl Window {
     /// Adds the metrics of a step; `rate` is the peak learning rate of the schedule. Step 0 is the measurement before training.
     pub(super) fn push(&mut self, step: u64, values: &BTreeMap<String, f64>, rate: f64) {
-        if let Some(accuracy) = values.get("eval_accuracy").copied() {
-            let now = Measured { accuracy, step };
-            let best = self.accuracies.map_or(now, |[best, _]| if accuracy > best.accuracy { now } else { best });
-            self.accuracies = Some([best, now]);
-        }
+        self.measure(step, values);
         if step == 0 {
             return;
         }
@@ -64,6 +74,7 @@ impl Window {
         }
         self.count += 1;
         self.first = self.first.or_else(|| self.now("reward"));
+        self.reward_deviation = self.reward_deviation.max(self.now("reward_std").unwrap_or(0.0));
         let signal = self.now(ZERO_ADVANTAGE).is_none_or(|share| share < 1.0);
         self.with_signal += u64::from(signal);
         // A mask that rejects tokens which move the policy too far has less to reject at a low learning rate.
@@ -82,6 +93,21 @@ impl Window {
         {
             self.best = Some(level);
         }
+    }
+
+    /// Takes a held-out accuracy; a reward only of a run that has no accuracy.
+    fn measure(&mut self, step: u64, values: &BTreeMap<String, f64>) {
+        let finite = |name: &str| values.get(name).copied().filter(|value| value.is_finite());
+        let (metric, value) = match (finite("eval_accuracy"), finite("eval_reward")) {
+            (Some(accuracy), _) => (HeldOut::Accuracy, accuracy),
+            (None, Some(reward)) if self.held_out_metric == HeldOut::Reward => (HeldOut::Reward, reward),
+            _ => return,
+        };
+        let now = Measured { value, step };
+        let before = self.held_out.filter(|_| self.held_out_metric == metric);
+        let best = before.map_or(now, |[best, _]| if value > best.value { now } else { best });
+        self.held_out_metric = metric;
+        self.held_out = Some([best, now]);
     }
 
     /// Value of `name` in the newest step; `None` if the step lacks it.

@@ -1,7 +1,10 @@
 // One chart on the page: drawn by uPlot, with what it shows at the cursor and a picture to keep.
 "use strict";
 
-const HEIGHT = 240;
+const HEIGHT = 220;
+const LARGE = 300;
+// Most lines that are drawn before smoothing too.
+const RAW_LINES = 8;
 const DASHES = [[], [6, 4], [2, 3]];
 const COLORS = 10;
 // Most lines whose values are shown at the cursor.
@@ -37,6 +40,12 @@ function span(_uplot, least, most) {
   return least === 0 ? [0, 1] : [Math.min(0, 2 * least), Math.max(0, 2 * least)];
 }
 
+// The same of shares: it ends at 0 and at 1.
+function spanOfShares(uplot, least, most) {
+  const [low, high] = span(uplot, least, most);
+  return [least >= 0 ? Math.max(low, 0) : low, most <= 1 ? Math.min(high, 1) : high];
+}
+
 // At most seven powers of ten between two values.
 function decades(_uplot, _axis, least, most) {
   const [first, last] = [Math.floor(Math.log10(least)), Math.ceil(Math.log10(most))];
@@ -50,25 +59,33 @@ function magnitudes(_uplot, least, most) {
 }
 
 class Chart {
-  // `page` has the data, the state that all charts share, and the names of what is drawn.
-  constructor(page, chart, parent) {
+  // `page` has the data, the state that all charts share, and the names of what is drawn. A `large` chart has words that help to read it.
+  constructor(page, chart, parent, large = null) {
     this.page = page;
     this.chart = chart;
     this.log = chart.log;
-    this.figure = element("figure", "", parent, { class: "chart" });
+    this.isShare = chart.unit.startsWith("%");
+    this.height = large ? LARGE : HEIGHT;
+    this.figure = element("figure", "", parent, { class: large ? "chart large" : "chart" });
     const caption = element("figcaption", "", this.figure);
     element("b", chart.title, caption);
     element("small", chart.unit, caption);
     const buttons = element("span", "", caption);
     this.logButton = this.button(buttons, "log", "logarithmic axis", () => this.setLog(!this.log));
     this.button(buttons, "PNG", "keep as a picture", () => this.keep());
+    if (large?.hint) element("small", large.hint, caption, { class: "hint" });
     this.words = element("div", "", this.figure, { class: "words" });
     this.plot = element("div", "", this.figure, { class: "plot", tabindex: "0", role: "img" });
     this.plot.setAttribute("aria-label", `${chart.title}: arrow keys move through the values`);
     this.plot.addEventListener("keydown", (event) => this.step(event));
     this.tip = element("div", "", this.figure, { class: "tip", hidden: "" });
-    this.figure.style.minHeight = `${HEIGHT + 40}px`;
+    this.figure.style.minHeight = `${this.height + 40}px`;
     this.near = false;
+  }
+
+  // A value as the axis has it.
+  show(value) {
+    return this.isShare ? percent(value) : brief(value);
   }
 
   button(parent, text, title, press) {
@@ -86,6 +103,7 @@ class Chart {
   visible() {
     const { data, state } = this.page;
     const lines = linesOf(data, this.chart, state).filter((line) => !state.hidden.has(line.of));
+    if (lines.length > RAW_LINES) lines.forEach(({ columns }) => { columns.raw = null; });
     const some = lines.some(({ columns }) => columns.y.some((y) => y > 0));
     return this.log && some ? { lines: positive(lines), log: true } : { lines, log: false };
   }
@@ -101,13 +119,13 @@ class Chart {
     this.drawWords();
     const options = {
       width: Math.max(this.plot.clientWidth, 200),
-      height: HEIGHT,
+      height: this.height,
       legend: { show: false },
       cursor: { y: false, points: { size: 6 } },
-      scales: { x: { time: false }, y: log ? { distr: 3, range: magnitudes } : { range: span } },
+      scales: { x: { time: false }, y: log ? { distr: 3, range: magnitudes } : { range: this.isShare ? spanOfShares : span } },
       axes: this.axes(state.axis),
       series: [{}, ...lines.flatMap((line) => this.seriesOf(line))],
-      bands: lines.map((line, at) => ({ series: [3 * at + 3, 3 * at + 2], fill: `${color(line.of)}33` })),
+      bands: lines.map((line, at) => ({ series: [OF_A_LINE * at + HIGH, OF_A_LINE * at + LOW], fill: `${color(line.of)}26` })),
       hooks: { setCursor: [(uplot) => this.point(uplot)] },
     };
     this.uplot = new uPlot(options, table(lines), this.plot);
@@ -117,8 +135,9 @@ class Chart {
     const edge = { stroke: "transparent", width: 0, points: { show: false } };
     // Points are drawn where there are few, or one stands alone.
     const points = { size: 4, space: 12, filter: (uplot, number, all) => (all ? null : lonely(uplot.data[number])) };
-    const own = { stroke: color(line.of), width: 1.5, dash: DASHES[line.style % DASHES.length], points };
-    return [own, edge, edge];
+    const own = { stroke: color(line.of), width: 2, dash: DASHES[line.style % DASHES.length], points };
+    const raw = { stroke: `${color(line.of)}48`, width: 1, points: { show: false } };
+    return [raw, own, edge, edge];
   }
 
   axes(axis) {
@@ -126,7 +145,7 @@ class Chart {
     const some = (values, show) => values.map((value) => (value === null ? null : show(value)));
     return [
       { ...look, space: 70, size: 32, values: (_, values) => some(values, (value) => place(axis, value)) },
-      { ...look, size: 62, values: (_, values) => some(values, brief), ...(this.isLog ? { splits: decades, filter: (_, splits) => splits } : {}) },
+      { ...look, size: 62, values: (_, values) => some(values, (value) => this.show(value)), ...(this.isLog ? { splits: decades, filter: (_, splits) => splits } : {}) },
     ];
   }
 
@@ -151,14 +170,15 @@ class Chart {
     this.tip.hidden = idx === null || idx === undefined || left < 0;
     if (this.tip.hidden) return;
     const { axis } = this.page.state;
-    const found = this.lines.map((line, at) => [line, uplot.data[3 * at + 1][idx]]);
+    const found = this.lines.map((line, at) => [line, uplot.data[OF_A_LINE * at + Y][idx], uplot.data[OF_A_LINE * at + RAW][idx]]);
     const shown = found.filter(([, y]) => y !== null && y !== undefined).sort(([, a], [, b]) => b - a);
     this.tip.replaceChildren();
     element("b", `${axis === "seconds" ? "" : `${axis} `}${place(axis, uplot.data[0][idx])}`, this.tip);
-    for (const [line, y] of shown.slice(0, AT_CURSOR)) {
+    for (const [line, y, raw] of shown.slice(0, AT_CURSOR)) {
       const row = element("div", "", this.tip);
       element("i", "", row).style.background = color(line.of);
-      row.append(`${brief(y)}  ${this.label(line)}`);
+      const before = raw === null || raw === undefined ? "" : ` (${this.show(raw)})`;
+      row.append(`${this.show(y)}${before}  ${this.label(line)}`);
     }
     if (shown.length > AT_CURSOR) element("div", `and ${shown.length - AT_CURSOR} more`, this.tip);
     const right = left > uplot.over.clientWidth / 2;
@@ -178,7 +198,7 @@ class Chart {
 
   resize() {
     const width = Math.max(this.plot.clientWidth, 200);
-    if (this.uplot && this.uplot.width !== width) this.uplot.setSize({ width, height: HEIGHT });
+    if (this.uplot && this.uplot.width !== width) this.uplot.setSize({ width, height: this.height });
   }
 
   // Title, legend and plot as one picture.

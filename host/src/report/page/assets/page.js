@@ -3,11 +3,19 @@
 
 const AXES = { step: "steps", tokens: "tokens", completions: "completions", seconds: "time" };
 
+function bySection(charts) {
+  const sections = new Map();
+  for (const chart of charts) sections.set(chart.section, [...(sections.get(chart.section) ?? []), chart]);
+  return sections;
+}
+
 class Page {
   constructor(data) {
     this.data = data;
     const several = data.groups.some((group) => group.runs.length > 1);
-    this.state = { axis: "step", weight: 0, seeds: several, hidden: new Set() };
+    const steps = data.runs.flatMap(({ grids }) => grids.map(({ step }) => step.at(-1) ?? 0));
+    const weight = usualWeight(steps.reduce((a, b) => Math.max(a, b), 0));
+    this.state = { axis: "step", weight, seeds: several, hidden: new Set() };
     this.charts = [];
     this.drawControls(document.getElementById("controls"), several);
     this.drawCharts(document.getElementById("charts"));
@@ -52,10 +60,11 @@ class Page {
     for (const [value, text] of this.axes()) element("option", text, axis, { value });
     axis.addEventListener("change", () => this.set({ axis: axis.value }));
     const smoothing = element("label", "smoothing ", form);
-    const slider = element("input", "", smoothing, { type: "range", min: 0, max: 0.99, step: 0.01, value: 0 });
-    const weight = element("output", "off", smoothing);
+    const slider = element("input", "", smoothing, { type: "range", min: 0, max: 0.99, step: 0.01, value: this.state.weight });
+    const shown = (weight) => (weight === 0 ? "off" : String(weight));
+    const weight = element("output", shown(this.state.weight), smoothing);
     slider.addEventListener("input", () => {
-      weight.textContent = Number(slider.value) === 0 ? "off" : slider.value;
+      weight.textContent = shown(Number(slider.value));
       this.set({ weight: Number(slider.value) });
     });
     if (several) {
@@ -85,16 +94,25 @@ class Page {
     this.legend.children[focused]?.focus();
   }
 
+  // The charts that answer, then all others under folded headings.
   drawCharts(main) {
-    let section = null;
-    for (const chart of this.data.charts) {
-      if (section?.title !== chart.section) {
-        element("h2", chart.section, main);
-        section = { title: chart.section, place: element("div", "", main, { class: "charts" }) };
-      }
-      this.charts.push(new Chart(this, chart, section.place));
+    const place = element("div", "", main, { class: "charts main" });
+    const large = this.data.main.map((of) => [of, this.data.charts.find(({ title }) => title === of.title)]);
+    for (const [of, chart] of large) this.charts.push(new Chart(this, chart, place, of));
+    const others = this.data.charts.filter((chart) => !large.some(([, one]) => one === chart));
+    const sections = bySection(others);
+    for (const [title, charts] of sections) {
+      const details = element("details", "", main, { class: "part" });
+      const summary = element("summary", `${title} `, details);
+      element("small", charts.map((chart) => chart.title).join(", "), summary);
+      const inside = element("div", "", details, { class: "charts" });
+      for (const chart of charts) this.charts.push(new Chart(this, chart, inside));
     }
     if (this.charts.length === 0) element("p", "No run has written a number yet.", main);
+    if (this.data.constant.length) {
+      const told = this.data.constant.map(({ title, value }) => `${title} ${brief(value)}`).join(", ");
+      element("p", `The same in every step, and so without a chart: ${told}.`, main, { class: "note" });
+    }
     if (this.data.bucket) {
       const note = `Long series are drawn as means of ${this.data.bucket} steps, with the smallest and largest values around them.`;
       element("p", note, main, { class: "note" });
@@ -124,9 +142,10 @@ class Page {
   drawn() {
     return this.charts.map((chart) => {
       this.drawOne(chart);
-      const [x, ...columns] = chart.uplot.data;
+      const [x] = chart.uplot.data;
+      const column = (at, kind) => chart.uplot.data[OF_A_LINE * at + kind];
       const lines = chart.lines.map((line, at) => ({
-        label: chart.label(line), y: columns[3 * at], low: columns[3 * at + 1], high: columns[3 * at + 2],
+        label: chart.label(line), raw: column(at, RAW), y: column(at, Y), low: column(at, LOW), high: column(at, HIGH),
       }));
       return { title: chart.chart.title, x, lines };
     });
@@ -146,7 +165,23 @@ function watchTheme(page) {
   });
 }
 
+// A table that is wider than its place says so: what is cut would not be missed.
+function markTables() {
+  for (const place of document.querySelectorAll(".wide")) {
+    place.classList.toggle("cut", place.scrollWidth - place.clientWidth - place.scrollLeft > 4);
+  }
+}
+
+function watchTables() {
+  const size = new ResizeObserver(markTables);
+  for (const place of document.querySelectorAll(".wide")) {
+    size.observe(place);
+    place.addEventListener("scroll", markTables, { passive: true });
+  }
+}
+
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
 window.capo = new Page(read("data"));
 window.capo.tokens = new TokenView(document.getElementById("tokens"), window.capo.data, read("completions"));
 watchTheme(window.capo);
+watchTables();

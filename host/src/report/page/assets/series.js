@@ -1,16 +1,24 @@
 // What is drawn of a chart's data: against which axis, smoothed, by run or over seeds. Nothing here knows the page.
 "use strict";
 
-// Exponential moving average that begins at the first value; a gap stays one.
-function smooth(values, weight) {
+// Exponential moving average that begins at the first value; a gap stays one. The weight is that of one step: values that are many steps
+// apart are hardly smoothed.
+function smooth(values, steps, weight) {
   if (weight === 0) return values;
-  let sum = 0, norm = 0;
-  return values.map((value) => {
+  let sum = 0, norm = 0, last = null;
+  return values.map((value, at) => {
     if (value === null) return null;
-    sum = weight * sum + (1 - weight) * value;
-    norm = weight * norm + (1 - weight);
+    const old = weight ** (last === null ? 1 : steps[at] - last);
+    last = steps[at];
+    sum = old * sum + (1 - old) * value;
+    norm = old * norm + (1 - old);
     return sum / norm;
   });
+}
+
+// A weight for runs of so many steps: their curves are averaged over about a fifteenth of them.
+function usualWeight(steps) {
+  return steps < 20 ? 0 : Math.min(Math.round(100 * (1 - 15 / steps)) / 100, 0.97);
 }
 
 // Mean and standard error of it; without a second value there is no error.
@@ -21,17 +29,17 @@ function meanAndError(values) {
   return [mean, Math.sqrt(squares / (values.length - 1) / values.length)];
 }
 
-// A run's line: columns x, y and, of buckets that are not smoothed, the smallest and largest values.
+// A run's line: columns x, y, the values before smoothing and, of buckets, the smallest and largest values.
 function ofRun(data, line, { axis, weight }) {
   const grid = data.runs[line.run].grids[line.grid];
   const places = grid[axis].flatMap((x, at) => (x === null ? [] : [at]));
   const pick = (column) => places.map((at) => column[at]);
-  const spread = line.low && weight === 0;
   return {
     x: pick(grid[axis]),
-    y: pick(smooth(line.y, weight)),
-    low: spread ? pick(line.low) : null,
-    high: spread ? pick(line.high) : null,
+    y: pick(smooth(line.y, grid.step, weight)),
+    raw: weight > 0 ? pick(line.y) : null,
+    low: line.low ? pick(line.low) : null,
+    high: line.high ? pick(line.high) : null,
   };
 }
 
@@ -41,7 +49,7 @@ function overSeeds(data, lines, { axis, weight }) {
   const steps = new Map();
   for (const line of lines) {
     const grid = data.runs[line.run].grids[line.grid];
-    smooth(line.y, weight).forEach((y, at) => {
+    smooth(line.y, grid.step, weight).forEach((y, at) => {
       if (grid[axis][at] === null) return;
       const place = steps.get(grid.step[at]) ?? { x: new Map(), y: [] };
       place.x.set(line.run, grid[axis][at]);
@@ -49,7 +57,7 @@ function overSeeds(data, lines, { axis, weight }) {
       steps.set(grid.step[at], place);
     });
   }
-  const columns = { x: [], y: [], low: [], high: [] };
+  const columns = { x: [], y: [], raw: null, low: [], high: [] };
   let before = new Map();
   for (const step of [...steps.keys()].sort((a, b) => a - b)) {
     const place = steps.get(step);
@@ -65,11 +73,14 @@ function overSeeds(data, lines, { axis, weight }) {
     columns.low.push(error === null ? null : mean - error);
     columns.high.push(error === null ? null : mean + error);
   }
+  if (weight > 0) columns.raw = overSeeds(data, lines, { axis, weight: 0 }).y;
   return columns;
 }
 
 // The lines that a chart shows. `of` is the number of the run or group that each belongs to.
-function linesOf(data, chart, state) {
+// What a chart has without noise is never smoothed.
+function linesOf(data, chart, all) {
+  const state = chart.exact ? { ...all, weight: 0 } : all;
   if (!state.seeds) {
     return chart.lines.map((line) => ({
       of: line.run, style: line.style, name: line.name, columns: ofRun(data, line, state),
@@ -94,16 +105,20 @@ function positive(lines) {
   const keep = (y) => (y > 0 ? y : null);
   const bound = (y) => (y === null ? null : Math.max(y, least));
   return lines.map((line) => {
-    const { x, y, low, high } = line.columns;
-    return { ...line, columns: { x, y: y.map(keep), low: low && low.map(bound), high: high && high.map(bound) } };
+    const { x, y, raw, low, high } = line.columns;
+    const bounds = { low: low && low.map(bound), high: high && high.map(bound) };
+    return { ...line, columns: { x, y: y.map(keep), raw: raw && raw.map(keep), ...bounds } };
   });
 }
 
-// Columns as uPlot takes them: one of x for all lines, and three for each.
+// Columns as uPlot takes them: one of x for all lines, and OF_A_LINE for each. The faint ones come first, so that the others lie over them.
+const OF_A_LINE = 4;
+const [RAW, Y, LOW, HIGH] = [1, 2, 3, 4];
+
 function table(lines) {
   const empty = (columns) => columns.x.map(() => null);
   const tables = lines.map(({ columns }) => [
-    columns.x, columns.y, columns.low ?? empty(columns), columns.high ?? empty(columns),
+    columns.x, columns.raw ?? empty(columns), columns.y, columns.low ?? empty(columns), columns.high ?? empty(columns),
   ]);
   if (tables.length === 0) return [[]];
   const same = tables.every(([x]) => x.length === tables[0][0].length && x.every((at, i) => at === tables[0][0][i]));
@@ -116,6 +131,11 @@ function brief(value) {
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace(/\.?0*e\+?/, "e");
   return String(Number(value.toPrecision(4)));
+}
+
+// A share in percent.
+function percent(share) {
+  return share === null || share === undefined ? "–" : `${Number((100 * share).toPrecision(3))}%`;
 }
 
 // A place on an axis: a count, or a time in seconds.

@@ -4,10 +4,12 @@
 // Least contrast between the largest values and the middle one from which on colours go by rank.
 const SKEWED = 50;
 
-// How strongly each value is coloured, from -1 to 1: linear in it, or by rank where few values are far larger than the others.
-function strengths(lists) {
-  const sizes = lists.flat().filter((value) => value !== null && value !== 0).map(Math.abs).sort((a, b) => a - b);
-  if (sizes.length === 0) return () => 0;
+// How strongly each value is coloured, from -1 to 1: linear in it, or by rank where few values are far larger than the others. `least` and
+// `most` are the values with the strongest colours, 0 where no value has that sign.
+function scale(lists) {
+  const values = lists.flat().filter((value) => value !== null && value !== 0);
+  const sizes = values.map(Math.abs).sort((a, b) => a - b);
+  if (sizes.length === 0) return { strength: () => 0, least: 0, most: 0, byRank: false };
   const at = (share) => sizes[Math.min(Math.floor(share * sizes.length), sizes.length - 1)];
   const rank = (size) => {
     let [low, high] = [0, sizes.length];
@@ -18,8 +20,27 @@ function strengths(lists) {
     return low / sizes.length;
   };
   const linear = (size) => Math.min(size / at(0.99), 1);
-  const strength = at(0.99) > SKEWED * at(0.5) ? rank : linear;
-  return (value) => (value === null ? 0 : Math.sign(value) * strength(Math.abs(value)));
+  const byRank = at(0.99) > SKEWED * at(0.5);
+  const strength = byRank ? rank : linear;
+  const bound = byRank ? sizes.at(-1) : at(0.99);
+  return {
+    strength: (value) => (value === null ? 0 : Math.sign(value) * strength(Math.abs(value))),
+    least: values.some((value) => value < 0) ? -bound : 0,
+    most: values.some((value) => value > 0) ? bound : 0,
+    byRank,
+  };
+}
+
+// The colour of a strength.
+function shade(strength) {
+  const color = strength > 0 ? "var(--color-0)" : "var(--color-1)";
+  return `color-mix(in srgb, ${color} ${Math.round(Math.abs(strength) * 60)}%, transparent)`;
+}
+
+// True if some tokens have another colour than others.
+function tells(lists) {
+  const values = lists.flat().filter((value) => value !== null);
+  return values.some((value) => value !== values[0]);
 }
 
 // Ids where there is no text, but for the one that ends a completion; line ends and tabs that would not be seen when they are struck out.
@@ -43,6 +64,7 @@ class TokenView {
     this.run = this.select(form, "run ", runs, () => this.choose());
     this.step = this.select(form, "step ", [], () => this.draw());
     this.by = this.select(form, "coloured by ", [], () => this.draw());
+    this.legend = element("div", "", place, { class: "token-legend" });
     this.place = element("div", "", place, { class: "completions" });
     this.detail = element("div", "", place, { class: "detail", role: "status", hidden: "" });
     for (const type of ["mouseover", "focusin"]) this.place.addEventListener(type, (event) => this.show(event.target));
@@ -71,9 +93,13 @@ class TokenView {
     const own = this.completions.filter(({ run }) => String(run) === this.run.value);
     this.fill(this.step, [...new Set(own.map(({ step }) => step))].map((step) => [step, step]));
     const names = [...new Set(own.flatMap(({ numbers }) => Object.keys(numbers)))];
-    const first = ["advantage", ...names.filter((name) => /\/m_[fh]$/.test(name)), "entropy", "logp"];
+    const first = ["weight", ...names.filter((name) => /\/m_[fh]$/.test(name)), "entropy", "advantage", "logp"];
     const sorted = [...first.filter((name) => names.includes(name)), ...names.filter((name) => !first.includes(name))];
-    this.fill(this.by, [...sorted.map((name) => [name, name]), ["", "nothing"]]);
+    // The first choice is one that shows something at the first step.
+    const shown = own.filter(({ step }) => step === own[0].step);
+    const alive = (name) => tells(shown.map(({ numbers }) => numbers[name] ?? []));
+    const ordered = [...sorted.filter(alive), ...sorted.filter((name) => !alive(name))];
+    this.fill(this.by, [...ordered.map((name) => [name, name]), ["", "nothing"]]);
     this.draw();
   }
 
@@ -81,14 +107,47 @@ class TokenView {
     const near = ({ run, step }) => String(run) === this.run.value && String(step) === this.step.value;
     this.shown = this.completions.filter(near);
     const by = this.by.value;
-    const strength = strengths(this.shown.map(({ numbers }) => numbers[by] ?? []));
+    const colors = scale(this.shown.map(({ numbers }) => numbers[by] ?? []));
+    this.drawLegend(by, colors);
     this.detail.hidden = true;
-    this.place.replaceChildren(...this.shown.map((completion, at) => this.figure(completion, at, strength, by)));
+    this.place.replaceChildren();
+    this.shown.forEach((completion, at) => {
+      // Completions of one prompt stand together.
+      if (this.shown[at - 1]?.prompt !== completion.prompt) element("div", completion.prompt, this.place, { class: "prompt" });
+      this.place.append(this.figure(completion, at, colors.strength, by));
+    });
+  }
+
+  // What the colours and lines mean.
+  drawLegend(by, { least, most, byRank }) {
+    this.legend.replaceChildren();
+    const entry = (mark, text) => {
+      const one = element("span", "", this.legend);
+      one.append(mark, text);
+    };
+    if (least !== 0 || most !== 0) {
+      const bar = element("i", "", null, { class: "bar" });
+      const ends = [least, most].map((end) => (end === 0 ? "transparent" : shade(Math.sign(end))));
+      bar.style.background = `linear-gradient(to right, ${least && most ? `${ends[0]}, transparent, ${ends[1]}` : ends.join(", ")})`;
+      const one = element("span", "", this.legend);
+      one.append(`${by} ${brief(least)} `, bar, ` ${brief(most)}`);
+      if (byRank) element("small", " by rank, since few values are far larger than the others", one);
+    } else if (this.shown.some(({ ids }) => ids.length > 0)) {
+      entry("", by ? `${by} is 0 in every token of this step` : "not coloured");
+    } else {
+      entry("", "Only texts were written: with logging.log_tokens each token is coloured.");
+    }
+    const some = (what) => this.shown.some(what);
+    if (some(({ keep, observed }) => keep.some((kept, at) => kept === 0 && !observed[at]))) {
+      entry(element("s", "struck out", null), " rejected by a mask");
+    }
+    if (some(({ observed }) => observed.some((one) => one))) entry(element("u", "green", null), " written by the environment");
+    if (some(({ ids }) => ids.length > 0)) element("small", "Point at a token for its numbers.", this.legend);
   }
 
   figure(completion, number, strength, by) {
     const figure = element("figure", "", null);
-    const { prompt, answer, reward, parts, truncated, ids, texts, keep, observed } = completion;
+    const { answer, reward, parts, truncated, ids, texts, keep, observed } = completion;
     const caption = element("figcaption", "", figure);
     const names = Object.keys(parts);
     const of = names.length > 1 ? ` (${names.map((name) => `${name} ${brief(parts[name])}`).join(", ")})` : "";
@@ -96,8 +155,6 @@ class TokenView {
     const out = drawn.filter((kept) => kept === 0).length;
     const facts = [`reward ${brief(reward)}${of}`, answer && `answer ${answer}`, out && `${out} of ${drawn.length} tokens rejected`, truncated && "cut off by the length limit"];
     element("span", facts.filter(Boolean).join(" · "), caption);
-    // Completions of one prompt stand together.
-    if (this.shown[number - 1]?.prompt !== prompt) element("div", prompt, figure, { class: "prompt" });
     const text = element("div", "", figure, { class: "text" });
     if (ids.length === 0) text.append(completion.completion);
     // A turn of the model with the observation after it; all but the last are folded.
@@ -114,10 +171,7 @@ class TokenView {
       [token.dataset.completion, token.dataset.at] = [number, at];
       token.tabIndex = number === 0 && at === 0 ? 0 : -1;
       const value = strength(completion.numbers[by]?.[at] ?? null);
-      if (value !== 0) {
-        const color = value > 0 ? "var(--color-0)" : "var(--color-1)";
-        token.style.background = `color-mix(in srgb, ${color} ${Math.round(Math.abs(value) * 60)}%, transparent)`;
-      }
+      if (value !== 0) token.style.background = shade(value);
     });
     return figure;
   }
