@@ -82,6 +82,10 @@ impl Place<'_> {
 
 /// `text` in plain words; `map` is what the format calls a set of keys and values.
 fn said(text: &str, map: &str) -> String {
+    if text.starts_with("TOML parse error") {
+        // The parser shows the line and points to the character.
+        return text.to_owned();
+    }
     let text = text.trim().replace('\n', ", ");
     let (sentence, place) = Place::split(&text);
     if let Some(mismatch) = sentence.strip_prefix("invalid type: ").or_else(|| sentence.strip_prefix("invalid value: "))
@@ -254,5 +258,7 @@ mod tests {
         assert_eq!(line, "expected a number, found a list at line 2 column 1");
         assert_eq!(json(&from_str::<Vec<f64>>("[1,").unwrap_err()), "EOF while parsing a value at line 1 column 3");
         assert_eq!(super::toml(&"`x` is 3 (give less)"), "`x` is 3 (give less)", "not from a parser");
+        let shown = "TOML parse error at line 1, column 5\n  |\n1 | not TOML\n  |     ^\n";
+        assert_eq!(super::toml(&shown), shown, "the lines that the parser shows stay lines");
     }
 }

@@ -327,9 +327,11 @@ fn thoughts_that_a_template_drops_stay_where_they_are_kept() {
         assert_eq!(observed(row), "\n[user] go on\n[assistant] <think>\n".repeat(times));
         assert!(times > 0, "{row}");
     }
-    let refused = "--set environment={use=\"calculator\"}";
+    // An environment without tools, of which such a template need not tell.
+    let refused = "--set environment={use=\"command\",command=[\"sh\",\"tell\"]}";
     let settings = format!("{} --set data.format=chat", text_model::SETTINGS);
-    assert!(folder.refused(&format!("train {settings} {refused}")).contains("set `environment.keep_thinking` to true"));
+    let said = folder.refused(&format!("train {settings} {refused}"));
+    assert!(said.contains("set `environment.keep_thinking` to true"), "{said}");
 }
 
 #[test]

@@ -40,9 +40,9 @@ fn capo() {
     let run = folder.train("run", "--plugin libcapo.so --set train.max_steps=4");
     let names = ["loss", "reward", "grad_norm", "mask/rejection_rate", "capo.curvature/m_f_batch"];
     assert_snapshot!(trajectory(&run, &names), @"
-    1  loss 0.000e0  reward 6.042e-1  grad_norm 1.626e0  mask/rejection_rate 0.000e0  capo.curvature/m_f_batch 0.000e0
-    2  loss 0.000e0  reward 6.042e-1  grad_norm 1.872e0  mask/rejection_rate 4.870e-3  capo.curvature/m_f_batch 5.857e-7
-    3  loss 0.000e0  reward 5.625e-1  grad_norm 1.177e0  mask/rejection_rate 3.454e-3  capo.curvature/m_f_batch 2.401e-7
-    4  loss 0.000e0  reward 5.000e-1  grad_norm 1.363e0  mask/rejection_rate 0.000e0  capo.curvature/m_f_batch 5.598e-8
+    1  loss 0.000e0  reward 6.042e-1  grad_norm 9.137e-1  mask/rejection_rate 1.087e-2  capo.curvature/m_f_batch 4.328e-7
+    2  loss 0.000e0  reward 6.042e-1  grad_norm 1.872e0  mask/rejection_rate 4.870e-3  capo.curvature/m_f_batch 7.050e-7
+    3  loss 0.000e0  reward 5.833e-1  grad_norm 1.405e0  mask/rejection_rate 1.724e-3  capo.curvature/m_f_batch 2.059e-7
+    4  loss 0.000e0  reward 5.000e-1  grad_norm 1.367e0  mask/rejection_rate 0.000e0  capo.curvature/m_f_batch 6.299e-8
     ");
 }
