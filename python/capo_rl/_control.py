@@ -122,12 +122,9 @@ class Controls:
         info = batch.optimizer
         if info is None:
             return batch
-        own = info.step_learning_rate
-        rates = {
-            "learning_rate": self.share * info.learning_rate,
-            "step_learning_rate": None if own is None else self.share * own,
-        }
-        return _with(batch, replace(info, **rates))
+        acting, own = info.learning_rate, info.step_learning_rate
+        own = None if own is None else self.share * own
+        return _with(batch, replace(info, learning_rate=self.share * acting, step_learning_rate=own))
 
     def leaves_out(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the coming step is to be left out, because a gradient is no number."""

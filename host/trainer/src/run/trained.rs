@@ -31,7 +31,7 @@ pub fn restore(checkpoint: &SealedFolder, policy: &Policy, optimizer: &mut Optim
     optimizer.restore(names.len(), &mut get)
 }
 
-/// Size of what [`write`] writes besides the companions, bytes.
+/// Size of what [`write()`] writes besides the companions, bytes.
 pub fn bytes(policy: &Policy, optimizer: &Optimizer) -> u64 {
     4 * policy.params().element_count() as u64 + optimizer.bytes() as u64
 }
