@@ -34,12 +34,12 @@ pub fn check(bytes: &[u8], shown: &str) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a file that begins with `bytes`, if it cannot be a library for this machine. It is asked before the rest of a file is read, which
-/// may be large.
+/// Refuses a file that begins with `bytes`, if it cannot be a library for this machine. The caller asks this before it reads the rest of
+/// the file, which may be large.
 ///
 /// # Errors
 ///
-/// As [`check`].
+/// When the first bytes are not those of a library for this machine.
 pub fn check_beginning(bytes: &[u8], shown: &str) -> Result<()> {
     if bytes.is_empty() {
         bail!("`{shown}` is empty (build or copy it again)");

@@ -154,7 +154,7 @@ mod tests {
         Lock::take(dir.path()).unwrap();
     }
 
-    /// As a network file system does it, and an older host.
+    /// A network file system locks only files, and an older host locks only the file.
     #[test]
     fn the_lock_of_the_file_alone_counts_too() {
         let dir = tempfile::tempdir().unwrap();

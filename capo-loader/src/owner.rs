@@ -189,7 +189,7 @@ mod acl {
     }
 }
 
-/// What the system looks up to open a path.
+/// The folders and links through which the system reaches a path.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Way {
     /// Folders in which it looks up a name, the first one first.

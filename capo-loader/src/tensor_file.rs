@@ -8,7 +8,7 @@ use safetensors::tensor::TensorView;
 
 use crate::arrays::{Array, Owned, bytes, floats};
 
-/// What the header begins with in a file with scalars.
+/// Beginning of the header in a file with scalars.
 const SCALARS: &str = "{\"__metadata__\":";
 /// Bytes before the header, which hold its length.
 const LENGTH: usize = 8;

@@ -28,7 +28,7 @@ pub fn argument(sentence: &str) -> String {
     NUMBERS.iter().fold(sentence.to_owned(), |sentence, (theirs, plain)| sentence.replace(theirs, plain))
 }
 
-/// Where a parser found an error; its sentence ends with it.
+/// Place at which a parser found an error. A parser's sentence ends with its place.
 enum Place<'a> {
     /// At a key, such as `train.max_steps`.
     Key(&'a str),
@@ -137,7 +137,7 @@ fn value(found: &str, map: &str) -> String {
     number().or_else(other).unwrap_or_else(|| found.to_owned())
 }
 
-/// What a type of Rust takes, in the words of who writes it.
+/// Description of the values that the Rust type `wanted` takes, for a person who writes one.
 fn kind(wanted: &str, map: &str) -> String {
     let known = match wanted {
         "f32" | "f64" => "a number",

@@ -115,7 +115,7 @@ fn tagged(text: &str) -> (Written, &str) {
     }
 }
 
-/// What follows a call whose JSON has no end.
+/// Text behind a call whose JSON has no end: from its closing tag, or from the next opening one.
 fn behind_tag(text: &str) -> &str {
     let close = text.find(CLOSE).map(|place| place + CLOSE.len());
     let end = close.into_iter().chain(text.find(OPEN)).min();

@@ -74,7 +74,7 @@ impl Tokenizer {
         text
     }
 
-    /// Where special tokens begin in a text, bytes; `None` if there is none, or the text has no ids.
+    /// Byte offsets at which special tokens begin in a text; `None` if there is none, or the text has no ids.
     fn special_in(&self, text: &str) -> Option<Vec<usize>> {
         let encoding = contain(|| self.inner.encode(text, false)).ok()?.ok()?;
         let tokens = encoding.get_ids().iter().zip(encoding.get_offsets());
@@ -101,7 +101,8 @@ impl Tokenizer {
     }
 }
 
-/// What a terminal shows of a program's output: line ends as line feeds, without colours, titles and other sequences that it obeys.
+/// Text of a program's output as a terminal shows it. Line ends become line feeds; colours, titles and other escape sequences are left
+/// out.
 fn printed(text: &str) -> Cow<'_, str> {
     static SEQUENCE: LazyLock<Regex> = LazyLock::new(|| {
         let control = r"(?:\x1b\[|\u{9b})[0-?]*[ -/]*[@-~]";

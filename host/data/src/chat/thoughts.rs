@@ -98,7 +98,7 @@ impl Thoughts {
         placed.min_by_key(|(place, ..)| *place)
     }
 
-    /// What follows the thought that the prompt began; `None` while it goes on.
+    /// Text behind the thought that the prompt began; `None` while the thought goes on.
     pub(super) fn after_open<'a>(&self, text: &'a str) -> Option<&'a str> {
         if !self.is_open {
             return Some(text);
