@@ -48,7 +48,7 @@ impl Schedule {
 
     /// Largest learning rate at which the gradient of the update after `step` updates moves the weights. A first moment with the decay
     /// rate `beta1` adds the gradient to later updates too, in shares that fall by `beta1` from one to the next: it remembers about
-    /// `1 / (1 − beta1)` updates. The largest rate of these bounds the sum of all that the gradient moves. A momentum of 0 has no memory.
+    /// `1 / (1 − beta1)` updates. The largest rate of these bounds what the gradient moves in them. A momentum of 0 has no memory.
     pub fn acting_rate(&self, step: u64, beta1: f64) -> f64 {
         // 1 / (1 − 0.9) is a little above 10 in f64.
         let memory = (1.0 / (1.0 - beta1) - 1e-9).ceil().max(1.0);
